@@ -1,0 +1,95 @@
+//! Feature gates: what a part of Mainstay may do, decided when it starts.
+
+use std::collections::BTreeMap;
+
+/// A gate's name, its default, and the older names it also answers to.
+struct Known {
+    name: &'static str,
+    default: bool,
+    aliases: &'static [&'static str],
+}
+
+const KNOWN: &[Known] = &[
+    Known { name: "StatefulSetAutoDeletePVC", default: true, aliases: &[] },
+    Known { name: "StatefulSetStartOrdinal", default: true, aliases: &["StatefulSetSlice"] },
+    Known { name: "StatefulSetUpdateVolumeClaimTemplate", default: true, aliases: &[] },
+    Known { name: "StatefulSetOrdinalPartition", default: true, aliases: &[] },
+    Known { name: "HonorPVReclaimPolicy", default: true, aliases: &[] },
+    Known { name: "MaxUnavailableStatefulSet", default: true, aliases: &[] },
+    Known { name: "StatefulSetRecreateStrategy", default: false, aliases: &[] },
+    Known { name: "StatefulSetSemanticRevisionComparison", default: true, aliases: &[] },
+    Known { name: "StaleControllerConsistencyStatefulSet", default: true, aliases: &[] },
+    Known { name: "CrossNamespaceVolumeDataSource", default: false, aliases: &[] },
+    Known { name: "MutablePVNodeAffinity", default: false, aliases: &[] },
+];
+
+/// The gates in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gates(BTreeMap<&'static str, bool>);
+
+impl Default for Gates {
+    fn default() -> Gates {
+        Gates(KNOWN.iter().map(|known| (known.name, known.default)).collect())
+    }
+}
+
+impl Gates {
+    /// Whether `name` is on. Asking for a gate that does not exist is a programming error and answers false.
+    pub fn on(&self, name: &str) -> bool {
+        debug_assert!(self.0.contains_key(name), "unknown gate {name}");
+        self.0.get(name).copied().unwrap_or(false)
+    }
+
+    /// The same gates with one changed.
+    pub fn with(mut self, name: &str, on: bool) -> Gates {
+        if let Some(known) = find(name) {
+            self.0.insert(known.name, on);
+        }
+        self
+    }
+
+    /// Reads `A=true,B=false` over the defaults; the error is one sentence for the user.
+    pub fn parse(text: &str) -> Result<Gates, String> {
+        let mut gates = Gates::default();
+        for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
+            let (name, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("feature gate {part:?} needs a value: write {part}=true or {part}=false"))?;
+            let on = match value.trim() {
+                "true" => true,
+                "false" => false,
+                other => return Err(format!("feature gate {name} takes true or false, not {other:?}")),
+            };
+            let known = find(name.trim()).ok_or_else(|| {
+                let names: Vec<&str> = KNOWN.iter().map(|known| known.name).collect();
+                format!("unknown feature gate {name:?}; known are {}", names.join(", "))
+            })?;
+            gates.0.insert(known.name, on);
+        }
+        Ok(gates)
+    }
+
+    /// All gates with their values, by name.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
+        self.0.iter().map(|(name, on)| (*name, *on))
+    }
+}
+
+fn find(name: &str) -> Option<&'static Known> {
+    KNOWN.iter().find(|known| known.name == name || known.aliases.contains(&name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parses_aliases_and_refuses_the_unknown_in_a_sentence() {
+        let gates = Gates::parse("StatefulSetSlice=false, HonorPVReclaimPolicy=true").unwrap();
+        assert!(!gates.on("StatefulSetStartOrdinal"));
+        assert!(gates.on("HonorPVReclaimPolicy"));
+        assert!(Gates::parse("Nope=true").unwrap_err().contains("unknown feature gate \"Nope\""));
+        assert!(Gates::parse("HonorPVReclaimPolicy").unwrap_err().contains("write HonorPVReclaimPolicy=true"));
+        assert!(Gates::parse("HonorPVReclaimPolicy=1").unwrap_err().contains("takes true or false"));
+    }
+}

@@ -1,0 +1,7 @@
+//! Kinds: pods.
+
+use crate::kind::Kind;
+
+pub fn rows() -> Vec<Kind> {
+    Vec::new()
+}

@@ -1,0 +1,30 @@
+//! What an API object is: kinds, metadata, defaults, validation, selectors, patches, table columns, feature gates.
+//!
+//! Everything here is a pure function over [`serde_json::Value`]. This crate must never know tokio, clocks or sockets:
+//! time comes in as an argument, randomness does too.
+
+pub mod access;
+pub mod apply;
+pub mod crd;
+pub mod decode;
+pub mod field;
+pub mod gates;
+pub mod kind;
+pub mod kinds;
+pub mod meta;
+pub mod name;
+pub mod openapi;
+pub mod patch;
+pub mod pod;
+pub mod quantity;
+pub mod schema;
+pub mod selector;
+pub mod status;
+pub mod table;
+pub mod write;
+
+pub use field::{Errors, Path};
+pub use gates::Gates;
+pub use kind::{Kind, Kinds, Rules};
+pub use serde_json::{Map, Value, json};
+pub use status::Status;

@@ -1,0 +1,1 @@
+//! The rules of `metadata` that all kinds share.

@@ -1,0 +1,1 @@
+//! The OpenAPI documents, version 2 and 3.

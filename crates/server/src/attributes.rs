@@ -1,0 +1,36 @@
+//! Who asks for what: the facts that authorization and admission judge.
+
+/// An authenticated caller.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: String,
+    pub groups: Vec<String>,
+    pub extra: std::collections::BTreeMap<String, Vec<String>>,
+}
+
+impl User {
+    pub fn anonymous() -> User {
+        User {
+            name: "system:anonymous".to_owned(),
+            groups: vec!["system:unauthenticated".to_owned()],
+            ..User::default()
+        }
+    }
+}
+
+/// A request as RBAC sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Attributes {
+    /// get, list, watch, create, update, patch, delete, deletecollection; for paths the lower-case HTTP method.
+    pub verb: String,
+    pub group: String,
+    pub version: String,
+    /// The plural; empty for a non-resource path.
+    pub resource: String,
+    pub subresource: String,
+    pub namespace: String,
+    pub name: String,
+    /// The URL path of a non-resource request.
+    pub path: String,
+}

@@ -1,0 +1,1 @@
+//! Who is asking: client certificates, tokens, and the certificates and keys behind them.

@@ -1,0 +1,1 @@
+//! May they: RBAC with upstream's bootstrap roles, access reviews, no escalation.
