@@ -174,8 +174,8 @@ impl Engine {
     /// What a failed commit means.
     ///
     /// After a failed sync nobody knows what the disk holds, and the kernel may have dropped what it had: that is the end.
-    /// After a failed write the file decides: the engine, started anew, finds the new commit whole or falls back to the one
-    /// before. Where it cannot start, a commit that no sync has followed is not whole: some page of it was never written.
+    /// After any other failure the file decides, once the engine is started anew. Where it cannot start, a commit that was never
+    /// named on the disk did not happen.
     fn judge(&mut self, error: &redb::Error, revision: Revision) -> Result<(), Fault> {
         let reason = format!("the disk failed: {error}");
         let gauge = Arc::clone(&self.gauge);
@@ -267,7 +267,7 @@ impl Disk for Engine {
 }
 
 fn start(inner: Box<dyn redb::StorageBackend>, gauge: &Arc<Gauge>) -> Result<Database, OpenError> {
-    let backend = Gauged { inner, gauge: Arc::clone(gauge) };
+    let backend = Gauged::new(inner, Arc::clone(gauge));
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     let database = builder.create_with_backend(backend).map_err(opening)?;
