@@ -4,7 +4,7 @@ use crate::disk::{Disk, Fault, Write};
 use crate::expiry::Expiry;
 use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
-use crate::medium::{self, FileMedium, Gauge, Gauged, Medium};
+use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
 use crate::writer::record;
 use crate::{Finish, Options, Record, Revision, Store};
@@ -37,10 +37,11 @@ impl Embedded {
         let path = dir.join(FILE);
         if !path.try_exists()? {
             // Made under another name: a crash in between leaves no half a store behind.
-            let fresh = FileMedium { path: dir.join(FILE_NEW), _lock: Arc::clone(&lock) };
-            remove_if_there(&fresh.path)?;
-            drop(Engine::open(Arc::new(fresh), true)?);
-            std::fs::rename(dir.join(FILE_NEW), &path)?;
+            let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
+            remove_if_there(&draft.path)?;
+            drop(Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?);
+            draft.sync()?;
+            std::fs::rename(&draft.path, &path)?;
             medium::sync_dir(dir)?;
         }
         open(Arc::new(FileMedium { path, _lock: lock }), false, finish, options)

@@ -5,7 +5,7 @@ use redb::{BackendError, StorageBackend};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,6 +20,49 @@ pub(crate) struct FileMedium {
     pub path: PathBuf,
     /// Held, not read.
     pub _lock: Arc<File>,
+}
+
+/// A file that is synced once, when all of it is written, because nobody knows it by its name before.
+pub(crate) struct Draft {
+    pub path: PathBuf,
+}
+
+impl Draft {
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl Medium for Draft {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let file = private().read(true).write(true).create_new(true).open(&self.path)?;
+        Ok(Box::new(DraftBackend(file)))
+    }
+}
+
+#[derive(Debug)]
+struct DraftBackend(File);
+
+impl StorageBackend for DraftBackend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
 }
 
 impl Medium for FileMedium {
