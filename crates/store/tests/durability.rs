@@ -236,7 +236,8 @@ async fn missing_and_stale_rows_are_noticed() {
     use redb::ReadableTable;
     let dir = tempfile::tempdir().unwrap();
     let records = redb::TableDefinition::<&str, &[u8]>::new("records");
-    let tamper = |change: &dyn Fn(&mut redb::Table<'_, &'static str, &'static [u8]>)| {
+    type Rows<'a> = redb::Table<'a, &'static str, &'static [u8]>;
+    let tamper = |change: &dyn Fn(&mut Rows<'_>)| {
         let database = redb::Database::open(dir.path().join("store.redb")).unwrap();
         let txn = database.begin_write().unwrap();
         change(&mut txn.open_table(records).unwrap());
