@@ -118,6 +118,18 @@ pub trait Rules: Send + Sync {
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         crate::table::name_and_age(object, now)
     }
+    /// The cells of a whole list; differs from `cells` where a row depends on the others (the default StorageClass).
+    fn list_cells(&self, objects: &[Value], now: jiff::Timestamp) -> Vec<Vec<Value>> {
+        objects.iter().map(|object| self.cells(object, now)).collect()
+    }
+    /// Whether objects are stored in another shape than they are served in; the two methods below are called only then.
+    fn converts(&self) -> bool {
+        false
+    }
+    /// From the served shape to the stored one, before anything else.
+    fn to_stored(&self, _object: &mut Value) {}
+    /// From the stored shape to the served one, last of all.
+    fn from_stored(&self, _object: &mut Value) {}
     /// Field selectors besides `metadata.name` and `metadata.namespace`, such as `spec.nodeName`.
     fn selectable_fields(&self) -> &[&str] {
         &[]

@@ -53,3 +53,6 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
 pub fn conform(ty: &TypeRef, value: &mut Value) -> Result<Vec<String>, Status> {
     conform::conform(ty, value).map_err(|sentence| strict::refuse_object(value, &sentence))
 }
+
+#[cfg(test)]
+mod tests;

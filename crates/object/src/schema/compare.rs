@@ -96,3 +96,53 @@ fn always_written(schema: &Schema, ty: TypeId) -> bool {
         last.ends_with("Spec") || last.ends_with("Status") || BY_VALUE.contains(&last)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::schema::builtin_type;
+    use serde_json::{Value, json};
+
+    fn same_pods(a: &Value, b: &Value) -> bool {
+        let pod = builtin_type("io.k8s.api.core.v1.Pod");
+        assert_eq!(pod.same(a, b), pod.same(b, a), "the order does not matter");
+        pod.same(a, b)
+    }
+
+    #[test]
+    fn alike_by_meaning() {
+        let limits = |cpu: Value| json!({"spec": {"containers": [{"resources": {"limits": {"cpu": cpu}}}]}});
+        let cases = [
+            (limits(json!("1")), limits(json!("1000m"))),
+            (limits(json!("1")), limits(json!(1))),
+            (json!({"spec": {"volumes": []}}), json!({"spec": {"volumes": null}})),
+            (json!({"spec": {"nodeSelector": {}}}), json!({"spec": {}})),
+            (json!({"spec": {}, "status": {}}), json!({})),
+            (json!({"spec": {"containers": [{"resources": {}}]}}), json!({"spec": {"containers": [{}]}})),
+            (
+                json!({"metadata": {"creationTimestamp": "2026-01-02T03:04:05Z"}}),
+                json!({"metadata": {"creationTimestamp": "2026-01-02T04:04:05+01:00"}}),
+            ),
+        ];
+        for (a, b) in &cases {
+            assert!(same_pods(a, b), "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn different_by_meaning() {
+        let cases = [
+            (json!({"metadata": {"labels": {"a": ""}}}), json!({"metadata": {"labels": {}}})),
+            (json!({"spec": {"volumes": [{"emptyDir": {}}]}}), json!({"spec": {"volumes": [{}]}})),
+            (json!({"spec": {"hostNetwork": false}}), json!({"spec": {}})),
+            (
+                json!({"spec": {"containers": [{"name": "a"}, {"name": "b"}]}}),
+                json!({"spec": {"containers": [{"name": "b"}, {"name": "a"}]}}),
+            ),
+            (json!({"spec": {"priority": 0}}), json!({"spec": {"priority": 1}})),
+            (json!({"spec": []}), json!({"spec": {}})),
+        ];
+        for (a, b) in &cases {
+            assert!(!same_pods(a, b), "{a} {b}");
+        }
+    }
+}

@@ -141,6 +141,11 @@ pub fn builtin() -> &'static Arc<Schema> {
 /// The definition name of `metadata`.
 pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
+/// The full OpenAPI definitions of the built-in types, with prose; unpacked at each call, so keep what you make of them.
+pub fn definitions() -> serde_json::Map<String, Value> {
+    builtin::definitions()
+}
+
 /// A built-in type by its OpenAPI definition name; unknown names are a programming error caught by the kinds' test.
 pub fn builtin_type(name: &str) -> TypeRef {
     let schema = builtin().clone();
