@@ -2,7 +2,7 @@
 
 use crate::admission::Admission;
 use crate::attributes::{Attributes, User};
-use crate::authn::Authenticator;
+use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
 use crate::documents::Documents;
@@ -20,6 +20,7 @@ use object::{Gates, Kind, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::Store;
+use tokio_util::sync::CancellationToken;
 
 /// Events are forgotten after an hour.
 const EVENT_LIFE_S: u64 = 3600;
@@ -38,6 +39,8 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) documents: Documents,
     pub(crate) limits: Limits,
+    /// Cancelled when the server stops: watches end by themselves then.
+    pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
 }
 
@@ -58,6 +61,7 @@ impl Server {
             metrics: Metrics::new(store.clone()),
             documents: Documents::default(),
             limits: Limits::default(),
+            stopping: CancellationToken::new(),
             ready: AtomicBool::new(false),
             store,
             gates,
@@ -103,7 +107,9 @@ impl Server {
         let user = match caller {
             Caller::Inside(user) => User::clone(user),
             Caller::Peer(certificate) => {
-                self.authn.authenticate(&parts.headers, certificate.as_deref(), &self.authz, self.env.clock.now())?
+                let user = self.authn.authenticate(&parts.headers, certificate.as_deref())?;
+                let allow = |user: &User, attributes: &Attributes| self.authz.check(user, attributes);
+                authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
             }
         };
         match target {
