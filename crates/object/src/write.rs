@@ -268,6 +268,7 @@ mod tests {
             subresources: vec![crate::kind::Subresource::Status],
             storage: "core/things".into(),
             schema: None,
+            custom: false,
             rules,
         }
     }
