@@ -30,6 +30,8 @@ pub struct Kind {
     pub schema: Option<TypeRef>,
     /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
     pub custom: bool,
+    /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
+    pub openapi: Option<Arc<Value>>,
     pub rules: Arc<dyn Rules>,
 }
 

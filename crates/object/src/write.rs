@@ -269,6 +269,7 @@ mod tests {
             storage: "core/things".into(),
             schema: None,
             custom: false,
+            openapi: None,
             rules,
         }
     }
