@@ -28,6 +28,8 @@ pub struct Kind {
     /// `group/plural` of the objects' place in the store; two rows may share one (both Event kinds).
     pub storage: Text,
     pub schema: Option<TypeRef>,
+    /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
+    pub custom: bool,
     pub rules: Arc<dyn Rules>,
 }
 
@@ -43,6 +45,8 @@ pub enum Subresource {
     Binding,
     Eviction,
     Token,
+    /// A namespace's `spec.finalizers`.
+    Finalize,
 }
 
 impl Subresource {
@@ -53,6 +57,7 @@ impl Subresource {
             Subresource::Binding => "binding",
             Subresource::Eviction => "eviction",
             Subresource::Token => "token",
+            Subresource::Finalize => "finalize",
         }
     }
 }
@@ -111,6 +116,8 @@ pub trait Rules: Send + Sync {
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
+    /// The last change before a DELETE is stored; `gone` says whether the object goes now or stays terminating.
+    fn prepare_delete(&self, _object: &mut Value, _gone: bool, _ctx: &Ctx) {}
     /// Columns of `kubectl get`, the name column first; `cells` has one value for each.
     fn columns(&self) -> &[Column] {
         crate::table::NAME_AND_AGE
@@ -118,6 +125,18 @@ pub trait Rules: Send + Sync {
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         crate::table::name_and_age(object, now)
     }
+    /// The cells of a whole list; differs from `cells` where a row depends on the others (the default StorageClass).
+    fn list_cells(&self, objects: &[Value], now: jiff::Timestamp) -> Vec<Vec<Value>> {
+        objects.iter().map(|object| self.cells(object, now)).collect()
+    }
+    /// Whether objects are stored in another shape than they are served in; the two methods below are called only then.
+    fn converts(&self) -> bool {
+        false
+    }
+    /// From the served shape to the stored one, before anything else.
+    fn to_stored(&self, _object: &mut Value) {}
+    /// From the stored shape to the served one, last of all.
+    fn from_stored(&self, _object: &mut Value) {}
     /// Field selectors besides `metadata.name` and `metadata.namespace`, such as `spec.nodeName`.
     fn selectable_fields(&self) -> &[&str] {
         &[]
