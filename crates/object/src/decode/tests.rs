@@ -104,6 +104,16 @@ fn bad_yaml_is_refused_in_a_sentence() {
 }
 
 #[test]
+fn honest_yaml_is_never_too_much() {
+    let many = format!("a: [{}1]", "1,".repeat(100_000));
+    assert_eq!(yaml(many.as_bytes()).unwrap().value["a"].as_array().map(Vec::len), Some(100_001));
+    let chain: String = (1..DEPTH_MAX - 1).map(|n| format!("a{n}: &a{n} {{k: *a{}}}\n", n - 1)).collect();
+    assert!(yaml(format!("a0: &a0 {{}}\n{chain}").as_bytes()).is_ok());
+    let deep: String = (0..DEPTH_MAX).map(|n| format!("{}a:\n", " ".repeat(n))).collect();
+    assert!(yaml(deep.as_bytes()).is_ok());
+}
+
+#[test]
 fn unknown_fields_go_and_are_named() {
     let (value, unknown) = conformed(
         &stateful_set(),

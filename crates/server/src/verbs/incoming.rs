@@ -2,9 +2,9 @@
 
 use super::Call;
 use crate::negotiate::{self, Language};
-use crate::request::{FieldValidation, WriteOptions};
+use crate::request::WriteOptions;
 use object::access::Access;
-use object::decode::{self, Decoded};
+use object::decode::{self, Decoded, FieldValidation, Strict};
 use object::{Kind, Status, Value};
 
 /// The object in the body of a create or update, ready for defaults. Warnings about unknown fields go to `warnings`.
@@ -64,23 +64,6 @@ pub fn conform(
         Some(schema) => decode::conform(schema, value)?,
         None => Vec::new(),
     };
-    let found: Vec<String> = duplicates
-        .iter()
-        .map(|field| format!("duplicate field {field:?}"))
-        .chain(unknown.iter().map(|field| format!("unknown field {field:?}")))
-        .collect();
-    match validation {
-        _ if found.is_empty() => Ok(()),
-        FieldValidation::Ignore => Ok(()),
-        FieldValidation::Warn => {
-            warnings.extend(found);
-            Ok(())
-        }
-        FieldValidation::Strict => Err(Status::bad_request(format!(
-            "{kind} in version {version:?} cannot be handled as a {kind}: strict decoding error: {found}",
-            kind = kind.kind,
-            version = kind.version,
-            found = found.join(", ")
-        ))),
-    }
+    warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
+    Ok(())
 }

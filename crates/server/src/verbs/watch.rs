@@ -51,6 +51,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         deadline: start + length,
         bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
         told: after,
+        stopping: call.server.stopping.clone(),
         _open: call.server.metrics.watch_opened(&call.kind),
     };
     let body = Body::Stream(Box::pin(stream::unfold(stream, |mut stream| async move {
@@ -95,6 +96,7 @@ struct Stream {
     bookmark_at: Option<Instant>,
     /// The newest revision that the client knows of.
     told: u64,
+    stopping: tokio_util::sync::CancellationToken,
     _open: crate::metrics::OpenWatch,
 }
 
@@ -118,6 +120,7 @@ impl Stream {
             let next = tokio::select! {
                 biased;
                 next = watcher.next(EVENTS_PER_CHUNK) => next,
+                () = self.stopping.cancelled() => return None,
                 () = tokio::time::sleep_until(until) => {
                     let position = watcher.position();
                     if let Some(chunk) = self.pause(position) {
