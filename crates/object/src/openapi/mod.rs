@@ -15,7 +15,11 @@ mod v3;
 
 pub use proto::encode as v2_protobuf;
 
-/// The title and version that documents carry.
+/// What clients ask for when they want [`v2_protobuf`], and what the answer is called (`@` is no letter of a media type).
+pub const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
+pub const V2_PROTOBUF_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The title that documents carry.
 const TITLE: &str = "Kubernetes";
 
 /// The document at `/openapi/v2`: all groups in one.
