@@ -111,7 +111,9 @@ fn data_dir(args: &ServingArgs) -> Result<Option<PathBuf>> {
         return Ok(None);
     }
     let directory = args.data_dir.clone().or_else(paths::data_dir).ok_or_else(|| {
-        BadInput("there is no home directory to keep state in: say where with --data-dir, or use --in-memory".to_owned())
+        BadInput(
+            "there is no home directory to keep state in: say where with --data-dir, or use --in-memory".to_owned(),
+        )
     })?;
     authn::files::create_private_directory(&directory)
         .map_err(|error| BadInput(format!("{error}; choose another directory with --data-dir")))?;

@@ -58,9 +58,8 @@ impl Engine for Fjall {
             .worker_threads(1)
             .open()
             .unwrap();
-        let keys = db
-            .keyspace("records", || fjall::KeyspaceCreateOptions::default().max_memtable_size(16 << 20))
-            .unwrap();
+        let keys =
+            db.keyspace("records", || fjall::KeyspaceCreateOptions::default().max_memtable_size(16 << 20)).unwrap();
         Fjall(db, keys)
     }
     fn commit(&mut self, rows: &[Row]) {
@@ -177,9 +176,8 @@ fn opening<E: Engine>(root: &Path, name: &str) {
     let dir = root.join("full");
     let mut engine = E::open(&dir);
     for batch in 0..1000u64 {
-        let rows: Vec<Row> = (0..100u64)
-            .map(|n| (format!("/core/pods/ns-{n}/pod-{batch:06}"), noise(batch * 100 + n, 1024)))
-            .collect();
+        let rows: Vec<Row> =
+            (0..100u64).map(|n| (format!("/core/pods/ns-{n}/pod-{batch:06}"), noise(batch * 100 + n, 1024))).collect();
         engine.commit(&rows);
     }
     println!("{name:6} 100k x 1 KB: {} MB on disk", disk(&dir) >> 20);
@@ -192,7 +190,11 @@ fn opening<E: Engine>(root: &Path, name: &str) {
         let engine = E::open(dir);
         let opened = at.elapsed();
         let (count, bytes) = engine.load();
-        println!("{name:6} opens 100k {what} in {opened:?}, with load {:?} ({count} rows, {} MB)", at.elapsed(), bytes >> 20);
+        println!(
+            "{name:6} opens 100k {what} in {opened:?}, with load {:?} ({count} rows, {} MB)",
+            at.elapsed(),
+            bytes >> 20
+        );
         assert_eq!(count, 100_000);
     }
 }
