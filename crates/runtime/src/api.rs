@@ -35,9 +35,18 @@ impl Resource {
     }
 
     pub fn object(&self, namespace: &str, name: &str) -> String {
-        // RBAC names carry colons, which are fine in a path, but a percent sign or a space would not be.
-        let name: String = name.chars().map(|c| if c == '%' || c == ' ' || c == '?' || c == '#' { format!("%{:02X}", c as u32) } else { c.to_string() }).collect();
-        format!("{}/{name}", self.collection(namespace))
+        let mut path = self.collection(namespace);
+        path.push('/');
+        for byte in name.bytes() {
+            // Names of RBAC objects may hold anything that a path can carry when it is escaped.
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
+                    path.push(char::from(byte))
+                }
+                other => path.push_str(&format!("%{other:02X}")),
+            }
+        }
+        path
     }
 }
 
@@ -85,6 +94,10 @@ pub struct Api {
 }
 
 impl Api {
+    pub fn new(client: Client) -> Api {
+        Api { client }
+    }
+
     async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Value, ApiError> {
         let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
         let request = http::Request::builder()
@@ -99,6 +112,16 @@ impl Api {
 
     pub async fn get(&self, path: &str) -> Result<Value, ApiError> {
         self.send("GET", path, "application/json", None).await
+    }
+    /// GET of the metadata alone: of an object, or of a list's items.
+    pub async fn metadata(&self, path: &str) -> Result<Value, ApiError> {
+        let accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,\
+                      application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
+        let request = http::Request::get(path)
+            .header(http::header::ACCEPT, accept)
+            .body(Vec::new())
+            .map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
+        Ok(self.client.request::<Value>(request).await?)
     }
     /// GET where absence is an answer.
     pub async fn find(&self, path: &str) -> Result<Option<Value>, ApiError> {

@@ -47,7 +47,9 @@ fn changes<T: Send + 'static>(
     stream.filter_map(move |event| {
         let change = match event {
             Ok(watcher::Event::Init) => Some(Change::Restart),
-            Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => read(to_value(object), Change::Seen),
+            Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => {
+                read(to_value(object), Change::Seen)
+            }
             Ok(watcher::Event::Delete(object)) => read(to_value(object), Change::Gone),
             Ok(watcher::Event::InitDone) => Some(Change::Ready),
             Err(error) => {

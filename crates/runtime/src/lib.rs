@@ -7,12 +7,14 @@ mod accounts;
 mod api;
 mod controllers;
 mod disruption;
+mod events;
 mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
 mod queue;
 mod roles;
+mod worker;
 
 pub use controllers::{Controllers, NAMES};
 pub use metrics::Metrics;

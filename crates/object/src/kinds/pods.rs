@@ -104,7 +104,6 @@ fn gated(now: jiff::Timestamp) -> Value {
         "status": "False",
         "reason": "SchedulingGated",
         "message": "Scheduling is blocked due to non-empty scheduling gates",
-        "lastProbeTime": null,
         "lastTransitionTime": crate::write::stamp(now),
     })
 }

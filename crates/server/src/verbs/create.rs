@@ -51,7 +51,7 @@ pub async fn store_new(
             if call.server.store.get(&call.key(name(&new))).is_some() {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
-            return call.show_dry(201, &new, std::mem::take(&mut about.warnings));
+            return call.show_object(201, &new, std::mem::take(&mut about.warnings));
         }
         let key = call.key(name(&new));
         match call.commit(&key, 0, call.put(&key, &new), together).await {

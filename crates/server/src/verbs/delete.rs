@@ -26,7 +26,7 @@ pub async fn delete(call: &Call<'_>) -> Result<Answer, Status> {
     if removed.gone && !returns_object(call) {
         return Ok(Answer { warnings, ..Answer::new(200, render::to_bytes(&success(call, &removed.object))) });
     }
-    call.show_dry(200, &removed.object, warnings)
+    call.show_object(200, &removed.object, warnings)
 }
 
 /// Kinds whose DELETE answers with the object even when it is gone; the others answer with a Status.
@@ -175,7 +175,7 @@ async fn commit(
     together: admission::Together,
 ) -> Result<(), Lost> {
     let operation = if gone {
-        Operation::Delete { key: record.key.clone(), last: Some(crate::codec::encode(next)) }
+        Operation::Delete { key: record.key.clone(), last: Some(call.encode(next)) }
     } else {
         call.put(&record.key, next)
     };

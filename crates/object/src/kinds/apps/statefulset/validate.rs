@@ -207,7 +207,7 @@ pub(super) fn status(new: &Value, old: &Value, errors: &mut Errors) {
     let all = status.child("replicas").int();
     for part in ["readyReplicas", "currentReplicas", "updatedReplicas", "availableReplicas"] {
         if status.child(part).int() > all {
-            status.child(part).invalid("cannot be greater than status.replicas", errors);
+            status.child(part).invalid_as(status.child(part).int(), "cannot be greater than status.replicas", errors);
         }
     }
     if status.child("availableReplicas").int() > status.child("readyReplicas").int() {
