@@ -64,7 +64,7 @@ fn validate_dns(config: &Cursor, policy: &str, errors: &mut Errors) {
         searches.invalid("must not have more than 2048 characters (including spaces) in the search list", errors);
     }
     for search in searches.items().filter(|search| search.text() != ".") {
-        let text = search.text().strip_suffix('.').unwrap_or(search.text());
+        let text = search.text().strip_suffix('.').unwrap_or_else(|| search.text());
         for why in search_path(text) {
             search.invalid_as(text, why, errors);
         }

@@ -135,7 +135,7 @@ fn validate_max_unavailable(most: &Cursor, errors: &mut Errors) {
         return;
     }
     validate_int_or_percent(most, errors);
-    if percent(most.value()).unwrap_or(most.int()) == 0 {
+    if percent(most.value()).unwrap_or_else(|| most.int()) == 0 {
         most.invalid("cannot be 0", errors);
     }
     if is_over_100_percent(most.value()) {
