@@ -15,6 +15,7 @@ mod driver;
 mod tests;
 
 pub use class::{effective_default_class, is_default_class};
+pub(in crate::kinds) use driver::validate_token_seconds;
 
 const GROUP: &str = "storage.k8s.io";
 
