@@ -16,7 +16,6 @@ mod volume;
 mod tests;
 
 pub use claim::{default_claim_spec, normalize_data_sources, validate_claim_spec};
-pub(crate) use source::validate_node_selector;
 pub(crate) use volume::validate_volume_spec;
 
 /// The class in this annotation wins over the one in the spec.

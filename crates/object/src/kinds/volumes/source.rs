@@ -203,7 +203,7 @@ pub(super) fn validate_node_affinity(affinity: &Value, path: &Path, errors: &mut
 }
 
 /// Checks a `NodeSelector`: terms of requirements on labels and fields of nodes.
-pub(crate) fn validate_node_selector(selector: &Value, path: &Path, errors: &mut Errors) {
+fn validate_node_selector(selector: &Value, path: &Path, errors: &mut Errors) {
     let path = path.child("nodeSelectorTerms");
     let terms = selector.items(&["nodeSelectorTerms"]);
     if terms.is_empty() {
