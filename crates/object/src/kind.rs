@@ -28,6 +28,10 @@ pub struct Kind {
     /// `group/plural` of the objects' place in the store; two rows may share one (both Event kinds).
     pub storage: Text,
     pub schema: Option<TypeRef>,
+    /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
+    pub custom: bool,
+    /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
+    pub openapi: Option<Arc<Value>>,
     pub rules: Arc<dyn Rules>,
 }
 
@@ -120,6 +124,8 @@ pub trait Rules: Send + Sync {
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
+    /// The last change before a DELETE is stored; `gone` says whether the object goes now or stays terminating.
+    fn prepare_delete(&self, _object: &mut Value, _gone: bool, _ctx: &Ctx) {}
     /// Columns of `kubectl get`, the name column first; `cells` has one value for each.
     fn columns(&self) -> &[Column] {
         crate::table::NAME_AND_AGE

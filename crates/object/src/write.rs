@@ -271,6 +271,8 @@ mod tests {
             subresources: vec![crate::kind::Subresource::Status],
             storage: "core/things".into(),
             schema: None,
+            custom: false,
+            openapi: None,
             rules,
         }
     }

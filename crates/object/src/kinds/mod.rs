@@ -62,6 +62,8 @@ pub(crate) fn row(
         subresources: Vec::new(),
         storage: format!("{}/{plural}", if group.is_empty() { "core" } else { group }).into(),
         schema: Some(schema::builtin_type(schema)),
+        custom: false,
+        openapi: None,
         rules: Arc::new(Plain),
     }
 }
