@@ -149,6 +149,9 @@ fn member(parent: Ty, name: &str, old: Option<&Value>, new: Option<&Value>, impl
     let list_there =
         ty.is_list() && parent.structure().and_then(|found| found.fields.get(name)).is_some_and(|field| field.required);
     let there = struct_there || list_there;
+    if there && old.is_none() && members(new).is_empty() && list(new).is_empty() {
+        return Found::default();
+    }
     compare(ty, old.or(there.then_some(&EMPTY)), new, struct_there)
 }
 

@@ -99,16 +99,20 @@ fn dropped_fields_that_others_changed_stay_theirs() {
 fn list_items_are_matched_with_key_defaults_and_kept_in_order() {
     let service = |ports: Value| json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}, "spec": {"ports": ports}});
     let config = service(json!([{"port": 80, "name": "http"}]));
-    let mut live = applied(SERVICE, None, &config, "me");
+    let live = applied(SERVICE, None, &config, "me");
     assert_eq!(
         fields(&live, "me", "Apply"),
         json!({"f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}, "f:name": {}}}}})
     );
-    // Defaults came in, and somebody added a port.
-    live["spec"]["ports"] = json!([
+    // Defaults came in, which nobody owns, and somebody added a port.
+    let mut defaulted = live;
+    defaulted["spec"]["ports"] = json!([{"port": 80, "name": "http", "protocol": "TCP", "targetPort": 80}]);
+    let mut edited = defaulted.clone();
+    edited["spec"]["ports"] = json!([
         {"port": 443, "name": "tls", "protocol": "TCP"},
         {"port": 80, "name": "http", "protocol": "TCP", "targetPort": 80}
     ]);
+    let live = updated(SERVICE, Some(&defaulted), edited, "other");
     let again =
         applied(SERVICE, Some(&live), &service(json!([{"port": 80, "name": "web"}, {"port": 81, "name": "b"}])), "me");
     assert_eq!(
