@@ -47,6 +47,10 @@ impl Admission {
     pub fn mutate(&self, _write: &mut Write<'_>) -> Result<(), Status> {
         Ok(())
     }
+    /// Refuses a DELETE that only marks the object as terminating. Nothing is released yet.
+    pub fn judge_marking(&self, _write: &mut Write<'_>) -> Result<Together, Status> {
+        Ok(Together::default())
+    }
     /// Refuses, and says what must be written together. Runs after validation, quota last.
     pub fn judge(&self, _write: &mut Write<'_>) -> Result<Together, Status> {
         Ok(Together::default())

@@ -2,6 +2,7 @@
 
 use http::Method;
 use object::Status;
+use object::decode::FieldValidation;
 use object::selector::{FieldSelector, LabelSelector};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -252,14 +253,6 @@ fn options_invalid(field: &str, body: String) -> Status {
         .with_cause("FieldValueInvalid", body, field)
 }
 
-/// How strict unknown and duplicate fields are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FieldValidation {
-    Ignore,
-    Warn,
-    Strict,
-}
-
 /// The options of create, update, patch and delete.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
@@ -281,16 +274,7 @@ impl WriteOptions {
                 }
             }
         }
-        let field_validation = match query.get("fieldValidation") {
-            None | Some("Warn") => FieldValidation::Warn,
-            Some("Ignore") => FieldValidation::Ignore,
-            Some("Strict") => FieldValidation::Strict,
-            Some(other) => {
-                return Err(Status::bad_request(format!(
-                    "fieldValidation: Unsupported value: {other:?}: supported values: \"Ignore\", \"Warn\", \"Strict\""
-                )));
-            }
-        };
+        let field_validation = FieldValidation::parse(query.get("fieldValidation").unwrap_or(""), "CreateOptions")?;
         let asked = query.get("fieldManager").unwrap_or("");
         if asked.len() > 128 {
             return Err(Status::bad_request("fieldManager: Too long: may not be more than 128 bytes"));
