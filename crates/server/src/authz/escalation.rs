@@ -2,13 +2,13 @@
 
 use super::index::{Index, RoleRef};
 use super::rule::{Rule, compact, missing, quoted};
-use super::{GROUP, Rbac, is_master};
+use super::{Authorizer, GROUP, is_master};
 use crate::attributes::{Attributes, User};
 use object::access::{self, Access};
 use object::{Kind, Status, Value};
 use std::collections::BTreeSet;
 
-impl Rbac {
+impl Authorizer {
     /// Refuses a role or binding that would grant more than `user` holds, unless the verbs `escalate` or `bind` allow it. Writes
     /// of other kinds pass.
     pub fn check_escalation(

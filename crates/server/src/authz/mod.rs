@@ -12,7 +12,7 @@ use crate::attributes::{Attributes, User};
 use object::Status;
 
 pub use aggregation::aggregate;
-pub use rbac::Rbac;
+pub use rbac::Authorizer;
 pub use rule::Rule;
 
 const GROUP: &str = "rbac.authorization.k8s.io";
