@@ -18,16 +18,25 @@ impl Authorizer {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        if kind.group != GROUP || is_master(user) {
-            return Ok(());
-        }
-        if old.is_some_and(|old| only_collected(old, object)) {
+        if kind.group == GROUP { self.check_grant(user, &kind.kind, object, old) } else { Ok(()) }
+    }
+
+    pub(super) fn check_grant(
+        &self,
+        user: &User,
+        kind: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        if is_master(user) || old.is_some_and(|old| only_collected(old, object)) {
             return Ok(());
         }
         let index = self.current();
-        match &*kind.kind {
-            "Role" | "ClusterRole" => check_role(&index, user, &kind.plural, object, old),
-            "RoleBinding" | "ClusterRoleBinding" => check_binding(&index, user, &kind.plural, object),
+        match kind {
+            "Role" => check_role(&index, user, "roles", object, old),
+            "ClusterRole" => check_role(&index, user, "clusterroles", object, old),
+            "RoleBinding" => check_binding(&index, user, "rolebindings", object),
+            "ClusterRoleBinding" => check_binding(&index, user, "clusterrolebindings", object),
             _ => Ok(()),
         }
     }
