@@ -283,3 +283,25 @@ fn the_published_key_verifies_a_token() {
     assert_eq!(document["issuer"], DEFAULT_ISSUER);
     assert_eq!(document["jwks_uri"], "https://127.0.0.1:6443/openid/v1/jwks");
 }
+
+#[test]
+fn token_reviews_tell_whose_token_it_is() {
+    let world = World::new();
+    let ask = |spec: Value| {
+        crate::authz::reviews::token(&world.authenticator, json!({"spec": spec})).map(|review| review["status"].clone())
+    };
+    let status = ask(json!({"token": "static"})).unwrap();
+    let user = json!({"username": "joe", "uid": "u7", "groups": ["dev", "ops", "system:authenticated"]});
+    assert_eq!(status, json!({"authenticated": true, "user": user, "audiences": [DEFAULT_ISSUER]}));
+    let status = ask(json!({"token": "static", "audiences": ["vault"]})).unwrap();
+    assert_eq!(status["authenticated"], false);
+    let token = world.token(json!({"audiences": ["vault"]}));
+    let status = ask(json!({"token": token, "audiences": ["vault", "x"]})).unwrap();
+    assert_eq!((&status["authenticated"], &status["audiences"]), (&json!(true), &json!(["vault"])));
+    let status = ask(json!({"token": "wrong"})).unwrap();
+    assert_eq!(status, json!({"authenticated": false, "user": {}, "error": "invalid bearer token"}));
+    assert_eq!(ask(json!({})).unwrap_err().message, "token is required for TokenReview in authentication");
+    let review = crate::authz::reviews::self_subject(json!({}), &User::anonymous());
+    let anonymous = json!({"username": "system:anonymous", "groups": ["system:unauthenticated"]});
+    assert_eq!(review["status"]["userInfo"], anonymous);
+}
