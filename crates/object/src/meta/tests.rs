@@ -34,6 +34,7 @@ fn kind(namespaced: bool, builtin: bool) -> Kind {
         schema: Some(TypeRef { schema, ty: schema::TypeId(0) }),
         custom: false,
         openapi: None,
+        list: None,
         rules: Arc::new(Labelled),
     }
 }
