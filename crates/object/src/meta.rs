@@ -268,3 +268,5 @@ pub fn labels(object: &Value) -> &Map<String, Value> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::any_json;
