@@ -14,10 +14,49 @@ static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
 
 /// Texts that steer rules into their branches, and some that fit nowhere.
 const TEXTS: &[&str] = &[
-    "", "a", "A b", "é", "..", "None", "ClusterIP", "NodePort", "LoadBalancer", "ExternalName", "ClientIP", "Local",
-    "Container", "Pod", "PersistentVolumeClaim", "Recycle", "ReadWriteOncePod", "ReadWriteOnce", "Bound", "Pending", "In", "Exists", "Gt",
-    "10.0.0.1", "fd00::1", "10.0.0.0/8", "-1", "1Gi", "500m", "kubernetes.io/tls", "kubernetes.io/dockercfg", "x/y", "a.b/c/d",
-    "BestEffort", "ServiceAccount", "User", "Role", "2026-11-15T12:00:00Z", "OnDelete", "RollingUpdate", "Always", "Never", "Apply",
+    "",
+    "a",
+    "A b",
+    "é",
+    "..",
+    "None",
+    "ClusterIP",
+    "NodePort",
+    "LoadBalancer",
+    "ExternalName",
+    "ClientIP",
+    "Local",
+    "Container",
+    "Pod",
+    "PersistentVolumeClaim",
+    "Recycle",
+    "ReadWriteOncePod",
+    "ReadWriteOnce",
+    "Bound",
+    "Pending",
+    "In",
+    "Exists",
+    "Gt",
+    "10.0.0.1",
+    "fd00::1",
+    "10.0.0.0/8",
+    "-1",
+    "1Gi",
+    "500m",
+    "kubernetes.io/tls",
+    "kubernetes.io/dockercfg",
+    "x/y",
+    "a.b/c/d",
+    "BestEffort",
+    "ServiceAccount",
+    "User",
+    "Role",
+    "2026-11-15T12:00:00Z",
+    "OnDelete",
+    "RollingUpdate",
+    "Always",
+    "Never",
+    "Apply",
 ];
 
 /// A small generator of numbers: the property tests need choices, not quality.
@@ -37,7 +76,8 @@ impl Dice {
     /// A value of a type, now and then of none.
     fn value(&mut self, schema: &Schema, ty: TypeId, depth: usize) -> Value {
         if self.roll(40) == 0 {
-            return [Value::Null, json!(true), json!([1, {}]), json!({"a": "b"}), json!(-7), json!("x")][self.roll(6)].clone();
+            return [Value::Null, json!(true), json!([1, {}]), json!({"a": "b"}), json!(-7), json!("x")][self.roll(6)]
+                .clone();
         }
         match schema.get(ty) {
             Type::Scalar(Scalar::Int32 | Scalar::Int64) => self.int(),
@@ -146,7 +186,8 @@ fn every_row_is_complete_and_distinct() {
             assert!(shorts.insert((kind.group.clone(), short.clone())), "{short} stands for two kinds");
         }
     }
-    for known in ["Namespace", "Node", "Service", "PersistentVolume", "events.k8s.io/Event", "storage.k8s.io/CSIDriver"] {
+    for known in ["Namespace", "Node", "Service", "PersistentVolume", "events.k8s.io/Event", "storage.k8s.io/CSIDriver"]
+    {
         assert!(kind(known).stored);
     }
 }
