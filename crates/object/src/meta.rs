@@ -5,7 +5,6 @@ use crate::field::{Errors, Path};
 use crate::kind::{Kind, NameRule};
 use crate::name;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const MANAGER_BYTES_MAX: usize = 128;
@@ -114,7 +113,7 @@ fn validate(object: &Value, kind: &Kind, rule: NameRule, errors: &mut Errors) {
     validate_labels(member(meta, "labels"), &path.child("labels"), errors);
     validate_annotations(member(meta, "annotations"), &path.child("annotations"), errors);
     validate_owners(meta.items(&["ownerReferences"]), &path.child("ownerReferences"), errors);
-    validate_finalizers(meta.items(&["finalizers"]), is_builtin(kind), &path.child("finalizers"), errors);
+    validate_finalizers(meta.items(&["finalizers"]), !kind.custom, &path.child("finalizers"), errors);
     validate_managed_fields(meta.items(&["managedFields"]), &path.child("managedFields"), errors);
 }
 
@@ -190,6 +189,7 @@ fn validate_owner(owner: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
+/// Custom resources may use finalizers without a domain; built-in kinds may not.
 fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors: &mut Errors) {
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     for finalizer in finalizers {
@@ -254,11 +254,6 @@ pub fn validate_field_manager(manager: &str, path: &Path, errors: &mut Errors) {
     for (at, char) in manager.char_indices().filter(|(_, char)| char.is_control()) {
         errors.invalid(path, manager, format!("invalid character U+{:04X} (at position {at})", char as u32));
     }
-}
-
-/// Custom resources may use finalizers without a domain; built-in kinds may not.
-fn is_builtin(kind: &Kind) -> bool {
-    kind.schema.as_ref().is_some_and(|schema| Arc::ptr_eq(&schema.schema, crate::schema::builtin()))
 }
 
 /// The labels of an object.
