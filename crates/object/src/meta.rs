@@ -9,6 +9,8 @@ use serde_json::{Map, Value};
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const MANAGER_BYTES_MAX: usize = 128;
 const SUBRESOURCE_BYTES_MAX: usize = 256;
+/// Finalizers of the system itself, which need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// Checks the metadata of a new object. The name was generated before this, if it had to be.
 pub fn validate_create(object: &Value, kind: &Kind, errors: &mut Errors) {
@@ -31,6 +33,21 @@ pub fn validate_update(new: &Value, old: &Value, kind: &Kind, errors: &mut Error
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         validate_immutable(new.at(&[field]), old_meta.at(&[field]), &path.child(field), errors);
     }
+}
+
+/// Texts for `Warning` headers about metadata: finalizers that another writer may use by accident.
+pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let finalizers = ["metadata", "finalizers"];
+    let before = old.map_or(&[][..], |old| old.items(&finalizers));
+    let added = new.items(&finalizers).iter().filter(|finalizer| !before.contains(finalizer)).filter_map(Value::as_str);
+    let vague = added.filter(|name| !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
+    let warning = |name: &str| {
+        format!(
+            "metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
+             conflicts with other finalizer writers"
+        )
+    };
+    vague.map(warning).collect()
 }
 
 /// `field is immutable` when the two differ; absent and empty text are the same.
@@ -209,7 +226,7 @@ fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors:
 
 /// Without a domain, only the finalizers that the system itself uses are allowed.
 pub(crate) fn validate_finalizer_is_known(finalizer: &str, path: &Path, errors: &mut Errors) {
-    if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion") {
+    if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
         let why = "name is neither a standard finalizer name nor is it fully qualified";
         errors.invalid(path, finalizer, why);
     }

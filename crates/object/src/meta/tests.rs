@@ -125,6 +125,15 @@ fn scope_decides_about_the_namespace_and_origin_about_finalizers() {
 }
 
 #[test]
+fn vague_finalizers_are_warned_about_once() {
+    let object = json!({"metadata": {"finalizers": ["mine", "x/y", "orphan"]}});
+    let want = "metadata.finalizers: \"mine\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
+                conflicts with other finalizer writers";
+    assert_eq!(warnings(&object, None), [want]);
+    assert!(warnings(&object, Some(&object)).is_empty());
+}
+
+#[test]
 fn update_keeps_identity() {
     let old = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1", "generation": 2,
         "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"], "deletionTimestamp": "2026-01-02T00:00:00Z"}});
