@@ -6,6 +6,8 @@ pub mod admission;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
+pub mod codec;
 pub mod discovery;
 pub mod env;
 pub mod reader;
+pub mod service_ip;
