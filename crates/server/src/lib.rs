@@ -11,3 +11,4 @@ pub mod discovery;
 pub mod env;
 pub mod reader;
 pub mod service_ip;
+pub mod subresources;
