@@ -1,6 +1,7 @@
 //! The binary: arguments and wiring, nothing else.
 
 mod cli;
+mod log;
 mod paths;
 mod up;
 

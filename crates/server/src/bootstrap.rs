@@ -20,9 +20,8 @@ pub async fn run(server: &Server) -> Result<(), Status> {
         groups: vec!["system:masters".to_owned(), crate::authn::AUTHENTICATED.to_owned()],
         ..User::default()
     }));
-    let namespaces = NAMESPACES.iter().map(|name| {
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    });
+    let namespaces =
+        NAMESPACES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     // Writes of one wave share a disk sync; namespaces come first because the others live in them.
     ensure_all(server, &caller, namespaces.collect()).await?;
     let mut objects = crate::authz::bootstrap::objects();

@@ -32,6 +32,8 @@ fn kind(namespaced: bool, builtin: bool) -> Kind {
         subresources: Vec::new(),
         storage: "core/things".into(),
         schema: Some(TypeRef { schema, ty: schema::TypeId(0) }),
+        custom: false,
+        openapi: None,
         rules: Arc::new(Labelled),
     }
 }

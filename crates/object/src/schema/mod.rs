@@ -146,6 +146,12 @@ pub fn definitions() -> serde_json::Map<String, Value> {
     builtin::definitions()
 }
 
+/// Names this build's definitions: changes when they do.
+pub(crate) fn definitions_hash() -> u64 {
+    static HASH: LazyLock<u64> = LazyLock::new(builtin::definitions_hash);
+    *HASH
+}
+
 /// A built-in type by its OpenAPI definition name; unknown names are a programming error caught by the kinds' test.
 pub fn builtin_type(name: &str) -> TypeRef {
     let schema = builtin().clone();

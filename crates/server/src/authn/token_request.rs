@@ -53,7 +53,8 @@ pub fn answer(
         nbf: now_s,
     };
     let until = Timestamp::from_second(exp).map_err(Status::internal)?;
-    request["status"] = json!({"token": tokens.sign(&claims)?, "expirationTimestamp": until.to_string()});
+    let status = json!({"token": tokens.sign(&claims)?, "expirationTimestamp": until.to_string()});
+    request.put(&["status"], status);
     Ok(request)
 }
 

@@ -51,7 +51,7 @@ pub async fn store_new(
             if call.server.store.get(&call.key(name(&new))).is_some() {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
-            return call.show_dry(201, &new, std::mem::take(&mut about.warnings));
+            return call.show_object(201, &new, std::mem::take(&mut about.warnings));
         }
         let key = call.key(name(&new));
         match call.commit(&key, 0, call.put(&key, &new), together).await {
@@ -79,7 +79,9 @@ fn prepare(
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
-    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| admission.mutate(write))?;
+    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| {
+        admission.mutate(write)
+    })?;
     kind.rules.default(new, &ctx);
     kind.rules.prepare_create(new, &ctx);
     if let (Ownership::Update(manager), Some(schema)) = (ownership, &kind.schema) {

@@ -13,7 +13,6 @@ pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String
     let mut value = decoded.value;
     identify(&call.kind, &mut value)?;
     conform(&call.kind, &mut value, decoded.duplicates, options.field_validation, warnings)?;
-    call.kind.rules.to_stored(&mut value);
     Ok(value)
 }
 

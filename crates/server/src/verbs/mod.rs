@@ -137,7 +137,7 @@ impl Call<'_> {
     /// The stored object of that name.
     pub fn stored(&self, name: &str) -> Result<(Value, Arc<Record>), Status> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
-        Ok((crate::reader::parse(&record)?, record))
+        Ok((render::served(&self.kind, &record.value)?, record))
     }
 
     /// The answer that shows a stored version.
@@ -147,9 +147,11 @@ impl Call<'_> {
         Ok(Answer { code, body: Body::Once(body), warnings, form })
     }
 
-    /// The answer to a dry run: the object as it would be stored.
-    pub fn show_dry(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
-        self.show(code, &render::to_bytes(object), warnings)
+    /// The answer that shows an object as it would be stored, or was last.
+    pub fn show_object(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
+        let form = self.form()?;
+        let body = render::object(&self.kind, form, object, self.now);
+        Ok(Answer { code, body: Body::Once(body), warnings, form })
     }
 
     /// Runs `step` with a fresh write for admission.
@@ -201,7 +203,17 @@ impl Call<'_> {
     /// The put of an object, with the time after which it may go by itself.
     pub fn put(&self, key: &str, object: &Value) -> Operation {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
-        Operation::Put { key: key.into(), value: crate::codec::encode(object), expires_at_s }
+        Operation::Put { key: key.into(), value: self.encode(object), expires_at_s }
+    }
+
+    /// The stored bytes of a served object.
+    pub fn encode(&self, object: &Value) -> Bytes {
+        if !self.kind.rules.converts() {
+            return crate::codec::encode(object);
+        }
+        let mut stored = object.clone();
+        self.kind.rules.to_stored(&mut stored);
+        crate::codec::encode(&stored)
     }
 }
 

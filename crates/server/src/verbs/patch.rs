@@ -13,12 +13,10 @@ pub async fn patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status>
     }
     match negotiate::patch_type(call.headers)? {
         PatchType::Apply => apply_patch(call, subresource).await,
-        PatchType::Strategic if call.kind.schema.is_none() || is_custom(call) => {
-            Err(Status::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: \
+        PatchType::Strategic if call.kind.schema.is_none() || is_custom(call) => Err(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
                  application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-            ))
-        }
+        )),
         kind => plain_patch(call, subresource, kind).await,
     }
 }
@@ -34,13 +32,10 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
     let document = decode::document(&call.body)?;
     let mut found = Vec::new();
     let result = change(call, subresource, &mut about, Some(&options.field_manager), |old| {
-        let mut served = old.clone();
-        call.kind.rules.from_stored(&mut served);
-        let mut patched = patched(call, patch_type, &served, &document.value)?;
+        let mut patched = patched(call, patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
         incoming::conform(&call.kind, &mut patched, document.duplicates.clone(), options.field_validation, &mut found)?;
-        call.kind.rules.to_stored(&mut patched);
         // An untouched version in the patched document is the old one: no precondition of the client's.
         if patched.text(&["metadata", "resourceVersion"]) == old.text(&["metadata", "resourceVersion"]) {
             patched.cut(&["metadata", "resourceVersion"]);
@@ -104,8 +99,11 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     let mut applied = decoded.value;
     check_applied(call, &applied)?;
     incoming::conform(&call.kind, &mut applied, decoded.duplicates, options.field_validation, &mut about.warnings)?;
-    call.kind.rules.to_stored(&mut applied);
-    let schema = call.kind.schema.as_ref().ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
+    let schema = call
+        .kind
+        .schema
+        .as_ref()
+        .ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
     let api_version = call.kind.api_version();
     let writer = Writer { manager: &options.field_manager, subresource, api_version: &api_version, now: call.now };
     let exists = call.server.store.get(&call.key(&call.target.name)).is_some();

@@ -58,7 +58,12 @@ pub async fn change(
             Outcome::Lost | Outcome::Again => {}
         }
     }
-    Err(Status::conflict(&call.kind.group, &call.kind.plural, asked, "too many writers compete for this object; try again"))
+    Err(Status::conflict(
+        &call.kind.group,
+        &call.kind.plural,
+        asked,
+        "too many writers compete for this object; try again",
+    ))
 }
 
 /// Checks the uid and resourceVersion in the sent object; says whether the write is bound to this version.
@@ -160,7 +165,7 @@ async fn store_changed(
     let key = &record.key;
     let warnings = |about: &mut About| std::mem::take(&mut about.warnings);
     if about.dry_run {
-        return call.show_dry(200, &new, warnings(about)).map(Outcome::Stored);
+        return call.show_object(200, &new, warnings(about)).map(Outcome::Stored);
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
     if write::is_released(&new) {
@@ -189,11 +194,11 @@ async fn remove(call: &Call<'_>, record: &Arc<Record>, last: Value, about: &mut 
         about,
         |admission, write| admission.judge(write),
     )?;
-    let operation = Operation::Delete { key: record.key.clone(), last: Some(crate::codec::encode(&last)) };
+    let operation = Operation::Delete { key: record.key.clone(), last: Some(call.encode(&last)) };
     match call.commit(&record.key, record.modified, operation, together).await {
         Ok(committed) => {
             last.put(&["metadata", "resourceVersion"], committed.revision.to_string());
-            call.show_dry(200, &last, std::mem::take(&mut about.warnings)).map(Outcome::Stored)
+            call.show_object(200, &last, std::mem::take(&mut about.warnings)).map(Outcome::Stored)
         }
         Err(Lost::Object) => Ok(Outcome::Lost),
         Err(Lost::Together) => Ok(Outcome::Again),
