@@ -26,6 +26,7 @@ mod registry;
 mod render;
 mod request;
 mod service_ip;
+pub mod subresources;
 mod verbs;
 
 pub use app::Server;
