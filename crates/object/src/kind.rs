@@ -29,8 +29,6 @@ pub struct Kind {
     /// `group/plural` of the objects' place in the store; two rows may share one (both Event kinds).
     pub storage: Text,
     pub schema: Option<TypeRef>,
-    /// The kind of a list, where it is not the kind with `List` behind it (CRDs may name it).
-    pub list: Option<Text>,
     pub rules: Arc<dyn Rules>,
 }
 
@@ -95,6 +93,10 @@ pub trait Rules: Send + Sync {
     /// Removes unknown fields from a decoded object and says their paths, where the kind has its own way (custom resources, whose
     /// wrong types are validation errors); `None` = `decode::conform` with the kind's schema does it.
     fn conform(&self, _object: &mut Value) -> Option<Result<Vec<String>, Status>> {
+        None
+    }
+    /// The kind of a list, where it is not the kind with `List` behind it (definitions may name it).
+    fn list_kind(&self) -> Option<&str> {
         None
     }
     /// The text of the `Warning` header on every request to a deprecated version.
@@ -166,7 +168,7 @@ impl Kind {
         if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
     }
     pub fn list_kind(&self) -> String {
-        self.list.as_ref().map_or_else(|| format!("{}List", self.kind), ToString::to_string)
+        self.rules.list_kind().map_or_else(|| format!("{}List", self.kind), str::to_owned)
     }
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name() == name)

@@ -46,7 +46,6 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
         subresources: subresources(version),
         storage: format!("{group}/{plural}").into(),
         schema: Some(arena::build(&rules.node)),
-        list: Some(text(&["status", "acceptedNames", "listKind"])),
         rules: Arc::new(rules),
     }
 }
@@ -72,6 +71,7 @@ struct Custom {
     node: Node,
     columns: Columns,
     selectable: Vec<&'static str>,
+    list_kind: String,
     deprecation: Option<String>,
     api_version: String,
     stored_api_version: String,
@@ -91,6 +91,7 @@ impl Custom {
         Custom {
             columns: Columns::parse(version.items(&["additionalPrinterColumns"])),
             selectable: selectable.map(|field| intern(field.text(&["jsonPath"]).trim_start_matches('.'))).collect(),
+            list_kind: definition.text(&["status", "acceptedNames", "listKind"]).to_owned(),
             deprecation,
             api_version: format!("{group}/{name}"),
             stored_api_version: format!("{group}/{storage}"),
@@ -133,6 +134,9 @@ impl Rules for Custom {
     fn conform(&self, object: &mut Value) -> Option<Result<Vec<String>, Status>> {
         Some(defaulting::prune_object(&self.node, object))
     }
+    fn list_kind(&self) -> Option<&str> {
+        Some(&self.list_kind)
+    }
     fn deprecation(&self) -> Option<&str> {
         self.deprecation.as_deref()
     }
@@ -162,7 +166,8 @@ impl Rules for Custom {
     }
     fn from_stored(&self, object: &mut Value) {
         object.put(&["apiVersion"], self.api_version.as_str());
-        defaulting::prune(&self.node, object);
+        // Stored metadata was held to its type when it was written.
+        let _removed = defaulting::prune_object(&self.node, object);
         defaulting::fill(&self.node, object);
     }
     fn selectable_fields(&self) -> &[&str] {

@@ -57,7 +57,6 @@ pub(crate) fn row(
         subresources: Vec::new(),
         storage: format!("{}/{plural}", if group.is_empty() { "core" } else { group }).into(),
         schema: Some(schema::builtin_type(schema)),
-        list: None,
         rules: Arc::new(Plain),
     }
 }
