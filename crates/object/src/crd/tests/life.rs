@@ -136,6 +136,31 @@ fn updates_keep_what_must_stay() {
 }
 
 #[test]
+fn a_new_storage_version_is_remembered_beside_the_old_one() {
+    let old = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
+    let mut new = old.clone();
+    let mut second = new["spec"]["versions"][0].clone();
+    second["name"] = json!("v2");
+    new["spec"]["versions"][0]["storage"] = json!(false);
+    new["spec"]["versions"].as_array_mut().unwrap().push(second);
+    let mut errors = Errors::default();
+    with_ctx(|ctx| {
+        definition::Definition.prepare_update(&mut new, &old, ctx);
+        definition::Definition.validate_update(&new, &old, ctx, &mut errors);
+    });
+    assert_eq!(errors.0, Vec::new());
+    assert_eq!(new["status"]["storedVersions"], json!(["v1", "v2"]));
+}
+
+#[test]
+fn a_status_sent_with_a_new_definition_is_not_believed() {
+    let mut definition = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
+    with_ctx(|ctx| definition::Definition.prepare_create(&mut definition, ctx));
+    assert!(kinds_of(&definition).is_empty());
+    assert_eq!(definition["status"]["storedVersions"], json!(["v1"]));
+}
+
+#[test]
 fn the_row_is_there() {
     let rows = rows();
     assert_eq!(rows[0].resource(), "customresourcedefinitions.apiextensions.k8s.io");
