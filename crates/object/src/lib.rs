@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod apply;
+pub mod condition;
 pub mod crd;
 pub mod decode;
 pub mod field;

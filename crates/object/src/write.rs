@@ -26,7 +26,7 @@ pub fn stamp(now: jiff::Timestamp) -> String {
 
 /// Gives a new object its identity. The name is settled by then.
 pub fn for_create(kind: &Kind, object: &mut Value, uid: String, now: jiff::Timestamp) {
-    if kind.has_status() {
+    if kind.has_status() && !kind.rules.keeps_status_on_create() {
         object.cut(&["status"]);
     }
     let metadata = object.entry(&["metadata"]);
@@ -188,6 +188,9 @@ pub fn for_delete(kind: &Kind, object: &Value, asked: Deletion, now: jiff::Times
     }
     let grace = kind.rules.grace_seconds(object, asked.grace_seconds).unwrap_or(0).max(0);
     let shortens = was_terminating && grace < old_grace;
+    if !was_terminating {
+        kind.rules.mark_terminating(&mut marked);
+    }
     if !was_terminating || shortens {
         let at = if was_terminating { first_deletion(object, now) } else { now };
         let deadline = at.checked_add(jiff::SignedDuration::from_secs(grace)).unwrap_or(at);
@@ -268,6 +271,9 @@ mod tests {
             subresources: vec![crate::kind::Subresource::Status],
             storage: "core/things".into(),
             schema: None,
+            custom: false,
+            openapi: None,
+            list: None,
             rules,
         }
     }

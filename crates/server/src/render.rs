@@ -10,12 +10,18 @@ use serde_json::json;
 pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Result<Bytes, object::Status> {
     match form {
         Form::Object if !kind.rules.converts() => Ok(bytes.clone()),
-        Form::Object => Ok(to_bytes(&served(kind, bytes)?)),
-        Form::Metadata => Ok(to_bytes(&partial(&served(kind, bytes)?))),
+        form => Ok(self::object(kind, form, &served(kind, bytes)?, now)),
+    }
+}
+
+/// One object, given as it is served, in the asked form.
+pub fn object(kind: &Kind, form: Form, object: &Value, now: jiff::Timestamp) -> Bytes {
+    match form {
+        Form::Object => to_bytes(object),
+        Form::Metadata => to_bytes(&partial(object)),
         Form::Table(rows) => {
-            let object = served(kind, bytes)?;
             let version = json!({"resourceVersion": object.text(&["metadata", "resourceVersion"])});
-            Ok(to_bytes(&table(kind, rows, &[object], version, true, now)))
+            to_bytes(&table(kind, rows, std::slice::from_ref(object), version, true, now))
         }
     }
 }
@@ -91,7 +97,7 @@ pub fn table(
     out.insert("metadata".into(), metadata);
     let columns: Vec<Value> = if with_columns { kind.rules.columns().iter().map(column).collect() } else { Vec::new() };
     out.insert("columnDefinitions".into(), Value::Array(columns));
-    let cells = kind.rules.list_cells(objects, now);
+    let cells = kind.rules.list_cells(&objects.iter().collect::<Vec<_>>(), now);
     let rows: Vec<Value> = objects
         .iter()
         .zip(cells)

@@ -4,6 +4,23 @@
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
 
+mod disk;
+mod embedded;
+mod expiry;
+mod format;
+mod local;
+mod medium;
+pub mod memory;
+mod queue;
+#[cfg(feature = "suite")]
+pub mod suite;
+mod writer;
+
+pub use embedded::{Embedded, OpenError};
+pub use local::{Options, Volatile};
+pub use medium::Medium;
+pub use memory::Bounds;
+
 use bytes::Bytes;
 use std::any::Any;
 use std::future::Future;

@@ -46,6 +46,9 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
         subresources: subresources(version),
         storage: format!("{group}/{plural}").into(),
         schema: Some(arena::build(&rules.node)),
+        custom: true,
+        openapi: Some(Arc::new(super::openapi(definition, version.text(&["name"])))),
+        list: Some(text(&["status", "acceptedNames", "listKind"])),
         rules: Arc::new(rules),
     }
 }
@@ -71,7 +74,6 @@ struct Custom {
     node: Node,
     columns: Columns,
     selectable: Vec<&'static str>,
-    list_kind: String,
     deprecation: Option<String>,
     api_version: String,
     stored_api_version: String,
@@ -91,7 +93,6 @@ impl Custom {
         Custom {
             columns: Columns::parse(version.items(&["additionalPrinterColumns"])),
             selectable: selectable.map(|field| intern(field.text(&["jsonPath"]).trim_start_matches('.'))).collect(),
-            list_kind: definition.text(&["status", "acceptedNames", "listKind"]).to_owned(),
             deprecation,
             api_version: format!("{group}/{name}"),
             stored_api_version: format!("{group}/{storage}"),
@@ -133,9 +134,6 @@ impl Rules for Custom {
     }
     fn conform(&self, object: &mut Value) -> Option<Result<Vec<String>, Status>> {
         Some(defaulting::prune_object(&self.node, object))
-    }
-    fn list_kind(&self) -> Option<&str> {
-        Some(&self.list_kind)
     }
     fn deprecation(&self) -> Option<&str> {
         self.deprecation.as_deref()

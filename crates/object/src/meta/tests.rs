@@ -32,6 +32,9 @@ fn kind(namespaced: bool, builtin: bool) -> Kind {
         subresources: Vec::new(),
         storage: "core/things".into(),
         schema: Some(TypeRef { schema, ty: schema::TypeId(0) }),
+        custom: false,
+        openapi: None,
+        list: None,
         rules: Arc::new(Labelled),
     }
 }

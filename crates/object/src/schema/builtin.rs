@@ -16,6 +16,13 @@ pub(super) fn definitions() -> Map<String, Value> {
     serde_json::from_slice(&text).expect("the build script wrote this JSON, it parses")
 }
 
+/// FNV-1a of the packed definitions.
+pub(super) fn definitions_hash() -> u64 {
+    DEFINITIONS
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
 pub(super) fn load() -> Schema {
     let definitions: Map<String, Value> =
         serde_json::from_slice(ARENA).expect("the build script wrote this JSON, it parses");

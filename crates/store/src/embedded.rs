@@ -1,0 +1,317 @@
+//! The durable store: one redb file. `FORMAT.md` describes it and argues why a crash loses nothing.
+
+use crate::disk::{Disk, Fault, Write};
+use crate::expiry::Expiry;
+use crate::format::{self, FORMAT_VERSION, Head};
+use crate::local::{FIRST_REVISION, Local, panic_text};
+use crate::medium::{self, FileMedium, Gauge, Gauged, Medium};
+use crate::memory::Memory;
+use crate::writer::record;
+use crate::{Finish, Options, Record, Revision, Store};
+use bytes::Bytes;
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    #[error("another process uses the store in {0}")]
+    InUse(PathBuf),
+    #[error("the store was written by a newer version (format {found}; this one reads up to {known})")]
+    Newer { found: u32, known: u32 },
+    #[error("the store is damaged: {0}")]
+    Damaged(String),
+    #[error("cannot open the store: {0}")]
+    Io(#[from] io::Error),
+}
+
+/// A store that survives crashes.
+pub struct Embedded;
+
+impl Embedded {
+    /// Opens the store in `dir`, or makes one.
+    pub fn open(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
+        let Some(lock) = medium::lock(dir)? else { return Err(OpenError::InUse(dir.to_owned())) };
+        let path = dir.join(FILE);
+        if !path.try_exists()? {
+            // Made under another name: a crash in between leaves no half a store behind.
+            let fresh = FileMedium { path: dir.join(FILE_NEW), _lock: Arc::clone(&lock) };
+            remove_if_there(&fresh.path)?;
+            drop(Engine::open(Arc::new(fresh), true)?);
+            std::fs::rename(dir.join(FILE_NEW), &path)?;
+            medium::sync_dir(dir)?;
+        }
+        open(Arc::new(FileMedium { path, _lock: lock }), false, finish, options)
+    }
+
+    /// Opens the store on a medium of one's own, or makes one where the medium is empty.
+    pub fn open_on(medium: Arc<dyn Medium>, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
+        open(medium, true, finish, options)
+    }
+}
+
+const FILE: &str = "store.redb";
+const FILE_NEW: &str = "store.redb.new";
+
+const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
+const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("records");
+const META_FORMAT: &str = "format";
+const META_HEAD: &str = "head";
+
+/// All reads are answered from memory, so the engine's cache serves only writes: the upper pages of the tree, and a batch.
+const CACHE_BYTES: usize = 8 << 20;
+
+fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
+    let (engine, loaded) = unpanicked(|| {
+        let engine = Engine::open(medium, create)?;
+        let loaded = engine.load(finish)?;
+        Ok((engine, loaded))
+    })?;
+    let memory = Memory::new(engine.head.revision, loaded.records, options.bounds);
+    let bytes = Arc::clone(&engine.gauge.bytes);
+    Ok(Arc::new(Local::new(memory, loaded.expiry, Box::new(engine), bytes, finish, options)))
+}
+
+fn remove_if_there(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// The engine trusts its file and panics where that breaks its assumptions; for us that is one more kind of damage.
+fn unpanicked<T>(work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(outcome) => outcome,
+        Err(panic) => Err(OpenError::Damaged(panic_text(&*panic).to_owned())),
+    }
+}
+
+struct Engine {
+    medium: Arc<dyn Medium>,
+    gauge: Arc<Gauge>,
+    /// What the last durable commit left.
+    head: Head,
+    /// `None` after a refused write, until the engine was started anew.
+    database: Option<Database>,
+}
+
+struct Loaded {
+    records: Vec<Record>,
+    expiry: Expiry,
+}
+
+impl Engine {
+    fn open(medium: Arc<dyn Medium>, create: bool) -> Result<Engine, OpenError> {
+        let gauge = Arc::new(Gauge::default());
+        let inner = medium.open()?;
+        let empty = inner.len()? == 0;
+        if empty && !create {
+            return Err(OpenError::Damaged("its file is empty".to_owned()));
+        }
+        let database = start(inner, &gauge)?;
+        if empty {
+            initialize(&database).map_err(opening)?;
+        }
+        let head = read_head(&database)?;
+        Ok(Engine { medium, gauge, head, database: Some(database) })
+    }
+
+    fn load(&self, finish: Finish) -> Result<Loaded, OpenError> {
+        let mut loaded = Loaded { records: Vec::new(), expiry: Expiry::default() };
+        let mut head = Head { rows: 0, digest: 0, ..self.head };
+        let Some(database) = &self.database else { return Ok(loaded) };
+        let txn = database.begin_read().map_err(opening)?;
+        let table = txn.open_table(RECORDS).map_err(opening)?;
+        for row in table.iter().map_err(opening)? {
+            let (key, bytes) = row.map_err(opening)?;
+            let key: Arc<str> = Arc::from(key.value());
+            let (row, mark) = format::decode(&key, bytes.value()).map_err(OpenError::Damaged)?;
+            head.add(mark);
+            if row.modified > head.revision {
+                return Err(OpenError::Damaged(format!("the row of {key:?} is newer than the store")));
+            }
+            if row.expires_at_s.is_some() {
+                loaded.expiry.set(&key, row.expires_at_s, row.modified);
+            }
+            loaded.records.push(record(key, finish(&row.value, row.modified), row.created, row.modified));
+        }
+        if head != self.head {
+            return Err(OpenError::Damaged("its rows are not those of its last commit".to_owned()));
+        }
+        Ok(loaded)
+    }
+
+    fn try_commit(&self, writes: &[Write], revision: Revision) -> Result<Head, redb::Error> {
+        let database = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+        let mut head = Head { revision, ..self.head };
+        let mut bytes = Vec::new();
+        self.gauge.begin();
+        let txn = database.begin_write()?;
+        {
+            let mut records = txn.open_table(RECORDS)?;
+            for write in writes {
+                let key = &*write.key;
+                let before = match &write.row {
+                    Some(row) => {
+                        head.add(format::encode(key, row, &mut bytes));
+                        records.insert(key, &*bytes)?
+                    }
+                    None => records.remove(key)?,
+                };
+                if let Some(before) = before {
+                    head.remove(format::mark(key, before.value()).map_err(redb::Error::Corrupted)?);
+                }
+            }
+            txn.open_table(META)?.insert(META_HEAD, head.encode().as_slice())?;
+        }
+        txn.commit()?;
+        Ok(head)
+    }
+
+    /// What a failed commit means.
+    ///
+    /// After a failed sync nobody knows what the disk holds, and the kernel may have dropped what it had: that is the end.
+    /// After a failed write the file decides: the engine, started anew, finds the new commit whole or falls back to the one
+    /// before. Where it cannot start, a commit that no sync has followed is not whole: some page of it was never written.
+    fn judge(&mut self, error: &redb::Error, revision: Revision) -> Result<(), Fault> {
+        let reason = format!("the disk failed: {error}");
+        let gauge = Arc::clone(&self.gauge);
+        if gauge.sync_failed() {
+            self.database = None;
+            return Err(Fault::Final(reason));
+        }
+        match self.restart() {
+            Ok(head) if head == self.head => Err(Fault::Refused(reason)),
+            Ok(head) if head.revision == revision => {
+                self.head = head;
+                Ok(())
+            }
+            Err(Fault::Refused(_)) if !gauge.may_have_committed() => Err(Fault::Refused(reason)),
+            _ => {
+                self.database = None;
+                Err(Fault::Final(reason))
+            }
+        }
+    }
+
+    fn ensure_started(&mut self) -> Result<(), Fault> {
+        if self.database.is_some() {
+            return Ok(());
+        }
+        let head = self.restart()?;
+        if head != self.head {
+            self.database = None;
+            let (found, known) = (head.revision, self.head.revision);
+            return Err(Fault::Final(format!("the disk is at revision {found}, not at {known}")));
+        }
+        Ok(())
+    }
+
+    /// Starts the engine anew on the same bytes.
+    fn restart(&mut self) -> Result<Head, Fault> {
+        self.database = None;
+        let medium = Arc::clone(&self.medium);
+        let gauge = Arc::new(Gauge::new(Arc::clone(&self.gauge.bytes)));
+        let started = unpanicked(|| {
+            let database = start(medium.open()?, &gauge)?;
+            let head = read_head(&database)?;
+            Ok((database, head))
+        });
+        match started {
+            Ok((database, head)) => {
+                self.gauge = gauge;
+                self.database = Some(database);
+                Ok(head)
+            }
+            Err(error) if gauge.sync_failed() => Err(Fault::Final(error.to_string())),
+            Err(error) => Err(Fault::Refused(error.to_string())),
+        }
+    }
+}
+
+impl Disk for Engine {
+    fn commit(&mut self, writes: &[Write], revision: Revision) -> Result<(), Fault> {
+        assert!(revision > self.head.revision, "revision {revision} after {}", self.head.revision);
+        self.ensure_started()?;
+        match self.try_commit(writes, revision) {
+            Ok(head) => {
+                self.head = head;
+                Ok(())
+            }
+            Err(error) => self.judge(&error, revision),
+        }
+    }
+
+    fn stored(&self, key: &str) -> Result<Option<Bytes>, Fault> {
+        let read = || -> Result<Option<Bytes>, redb::Error> {
+            let database = self.database.as_ref().ok_or(redb::Error::DatabaseClosed)?;
+            let txn = database.begin_read()?;
+            let Some(bytes) = txn.open_table(RECORDS)?.get(key)? else { return Ok(None) };
+            let (row, _) = format::decode(key, bytes.value()).map_err(redb::Error::Corrupted)?;
+            Ok(Some(row.value))
+        };
+        read().map_err(|error| Fault::Refused(format!("the disk failed: {error}")))
+    }
+
+    fn recover(&mut self) -> Result<(), Fault> {
+        self.ensure_started()?;
+        // The same head again: only a write can tell whether writes are possible.
+        match self.try_commit(&[], self.head.revision) {
+            Ok(_) => Ok(()),
+            Err(error) => self.judge(&error, self.head.revision),
+        }
+    }
+}
+
+fn start(inner: Box<dyn redb::StorageBackend>, gauge: &Arc<Gauge>) -> Result<Database, OpenError> {
+    let backend = Gauged { inner, gauge: Arc::clone(gauge) };
+    let mut builder = Database::builder();
+    builder.set_cache_size(CACHE_BYTES);
+    let database = builder.create_with_backend(backend).map_err(opening)?;
+    Ok(database)
+}
+
+fn initialize(database: &Database) -> Result<(), redb::Error> {
+    let txn = database.begin_write()?;
+    {
+        txn.open_table(RECORDS)?;
+        let mut meta = txn.open_table(META)?;
+        meta.insert(META_FORMAT, FORMAT_VERSION.to_le_bytes().as_slice())?;
+        let head = Head { revision: FIRST_REVISION, rows: 0, digest: 0 };
+        meta.insert(META_HEAD, head.encode().as_slice())?;
+    }
+    txn.commit()?;
+    Ok(())
+}
+
+/// Reads where the store is at, once its format is known to be ours.
+fn read_head(database: &Database) -> Result<Head, OpenError> {
+    let txn = database.begin_read().map_err(opening)?;
+    let meta = txn.open_table(META).map_err(opening)?;
+    let format = meta.get(META_FORMAT).map_err(opening)?;
+    let found = format
+        .and_then(|format| <[u8; 4]>::try_from(format.value()).ok())
+        .map(u32::from_le_bytes)
+        .ok_or_else(|| OpenError::Damaged("its format is not named".to_owned()))?;
+    if found > FORMAT_VERSION {
+        return Err(OpenError::Newer { found, known: FORMAT_VERSION });
+    }
+    if found == 0 {
+        return Err(OpenError::Damaged("its format is not named".to_owned()));
+    }
+    let head = meta.get(META_HEAD).map_err(opening)?;
+    let head = head.ok_or_else(|| OpenError::Damaged("its head is missing".to_owned()))?;
+    Head::decode(head.value()).map_err(OpenError::Damaged)
+}
+
+/// The engine's error at opening, as one of ours.
+fn opening(error: impl Into<redb::Error>) -> OpenError {
+    match error.into() {
+        redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => OpenError::Io(error),
+        redb::Error::DatabaseAlreadyOpen => OpenError::Io(io::ErrorKind::ResourceBusy.into()),
+        error => OpenError::Damaged(error.to_string()),
+    }
+}

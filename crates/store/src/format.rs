@@ -1,0 +1,169 @@
+//! The bytes of rows on disk. `FORMAT.md` is the specification.
+
+use crate::Revision;
+use crate::disk::Row;
+use bytes::Bytes;
+
+/// Raised when older programs would misread what newer ones write.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+
+const FLAG_EXPIRES: u8 = 1;
+const CRC_BYTES: usize = 4;
+const MODIFIED_AT: usize = CRC_BYTES + 1 + 8;
+const VALUE_AT: usize = MODIFIED_AT + 8;
+const HEAD_BYTES: usize = 8 + 8 + 8 + CRC_BYTES;
+
+/// What the whole store is at, kept with each commit: proof at opening that exactly the rows of that commit are there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Head {
+    pub revision: Revision,
+    pub rows: u64,
+    /// The sum of all rows' marks.
+    pub digest: u64,
+}
+
+impl Head {
+    pub fn add(&mut self, mark: u64) {
+        self.rows += 1;
+        self.digest = self.digest.wrapping_add(mark);
+    }
+
+    pub fn remove(&mut self, mark: u64) {
+        self.rows = self.rows.wrapping_sub(1);
+        self.digest = self.digest.wrapping_sub(mark);
+    }
+
+    pub fn encode(&self) -> [u8; HEAD_BYTES] {
+        let mut bytes = [0; HEAD_BYTES];
+        bytes[..8].copy_from_slice(&self.revision.to_le_bytes());
+        bytes[8..16].copy_from_slice(&self.rows.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.digest.to_le_bytes());
+        let crc = crc32fast::hash(&bytes[..24]);
+        bytes[24..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Result<Head, String> {
+        if bytes.len() != HEAD_BYTES || crc32fast::hash(&bytes[..24]) != u32_at(bytes, 24) {
+            return Err("its head is damaged".to_owned());
+        }
+        Ok(Head { revision: u64_at(bytes, 0), rows: u64_at(bytes, 8), digest: u64_at(bytes, 16) })
+    }
+}
+
+/// Writes a row into `to`, which is emptied first, and returns its mark.
+pub(crate) fn encode(key: &str, row: &Row, to: &mut Vec<u8>) -> u64 {
+    to.clear();
+    to.extend_from_slice(&[0; CRC_BYTES]);
+    to.push(if row.expires_at_s.is_some() { FLAG_EXPIRES } else { 0 });
+    to.extend_from_slice(&row.created.to_le_bytes());
+    to.extend_from_slice(&row.modified.to_le_bytes());
+    if let Some(expires_at_s) = row.expires_at_s {
+        to.extend_from_slice(&expires_at_s.to_le_bytes());
+    }
+    to.extend_from_slice(&row.value);
+    let crc = checksum(key, &to[CRC_BYTES..]);
+    to[..CRC_BYTES].copy_from_slice(&crc.to_le_bytes());
+    mark_of(crc, row.modified)
+}
+
+/// Reads and checks a row.
+pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(Row, u64), String> {
+    let damaged = || format!("the row of {key:?} is damaged");
+    if bytes.len() < VALUE_AT || checksum(key, &bytes[CRC_BYTES..]) != u32_at(bytes, 0) {
+        return Err(damaged());
+    }
+    let (expires_at_s, value) = match bytes[CRC_BYTES] {
+        0 => (None, &bytes[VALUE_AT..]),
+        FLAG_EXPIRES if bytes.len() >= VALUE_AT + 8 => (Some(u64_at(bytes, VALUE_AT)), &bytes[VALUE_AT + 8..]),
+        _ => return Err(damaged()),
+    };
+    let (created, modified) = (u64_at(bytes, CRC_BYTES + 1), u64_at(bytes, MODIFIED_AT));
+    if created > modified {
+        return Err(damaged());
+    }
+    let row = Row { created, modified, expires_at_s, value: Bytes::copy_from_slice(value) };
+    Ok((row, mark_of(u32_at(bytes, 0), modified)))
+}
+
+/// The mark of a row without reading its value.
+pub(crate) fn mark(key: &str, bytes: &[u8]) -> Result<u64, String> {
+    if bytes.len() < VALUE_AT {
+        return Err(format!("the row of {key:?} is damaged"));
+    }
+    Ok(mark_of(u32_at(bytes, 0), u64_at(bytes, MODIFIED_AT)))
+}
+
+/// Spreads a row's identity over 64 bits, so that sums of different sets of rows differ.
+fn mark_of(crc: u32, modified: Revision) -> u64 {
+    let mut mix = modified.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(crc);
+    mix = (mix ^ (mix >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    mix = (mix ^ (mix >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    mix ^ (mix >> 31)
+}
+
+fn checksum(key: &str, body: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(key.as_bytes());
+    hasher.update(body);
+    hasher.finalize()
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_row_reads_back_and_any_flipped_bit_is_noticed(
+            key in ".{0,20}",
+            created in 0u64..1000,
+            age in 0u64..1000,
+            expires_at_s in any::<Option<u64>>(),
+            value in proptest::collection::vec(any::<u8>(), 0..100),
+            flip in any::<proptest::sample::Index>(),
+        ) {
+            let row = Row { created, modified: created + age, expires_at_s, value: value.into() };
+            let mut bytes = Vec::new();
+            let encoded = encode(&key, &row, &mut bytes);
+            prop_assert_eq!(mark(&key, &bytes), Ok(encoded));
+            prop_assert_eq!(decode(&key, &bytes), Ok((row, encoded)));
+            let bit = flip.index(bytes.len() * 8);
+            bytes[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(decode(&key, &bytes).is_err());
+        }
+
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            prop_assert!(decode("key", &bytes).is_err());
+            prop_assert!(Head::decode(&bytes).is_err());
+            drop(mark("key", &bytes));
+        }
+    }
+
+    #[test]
+    fn the_head_reads_back_and_forgets_what_was_removed() {
+        let mut head = Head { revision: 7, rows: 0, digest: 0 };
+        let (one, other) = (mark_of(1, 2), mark_of(1, 3));
+        assert_ne!(one, other);
+        head.add(one);
+        head.add(other);
+        assert_eq!(Head::decode(&head.encode()), Ok(head));
+        head.remove(one);
+        head.remove(other);
+        assert_eq!(head, Head { revision: 7, rows: 0, digest: 0 });
+    }
+}

@@ -1,0 +1,227 @@
+//! A store in this process: readers share the memory, writers queue for the one writer.
+
+use crate::disk::{Disk, NoDisk};
+use crate::expiry::Expiry;
+use crate::memory::{Bounds, Memory};
+use crate::queue::Queue;
+use crate::writer::{Answer, Health, Request, Shared, Writer};
+use crate::{BoxFuture, Committed, Condition, Error, Finish, Operation, Page, Range, Record, Revision, Store, Txn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::sync::oneshot;
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    pub bounds: Bounds,
+    /// Write in the caller's own thread, one transaction at a time: for simulations that must not depend on threads.
+    pub inline: bool,
+}
+
+/// A store that keeps nothing.
+pub struct Volatile;
+
+impl Volatile {
+    #[allow(clippy::new_ret_no_self)] // A store is only ever used through its trait.
+    pub fn new(finish: Finish, options: Options) -> Arc<dyn Store> {
+        let memory = Memory::new(FIRST_REVISION, [], options.bounds);
+        // There is no sync to share, so a queue would only add a wait.
+        let options = Options { inline: true, ..options };
+        let disk = Box::new(NoDisk::default());
+        Arc::new(Local::new(memory, Expiry::default(), disk, Arc::default(), finish, options))
+    }
+}
+
+/// The revision of a store that was never written.
+pub(crate) const FIRST_REVISION: Revision = 1;
+
+/// After a refusal the writer looks this often whether writes are possible again.
+const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Expired keys are deleted so many at a time: one batch, which leaves room for others in the queue.
+const EXPIRED_PER_ROUND: usize = 256;
+
+const CLOSED: &str = "the store is closed";
+
+pub(crate) struct Local {
+    shared: Arc<Shared>,
+    line: Line,
+    disk_bytes: Arc<AtomicU64>,
+}
+
+/// How a transaction reaches the writer.
+enum Line {
+    Queue { queue: Arc<Queue>, thread: Mutex<Option<JoinHandle<()>>> },
+    Inline(Mutex<Option<Writer>>),
+}
+
+impl Local {
+    pub fn new(
+        memory: Memory,
+        expiry: Expiry,
+        disk: Box<dyn Disk>,
+        disk_bytes: Arc<AtomicU64>,
+        finish: Finish,
+        options: Options,
+    ) -> Local {
+        let shared = Arc::new(Shared::new(Arc::new(memory), expiry));
+        let writer = Writer { shared: Arc::clone(&shared), finish, disk };
+        let line = if options.inline { Line::Inline(Mutex::new(Some(writer))) } else { start(writer) };
+        Local { shared, line, disk_bytes }
+    }
+
+    /// Hands a transaction to the writer; the answer comes through the receiver.
+    async fn submit(&self, txn: Txn) -> Result<oneshot::Receiver<Answer>, Error> {
+        let (answer, receiver) = oneshot::channel();
+        let request = Request { txn, answer };
+        match &self.line {
+            Line::Queue { queue, .. } => {
+                queue.push(request).await.map_err(|_closed| Error::Unavailable(CLOSED.to_owned()))?;
+            }
+            Line::Inline(writer) => {
+                let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
+                let Some(writer) = writer.as_mut() else { return Err(Error::Unavailable(CLOSED.to_owned())) };
+                guarded(writer, |writer| writer.serve(vec![request]));
+            }
+        }
+        Ok(receiver)
+    }
+
+    fn stop(&self) {
+        self.shared.memory.close();
+        match &self.line {
+            Line::Queue { queue, thread } => {
+                queue.close();
+                let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+                // The writer's panics are caught where they happen; there is nothing left to learn from the thread.
+                drop(thread.map(JoinHandle::join));
+            }
+            Line::Inline(writer) => drop(writer.lock().unwrap_or_else(PoisonError::into_inner).take()),
+        }
+        self.shared.end(CLOSED.to_owned());
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn start(mut writer: Writer) -> Line {
+    let queue = Arc::new(Queue::default());
+    let inbox = Arc::clone(&queue);
+    let run = move || {
+        loop {
+            let patience = matches!(writer.shared.health(), Health::Refused(_)).then_some(RECOVERY_INTERVAL);
+            match inbox.pop(patience) {
+                Some(batch) if batch.is_empty() => guarded(&mut writer, Writer::recover),
+                Some(batch) => guarded(&mut writer, |writer| writer.serve(batch)),
+                None => break,
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn(run);
+    let thread = thread.expect("a process that cannot start a thread cannot serve");
+    Line::Queue { queue, thread: Mutex::new(Some(thread)) }
+}
+
+/// A panic in the writer ends writing, not the process: reads stay true, and whoever waits hears that nobody knows.
+fn guarded(writer: &mut Writer, work: impl FnOnce(&mut Writer)) {
+    let shared = Arc::clone(&writer.shared);
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(writer))) {
+        shared.end(format!("the writer failed: {}", panic_text(&*panic)));
+    }
+}
+
+pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no reason given")
+}
+
+async fn wait(answer: oneshot::Receiver<Answer>) -> Answer {
+    answer.await.unwrap_or_else(|_dropped| Err(Error::Unknown("the writer stopped before it answered".to_owned())))
+}
+
+impl Store for Local {
+    fn get(&self, key: &str) -> Option<Arc<Record>> {
+        self.shared.memory.get(key)
+    }
+
+    fn list(&self, range: Range<'_>) -> Result<Page, Error> {
+        self.shared.memory.list(range)
+    }
+
+    fn count(&self, prefix: &str) -> u64 {
+        self.shared.memory.count(prefix)
+    }
+
+    fn revision(&self) -> Revision {
+        self.shared.memory.revision()
+    }
+
+    fn oldest(&self) -> Revision {
+        self.shared.memory.oldest()
+    }
+
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>> {
+        Box::pin(async move { wait(self.submit(txn).await?).await })
+    }
+
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn crate::Watcher>, Error> {
+        self.shared.memory.watch(prefix, after)
+    }
+
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>> {
+        // Only the memory holds a past.
+        Box::pin(async move { self.shared.memory.compact(revision) })
+    }
+
+    fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>> {
+        Box::pin(async move {
+            let mut expired = 0;
+            loop {
+                let due = {
+                    let expiry = self.shared.expiry.lock().unwrap_or_else(PoisonError::into_inner);
+                    expiry.due(now_s, EXPIRED_PER_ROUND)
+                };
+                if due.is_empty() {
+                    return Ok(expired);
+                }
+                // One transaction for each key: a watcher that resumes from a revision must find all of its events.
+                let mut answers = Vec::with_capacity(due.len());
+                for (key, modified) in due {
+                    let conditions = vec![Condition { key: Arc::clone(&key), modified }];
+                    let operations = vec![Operation::Delete { key, last: None }];
+                    answers.push(self.submit(Txn { conditions, operations }).await?);
+                }
+                for answer in answers {
+                    match wait(answer).await {
+                        Ok(_) => expired += 1,
+                        // It was written again, and has another end now.
+                        Err(Error::Conflict { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+            }
+        })
+    }
+
+    fn healthy(&self) -> Result<(), Error> {
+        match self.shared.health() {
+            Health::Good => Ok(()),
+            Health::Refused(reason) | Health::Final(reason) => Err(Error::Unavailable(reason)),
+        }
+    }
+
+    fn disk_bytes(&self) -> u64 {
+        self.disk_bytes.load(Ordering::Relaxed)
+    }
+
+    fn close(&self) -> BoxFuture<'_, ()> {
+        // Waits for the batch in flight, a sync at most.
+        Box::pin(async move { self.stop() })
+    }
+}

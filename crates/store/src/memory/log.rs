@@ -1,0 +1,94 @@
+//! The recent past: every event after the oldest readable revision, in order, and by key.
+
+use super::Bounds;
+use crate::{Event, Record, Revision};
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Memory of an event beside its values: itself, and its places in the log, under its key and in topics.
+const EVENT_OVERHEAD_BYTES: usize = 256;
+
+/// Holds exactly the events after `oldest`, each also in the queue of its key.
+pub(super) struct Log {
+    events: VecDeque<Arc<Event>>,
+    by_key: BTreeMap<Arc<str>, VecDeque<Arc<Event>>>,
+    bytes: usize,
+    oldest: Revision,
+}
+
+impl Log {
+    pub fn new(oldest: Revision) -> Log {
+        Log { events: VecDeque::new(), by_key: BTreeMap::new(), bytes: 0, oldest }
+    }
+
+    pub fn oldest(&self) -> Revision {
+        self.oldest
+    }
+
+    pub fn exceeds(&self, bounds: Bounds) -> bool {
+        !self.events.is_empty() && (self.events.len() > bounds.events_max || self.bytes > bounds.bytes_max)
+    }
+
+    pub fn begins_at_or_before(&self, revision: Revision) -> bool {
+        self.events.front().is_some_and(|event| event.revision <= revision)
+    }
+
+    /// The events after `revision`, which must not be older than the oldest.
+    pub fn after(&self, revision: Revision) -> impl Iterator<Item = &Arc<Event>> {
+        assert!(revision >= self.oldest, "events after {revision} are forgotten up to {}", self.oldest);
+        self.events.range(self.events.partition_point(|event| event.revision <= revision)..)
+    }
+
+    /// The keys within `bounds` that changed after `at`, and what each was at `at`.
+    pub fn changed_after<'a>(
+        &'a self,
+        bounds: (Bound<&'a str>, Bound<&'a str>),
+        at: Revision,
+    ) -> impl Iterator<Item = (&'a Arc<str>, Option<&'a Arc<Record>>)> {
+        self.by_key.range::<str, _>(bounds).filter_map(move |(key, events)| {
+            let first = events.get(events.partition_point(|event| event.revision <= at))?;
+            Some((key, first.previous.as_ref()))
+        })
+    }
+
+    pub fn push(&mut self, event: Arc<Event>) {
+        let newest = self.events.back().map_or(self.oldest, |last| last.revision);
+        assert!(event.revision >= newest && event.revision > self.oldest, "event {} after {newest}", event.revision);
+        self.bytes += bytes(&event);
+        self.by_key.entry(Arc::clone(&event.key)).or_default().push_back(Arc::clone(&event));
+        self.events.push_back(event);
+    }
+
+    /// Forgets all events of the oldest revision in the log, and hands them out.
+    pub fn pop_oldest(&mut self, forgotten: &mut Vec<Arc<Event>>) {
+        let Some(revision) = self.events.front().map(|event| event.revision) else { return };
+        assert!(revision > self.oldest, "the log reaches back before its oldest revision");
+        while let Some(event) = self.events.pop_front_if(|event| event.revision == revision) {
+            let of_key = self.by_key.get_mut(&event.key).expect("each event is also under its key");
+            let first = of_key.pop_front().expect("each event is also under its key");
+            assert!(Arc::ptr_eq(&first, &event), "events of {} are out of order", event.key);
+            if of_key.is_empty() {
+                self.by_key.remove(&event.key);
+            }
+            self.bytes -= bytes(&event);
+            forgotten.push(event);
+        }
+        self.oldest = revision;
+    }
+
+    /// Moves the oldest readable revision past revisions that left no event here.
+    pub fn advance(&mut self, oldest: Revision) {
+        assert!(!self.begins_at_or_before(oldest), "events up to {oldest} are still here");
+        self.oldest = self.oldest.max(oldest);
+    }
+}
+
+fn bytes(event: &Event) -> usize {
+    let record = |record: &Option<Arc<Record>>| record.as_ref().map_or(0, |record| record.value.len());
+    EVENT_OVERHEAD_BYTES
+        + event.key.len()
+        + record(&event.current)
+        + record(&event.previous)
+        + event.last.as_ref().map_or(0, |last| last.len())
+}
