@@ -18,7 +18,7 @@ mod http;
 mod launch;
 mod limits;
 mod local;
-mod metrics;
+pub mod metrics;
 mod negotiate;
 mod paths;
 pub mod reader;
