@@ -133,11 +133,14 @@ fn prepare(
     call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
         admission.mutate(write)
     })?;
-    if status {
-        kind.rules.prepare_status(new, old, &ctx);
-    } else {
-        kind.rules.prepare_update(new, old, &ctx);
-        write::settle_generation(kind, new, old);
+    match subresource {
+        "status" => kind.rules.prepare_status(new, old, &ctx),
+        // An ordinary update keeps the finalizers as they were, which is what this write is there to change.
+        "finalize" => {}
+        _ => {
+            kind.rules.prepare_update(new, old, &ctx);
+            write::settle_generation(kind, new, old);
+        }
     }
     if let (Some(manager), Some(schema)) = (manager, &kind.schema) {
         let writer = Writer { manager, subresource, api_version: &kind.api_version(), now: call.now };
