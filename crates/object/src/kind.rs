@@ -3,6 +3,7 @@
 use crate::field::{Errors, Path};
 use crate::gates::Gates;
 use crate::schema::TypeRef;
+use crate::status::Status;
 use crate::table::Column;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -32,6 +33,8 @@ pub struct Kind {
     pub custom: bool,
     /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
     pub openapi: Option<Arc<Value>>,
+    /// The kind of a list, where it is not the kind with `List` behind it (CRDs may name it).
+    pub list: Option<Text>,
     pub rules: Arc<dyn Rules>,
 }
 
@@ -95,6 +98,15 @@ pub trait Rules: Send + Sync {
     /// Whether `metadata.generation` counts changes of everything but metadata and status.
     fn counts_generations(&self) -> bool {
         false
+    }
+    /// Removes unknown fields from a decoded object and says their paths, where the kind has its own way (custom resources, whose
+    /// wrong types are validation errors); `None` = `decode::conform` with the kind's schema does it.
+    fn conform(&self, _object: &mut Value) -> Option<Result<Vec<String>, Status>> {
+        None
+    }
+    /// The text of the `Warning` header on every request to a deprecated version.
+    fn deprecation(&self) -> Option<&str> {
+        None
     }
     /// Fills in defaults; idempotent. Runs on create, update and after every patch.
     fn default(&self, _object: &mut Value, _ctx: &Ctx) {}
@@ -170,7 +182,7 @@ impl Kind {
         if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
     }
     pub fn list_kind(&self) -> String {
-        format!("{}List", self.kind)
+        self.list.as_ref().map_or_else(|| format!("{}List", self.kind), ToString::to_string)
     }
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name() == name)

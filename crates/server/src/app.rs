@@ -3,7 +3,7 @@
 use crate::admission::Admission;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
-use crate::authz::Authorizer;
+use crate::authz::Rbac;
 use crate::body::Body;
 use crate::documents::Documents;
 use crate::env::Env;
@@ -34,7 +34,7 @@ pub struct Server {
     pub gates: Gates,
     pub env: Env,
     pub authn: Authenticator,
-    pub authz: Arc<Authorizer>,
+    pub authz: Arc<Rbac>,
     pub admission: Admission,
     pub metrics: Metrics,
     pub(crate) documents: Documents,
@@ -54,7 +54,7 @@ pub enum Caller {
 }
 
 impl Server {
-    pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Authorizer>) -> Server {
+    pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Rbac>) -> Server {
         Server {
             registry: Registry::new(store.clone()),
             admission: Admission { reader: Reader { store: store.clone() } },

@@ -64,7 +64,7 @@ async fn ensure(server: &Server, caller: &Caller, wanted: &Value) -> Result<(), 
         };
     };
     let existing = crate::reader::parse(&record)?;
-    match crate::authz::bootstrap::reconcile(&existing, wanted) {
+    match crate::authz::bootstrap::reconcile(Some(&existing), wanted) {
         Some(repaired) => {
             let path = format!("{}/{}", collection_path(kind, namespace(wanted)), name(wanted));
             send(server, caller, Method::PUT, &path, &repaired).await

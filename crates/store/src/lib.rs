@@ -12,6 +12,8 @@ mod local;
 mod medium;
 pub mod memory;
 mod queue;
+#[cfg(feature = "suite")]
+pub mod suite;
 mod writer;
 
 pub use embedded::{Embedded, OpenError};

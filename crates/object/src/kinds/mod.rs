@@ -64,6 +64,7 @@ pub(crate) fn row(
         schema: Some(schema::builtin_type(schema)),
         custom: false,
         openapi: None,
+        list: None,
         rules: Arc::new(Plain),
     }
 }

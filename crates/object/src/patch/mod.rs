@@ -10,6 +10,9 @@ mod order;
 mod properties;
 mod strategic;
 
+#[cfg(test)]
+pub(crate) use properties::arbitrary_json;
+
 /// RFC 6902.
 pub fn json(document: &Value, patch: &Value) -> Result<Value, Status> {
     json::apply(document, patch)

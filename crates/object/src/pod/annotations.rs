@@ -1,11 +1,10 @@
-//! Annotations that mean something to pods, and the rules of annotations in templates.
+//! Annotations that mean something to pods.
 
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
 use super::{paths, scheduling};
 use crate::access::Access;
 use crate::field::Errors;
-use crate::name;
 use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
@@ -14,22 +13,6 @@ const TOLERATIONS: &str = "scheduler.alpha.kubernetes.io/tolerations";
 const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_PREFIX: &str = "container.seccomp.security.alpha.kubernetes.io/";
 pub(super) const APP_ARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
-/// All annotations of an object together, in bytes.
-const SIZE_MAX: usize = 256 * 1024;
-
-/// Rules of any object's annotations.
-pub(super) fn validate_any(annotations: &Cursor, errors: &mut Errors) {
-    let mut size = 0;
-    for (key, value) in annotations.entries() {
-        for why in name::qualified(&key.to_lowercase()) {
-            errors.invalid(&annotations.path(), key, why);
-        }
-        size += key.len() + value.text().len();
-    }
-    if size > SIZE_MAX {
-        errors.too_long(&annotations.path(), SIZE_MAX);
-    }
-}
 
 /// Rules of a pod's or template's annotations, given its spec.
 pub(super) fn validate(annotations: &Cursor, spec: &Value, errors: &mut Errors) {
@@ -145,7 +128,8 @@ fn validate_seccomp(annotation: &Cursor, errors: &mut Errors) {
 }
 
 fn validate_app_armor(annotation: &Cursor, container: &str, spec: &Value, errors: &mut Errors) {
-    let known = CONTAINER_LISTS.iter().flat_map(|list| spec.items(&[list])).any(|each| each.text(&["name"]) == container);
+    let known =
+        CONTAINER_LISTS.iter().flat_map(|list| spec.items(&[list])).any(|each| each.text(&["name"]) == container);
     if !known {
         annotation.invalid_as(container, "container not found", errors);
     }
@@ -183,7 +167,10 @@ mod tests {
         for (annotations, want) in cases {
             assert_eq!(said(annotations), [want]);
         }
-        assert_eq!(said(json!({DELETION_COST: "-5", SECCOMP: "runtime/default", armor("c"): "localhost/p"})), Vec::<String>::new());
+        assert_eq!(
+            said(json!({DELETION_COST: "-5", SECCOMP: "runtime/default", armor("c"): "localhost/p"})),
+            Vec::<String>::new()
+        );
     }
 
     #[test]

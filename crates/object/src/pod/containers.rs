@@ -45,7 +45,7 @@ fn validate_regular(containers: &Cursor, around: &Around, errors: &mut Errors) {
     if containers.list().is_empty() {
         return containers.required("", errors);
     }
-    let mut names = BTreeSet::new();
+    let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
     for container in containers.items() {
         validate_common(&container, around, errors);
         validate_restart_policy(&container, errors);
@@ -54,8 +54,8 @@ fn validate_regular(containers: &Cursor, around: &Around, errors: &mut Errors) {
             name.duplicate(name.text(), errors);
         }
         handlers::validate(&container, around.grace, errors);
+        validate_host_ports(&container, &mut ports, errors);
     }
-    validate_host_ports(containers.items(), errors);
 }
 
 fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors: &mut Errors) {
@@ -68,13 +68,15 @@ fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors:
         if !name.text().is_empty() && !names.insert(name.text()) {
             name.duplicate(name.text(), errors);
         }
-        validate_host_ports(std::iter::once(&container), errors);
+        validate_host_ports(&container, &mut BTreeSet::new(), errors);
         if sidecar {
             handlers::validate(&container, around.grace, errors);
         } else {
             for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 if container.child(field).present() {
-                    container.child(field).forbidden("may not be set for init containers without restartPolicy=Always", errors);
+                    container
+                        .child(field)
+                        .forbidden("may not be set for init containers without restartPolicy=Always", errors);
                 }
             }
             let resize = container.child("resizePolicy");
@@ -88,7 +90,8 @@ fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors:
 /// Debugging containers: what is part of the workload itself has no place in them.
 fn validate_ephemeral(containers: &Cursor, others: &[&Cursor], around: &Around, errors: &mut Errors) {
     const DENIED: &str = "cannot be set for an Ephemeral Container";
-    let targets: BTreeSet<&str> = others.iter().flat_map(|list| list.list()).filter_map(|c| c.get("name")?.as_str()).collect();
+    let targets: BTreeSet<&str> =
+        others.iter().flat_map(|list| list.list()).filter_map(|c| c.get("name")?.as_str()).collect();
     let mut names = targets.clone();
     for container in containers.items() {
         validate_common(&container, around, errors);
@@ -100,7 +103,16 @@ fn validate_ephemeral(containers: &Cursor, others: &[&Cursor], around: &Around, 
         if !target.text().is_empty() && !targets.contains(target.text()) {
             target.not_found("", errors);
         }
-        let workload = ["ports", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle", "resizePolicy", "restartPolicy"];
+        let workload = [
+            "ports",
+            "resources",
+            "livenessProbe",
+            "readinessProbe",
+            "startupProbe",
+            "lifecycle",
+            "resizePolicy",
+            "restartPolicy",
+        ];
         for field in workload {
             if !container.child(field).is_empty() {
                 container.child(field).forbidden(DENIED, errors);
@@ -155,21 +167,16 @@ fn validate_ports(ports: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// No two ports may take the same port of the node.
-fn validate_host_ports<'a>(containers: impl Iterator<Item = impl std::borrow::Borrow<Cursor<'a>>>, errors: &mut Errors) {
-    let mut taken = BTreeSet::new();
-    for container in containers {
-        for port in container.borrow().child("ports").items() {
-            let host_port = port.child("hostPort");
-            if host_port.int() == 0 {
-                continue;
-            }
-            let place = format!("{}/{}/{}", port.child("protocol").text(), port.child("hostIP").text(), host_port.int());
-            if taken.contains(&place) {
-                host_port.duplicate(place, errors);
-            } else {
-                taken.insert(place);
-            }
+/// No two ports may take the same port of the node; `taken` are those of containers that run at the same time.
+fn validate_host_ports(container: &Cursor, taken: &mut BTreeSet<String>, errors: &mut Errors) {
+    for port in container.child("ports").items() {
+        let host_port = port.child("hostPort");
+        if host_port.int() == 0 {
+            continue;
+        }
+        let place = format!("{}/{}/{}", port.child("protocol").text(), port.child("hostIP").text(), host_port.int());
+        if !taken.insert(place.clone()) {
+            host_port.duplicate(place, errors);
         }
     }
 }
@@ -253,7 +260,10 @@ mod tests {
         let plain = json!({"name": "a", "image": "x"});
         let cases = [
             (json!({}), vec!["spec.containers: Required value"]),
-            (json!({"containers": [{}]}), vec!["spec.containers[0].name: Required value", "spec.containers[0].image: Required value"]),
+            (
+                json!({"containers": [{}]}),
+                vec!["spec.containers[0].name: Required value", "spec.containers[0].image: Required value"],
+            ),
             (json!({"containers": [plain, plain]}), vec!["spec.containers[1].name: Duplicate value: \"a\""]),
             (
                 json!({"containers": [plain], "initContainers": [plain]}),
@@ -261,20 +271,28 @@ mod tests {
             ),
             (
                 one(json!({"imagePullPolicy": "Sometimes"})),
-                vec!["spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\""],
+                vec![
+                    "spec.containers[0].imagePullPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"IfNotPresent\", \"Never\"",
+                ],
             ),
             (
                 one(json!({"terminationMessagePolicy": "x"})),
-                vec!["spec.containers[0].terminationMessagePolicy: Unsupported value: \"x\": supported values: \"File\", \"FallbackToLogsOnError\""],
+                vec![
+                    "spec.containers[0].terminationMessagePolicy: Unsupported value: \"x\": supported values: \"File\", \"FallbackToLogsOnError\"",
+                ],
             ),
             (one(json!({"ports": [{}]})), vec!["spec.containers[0].ports[0].containerPort: Required value"]),
             (
                 one(json!({"ports": [{"containerPort": 70000}]})),
-                vec!["spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive"],
+                vec![
+                    "spec.containers[0].ports[0].containerPort: Invalid value: 70000: must be between 1 and 65535, inclusive",
+                ],
             ),
             (
                 one(json!({"ports": [{"containerPort": 1, "protocol": "ICMP"}]})),
-                vec!["spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\""],
+                vec![
+                    "spec.containers[0].ports[0].protocol: Unsupported value: \"ICMP\": supported values: \"SCTP\", \"TCP\", \"UDP\"",
+                ],
             ),
             (
                 one(json!({"ports": [{"containerPort": 1, "name": "a"}, {"containerPort": 2, "name": "a"}]})),
@@ -293,7 +311,9 @@ mod tests {
             ),
             (
                 one(json!({"resizePolicy": [{"resourceName": "disk", "restartPolicy": "NotRequired"}]})),
-                vec!["spec.containers[0].resizePolicy: Unsupported value: \"disk\": supported values: \"cpu\", \"memory\""],
+                vec![
+                    "spec.containers[0].resizePolicy: Unsupported value: \"disk\": supported values: \"cpu\", \"memory\"",
+                ],
             ),
         ];
         for (spec, want) in cases {
@@ -304,7 +324,10 @@ mod tests {
     #[test]
     fn names_must_be_labels() {
         let said = said(json!({"containers": [{"name": "A_b", "image": "x"}]}));
-        assert!(said[0].starts_with("spec.containers[0].name: Invalid value: \"A_b\": a lowercase RFC 1123 label"), "{said:?}");
+        assert!(
+            said[0].starts_with("spec.containers[0].name: Invalid value: \"A_b\": a lowercase RFC 1123 label"),
+            "{said:?}"
+        );
     }
 
     #[test]
@@ -316,7 +339,9 @@ mod tests {
         ]});
         assert_eq!(
             said(spec),
-            ["spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"]
+            [
+                "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"
+            ]
         );
     }
 

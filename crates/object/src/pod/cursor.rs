@@ -6,24 +6,24 @@ use serde_json::{Map, Value, json};
 
 static ABSENT: Value = Value::Null;
 
-/// A value in an object and the way to it. Absent members are `null`.
-pub(crate) struct Cursor<'a> {
-    value: &'a Value,
-    step: Step<'a>,
+/// A value in an object (which lives for `'v`) and the way to it (which lives for `'s`). Absent members are `null`.
+pub(crate) struct Cursor<'v, 's> {
+    value: &'v Value,
+    step: Step<'v, 's>,
 }
 
-enum Step<'a> {
-    Root(&'a Path),
-    Member(&'a Cursor<'a>, &'a str),
-    Item(&'a Cursor<'a>, usize),
-    Entry(&'a Cursor<'a>, &'a str),
+enum Step<'v, 's> {
+    Root(&'s Path),
+    Member(&'s Cursor<'v, 's>, &'s str),
+    Item(&'s Cursor<'v, 's>, usize),
+    Entry(&'s Cursor<'v, 's>, &'s str),
 }
 
-impl<'a> Cursor<'a> {
-    pub fn new(value: &'a Value, path: &'a Path) -> Cursor<'a> {
+impl<'v, 's> Cursor<'v, 's> {
+    pub fn new(value: &'v Value, path: &'s Path) -> Cursor<'v, 's> {
         Cursor { value, step: Step::Root(path) }
     }
-    pub fn value(&self) -> &'a Value {
+    pub fn value(&self) -> &'v Value {
         self.value
     }
     pub fn path(&self) -> Path {
@@ -36,15 +36,15 @@ impl<'a> Cursor<'a> {
     }
 
     /// A member: `spec` → `spec.replicas`.
-    pub fn child(&'a self, name: &'a str) -> Cursor<'a> {
+    pub fn child<'c>(&'c self, name: &'c str) -> Cursor<'v, 'c> {
         Cursor { value: self.value.get(name).unwrap_or(&ABSENT), step: Step::Member(self, name) }
     }
     /// The elements of a list; none when it is not one.
-    pub fn items(&'a self) -> impl Iterator<Item = Cursor<'a>> {
+    pub fn items(&self) -> impl Iterator<Item = Cursor<'v, '_>> {
         self.list().iter().enumerate().map(|(index, value)| Cursor { value, step: Step::Item(self, index) })
     }
     /// The entries of a map with free keys; none when it is not one.
-    pub fn entries(&'a self) -> impl Iterator<Item = (&'a str, Cursor<'a>)> {
+    pub fn entries(&self) -> impl Iterator<Item = (&'v str, Cursor<'v, '_>)> {
         self.value
             .as_object()
             .into_iter()
@@ -52,7 +52,7 @@ impl<'a> Cursor<'a> {
             .map(|(key, value)| (key.as_str(), Cursor { value, step: Step::Entry(self, key) }))
     }
     /// A map entry that may be absent.
-    pub fn entry(&'a self, key: &'a str) -> Cursor<'a> {
+    pub fn entry<'c>(&'c self, key: &'c str) -> Cursor<'v, 'c> {
         Cursor { value: self.value.get(key).unwrap_or(&ABSENT), step: Step::Entry(self, key) }
     }
 
@@ -60,7 +60,7 @@ impl<'a> Cursor<'a> {
         !self.value.is_null()
     }
     /// The text, `""` when absent.
-    pub fn text(&self) -> &'a str {
+    pub fn text(&self) -> &'v str {
         self.value.as_str().unwrap_or("")
     }
     /// The number, 0 when absent.
@@ -70,10 +70,10 @@ impl<'a> Cursor<'a> {
     pub fn flag(&self) -> bool {
         self.value.as_bool().unwrap_or(false)
     }
-    pub fn list(&self) -> &'a [Value] {
+    pub fn list(&self) -> &'v [Value] {
         self.value.as_array().map_or(&[], Vec::as_slice)
     }
-    pub fn map(&self) -> Option<&'a Map<String, Value>> {
+    pub fn map(&self) -> Option<&'v Map<String, Value>> {
         self.value.as_object()
     }
     pub fn is_empty(&self) -> bool {

@@ -51,12 +51,7 @@ pub fn default_spec(spec: &mut Value) {
 
 /// The objects in a list; anything else in it is left for validation.
 fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
-    object
-        .get_mut(list)
-        .and_then(Value::as_array_mut)
-        .into_iter()
-        .flatten()
-        .filter(|element| element.is_object())
+    object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter(|element| element.is_object())
 }
 
 /// The member, when it is an object.
@@ -127,7 +122,9 @@ fn value_source(source: &mut Value) {
 }
 
 fn default_probe(probe: &mut Value) {
-    for (field, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+    for (field, value) in
+        [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)]
+    {
         if probe.int(&[field]).unwrap_or(0) == 0 {
             probe.put(&[field], value);
         }
@@ -176,7 +173,8 @@ fn pod_ips(pod: &mut Value) {
 }
 
 fn volume(volume: &mut Value) {
-    let sourceless = volume.as_object().is_some_and(|members| members.iter().all(|(name, value)| name == "name" || value.is_null()));
+    let sourceless =
+        volume.as_object().is_some_and(|members| members.iter().all(|(name, value)| name == "name" || value.is_null()));
     if sourceless {
         volume.put(&["emptyDir"], json!({}));
     }

@@ -99,7 +99,8 @@ fn validate_source(variable: &Cursor, errors: &mut Errors) {
     each("configMapKeyRef", &mut |reference| validate_key(reference, errors));
     each("secretKeyRef", &mut |reference| validate_key(reference, errors));
     each("fileKeyRef", &mut |reference| validate_file_key(reference, errors));
-    let choices = "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
+    let choices =
+        "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`";
     if count == 0 {
         source.invalid_as("", choices, errors);
     } else if !variable.child("value").text().is_empty() {
@@ -118,7 +119,8 @@ pub(super) fn validate_field(reference: &Cursor, allowed: &[&str], errors: &mut 
     if field.is_empty() {
         return field.required("", errors);
     }
-    let unreadable = |why: String, errors: &mut Errors| field.invalid(format!("error converting fieldPath: {why}"), errors);
+    let unreadable =
+        |why: String, errors: &mut Errors| field.invalid(format!("error converting fieldPath: {why}"), errors);
     if version.text() != "v1" {
         return unreadable(format!("unsupported pod version: {}", version.text()), errors);
     }
@@ -168,7 +170,11 @@ fn validate_divisor(reference: &Cursor, name: &str, pages: bool, errors: &mut Er
     let amount = amount.to_string();
     let resource = match name.split_once('.').map_or("", |(_, resource)| resource) {
         "cpu" if !["1m", "1"].contains(&amount.as_str()) => {
-            return divisor.invalid_as(name, "only divisor's values 1m and 1 are supported with the cpu resource", errors);
+            return divisor.invalid_as(
+                name,
+                "only divisor's values 1m and 1 are supported with the cpu resource",
+                errors,
+            );
         }
         "memory" => "memory",
         "ephemeral-storage" => "local ephemeral storage",
@@ -177,7 +183,11 @@ fn validate_divisor(reference: &Cursor, name: &str, pages: bool, errors: &mut Er
     };
     if !SIZES.contains(&amount.as_str()) {
         let sizes = SIZES.join(", ");
-        divisor.invalid_as(name, format!("only divisor's values {sizes} are supported with the {resource} resource"), errors);
+        divisor.invalid_as(
+            name,
+            format!("only divisor's values {sizes} are supported with the {resource} resource"),
+            errors,
+        );
     }
 }
 
@@ -189,7 +199,11 @@ fn validate_key(reference: &Cursor, errors: &mut Errors) {
 fn validate_file_key(reference: &Cursor, errors: &mut Errors) {
     reference.child("volumeName").required_name(name::label, errors);
     let path = reference.child("path");
-    if path.is_empty() { path.required("", errors) } else { paths::local(&path, errors) }
+    if path.is_empty() {
+        path.required("", errors)
+    } else {
+        paths::local(&path, errors)
+    }
     reference.child("key").required_name(variable_name, errors);
 }
 
@@ -235,11 +249,15 @@ mod tests {
             (said(validate, json!([{}])), vec!["e[0].name: Required value"]),
             (
                 said(validate, json!([{"name": "a=b"}])),
-                vec!["e[0].name: Invalid value: \"a=b\": a valid environment variable name must consist only of printable ASCII characters other than '='"],
+                vec![
+                    "e[0].name: Invalid value: \"a=b\": a valid environment variable name must consist only of printable ASCII characters other than '='",
+                ],
             ),
             (
                 from(json!({})),
-                vec!["e[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`"],
+                vec![
+                    "e[0].valueFrom: Invalid value: \"\": must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef`, `secretKeyRef` or `fileKeyRef`",
+                ],
             ),
             (
                 from(json!({"secretKeyRef": {"name": "a", "key": "k"}, "configMapKeyRef": {"name": "a", "key": "k"}})),
@@ -255,24 +273,35 @@ mod tests {
                 vec!["e[0].valueFrom.secretKeyRef.key: Invalid value: \"..\": must not be '..'"],
             ),
             (from(json!({"fieldRef": {"fieldPath": "x"}})), vec!["e[0].valueFrom.fieldRef.apiVersion: Required value"]),
-            (from(json!({"fieldRef": {"apiVersion": "v1"}})), vec!["e[0].valueFrom.fieldRef.fieldPath: Required value"]),
+            (
+                from(json!({"fieldRef": {"apiVersion": "v1"}})),
+                vec!["e[0].valueFrom.fieldRef.fieldPath: Required value"],
+            ),
             (
                 from(field("metadata.nope")),
-                vec!["e[0].valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.nope\": error converting fieldPath: field label not supported: metadata.nope"],
+                vec![
+                    "e[0].valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.nope\": error converting fieldPath: field label not supported: metadata.nope",
+                ],
             ),
             (
                 from(field("metadata.name['x']")),
-                vec!["e[0].valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.name['x']\": error converting fieldPath: field label does not support subscript: metadata.name['x']"],
+                vec![
+                    "e[0].valueFrom.fieldRef.fieldPath: Invalid value: \"metadata.name['x']\": error converting fieldPath: field label does not support subscript: metadata.name['x']",
+                ],
             ),
             (from(field("metadata.labels['app']")), vec![]),
             (from(field("status.podIP")), vec![]),
             (
                 from(json!({"resourceFieldRef": {"resource": "limits.disk"}})),
-                vec!["e[0].valueFrom.resourceFieldRef.resource: Unsupported value: \"limits.disk\": supported values: \"limits.cpu\", \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\", \"requests.ephemeral-storage\", \"requests.memory\""],
+                vec![
+                    "e[0].valueFrom.resourceFieldRef.resource: Unsupported value: \"limits.disk\": supported values: \"limits.cpu\", \"limits.ephemeral-storage\", \"limits.memory\", \"requests.cpu\", \"requests.ephemeral-storage\", \"requests.memory\"",
+                ],
             ),
             (
                 from(json!({"resourceFieldRef": {"resource": "limits.cpu", "divisor": "2"}})),
-                vec!["e[0].valueFrom.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource"],
+                vec![
+                    "e[0].valueFrom.resourceFieldRef.divisor: Invalid value: \"limits.cpu\": only divisor's values 1m and 1 are supported with the cpu resource",
+                ],
             ),
             (
                 from(json!({"fileKeyRef": {"volumeName": "v", "path": "/a", "key": "k"}})),
@@ -283,7 +312,11 @@ mod tests {
             assert_eq!(said, want);
         }
         let phase = from(field("status.phase"));
-        assert!(phase[0].starts_with("e[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"status.phase\": supported values:"));
+        assert!(
+            phase[0].starts_with(
+                "e[0].valueFrom.fieldRef.fieldPath: Unsupported value: \"status.phase\": supported values:"
+            )
+        );
     }
 
     #[test]

@@ -143,11 +143,17 @@ mod tests {
             ),
             (
                 probe(json!({"httpGet": {"path": "/", "port": 80, "scheme": "ftp"}})),
-                vec!["c.readinessProbe.httpGet.scheme: Unsupported value: \"ftp\": supported values: \"HTTP\", \"HTTPS\""],
+                vec![
+                    "c.readinessProbe.httpGet.scheme: Unsupported value: \"ftp\": supported values: \"HTTP\", \"HTTPS\"",
+                ],
             ),
             (
-                probe(json!({"httpGet": {"path": "/", "port": 80, "scheme": "HTTP", "httpHeaders": [{"name": "a b"}]}})),
-                vec!["c.readinessProbe.httpGet.httpHeaders: Invalid value: \"a b\": a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')"],
+                probe(
+                    json!({"httpGet": {"path": "/", "port": 80, "scheme": "HTTP", "httpHeaders": [{"name": "a b"}]}}),
+                ),
+                vec![
+                    "c.readinessProbe.httpGet.httpHeaders: Invalid value: \"a b\": a valid HTTP header must consist of alphanumeric characters or '-' (e.g. 'X-Header-Name', regex used for validation is '[-A-Za-z0-9]+')",
+                ],
             ),
             (
                 probe(json!({"tcpSocket": {"port": 1}, "periodSeconds": -1, "terminationGracePeriodSeconds": 5})),
@@ -163,10 +169,15 @@ mod tests {
                     "c.livenessProbe.successThreshold: Invalid value: 2: must be 1",
                 ],
             ),
-            (json!({"lifecycle": {"preStop": {}}}), vec!["c.lifecycle.preStop: Required value: must specify a handler type"]),
+            (
+                json!({"lifecycle": {"preStop": {}}}),
+                vec!["c.lifecycle.preStop: Required value: must specify a handler type"],
+            ),
             (
                 json!({"lifecycle": {"preStop": {"sleep": {"seconds": 31}}}}),
-                vec!["c.lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)"],
+                vec![
+                    "c.lifecycle.preStop.sleep: Invalid value: 31: must be non-negative and less than terminationGracePeriodSeconds (30)",
+                ],
             ),
             (json!({"lifecycle": {"preStop": {"sleep": {"seconds": 0}}}}), vec![]),
         ];

@@ -27,7 +27,7 @@ pub use resources::qos_class;
 pub use scheduling::validate_node_selector;
 pub use status::validate_status;
 pub use update::validate_update;
-pub use warnings::{pod_warnings, template_warnings};
+pub use warnings::{claim_warnings, pod_warnings, template_warnings};
 
 use crate::access::Access;
 use crate::field::{Errors, Path};
@@ -56,7 +56,11 @@ pub fn validate_create(pod: &Value, errors: &mut Errors) {
 fn validate_pod(pod: &Value, errors: &mut Errors) {
     let (path, noted) = (Path::new("spec"), Path::new("metadata.annotations"));
     let value = pod.at(&["spec"]).unwrap_or(&NOTHING);
-    annotations::validate(&Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted), value, errors);
+    annotations::validate(
+        &Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted),
+        value,
+        errors,
+    );
     validate_spec(value, Some(pod.text(&["metadata", "name"])), &path, errors);
     let spec = Cursor::new(value, &path);
     if spec.child("serviceAccountName").is_empty() {
@@ -86,7 +90,7 @@ pub fn validate_template(template: &Value, path: &Path, errors: &mut Errors) {
     meta::validate_labels(template.at(&["metadata", "labels"]).unwrap_or(&NOTHING), &path.child("labels"), errors);
     let (noted, at) = (template.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), path.child("annotations"));
     let noted = Cursor::new(noted, &at);
-    annotations::validate_any(&noted, errors);
+    meta::validate_annotations(noted.value(), &at, errors);
     annotations::validate(&noted, root.child("spec").value(), errors);
     let spec = root.child("spec");
     validate_spec(spec.value(), None, &spec.path(), errors);
@@ -148,7 +152,10 @@ fn validate_resource_claims(claims: &Cursor, errors: &mut Errors) {
         }
         match (direct.present(), template.present()) {
             (true, true) => {
-                claim.invalid("at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified", errors);
+                claim.invalid(
+                    "at most one of `resourceClaimName` or `resourceClaimTemplateName` may be specified",
+                    errors,
+                );
             }
             (false, false) => {
                 claim.invalid("must specify one of: `resourceClaimName`, `resourceClaimTemplateName`", errors);

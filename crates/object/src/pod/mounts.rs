@@ -18,11 +18,17 @@ pub(super) fn validate(container: &Cursor, volumes: &Volumes, errors: &mut Error
 }
 
 /// Which volume is used where.
-fn uses<'a>(list: &Cursor<'a>, path: &str) -> BTreeMap<&'a str, &'a str> {
+fn uses<'a>(list: &Cursor<'a, '_>, path: &str) -> BTreeMap<&'a str, &'a str> {
     list.list().iter().map(|each| (each.text(&["name"]), each.text(&[path]))).collect()
 }
 
-fn validate_mounts(mounts: &Cursor, devices: &BTreeMap<&str, &str>, volumes: &Volumes, privileged: bool, errors: &mut Errors) {
+fn validate_mounts(
+    mounts: &Cursor,
+    devices: &BTreeMap<&str, &str>,
+    volumes: &Volumes,
+    privileged: bool,
+    errors: &mut Errors,
+) {
     let mut places = BTreeSet::new();
     for mount in mounts.items() {
         let (name, place) = (mount.child("name"), mount.child("mountPath"));
@@ -101,7 +107,10 @@ fn validate_devices(devices: &Cursor, mounts: &BTreeMap<&str, &str>, volumes: &V
         match volumes.get(name.text()) {
             None => name.not_found("", errors),
             Some(volume) if !volume.has(&["persistentVolumeClaim"]) && !volume.has(&["ephemeral"]) => {
-                name.invalid("can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode", errors);
+                name.invalid(
+                    "can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode",
+                    errors,
+                );
             }
             Some(_) => {}
         }
@@ -148,26 +157,45 @@ mod tests {
         let cases = [
             (
                 json!({"volumeMounts": [{}]}),
-                vec!["c.volumeMounts[0].name: Required value", "c.volumeMounts[0].name: Not found: \"\"", "c.volumeMounts[0].mountPath: Required value"],
+                vec![
+                    "c.volumeMounts[0].name: Required value",
+                    "c.volumeMounts[0].name: Not found: \"\"",
+                    "c.volumeMounts[0].mountPath: Required value",
+                ],
             ),
-            (json!({"volumeMounts": [{"name": "x", "mountPath": "/x"}]}), vec!["c.volumeMounts[0].name: Not found: \"x\""]),
+            (
+                json!({"volumeMounts": [{"name": "x", "mountPath": "/x"}]}),
+                vec!["c.volumeMounts[0].name: Not found: \"x\""],
+            ),
             (
                 json!({"volumeMounts": [{"name": "claim", "mountPath": "/x"}, {"name": "scratch", "mountPath": "/x"}]}),
                 vec!["c.volumeMounts[1].mountPath: Invalid value: \"/x\": must be unique"],
             ),
-            (mount(json!({"subPath": "/a"})), vec!["c.volumeMounts.subPath: Invalid value: \"/a\": must be a relative path"]),
-            (mount(json!({"subPath": "a/../b"})), vec!["c.volumeMounts.subPath: Invalid value: \"a/../b\": must not contain '..'"]),
+            (
+                mount(json!({"subPath": "/a"})),
+                vec!["c.volumeMounts.subPath: Invalid value: \"/a\": must be a relative path"],
+            ),
+            (
+                mount(json!({"subPath": "a/../b"})),
+                vec!["c.volumeMounts.subPath: Invalid value: \"a/../b\": must not contain '..'"],
+            ),
             (
                 mount(json!({"subPath": "a", "subPathExpr": "b"})),
-                vec!["c.volumeMounts[0].subPathExpr: Invalid value: \"b\": subPathExpr and subPath are mutually exclusive"],
+                vec![
+                    "c.volumeMounts[0].subPathExpr: Invalid value: \"b\": subPathExpr and subPath are mutually exclusive",
+                ],
             ),
             (
                 mount(json!({"mountPropagation": "Both"})),
-                vec!["c.volumeMounts.mountPropagation: Unsupported value: \"Both\": supported values: \"Bidirectional\", \"HostToContainer\", \"None\""],
+                vec![
+                    "c.volumeMounts.mountPropagation: Unsupported value: \"Both\": supported values: \"Bidirectional\", \"HostToContainer\", \"None\"",
+                ],
             ),
             (
                 mount(json!({"mountPropagation": "Bidirectional"})),
-                vec!["c.volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers"],
+                vec![
+                    "c.volumeMounts.mountPropagation: Forbidden: Bidirectional mount propagation is available only to privileged containers",
+                ],
             ),
             (
                 mount(json!({"recursiveReadOnly": "Enabled", "mountPropagation": "HostToContainer"})),
@@ -178,7 +206,9 @@ mod tests {
             ),
             (
                 mount(json!({"recursiveReadOnly": "Maybe"})),
-                vec!["c.volumeMounts.recursiveReadOnly: Unsupported value: \"Maybe\": supported values: \"Disabled\", \"Enabled\", \"IfPossible\""],
+                vec![
+                    "c.volumeMounts.recursiveReadOnly: Unsupported value: \"Maybe\": supported values: \"Disabled\", \"Enabled\", \"IfPossible\"",
+                ],
             ),
             (mount(json!({"subPath": "a/b"})), vec![]),
         ];
@@ -190,14 +220,17 @@ mod tests {
     #[test]
     fn devices_are_refused_with_the_known_texts() {
         let device = |name: &str, path: &str| json!({"volumeDevices": [{"name": name, "devicePath": path}]});
-        let twice = json!({"volumeDevices": [{"name": "claim", "devicePath": "/d"}, {"name": "claim", "devicePath": "/d"}]});
+        let twice =
+            json!({"volumeDevices": [{"name": "claim", "devicePath": "/d"}, {"name": "claim", "devicePath": "/d"}]});
         let both = json!({"volumeMounts": [{"name": "claim", "mountPath": "/d"}], "volumeDevices": [{"name": "claim", "devicePath": "/d"}]});
         let cases = [
             (device("x", "/d"), vec!["c.volumeDevices[0].name: Not found: \"x\""]),
             (device("claim", ""), vec!["c.volumeDevices[0].devicePath: Required value"]),
             (
                 device("scratch", "/d"),
-                vec!["c.volumeDevices[0].name: Invalid value: \"scratch\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode"],
+                vec![
+                    "c.volumeDevices[0].name: Invalid value: \"scratch\": can only use volume source type of PersistentVolumeClaim or Ephemeral for block mode",
+                ],
             ),
             (
                 device("claim", "/../d"),

@@ -64,7 +64,7 @@ fn validate_dns(config: &Cursor, policy: &str, errors: &mut Errors) {
         searches.invalid("must not have more than 2048 characters (including spaces) in the search list", errors);
     }
     for search in searches.items().filter(|search| search.text() != ".") {
-        let text = search.text().strip_suffix('.').unwrap_or(search.text());
+        let text = search.text().strip_suffix('.').unwrap_or_else(|| search.text());
         for why in search_path(text) {
             search.invalid_as(text, why, errors);
         }
@@ -134,7 +134,10 @@ mod tests {
                 json!({"dnsPolicy": "x"}),
                 "spec.dnsPolicy: Unsupported value: \"x\": supported values: \"ClusterFirstWithHostNet\", \"ClusterFirst\", \"Default\", \"None\"",
             ),
-            (json!({"dnsPolicy": "None"}), "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None"),
+            (
+                json!({"dnsPolicy": "None"}),
+                "spec.dnsConfig: Required value: must provide `dnsConfig` when `dnsPolicy` is None",
+            ),
             (
                 json!({"dnsPolicy": "None", "dnsConfig": {}}),
                 "spec.dnsConfig.nameservers: Required value: must provide at least one DNS nameserver when `dnsPolicy` is None",
@@ -164,10 +167,19 @@ mod tests {
         for (members, want) in cases {
             assert_eq!(said(members.clone()), [want], "{members}");
         }
-        assert!(said(json!({"hostname": "a.b"}))[0].starts_with("spec.hostname: Invalid value: \"a.b\": a lowercase RFC 1123 label"));
+        assert!(
+            said(json!({"hostname": "a.b"}))[0]
+                .starts_with("spec.hostname: Invalid value: \"a.b\": a lowercase RFC 1123 label")
+        );
         assert!(said(json!({"subdomain": "A"}))[0].starts_with("spec.subdomain: Invalid value"));
-        assert!(said(json!({"hostAliases": [{"ip": "::1", "hostnames": ["A"]}]}))[0].starts_with("spec.hostAliases[0].hostnames[0]: Invalid value"));
-        assert!(said(json!({"dnsConfig": {"searches": ["a..b"]}}))[0].starts_with("spec.dnsConfig.searches[0]: Invalid value: \"a..b\""));
+        assert!(
+            said(json!({"hostAliases": [{"ip": "::1", "hostnames": ["A"]}]}))[0]
+                .starts_with("spec.hostAliases[0].hostnames[0]: Invalid value")
+        );
+        assert!(
+            said(json!({"dnsConfig": {"searches": ["a..b"]}}))[0]
+                .starts_with("spec.dnsConfig.searches[0]: Invalid value: \"a..b\"")
+        );
         assert_eq!(said(json!({"dnsConfig": {"searches": [".", "a.b.", "_x._y_z.c"]}})), Vec::<String>::new());
     }
 }

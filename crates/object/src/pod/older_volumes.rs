@@ -59,11 +59,14 @@ fn iscsi_address(address: &Cursor, shown: &Cursor, errors: &mut Errors) {
 
 /// `iqn.2001-04.com.example:storage`.
 fn is_iqn(text: &str) -> bool {
-    let Some((authority, unique)) = text.strip_prefix("iqn.").and_then(|rest| rest.split_once(':')) else { return false };
+    let Some((authority, unique)) = text.strip_prefix("iqn.").and_then(|rest| rest.split_once(':')) else {
+        return false;
+    };
     let (date, domain) = authority.split_once('.').unwrap_or((authority, ""));
     let digits = |text: &str, len: usize| text.len() == len && text.bytes().all(|byte| byte.is_ascii_digit());
     let date_fine = date.split_once('-').is_some_and(|(year, month)| digits(year, 4) && digits(month, 2));
-    let domain_fine = !domain.is_empty() && domain.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
+    let domain_fine =
+        !domain.is_empty() && domain.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte));
     let unique_fine = !unique.is_empty() && !unique.chars().any(|c| c.is_whitespace() || ",;*&$|".contains(c));
     date_fine && domain_fine && unique_fine
 }
@@ -77,7 +80,11 @@ pub(super) fn fibre_channel(source: &Cursor, errors: &mut Errors) {
         targets.invalid("targetWWNs and wwids can not be specified simultaneously", errors);
     }
     if !targets.is_empty() {
-        if lun.present() { lun.between(0, 255, errors) } else { lun.required("lun is required if targetWWNs is specified", errors) }
+        if lun.present() {
+            lun.between(0, 255, errors)
+        } else {
+            lun.required("lun is required if targetWWNs is specified", errors)
+        }
     }
 }
 
@@ -85,7 +92,9 @@ pub(super) fn flocker(source: &Cursor, errors: &mut Errors) {
     let (name, uuid) = (source.child("datasetName"), source.child("datasetUUID"));
     match (name.is_empty(), uuid.is_empty()) {
         (true, true) => source.required("one of datasetName and datasetUUID is required", errors),
-        (false, false) => source.invalid_as("resource", "datasetName and datasetUUID can not be specified simultaneously", errors),
+        (false, false) => {
+            source.invalid_as("resource", "datasetName and datasetUUID can not be specified simultaneously", errors)
+        }
         _ => {}
     }
     if name.text().contains('/') {
@@ -129,7 +138,10 @@ pub(super) fn azure_disk(source: &Cursor, errors: &mut Errors) {
     let (kind, uri) = (source.child("kind"), source.child("diskURI"));
     kind.one_of(&["Dedicated", "Managed", "Shared"], errors);
     let (start, form) = if kind.text() == "Managed" {
-        ("/subscriptions/", "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}")
+        (
+            "/subscriptions/",
+            "/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}",
+        )
     } else {
         ("https://", "https://{account-name}.blob.core.windows.net/{container-name}/{disk-name}.vhd")
     };
@@ -175,7 +187,10 @@ mod tests {
                 vec!["s.iqn: Invalid value: \"iqn.nope\": must be valid format", "s.secretRef: Required value"],
             ),
             (said(iscsi, json!({"targetPortal": "p", "iqn": good})), vec![]),
-            (said(git_repo, json!({"directory": "../x"})), vec!["s.repository: Required value", "s.directory: Invalid value: \"../x\": must not contain '..'"]),
+            (
+                said(git_repo, json!({"directory": "../x"})),
+                vec!["s.repository: Required value", "s.directory: Invalid value: \"../x\": must not contain '..'"],
+            ),
             (
                 said(fibre_channel, json!({})),
                 vec!["s.targetWWNs: Required value: must specify either targetWWNs or wwids, but not both"],
@@ -185,14 +200,21 @@ mod tests {
                 vec!["s.lun: Required value: lun is required if targetWWNs is specified"],
             ),
             (said(flocker, json!({})), vec!["s: Required value: one of datasetName and datasetUUID is required"]),
-            (said(cinder, json!({"secretRef": {}})), vec!["s.volumeID: Required value", "s.secretRef.name: Required value"]),
+            (
+                said(cinder, json!({"secretRef": {}})),
+                vec!["s.volumeID: Required value", "s.secretRef.name: Required value"],
+            ),
             (
                 said(quobyte, json!({"registry": "host", "volume": "v"})),
-                vec!["s.registry: Invalid value: \"host\": must be a host:port pair or multiple pairs separated by commas"],
+                vec![
+                    "s.registry: Invalid value: \"host\": must be a host:port pair or multiple pairs separated by commas",
+                ],
             ),
             (
                 said(flex, json!({"driver": "d", "options": {"kubernetes.io/x": "1"}})),
-                vec!["s.options[kubernetes.io/x]: Invalid value: \"kubernetes.io/x\": kubernetes.io and k8s.io namespaces are reserved"],
+                vec![
+                    "s.options[kubernetes.io/x]: Invalid value: \"kubernetes.io/x\": kubernetes.io and k8s.io namespaces are reserved",
+                ],
             ),
             (
                 said(azure_disk, json!({"diskName": "d", "diskURI": "u", "kind": "Managed", "cachingMode": "Some"})),
@@ -204,7 +226,10 @@ mod tests {
             (said(storageos, json!({})), vec!["s.volumeName: Required value"]),
             (
                 said(|source, errors| disk(source, "pdName", errors), json!({"partition": 256})),
-                vec!["s.pdName: Required value", "s.partition: Invalid value: 256: must be between 1 and 255, inclusive"],
+                vec![
+                    "s.pdName: Required value",
+                    "s.partition: Invalid value: 256: must be between 1 and 255, inclusive",
+                ],
             ),
         ];
         for (said, want) in cases {

@@ -200,13 +200,19 @@ mod tests {
             "lastState": {"terminated": {"finishedAt": "2026-01-01T00:55:00Z"}}});
         let done = json!({"name": "a", "state": {"terminated": {"reason": "Completed", "exitCode": 0}}});
         let with_init = json!({"containers": [{"name": "a"}], "initContainers": [{"name": "i"}, {"name": "j"}]});
-        let with_sidecar = json!({"containers": [{"name": "a"}], "initContainers": [{"name": "s", "restartPolicy": "Always"}]});
+        let with_sidecar =
+            json!({"containers": [{"name": "a"}], "initContainers": [{"name": "s", "restartPolicy": "Always"}]});
         let cases = [
             (one.clone(), json!({"phase": "Pending"}), false, ["0/1", "Pending", "0"]),
             (one.clone(), json!({"phase": "Running", "containerStatuses": [up]}), false, ["1/1", "Running", "0"]),
             (one.clone(), json!({"phase": "Running", "containerStatuses": [up]}), true, ["1/1", "Terminating", "0"]),
             (one.clone(), json!({"phase": "Running", "reason": "NodeLost"}), true, ["0/1", "Unknown", "0"]),
-            (one.clone(), json!({"phase": "Running", "containerStatuses": [crashing]}), false, ["0/1", "CrashLoopBackOff", "3 (5m ago)"]),
+            (
+                one.clone(),
+                json!({"phase": "Running", "containerStatuses": [crashing]}),
+                false,
+                ["0/1", "CrashLoopBackOff", "3 (5m ago)"],
+            ),
             (one.clone(), json!({"phase": "Succeeded", "containerStatuses": [done]}), false, ["0/1", "Completed", "0"]),
             (one.clone(), json!({"phase": "Succeeded", "containerStatuses": [done]}), true, ["0/1", "Completed", "0"]),
             (

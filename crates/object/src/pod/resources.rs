@@ -35,7 +35,8 @@ pub(super) fn default_pod_level(spec: &mut Value) {
     }
     let asked = container_requests(spec);
     let asked = asked.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
-    let mut wanted: Map<String, Value> = asked.map(|(name, amount)| (name, Value::String(amount.to_string()))).collect();
+    let mut wanted: Map<String, Value> =
+        asked.map(|(name, amount)| (name, Value::String(amount.to_string()))).collect();
     for (name, limit) in limits {
         if is_pod_level(&name) {
             wanted.entry(name).or_insert(limit);
@@ -72,8 +73,7 @@ pub(super) fn container_requests(spec: &Value) -> BTreeMap<String, Quantity> {
 fn add(total: &mut BTreeMap<String, Quantity>, container: &Value) {
     for (name, amount) in container.members(&["resources", "requests"]) {
         if let Some(amount) = Quantity::of(amount) {
-            let sum = total.entry(name.clone()).or_insert(Quantity::ZERO);
-            *sum = sum.plus(amount);
+            add_amount(total, name, amount);
         }
     }
 }
@@ -159,7 +159,11 @@ fn validate_against_limit(name: &str, request: &Cursor, (requests, limits): (&Cu
             requests.invalid_as(asked.to_string(), format!("must be equal to {name} limit of {most}"), errors);
         }
         Some(most) if asked > most => {
-            requests.invalid_as(asked.to_string(), format!("must be less than or equal to {name} limit of {most}"), errors);
+            requests.invalid_as(
+                asked.to_string(),
+                format!("must be less than or equal to {name} limit of {most}"),
+                errors,
+            );
         }
         None if !may_overcommit(name) => limits.required("Limit must be set for non overcommitable resources", errors),
         _ => {}
@@ -238,7 +242,15 @@ fn resource_name(name: &str, path: &Path, errors: &mut Errors) -> bool {
 }
 
 fn is_standard(name: &str) -> bool {
-    let counted = ["pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"];
+    let counted = [
+        "pods",
+        "services",
+        "replicationcontrollers",
+        "resourcequotas",
+        "secrets",
+        "configmaps",
+        "persistentvolumeclaims",
+    ];
     let bare = name.strip_prefix("requests.").or_else(|| name.strip_prefix("limits.")).unwrap_or(name);
     matches!(bare, "cpu" | "memory" | "ephemeral-storage" | "storage") || is_hugepages(bare) || counted.contains(&name)
 }
@@ -267,30 +279,44 @@ fn may_overcommit(name: &str) -> bool {
 /// The quality of service that a pod's requests and limits earn it.
 pub fn qos_class(pod: &Value) -> &'static str {
     let spec = pod.at(&["spec"]).unwrap_or(&Value::Null);
-    let lists = || spec.items(&["containers"]).iter().chain(spec.items(&["initContainers"]));
-    let whole_pod = spec.at(&["resources"]).filter(|own| !own.members(&["limits"]).is_empty() || !own.members(&["requests"]).is_empty());
-    let parts: Vec<&Value> = match whole_pod {
-        Some(own) => vec![own],
-        None => lists().map(|container| container.at(&["resources"]).unwrap_or(&Value::Null)).collect(),
-    };
-    let amounts = |part: &Value, list: &str| -> BTreeMap<&'static str, Quantity> {
-        let found = ["cpu", "memory"].into_iter().filter_map(|name| Some((name, part.at(&[list, name]).and_then(Quantity::of)?)));
-        found.filter(|(_, amount)| amount.is_positive()).collect()
-    };
-    let held: Vec<_> = parts.iter().map(|part| (amounts(part, "requests"), amounts(part, "limits"))).collect();
-    if held.iter().all(|(requests, limits)| requests.is_empty() && limits.is_empty()) {
-        return "BestEffort";
-    }
-    let sum = |pick: fn(&(BTreeMap<&'static str, Quantity>, BTreeMap<&'static str, Quantity>)) -> &BTreeMap<&'static str, Quantity>| {
-        let mut total: BTreeMap<&str, Quantity> = BTreeMap::new();
-        for (name, amount) in held.iter().flat_map(|pair| pick(pair)) {
-            let entry = total.entry(name).or_insert(Quantity::ZERO);
-            *entry = entry.plus(*amount);
+    let own = spec.at(&["resources"]).unwrap_or(&Value::Null);
+    let whole_pod = !own.members(&["limits"]).is_empty() || !own.members(&["requests"]).is_empty();
+    let containers = spec.items(&["containers"]).iter().chain(spec.items(&["initContainers"]));
+    let parts: Vec<&Value> =
+        if whole_pod { vec![own] } else { containers.filter_map(|each| each.get("resources")).collect() };
+    let count = spec.items(&["containers"]).len() + spec.items(&["initContainers"]).len();
+    // Sums of what is asked and what is allowed, and whether every part has all limits.
+    let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
+    let mut all_limited = whole_pod || parts.len() == count;
+    for part in parts {
+        let mut limited = 0;
+        for name in ["cpu", "memory"] {
+            if let Some(amount) = positive(part, "requests", name) {
+                add_amount(&mut requests, name, amount);
+            }
+            if let Some(amount) = positive(part, "limits", name) {
+                add_amount(&mut limits, name, amount);
+                limited += 1;
+            }
         }
-        total
-    };
-    let limited = held.iter().all(|(_, limits)| limits.len() == 2);
-    if limited && sum(|pair| &pair.0) == sum(|pair| &pair.1) { "Guaranteed" } else { "Burstable" }
+        all_limited &= limited == 2;
+    }
+    if requests.is_empty() && limits.is_empty() {
+        "BestEffort"
+    } else if all_limited && requests == limits {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+fn positive(part: &Value, list: &str, name: &str) -> Option<Quantity> {
+    part.at(&[list, name]).and_then(Quantity::of).filter(Quantity::is_positive)
+}
+
+fn add_amount(total: &mut BTreeMap<String, Quantity>, name: &str, amount: Quantity) {
+    let sum = total.entry(name.to_owned()).or_insert(Quantity::ZERO);
+    *sum = sum.plus(amount);
 }
 
 #[cfg(test)]
@@ -311,7 +337,10 @@ mod tests {
                 json!({"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}),
                 vec!["r.requests: Invalid value: \"2\": must be less than or equal to cpu limit of 1"],
             ),
-            (json!({"limits": {"cpu": "-1"}}), vec!["r.limits[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"]),
+            (
+                json!({"limits": {"cpu": "-1"}}),
+                vec!["r.limits[cpu]: Invalid value: \"-1\": must be greater than or equal to 0"],
+            ),
             (
                 json!({"limits": {"nope": "1"}}),
                 vec![
@@ -325,7 +354,9 @@ mod tests {
             ),
             (
                 json!({"limits": {"requests.example.com/gpu": "1"}}),
-                vec!["r.limits[requests.example.com/gpu]: Invalid value: \"requests.example.com/gpu\": doesn't follow extended resource name standard"],
+                vec![
+                    "r.limits[requests.example.com/gpu]: Invalid value: \"requests.example.com/gpu\": doesn't follow extended resource name standard",
+                ],
             ),
             (
                 json!({"limits": {"example.com/gpu": "1500m"}}),

@@ -76,14 +76,17 @@ fn validate_term(term: &Cursor, check_values: bool, errors: &mut Errors) {
 }
 
 fn validate_expression(requirement: &Cursor, check_values: bool, errors: &mut Errors) {
-    let (operator, values, key) = (requirement.child("operator"), requirement.child("values"), requirement.child("key"));
+    let (operator, values, key) =
+        (requirement.child("operator"), requirement.child("values"), requirement.child("key"));
     let count = values.list().len();
     match operator.text() {
         "In" | "NotIn" if count == 0 => values.required("must be specified when `operator` is 'In' or 'NotIn'", errors),
         "Exists" | "DoesNotExist" if count > 0 => {
             values.forbidden("may not be specified when `operator` is 'Exists' or 'DoesNotExist'", errors);
         }
-        "Gt" | "Lt" if count != 1 => values.required("must be specified single value when `operator` is 'Lt' or 'Gt'", errors),
+        "Gt" | "Lt" if count != 1 => {
+            values.required("must be specified single value when `operator` is 'Lt' or 'Gt'", errors)
+        }
         "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
         _ => operator.invalid("not a valid selector operator", errors),
     }
@@ -96,10 +99,12 @@ fn validate_expression(requirement: &Cursor, check_values: bool, errors: &mut Er
 }
 
 fn validate_node_field(requirement: &Cursor, errors: &mut Errors) {
-    let (operator, values, key) = (requirement.child("operator"), requirement.child("values"), requirement.child("key"));
+    let (operator, values, key) =
+        (requirement.child("operator"), requirement.child("values"), requirement.child("key"));
     match operator.text() {
         "In" | "NotIn" if values.list().len() != 1 => {
-            values.required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector", errors);
+            values
+                .required("must be only one value when `operator` is 'In' or 'NotIn' for node field selector", errors);
         }
         "In" | "NotIn" => {}
         _ => operator.invalid("not a valid selector operator", errors),
@@ -135,7 +140,8 @@ fn validate_pod_term(term: &Cursor, errors: &mut Errors) {
 
 /// `matchLabelKeys` and `mismatchLabelKeys` of a pod affinity term.
 fn validate_label_keys(term: &Cursor, errors: &mut Errors) {
-    let (same, other, selector) = (term.child("matchLabelKeys"), term.child("mismatchLabelKeys"), term.child("labelSelector"));
+    let (same, other, selector) =
+        (term.child("matchLabelKeys"), term.child("mismatchLabelKeys"), term.child("labelSelector"));
     for keys in [&same, &other] {
         if !keys.list().is_empty() && !selector.present() {
             keys.forbidden("must not be specified when labelSelector is not set", errors);
@@ -181,7 +187,9 @@ fn validate_spread(constraints: &Cursor, errors: &mut Errors) {
         if !["DoNotSchedule", "ScheduleAnyway"].contains(&action.text()) {
             action.unsupported(&["DoNotSchedule", "ScheduleAnyway"], errors);
         }
-        let again = |other: &Value| other.get("topologyKey") == Some(key.value()) && other.get("whenUnsatisfiable") == Some(action.value());
+        let again = |other: &Value| {
+            other.get("topologyKey") == Some(key.value()) && other.get("whenUnsatisfiable") == Some(action.value())
+        };
         if later.iter().any(again) {
             let pair = format!("{{{}, {}}}", key.text(), action.text());
             constraint.child("{topologyKey, whenUnsatisfiable}").duplicate(pair, errors);
@@ -226,8 +234,12 @@ fn validate_spread_selector(constraint: &Cursor, errors: &mut Errors) {
 
 pub(super) fn validate_tolerations(tolerations: &Cursor, errors: &mut Errors) {
     for toleration in tolerations.items() {
-        let (key, operator, value, effect) =
-            (toleration.child("key"), toleration.child("operator"), toleration.child("value"), toleration.child("effect"));
+        let (key, operator, value, effect) = (
+            toleration.child("key"),
+            toleration.child("operator"),
+            toleration.child("value"),
+            toleration.child("effect"),
+        );
         key.optional_name(name::qualified, errors);
         if key.is_empty() && operator.text() != "Exists" {
             let why = "operator must be Exists when `key` is empty, which means \"match all values and all keys\"";
@@ -281,23 +293,33 @@ mod tests {
             (json!([]), vec![format!("{at}: Required value: must have at least one node selector term")]),
             (
                 expression("In", json!([])),
-                vec![format!("{at}[0].matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'")],
+                vec![format!(
+                    "{at}[0].matchExpressions[0].values: Required value: must be specified when `operator` is 'In' or 'NotIn'"
+                )],
             ),
             (
                 expression("Exists", json!(["a"])),
-                vec![format!("{at}[0].matchExpressions[0].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'")],
+                vec![format!(
+                    "{at}[0].matchExpressions[0].values: Forbidden: may not be specified when `operator` is 'Exists' or 'DoesNotExist'"
+                )],
             ),
             (
                 expression("Gt", json!(["1", "2"])),
-                vec![format!("{at}[0].matchExpressions[0].values: Required value: must be specified single value when `operator` is 'Lt' or 'Gt'")],
+                vec![format!(
+                    "{at}[0].matchExpressions[0].values: Required value: must be specified single value when `operator` is 'Lt' or 'Gt'"
+                )],
             ),
             (
                 expression("Like", json!(["a"])),
-                vec![format!("{at}[0].matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator")],
+                vec![format!(
+                    "{at}[0].matchExpressions[0].operator: Invalid value: \"Like\": not a valid selector operator"
+                )],
             ),
             (
                 field("metadata.name", "In", json!(["a", "b"])),
-                vec![format!("{at}[0].matchFields[0].values: Required value: must be only one value when `operator` is 'In' or 'NotIn' for node field selector")],
+                vec![format!(
+                    "{at}[0].matchFields[0].values: Required value: must be only one value when `operator` is 'In' or 'NotIn' for node field selector"
+                )],
             ),
             (
                 field("spec.x", "In", json!(["a"])),
@@ -324,8 +346,12 @@ mod tests {
             [format!("{at}.matchLabelKeys: Forbidden: must not be specified when labelSelector is not set")]
         );
         assert_eq!(
-            term(json!({"topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["a"], "mismatchLabelKeys": ["a"]})),
-            [format!("{at}.matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and mismatchLabelKeys")]
+            term(
+                json!({"topologyKey": "zone", "labelSelector": {}, "matchLabelKeys": ["a"], "mismatchLabelKeys": ["a"]})
+            ),
+            [format!(
+                "{at}.matchLabelKeys[0]: Invalid value: \"a\": exists in both matchLabelKeys and mismatchLabelKeys"
+            )]
         );
     }
 
@@ -373,11 +399,15 @@ mod tests {
             (with("topologyKey", json!("")), format!("{at}.topologyKey: Required value: can not be empty")),
             (
                 with("whenUnsatisfiable", json!("Cry")),
-                format!("{at}.whenUnsatisfiable: Unsupported value: \"Cry\": supported values: \"DoNotSchedule\", \"ScheduleAnyway\""),
+                format!(
+                    "{at}.whenUnsatisfiable: Unsupported value: \"Cry\": supported values: \"DoNotSchedule\", \"ScheduleAnyway\""
+                ),
             ),
             (
                 with("minDomains", json!(1)),
-                format!("{at}.minDomains: Invalid value: 1: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway"),
+                format!(
+                    "{at}.minDomains: Invalid value: 1: can only use minDomains if whenUnsatisfiable=DoNotSchedule, not ScheduleAnyway"
+                ),
             ),
             (
                 with("nodeTaintsPolicy", json!("x")),
@@ -403,7 +433,13 @@ mod tests {
             said(json!({"schedulingGates": [{"name": "a"}, {"name": "a"}]})),
             ["spec.schedulingGates[1]: Duplicate value: \"a\""]
         );
-        assert!(said(json!({"schedulingGates": [{"name": "-"}]}))[0].starts_with("spec.schedulingGates[0]: Invalid value: \"-\": name part"));
-        assert!(said(json!({"readinessGates": [{"conditionType": "a b"}]}))[0].starts_with("spec.readinessGates[0].conditionType: Invalid value"));
+        assert!(
+            said(json!({"schedulingGates": [{"name": "-"}]}))[0]
+                .starts_with("spec.schedulingGates[0]: Invalid value: \"-\": name part")
+        );
+        assert!(
+            said(json!({"readinessGates": [{"conditionType": "a b"}]}))[0]
+                .starts_with("spec.readinessGates[0].conditionType: Invalid value")
+        );
     }
 }

@@ -64,7 +64,10 @@ pub(super) fn validate_container(context: &Cursor, host_users: bool, errors: &mu
         }
         for capability in context.child("capabilities").child("add").items() {
             if capability.text() == "CAP_SYS_ADMIN" {
-                context.invalid("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN", errors);
+                context.invalid(
+                    "cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN",
+                    errors,
+                );
             }
         }
     }
@@ -85,7 +88,9 @@ fn validate_seccomp(profile: &Cursor, errors: &mut Errors) {
     match (kind.text() == "Localhost", file.present()) {
         (true, false) => file.required("must be set when seccomp type is Localhost", errors),
         (true, true) => paths::descending(&file, errors),
-        (false, true) => file.invalid_as(profile.value().clone(), "can only be set when seccomp type is Localhost", errors),
+        (false, true) => {
+            file.invalid_as(profile.value().clone(), "can only be set when seccomp type is Localhost", errors)
+        }
         (false, false) => {}
     }
 }
@@ -140,7 +145,8 @@ fn validate_sysctls(spec: &Cursor, sysctls: &Cursor, errors: &mut Errors) {
 }
 
 fn is_sysctl(text: &str) -> bool {
-    let segment = |part: &str| name::label(&part.replace('_', "-")).iter().all(|why| why.starts_with("must be no more"));
+    let segment =
+        |part: &str| name::label(&part.replace('_', "-")).iter().all(|why| why.starts_with("must be no more"));
     text.len() <= 253 && text.split(['.', '/']).all(segment)
 }
 
@@ -192,9 +198,18 @@ mod tests {
     fn container_contexts_are_refused_with_the_known_texts() {
         let cases = [
             (json!({"runAsUser": -1}), "s.runAsUser: Invalid value: -1: must be between 0 and 2147483647, inclusive"),
-            (json!({"procMount": "x"}), "s.procMount: Unsupported value: \"x\": supported values: \"Default\", \"Unmasked\""),
-            (json!({"procMount": "Unmasked"}), "s.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`"),
-            (json!({"seccompProfile": {}}), "s.seccompProfile.type: Required value: type is required when seccompProfile is set"),
+            (
+                json!({"procMount": "x"}),
+                "s.procMount: Unsupported value: \"x\": supported values: \"Default\", \"Unmasked\"",
+            ),
+            (
+                json!({"procMount": "Unmasked"}),
+                "s.procMount: Invalid value: \"Unmasked\": `hostUsers` must be false to use `Unmasked`",
+            ),
+            (
+                json!({"seccompProfile": {}}),
+                "s.seccompProfile.type: Required value: type is required when seccompProfile is set",
+            ),
             (
                 json!({"seccompProfile": {"type": "Localhost"}}),
                 "s.seccompProfile.localhostProfile: Required value: must be set when seccomp type is Localhost",
@@ -221,7 +236,9 @@ mod tests {
         }
         let admin = json!({"allowPrivilegeEscalation": false, "capabilities": {"add": ["CAP_SYS_ADMIN"]}});
         let text = said(|at, errors| validate_container(at, true, errors), admin);
-        assert!(text[0].ends_with("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN"));
+        assert!(
+            text[0].ends_with("cannot set `allowPrivilegeEscalation` to false and `capabilities.Add` CAP_SYS_ADMIN")
+        );
         assert!(said(|at, errors| validate_container(at, false, errors), json!({"procMount": "Unmasked"})).is_empty());
     }
 
@@ -254,7 +271,10 @@ mod tests {
             ),
             (json!({"hostUsers": false, "hostPID": true}), "s.HostPID: Forbidden: when `pod.Spec.HostUsers` is false"),
             (json!({"os": {}}), "s.os.name: Required value: cannot be empty"),
-            (json!({"os": {"name": "beos"}}), "s.os: Unsupported value: \"beos\": supported values: \"linux\", \"windows\""),
+            (
+                json!({"os": {"name": "beos"}}),
+                "s.os: Unsupported value: \"beos\": supported values: \"linux\", \"windows\"",
+            ),
             (
                 json!({"os": {"name": "linux"}, "securityContext": {"windowsOptions": {}}}),
                 "s.securityContext.windowsOptions: Forbidden: windows options cannot be set for a linux pod",

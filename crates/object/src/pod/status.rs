@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 
 /// The rules of a write to `/status`.
 pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let (root, noted, conditions) = (Path::new("status"), Path::new("metadata.annotations"), Path::new("metadata.conditions"));
+    let (root, noted, conditions) =
+        (Path::new("status"), Path::new("metadata.annotations"), Path::new("metadata.conditions"));
     let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted);
     annotations::validate_update(&annotations, old.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), errors);
     let spec = new.at(&["spec"]).unwrap_or(&NOTHING);
@@ -49,9 +50,13 @@ fn validate_containers(status: &Cursor, old: &Value, errors: &mut Errors) {
     let policy = old.text(&["spec", "restartPolicy"]);
     let sidecar = |name: &str| {
         let named = |container: &&Value| container.text(&["name"]) == name;
-        old.items(&["spec", "initContainers"]).iter().find(named).is_some_and(|c| c.text(&["restartPolicy"]) == "Always")
+        old.items(&["spec", "initContainers"])
+            .iter()
+            .find(named)
+            .is_some_and(|c| c.text(&["restartPolicy"]) == "Always")
     };
-    let lists = [("containerStatuses", policy), ("initContainerStatuses", policy), ("ephemeralContainerStatuses", "Never")];
+    let lists =
+        [("containerStatuses", policy), ("initContainerStatuses", policy), ("ephemeralContainerStatuses", "Never")];
     for (list, policy) in lists {
         if policy == "Always" {
             continue;
@@ -136,12 +141,16 @@ mod tests {
             (
                 status(json!({"podIPs": [{"ip": "x"}]})),
                 status(json!({})),
-                vec!["status.podIPs[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"],
+                vec![
+                    "status.podIPs[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+                ],
             ),
             (
                 status(json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "10.0.0.2"}]})),
                 status(json!({})),
-                vec!["status.podIPs: Invalid value: [{\"ip\":\"10.0.0.1\"},{\"ip\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family"],
+                vec![
+                    "status.podIPs: Invalid value: [{\"ip\":\"10.0.0.1\"},{\"ip\":\"10.0.0.2\"}]: may specify no more than one IP for each IP family",
+                ],
             ),
             (
                 status(json!({"hostIP": "10.0.0.1", "hostIPs": [{"ip": "10.0.0.2"}]})),

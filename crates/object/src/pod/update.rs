@@ -52,7 +52,9 @@ fn validate_deadline(new: &Cursor, old: Option<i64>, errors: &mut Errors) -> boo
     let before = errors.0.len();
     match (new.value().as_i64(), old) {
         (Some(_), _) if !(0..=i64::from(i32::MAX)).contains(&new.int()) => new.between(0, i64::from(i32::MAX), errors),
-        (Some(new_value), Some(old)) if old < new_value => new.invalid("must be less than or equal to previous value", errors),
+        (Some(new_value), Some(old)) if old < new_value => {
+            new.invalid("must be less than or equal to previous value", errors)
+        }
         (None, Some(_)) => {
             new.invalid_as(Value::Null, "must not update from a positive integer to nil value", errors);
             return true;
@@ -157,7 +159,11 @@ fn validate_node_affinity(new: &Cursor, old: &Value, errors: &mut Errors) {
     let old_terms = old.items(&[REQUIRED, "nodeSelectorTerms"]);
     if !old_terms.is_empty() && old_terms.len() != terms.list().len() {
         let shown = if terms.present() { terms.value().clone() } else { json!([]) };
-        return terms.invalid_as(shown, "no additions/deletions to non-empty NodeSelectorTerms list are allowed", errors);
+        return terms.invalid_as(
+            shown,
+            "no additions/deletions to non-empty NodeSelectorTerms list are allowed",
+            errors,
+        );
     }
     for (term, old) in terms.items().zip(old_terms) {
         if !only_adds(term.value(), old) {

@@ -48,10 +48,15 @@ const SOURCES: &[(&str, Check)] = &[
 ];
 
 /// A pod's volumes; the answer is the sound ones by name. `pod` is the pod's name, none in a template.
-pub(super) fn validate<'a>(volumes: &Cursor<'a>, pod: Option<&str>, errors: &mut Errors) -> BTreeMap<&'a str, &'a Value> {
+pub(super) fn validate<'a>(
+    volumes: &Cursor<'a, '_>,
+    pod: Option<&str>,
+    errors: &mut Errors,
+) -> BTreeMap<&'a str, &'a Value> {
     let named = pod.filter(|pod| !pod.is_empty());
     let own = |volume: &Value| Some(format!("{}-{}", named?, volume.text(&["name"])));
-    let made: BTreeSet<String> = volumes.list().iter().filter(|volume| volume.has(&["ephemeral"])).filter_map(own).collect();
+    let made: BTreeSet<String> =
+        volumes.list().iter().filter(|volume| volume.has(&["ephemeral"])).filter_map(own).collect();
     let mut sound = BTreeMap::new();
     for (volume, value) in volumes.items().zip(volumes.list()) {
         let before = errors.0.len();
@@ -161,7 +166,11 @@ fn validate_downward_file(file: &Cursor, errors: &mut Errors) {
         (true, also) => {
             env::validate_field(&field, env::VOLUME_FIELDS, errors);
             if also {
-                file.invalid_as("resource", "fieldRef and resourceFieldRef can not be specified simultaneously", errors);
+                file.invalid_as(
+                    "resource",
+                    "fieldRef and resourceFieldRef can not be specified simultaneously",
+                    errors,
+                );
             }
         }
         (false, true) => env::validate_resource_field(&resource, true, errors),
@@ -179,7 +188,8 @@ fn validate_projected(source: &Cursor, errors: &mut Errors) {
         }
     };
     for projection in source.child("sources").items() {
-        let kinds = ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
+        let kinds =
+            ["secret", "configMap", "downwardAPI", "serviceAccountToken", "clusterTrustBundle", "podCertificate"];
         for kind in kinds {
             let part = projection.child(kind);
             if part.present() {
@@ -297,8 +307,8 @@ fn validate_ephemeral(source: &Cursor, errors: &mut Errors) {
         return template.required("", errors);
     }
     let metadata = template.child("metadata");
-    super::annotations::validate_any(&metadata.child("annotations"), errors);
-    let labels = metadata.child("labels");
+    let (annotations, labels) = (metadata.child("annotations"), metadata.child("labels"));
+    meta::validate_annotations(annotations.value(), &annotations.path(), errors);
     meta::validate_labels(labels.value(), &labels.path(), errors);
     for (name, _) in metadata.entries() {
         let member = metadata.child(name);
@@ -349,13 +359,17 @@ mod tests {
                     {"name": "e", "ephemeral": {"volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}}},
                     {"name": "p", "persistentVolumeClaim": {"claimName": "pod-e"}},
                 ]),
-                vec!["v[1].persistentVolumeClaim.claimName: Invalid value: \"pod-e\": must not reference a PVC that gets created for an ephemeral volume"],
+                vec![
+                    "v[1].persistentVolumeClaim.claimName: Invalid value: \"pod-e\": must not reference a PVC that gets created for an ephemeral volume",
+                ],
             ),
         ];
         for (volumes, want) in cases {
             assert_eq!(said(volumes.clone()), want, "{volumes}");
         }
-        assert!(said(json!([dir("A.b")]))[0].starts_with("v[0].name: Invalid value: \"A.b\": a lowercase RFC 1123 label"));
+        assert!(
+            said(json!([dir("A.b")]))[0].starts_with("v[0].name: Invalid value: \"A.b\": a lowercase RFC 1123 label")
+        );
     }
 
     #[test]
@@ -364,7 +378,9 @@ mod tests {
         let cases = [
             (
                 of("emptyDir", json!({"sizeLimit": "-1"})),
-                vec!["v[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity".to_owned()],
+                vec![
+                    "v[0].emptyDir.sizeLimit: Forbidden: SizeLimit field must be a valid resource quantity".to_owned(),
+                ],
             ),
             (of("hostPath", json!({})), vec!["v[0].hostPath.path: Required value".to_owned()]),
             (
@@ -377,14 +393,20 @@ mod tests {
             ),
             (of("secret", json!({})), vec!["v[0].secret.secretName: Required value".to_owned()]),
             (
-                of("configMap", json!({"name": "c", "defaultMode": 512, "items": [{"key": "k", "path": "..x", "mode": -1}]})),
+                of(
+                    "configMap",
+                    json!({"name": "c", "defaultMode": 512, "items": [{"key": "k", "path": "..x", "mode": -1}]}),
+                ),
                 vec![
                     format!("v[0].configMap.defaultMode: Invalid value: 512: {mode}"),
                     "v[0].configMap.items[0].path: Invalid value: \"..x\": must not start with '..'".to_owned(),
                     format!("v[0].configMap.items[0].mode: Invalid value: -1: {mode}"),
                 ],
             ),
-            (of("persistentVolumeClaim", json!({})), vec!["v[0].persistentVolumeClaim.claimName: Required value".to_owned()]),
+            (
+                of("persistentVolumeClaim", json!({})),
+                vec!["v[0].persistentVolumeClaim.claimName: Required value".to_owned()],
+            ),
             (
                 of("downwardAPI", json!({"items": [{"path": "p"}]})),
                 vec!["v[0].downwardAPI: Required value: one of fieldRef and resourceFieldRef is required".to_owned()],
@@ -395,20 +417,23 @@ mod tests {
             ),
             (of("csi", json!({})), {
                 let mut want = vec!["v[0].csi.driver: Required value".to_owned()];
-                want.extend(name::subdomain("").iter().map(|why| format!("v[0].csi.driver: Invalid value: \"\": {why}")));
+                want.extend(
+                    name::subdomain("").iter().map(|why| format!("v[0].csi.driver: Invalid value: \"\": {why}")),
+                );
                 want
             }),
             (of("ephemeral", json!({})), vec!["v[0].ephemeral.volumeClaimTemplate: Required value".to_owned()]),
-            (
-                of("image", json!({"pullPolicy": "Always"})),
-                vec!["v[0].image.reference: Required value".to_owned()],
-            ),
+            (of("image", json!({"pullPolicy": "Always"})), vec!["v[0].image.reference: Required value".to_owned()]),
         ];
         for (said, want) in cases {
             assert_eq!(said, want);
         }
         let wrong_type = of("hostPath", json!({"path": "/a", "type": "Pipe"}));
-        assert!(wrong_type[0].starts_with("v[0].hostPath.type: Unsupported value: \"Pipe\": supported values: \"\", \"BlockDevice\""));
+        assert!(
+            wrong_type[0].starts_with(
+                "v[0].hostPath.type: Unsupported value: \"Pipe\": supported values: \"\", \"BlockDevice\""
+            )
+        );
     }
 
     #[test]
@@ -425,7 +450,9 @@ mod tests {
             ),
             (
                 json!([{"serviceAccountToken": {"path": "t", "expirationSeconds": 10}}]),
-                vec!["v[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 10: may not specify a duration less than 10 minutes"],
+                vec![
+                    "v[0].projected.sources[0].serviceAccountToken.expirationSeconds: Invalid value: 10: may not specify a duration less than 10 minutes",
+                ],
             ),
             (
                 json!([{"serviceAccountToken": {"expirationSeconds": 3600}}]),
@@ -433,7 +460,9 @@ mod tests {
             ),
             (
                 json!([{"clusterTrustBundle": {"path": "p"}}]),
-                vec!["v[0].projected.sources[0].clusterTrustBundle: Required value: either name or signerName must be specified"],
+                vec![
+                    "v[0].projected.sources[0].clusterTrustBundle: Required value: either name or signerName must be specified",
+                ],
             ),
         ];
         for (sources, want) in cases {

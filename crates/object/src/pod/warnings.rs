@@ -4,7 +4,6 @@ use super::NOTHING;
 use super::annotations::APP_ARMOR_PREFIX;
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
-use crate::access::Access;
 use crate::field::Path;
 use crate::name;
 use crate::quantity::Quantity;
@@ -14,7 +13,10 @@ use std::collections::BTreeSet;
 const NODE_LABELS: &[(&str, &str)] = &[
     ("beta.kubernetes.io/arch", "deprecated since v1.14; use \"kubernetes.io/arch\" instead"),
     ("beta.kubernetes.io/os", "deprecated since v1.14; use \"kubernetes.io/os\" instead"),
-    ("failure-domain.beta.kubernetes.io/region", "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead"),
+    (
+        "failure-domain.beta.kubernetes.io/region",
+        "deprecated since v1.17; use \"topology.kubernetes.io/region\" instead",
+    ),
     ("failure-domain.beta.kubernetes.io/zone", "deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"),
     ("beta.kubernetes.io/instance-type", "deprecated since v1.17; use \"node.kubernetes.io/instance-type\" instead"),
     ("app.kubernetes.io/created-by", "deprecated since v1.9"),
@@ -22,7 +24,10 @@ const NODE_LABELS: &[(&str, &str)] = &[
     ("node-role.kubernetes.io/master", "use \"node-role.kubernetes.io/control-plane\" instead"),
 ];
 const ANNOTATIONS: &[(&str, &str)] = &[
-    ("scheduler.alpha.kubernetes.io/critical-pod", "non-functional in v1.16+; use the \"priorityClassName\" field instead"),
+    (
+        "scheduler.alpha.kubernetes.io/critical-pod",
+        "non-functional in v1.16+; use the \"priorityClassName\" field instead",
+    ),
     ("security.alpha.kubernetes.io/sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
     ("security.alpha.kubernetes.io/unsafe-sysctls", "non-functional in v1.11+; use the \"sysctls\" field instead"),
 ];
@@ -304,8 +309,14 @@ mod tests {
                 spec(json!({"volumes": [{"name": "a", "rbd": {}}]})),
                 "spec.volumes[0].rbd: deprecated in v1.28, non-functional in v1.31+",
             ),
-            (spec(json!({"hostAliases": [{"ip": "::1"}, {"ip": "::1"}]})), "spec.hostAliases[1].ip: duplicate ip \"::1\""),
-            (spec(json!({"imagePullSecrets": [{"name": ""}]})), "spec.imagePullSecrets[0].name: invalid empty name \"\""),
+            (
+                spec(json!({"hostAliases": [{"ip": "::1"}, {"ip": "::1"}]})),
+                "spec.hostAliases[1].ip: duplicate ip \"::1\"",
+            ),
+            (
+                spec(json!({"imagePullSecrets": [{"name": ""}]})),
+                "spec.imagePullSecrets[0].name: invalid empty name \"\"",
+            ),
             (
                 one(json!({"resources": {"requests": {"memory": "1500m"}}})),
                 "spec.containers[0].resources.requests[memory]: fractional byte value \"1500m\" is invalid, must be an integer",
@@ -315,7 +326,9 @@ mod tests {
                 "spec.containers[0].env[1]: hides previous definition of \"A\", which may be dropped when using apply",
             ),
             (
-                one(json!({"ports": [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 80, "protocol": "TCP"}]})),
+                one(
+                    json!({"ports": [{"containerPort": 80, "protocol": "TCP"}, {"containerPort": 80, "protocol": "TCP"}]}),
+                ),
                 "spec.containers[0].ports[1]: duplicate port definition with spec.containers[0].ports[0]",
             ),
             (
@@ -344,7 +357,9 @@ mod tests {
             "spec": {"containers": [{"name": "a"}]}});
         assert_eq!(
             template_warnings(&template, &Path::new("spec.template")),
-            ["spec.template.metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: deprecated since v1.30; use the \"appArmorProfile\" field instead"]
+            [
+                "spec.template.metadata.annotations[container.apparmor.security.beta.kubernetes.io/a]: deprecated since v1.30; use the \"appArmorProfile\" field instead"
+            ]
         );
     }
 }

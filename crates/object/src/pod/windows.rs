@@ -70,14 +70,19 @@ pub(super) fn validate_host_process(spec: &Cursor, errors: &mut Errors) {
             let options = context.child("windowsOptions");
             let each = options.child("hostProcess");
             if whole.present() && each.present() && whole.flag() != each.flag() {
-                let why = format!("pod hostProcess value must be identical if both are specified, was {}", whole.flag());
+                let why =
+                    format!("pod hostProcess value must be identical if both are specified, was {}", whole.flag());
                 each.invalid(why, errors);
             }
             on_host += usize::from(if each.present() { each.flag() } else { whole.flag() });
         }
     }
     if on_host > 0 && on_host != count {
-        spec.invalid_as("", "If pod contains any hostProcess containers then all containers must be HostProcess containers", errors);
+        spec.invalid_as(
+            "",
+            "If pod contains any hostProcess containers then all containers must be HostProcess containers",
+            errors,
+        );
     }
     if on_host > 0 && !spec.child("hostNetwork").flag() {
         let why = "hostNetwork must be true if pod contains any hostProcess containers";

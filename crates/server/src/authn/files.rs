@@ -40,7 +40,7 @@ pub fn load_or_make(directory: &Path, names: &[String], now: jiff::Timestamp) ->
 /// Writes a file that only its owner may read. A reader sees the old content or the new, never a part.
 pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
     let failed = |verb| move |source| FileError::Io { verb, path: path.to_owned(), source };
-    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     // The name is unique to this process, so that two servers writing one kubeconfig do not share a half-written file.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let draft = directory.join(format!(".{name}.{}", std::process::id()));

@@ -33,3 +33,24 @@ preferences: {{}}
         data(client_key_pem)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::config::{Kubeconfig, NamedCluster};
+
+    #[test]
+    fn clients_read_back_what_was_written() {
+        let url = "https://[::1]:6443/a: #\"b";
+        let config = Kubeconfig::from_yaml(&kubeconfig(url, "CA", "CERT", "KEY")).unwrap();
+        assert_eq!(config.current_context.as_deref(), Some("mainstay"));
+        let NamedCluster { cluster: Some(cluster), .. } = &config.clusters[0] else { panic!("no cluster") };
+        assert_eq!(cluster.server.as_deref(), Some(url));
+        let decoded = |data: &str| base64::engine::general_purpose::STANDARD.decode(data).unwrap();
+        assert_eq!(decoded(cluster.certificate_authority_data.as_ref().unwrap()), b"CA");
+        let user = config.auth_infos[0].auth_info.as_ref().unwrap();
+        assert_eq!(decoded(user.client_certificate_data.as_ref().unwrap()), b"CERT");
+        let context = config.contexts[0].context.as_ref().unwrap();
+        assert_eq!((context.cluster.as_str(), context.user.as_deref()), ("mainstay", Some("mainstay-admin")));
+    }
+}

@@ -7,8 +7,12 @@ pub mod files;
 mod impersonation;
 mod kubeconfig;
 pub mod static_tokens;
+#[cfg(test)]
+pub(crate) mod testing;
 pub mod tls;
 pub mod token_request;
+#[cfg(test)]
+mod token_tests;
 pub mod tokens;
 
 use crate::attributes::User;

@@ -5,6 +5,7 @@ use super::certs::{CertError, private_key};
 use super::static_tokens::{TokenDigest, digest};
 use super::{AUTHENTICATED, service_account_groups, service_account_name};
 use crate::attributes::User;
+use crate::authz::quoted;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use jiff::Timestamp;
@@ -70,7 +71,7 @@ pub enum TokenError {
     Expired,
     #[error("service account token is not valid yet")]
     NotYet,
-    #[error("token audiences {0:?} is invalid for the target audiences {1:?}")]
+    #[error("token audiences {} is invalid for the target audiences {}", quoted(.0), quoted(.1))]
     Audience(Vec<String>, Vec<String>),
     #[error("{0}")]
     Gone(String),

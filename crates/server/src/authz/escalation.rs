@@ -2,13 +2,13 @@
 
 use super::index::{Index, RoleRef};
 use super::rule::{Rule, compact, missing, quoted};
-use super::{GROUP, Rbac, is_master};
+use super::{Authorizer, GROUP, is_master};
 use crate::attributes::{Attributes, User};
 use object::access::{self, Access};
 use object::{Kind, Status, Value};
 use std::collections::BTreeSet;
 
-impl Rbac {
+impl Authorizer {
     /// Refuses a role or binding that would grant more than `user` holds, unless the verbs `escalate` or `bind` allow it. Writes
     /// of other kinds pass.
     pub fn check_escalation(
@@ -18,16 +18,25 @@ impl Rbac {
         object: &Value,
         old: Option<&Value>,
     ) -> Result<(), Status> {
-        if kind.group != GROUP || is_master(user) {
-            return Ok(());
-        }
-        if old.is_some_and(|old| only_collected(old, object)) {
+        if kind.group == GROUP { self.check_grant(user, &kind.kind, object, old) } else { Ok(()) }
+    }
+
+    pub(super) fn check_grant(
+        &self,
+        user: &User,
+        kind: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        if is_master(user) || old.is_some_and(|old| only_collected(old, object)) {
             return Ok(());
         }
         let index = self.current();
-        match &*kind.kind {
-            "Role" | "ClusterRole" => check_role(&index, user, &kind.plural, object, old),
-            "RoleBinding" | "ClusterRoleBinding" => check_binding(&index, user, &kind.plural, object),
+        match kind {
+            "Role" => check_role(&index, user, "roles", object, old),
+            "ClusterRole" => check_role(&index, user, "clusterroles", object, old),
+            "RoleBinding" => check_binding(&index, user, "rolebindings", object),
+            "ClusterRoleBinding" => check_binding(&index, user, "clusterrolebindings", object),
             _ => Ok(()),
         }
     }

@@ -17,18 +17,19 @@ const EVENTS_MAX: usize = 256;
 /// There is no task behind it. Each question first takes in the changes between the last question's revision and the store's
 /// current one, so a role that was changed before the question is always counted. When nothing was written since, that is one
 /// comparison; otherwise one poll of a watcher.
-pub struct Rbac {
+pub struct Authorizer {
     store: Arc<dyn Store>,
-    feed: Mutex<Box<dyn Watcher>>,
+    /// What the index has not taken in yet; `None` while everything must be read.
+    feed: Mutex<Option<Box<dyn Watcher>>>,
     index: RwLock<Index>,
     /// The index has seen everything up to this revision.
     seen: AtomicU64,
 }
 
-impl Rbac {
-    pub fn new(store: Arc<dyn Store>) -> Result<Rbac, store::Error> {
-        let (index, feed, revision) = read_all(&*store)?;
-        Ok(Rbac { store, feed: Mutex::new(feed), index: RwLock::new(index), seen: AtomicU64::new(revision) })
+impl Authorizer {
+    /// Nothing is read yet: the first question does.
+    pub fn new(store: Arc<dyn Store>) -> Authorizer {
+        Authorizer { store, feed: Mutex::new(None), index: RwLock::default(), seen: AtomicU64::new(0) }
     }
 
     /// Whether the user may do this, and why.
@@ -43,7 +44,7 @@ impl Rbac {
         }
     }
 
-    /// Whether the user may do this. Cheaper than [`Rbac::authorize`], because it words no reason.
+    /// Whether the user may do this. Cheaper than [`Authorizer::authorize`], because it words no reason.
     pub fn allows(&self, user: &User, asked: &Attributes) -> bool {
         is_master(user) || self.current().grant(user, asked).is_some()
     }
@@ -69,17 +70,22 @@ impl Rbac {
 
     fn catch_up(&self, newest: Revision) {
         let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
-        // A watcher with nothing to tell has told everything up to the store's revision.
         while self.seen.load(Ordering::Acquire) < newest {
-            match feed.next(EVENTS_MAX).now_or_never() {
+            let Some(open) = feed.as_mut() else {
+                *feed = self.read_everything();
+                if feed.is_none() {
+                    return;
+                }
+                continue;
+            };
+            match open.next(EVENTS_MAX).now_or_never() {
                 Some(Next::Events { events, revision }) => {
                     self.take_in(&events);
                     self.seen.fetch_max(revision, Ordering::AcqRel);
                 }
-                Some(Next::Compacted { .. }) => match self.start_over() {
-                    Some(fresh) => *feed = fresh,
-                    None => return,
-                },
+                // Nobody asked for so long that the changes are no longer kept.
+                Some(Next::Compacted { .. }) => *feed = None,
+                // A watcher with nothing to tell has told everything up to the store's revision.
                 Some(Next::Closed) | None => {
                     self.seen.fetch_max(newest, Ordering::AcqRel);
                 }
@@ -101,9 +107,8 @@ impl Rbac {
         self.index.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Nobody asked for so long that the changes are no longer kept: all is read again. What cannot be read grants nothing, and
-    /// the next question tries again.
-    fn start_over(&self) -> Option<Box<dyn Watcher>> {
+    /// Builds the index from nothing. What cannot be read grants nothing, and the next question tries again.
+    fn read_everything(&self) -> Option<Box<dyn Watcher>> {
         match read_all(&*self.store) {
             Ok((index, feed, revision)) => {
                 *self.index_mut() = index;

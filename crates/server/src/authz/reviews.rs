@@ -1,6 +1,6 @@
 //! Reviews: questions about who may do what and who somebody is, answered by filling in their `status`.
 
-use super::Rbac;
+use super::Authorizer;
 use crate::attributes::{Attributes, User};
 use crate::authn::{Authenticator, TokenError};
 use object::access::{self, Access};
@@ -11,7 +11,7 @@ const GROUP: &str = "authorization.k8s.io";
 
 /// What the reviews ask.
 pub struct Reviewer<'a> {
-    pub rbac: &'a Rbac,
+    pub authorizer: &'a Authorizer,
     pub authenticator: &'a Authenticator,
 }
 
@@ -19,10 +19,10 @@ impl Reviewer<'_> {
     /// Answers the review of that kind, asked by `caller` in `namespace` (`""` for the kinds without one).
     pub fn answer(&self, kind: &str, review: Value, caller: &User, namespace: &str) -> Result<Value, Status> {
         match kind {
-            "SelfSubjectAccessReview" => self_subject_access(self.rbac, review, caller),
-            "SubjectAccessReview" => subject_access(self.rbac, review),
-            "LocalSubjectAccessReview" => local_subject_access(self.rbac, review, namespace),
-            "SelfSubjectRulesReview" => self_subject_rules(self.rbac, review, caller),
+            "SelfSubjectAccessReview" => self_subject_access(self.authorizer, review, caller),
+            "SubjectAccessReview" => subject_access(self.authorizer, review),
+            "LocalSubjectAccessReview" => local_subject_access(self.authorizer, review, namespace),
+            "SelfSubjectRulesReview" => self_subject_rules(self.authorizer, review, caller),
             "TokenReview" => token(self.authenticator, review),
             "SelfSubjectReview" => Ok(self_subject(review, caller)),
             other => Err(Status::internal(format!("{other} is no review"))),
@@ -31,22 +31,22 @@ impl Reviewer<'_> {
 }
 
 /// May the caller do this?
-pub fn self_subject_access(rbac: &Rbac, mut review: Value, caller: &User) -> Result<Value, Status> {
+pub fn self_subject_access(authorizer: &Authorizer, mut review: Value, caller: &User) -> Result<Value, Status> {
     let asked = validated(&review, "SelfSubjectAccessReview", &mut Errors::default())?;
-    review.put(&["status"], decision(rbac, caller, &asked));
+    review.put(&["status"], decision(authorizer, caller, &asked));
     Ok(review)
 }
 
 /// May that user do this?
-pub fn subject_access(rbac: &Rbac, mut review: Value) -> Result<Value, Status> {
+pub fn subject_access(authorizer: &Authorizer, mut review: Value) -> Result<Value, Status> {
     let asked = validated(&review, "SubjectAccessReview", &mut subject_errors(&review))?;
-    let status = decision(rbac, &subject(&review), &asked);
+    let status = decision(authorizer, &subject(&review), &asked);
     review.put(&["status"], status);
     Ok(review)
 }
 
 /// May that user do this here?
-pub fn local_subject_access(rbac: &Rbac, mut review: Value, namespace: &str) -> Result<Value, Status> {
+pub fn local_subject_access(authorizer: &Authorizer, mut review: Value, namespace: &str) -> Result<Value, Status> {
     let mut errors = subject_errors(&review);
     if let Some(given) = review.at(&["spec", "nonResourceAttributes"]) {
         let path = Path::new("spec").child("nonResourceAttributes");
@@ -58,18 +58,18 @@ pub fn local_subject_access(rbac: &Rbac, mut review: Value, namespace: &str) -> 
             "spec.resourceAttributes.namespace must match namespace: {namespace}"
         )));
     }
-    let status = decision(rbac, &subject(&review), &asked);
+    let status = decision(authorizer, &subject(&review), &asked);
     review.put(&["status"], status);
     Ok(review)
 }
 
 /// What may the caller do in this namespace?
-pub fn self_subject_rules(rbac: &Rbac, mut review: Value, caller: &User) -> Result<Value, Status> {
+pub fn self_subject_rules(authorizer: &Authorizer, mut review: Value, caller: &User) -> Result<Value, Status> {
     let namespace = review.text(&["spec", "namespace"]).to_owned();
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
     }
-    let index = rbac.current();
+    let index = authorizer.current();
     let (mut resource_rules, mut url_rules) = (Vec::new(), Vec::new());
     for rule in index.rules_of(caller, &namespace) {
         if !rule.resources.is_empty() {
@@ -112,8 +112,8 @@ pub fn self_subject(mut review: Value, caller: &User) -> Value {
     review
 }
 
-fn decision(rbac: &Rbac, user: &User, asked: &Attributes) -> Value {
-    let decision = rbac.authorize(user, asked);
+fn decision(authorizer: &Authorizer, user: &User, asked: &Attributes) -> Value {
+    let decision = authorizer.authorize(user, asked);
     let mut status = json!({"allowed": decision.allowed});
     if !decision.reason.is_empty() {
         status["reason"] = json!(decision.reason);

@@ -5,11 +5,11 @@ use super::AUTOUPDATE;
 use object::Value;
 use object::access::Access;
 
-/// What must be written so that `existing` holds all of `wanted`: the whole object, or `None` when nothing is missing. An absent
-/// object is created; one annotated `autoupdate: "false"` is its owner's affair.
-pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Option<Value> {
-    let Some(existing) = existing else { return Some(wanted.clone()) };
-    if existing.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
+/// What must be written so that `existing` holds all of `wanted`: the whole object, or `None` when nothing is missing. An object
+/// annotated `autoupdate: "false"` is its owner's affair, and so is a binding that was made anew for another role.
+pub fn reconcile(existing: &Value, wanted: &Value) -> Option<Value> {
+    let left_alone = existing.text(&["metadata", "annotations", AUTOUPDATE]) == "false";
+    if left_alone || existing.at(&["roleRef"]) != wanted.at(&["roleRef"]) {
         return None;
     }
     let mut merged = existing.clone();
@@ -24,10 +24,7 @@ pub fn reconcile(existing: Option<&Value>, wanted: &Value) -> Option<Value> {
     } else if wanted.has(&["rules"]) {
         add_missing_rules(&mut merged, wanted);
     }
-    if wanted.has(&["roleRef"]) {
-        merged.put(&["roleRef"], wanted["roleRef"].clone());
-        add_absent(&mut merged, wanted, &["subjects"]);
-    }
+    add_absent(&mut merged, wanted, &["subjects"]);
     (merged != *existing).then_some(merged)
 }
 
@@ -63,8 +60,7 @@ mod tests {
     #[test]
     fn nothing_is_written_twice() {
         for wanted in objects() {
-            assert_eq!(reconcile(None, &wanted), Some(wanted.clone()));
-            assert_eq!(reconcile(Some(&wanted), &wanted), None, "{wanted}");
+            assert_eq!(reconcile(&wanted, &wanted), None, "{wanted}");
         }
     }
 
@@ -74,7 +70,7 @@ mod tests {
         let mut existing = cluster_role("r", &[allow("get", "core", "pods nodes")]);
         existing["metadata"]["labels"] = json!({"mine": "yes"});
         existing["metadata"]["resourceVersion"] = json!("7");
-        let merged = reconcile(Some(&existing), &wanted).unwrap();
+        let merged = reconcile(&existing, &wanted).unwrap();
         assert_eq!(
             merged["metadata"]["labels"],
             json!({"mine": "yes", "kubernetes.io/bootstrapping": "rbac-defaults"})
@@ -83,18 +79,20 @@ mod tests {
         let rules = Rule::of_role(&merged);
         assert_eq!(rules[..2], [allow("get", "core", "pods nodes"), allow("list", "core", "pods")]);
         assert!(missing(rules.iter(), &Rule::of_role(&wanted)).is_empty());
-        assert_eq!(reconcile(Some(&merged), &wanted), None);
+        assert_eq!(reconcile(&merged, &wanted), None);
 
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
-        assert_eq!(reconcile(Some(&existing), &wanted), None);
+        assert_eq!(reconcile(&existing, &wanted), None);
     }
 
     #[test]
-    fn bindings_gain_subjects_and_regain_their_role() {
+    fn bindings_gain_subjects_and_keep_another_role() {
         let wanted = cluster_binding("b", "r", vec![group("g"), user("u")]);
-        let existing = cluster_binding("b", "other", vec![user("mine"), user("u")]);
-        let merged = reconcile(Some(&existing), &wanted).unwrap();
-        assert_eq!(merged["roleRef"]["name"], "r");
+        let existing = cluster_binding("b", "r", vec![user("mine"), user("u")]);
+        let merged = reconcile(&existing, &wanted).unwrap();
         assert_eq!(merged["subjects"], json!([user("mine"), user("u"), group("g")]));
+        assert_eq!(reconcile(&merged, &wanted), None);
+        let other = cluster_binding("b", "other", vec![]);
+        assert_eq!(reconcile(&other, &wanted), None);
     }
 }

@@ -1,0 +1,188 @@
+//! A disk that can fail, fill up, and lose what was not synced.
+
+use crate::Medium;
+use redb::StorageBackend;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A medium in memory. Clones share the same bytes.
+#[derive(Clone, Debug, Default)]
+pub struct Crashable {
+    state: Arc<Mutex<State>>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// What reads see: the page cache.
+    cached: Vec<u8>,
+    /// What certainly survives a crash.
+    synced: Vec<u8>,
+    /// What may or may not survive, since the last sync.
+    unsynced: Vec<Change>,
+    /// A crash image for each sync, taken just before it, if asked for.
+    images: Option<Images>,
+    /// Writes fail once so many bytes were written.
+    room_bytes: Option<usize>,
+    /// So many syncs succeed before one fails.
+    syncs_left: Option<usize>,
+}
+
+#[derive(Clone, Debug)]
+enum Change {
+    Length(u64),
+    Write { offset: u64, data: Vec<u8> },
+}
+
+#[derive(Debug)]
+struct Images {
+    random: u64,
+    taken: Vec<Vec<u8>>,
+}
+
+/// A disk writes sectors whole or not at all, in any order.
+const SECTOR_BYTES: usize = 512;
+
+impl Crashable {
+    /// A disk with these bytes, as a crash left them.
+    pub fn from_image(image: Vec<u8>) -> Crashable {
+        let state = State { cached: image.clone(), synced: image, ..State::default() };
+        Crashable { state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// From now on keeps what a crash at each sync could leave.
+    pub fn record_crashes(&self, seed: u64) {
+        self.lock().images = Some(Images { random: seed | 1, taken: Vec::new() });
+    }
+
+    /// The crash images so far, oldest first.
+    pub fn crashes(&self) -> usize {
+        self.lock().images.as_ref().map_or(0, |images| images.taken.len())
+    }
+
+    pub fn crash_image(&self, index: usize) -> Vec<u8> {
+        self.lock().images.as_ref().map(|images| images.taken[index].clone()).unwrap_or_default()
+    }
+
+    /// Writes fail after so many more bytes; `None` makes room again.
+    pub fn set_room(&self, bytes: Option<usize>) {
+        self.lock().room_bytes = bytes;
+    }
+
+    /// After so many more syncs one fails, and all after it.
+    pub fn fail_sync_after(&self, syncs: usize) {
+        self.lock().syncs_left = Some(syncs);
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().cached.clone()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Medium for Crashable {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        Ok(Box::new(self.clone()))
+    }
+}
+
+impl State {
+    fn apply(bytes: &mut Vec<u8>, change: &Change) {
+        match change {
+            Change::Length(length) => bytes.resize(*length as usize, 0),
+            Change::Write { offset, data } => {
+                let (from, to) = (*offset as usize, *offset as usize + data.len());
+                if bytes.len() < to {
+                    bytes.resize(to, 0);
+                }
+                bytes[from..to].copy_from_slice(data);
+            }
+        }
+    }
+
+    /// What a crash now could leave: some of the unsynced sectors.
+    fn crash(&self, random: &mut u64) -> Vec<u8> {
+        let mut image = self.synced.clone();
+        // Sometimes nearly all or nearly none arrived, else a coin for each sector.
+        let odds = [1, 8, 15][(roll(random) % 3) as usize];
+        for change in &self.unsynced {
+            match change {
+                Change::Length(_) => Self::apply(&mut image, change),
+                Change::Write { offset, data } => {
+                    for (index, sector) in data.chunks(SECTOR_BYTES).enumerate() {
+                        if roll(random) % 16 < odds {
+                            let offset = offset + (index * SECTOR_BYTES) as u64;
+                            Self::apply(&mut image, &Change::Write { offset, data: sector.to_vec() });
+                        }
+                    }
+                }
+            }
+        }
+        image
+    }
+
+    fn change(&mut self, change: Change) {
+        Self::apply(&mut self.cached, &change);
+        self.unsynced.push(change);
+    }
+}
+
+impl StorageBackend for Crashable {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.lock().cached.len() as u64)
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let state = self.lock();
+        let from = offset as usize;
+        let bytes = state.cached.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
+        out.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.lock().change(Change::Length(len));
+        Ok(())
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        let state = &mut *state;
+        if let Some(mut images) = state.images.take() {
+            images.taken.push(state.crash(&mut images.random));
+            state.images = Some(images);
+        }
+        match &mut state.syncs_left {
+            Some(0) => return Err(io::Error::other("the disk does not answer")),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        state.unsynced.clear();
+        state.synced.clone_from(&state.cached);
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        let room = state.room_bytes.unwrap_or(usize::MAX);
+        let fitting = room.min(data.len());
+        if let Some(room) = &mut state.room_bytes {
+            *room -= fitting;
+        }
+        state.change(Change::Write { offset, data: data[..fitting].to_vec() });
+        if fitting < data.len() {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        Ok(())
+    }
+}
+
+/// Small and repeatable; the quality of the randomness does not matter here.
+fn roll(random: &mut u64) -> u64 {
+    *random ^= *random << 13;
+    *random ^= *random >> 7;
+    *random ^= *random << 17;
+    *random >> 16
+}

@@ -1,0 +1,121 @@
+//! The guarantees of a store, each by its name, for any backend to be held to. A check panics where its guarantee is broken.
+//!
+//! A check uses only keys under its own name and only revisions it was told, so it can share a store with others.
+
+mod crash;
+mod watching;
+mod writing;
+
+pub use crash::Crashable;
+
+use crate::{BoxFuture, Committed, Condition, Error, Event, Next, Operation, Record, Revision, Store, Txn, Watcher};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub type Check = fn(Arc<dyn Store>) -> BoxFuture<'static, ()>;
+
+macro_rules! guarantees {
+    ($($module:ident :: $name:ident),* $(,)?) => {
+        /// Every guarantee, by name. The store must have been opened with [`finish`].
+        pub const GUARANTEES: &[(&str, Check)] = &[$((stringify!($name), |store| Box::pin($module::$name(store)))),*];
+    };
+}
+
+guarantees![
+    watching::ordered,
+    watching::unique,
+    watching::atomic,
+    watching::reliable,
+    watching::resumable,
+    watching::unbroken_by_compaction,
+    watching::quiet_watchers_never_fall_behind,
+    watching::progress_without_events,
+    watching::prefixes_are_exact,
+    watching::deletions_show_the_last_value,
+    writing::linearizable,
+    writing::all_or_nothing,
+    writing::no_change_no_revision,
+    writing::last_operation_of_a_key_wins,
+    writing::finished_once,
+    writing::lists_are_snapshots,
+    writing::pages_are_whole,
+    writing::future_revisions_are_refused,
+    writing::expired_keys_are_deleted,
+    writing::closed_stores_end,
+];
+
+/// Shows in every value which revision finished it, and how often.
+pub fn finish(stored: &Bytes, revision: Revision) -> Bytes {
+    [stored, format!("@{revision}").as_bytes()].concat().into()
+}
+
+/// Longer than any answer takes; a check that waits longer has lost something.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn put(key: &str, value: &str) -> Operation {
+    Operation::Put { key: Arc::from(key), value: Bytes::copy_from_slice(value.as_bytes()), expires_at_s: None }
+}
+
+fn delete(key: &str) -> Operation {
+    Operation::Delete { key: Arc::from(key), last: None }
+}
+
+fn when(key: &str, modified: Revision) -> Condition {
+    Condition { key: Arc::from(key), modified }
+}
+
+fn always(operations: Vec<Operation>) -> Txn {
+    Txn { conditions: Vec::new(), operations }
+}
+
+async fn write(store: &dyn Store, operations: Vec<Operation>) -> Committed {
+    let committed = tokio::time::timeout(PATIENCE, store.txn(always(operations))).await;
+    committed.expect("a write is answered").expect("a write without conditions succeeds")
+}
+
+async fn put_one(store: &dyn Store, key: &str, value: &str) -> Arc<Record> {
+    let mut committed = write(store, vec![put(key, value)]).await;
+    assert_eq!(committed.records.len(), 1, "one put, one record");
+    committed.records.remove(0)
+}
+
+fn watch(store: &dyn Store, prefix: &str, after: Revision) -> Box<dyn Watcher> {
+    store.watch(prefix, after).expect("a readable revision can be watched")
+}
+
+async fn next(watcher: &mut dyn Watcher, events_max: usize) -> Next {
+    tokio::time::timeout(PATIENCE, watcher.next(events_max)).await.expect("the watcher is told")
+}
+
+/// The next `count` events, read in portions of `events_max`.
+async fn read(watcher: &mut dyn Watcher, count: usize, events_max: usize) -> Vec<Arc<Event>> {
+    let mut all = Vec::new();
+    while all.len() < count {
+        match next(watcher, events_max).await {
+            Next::Events { events, revision } => {
+                assert!(events.iter().all(|event| event.revision <= revision), "no event is after the progress");
+                assert_eq!(watcher.position().min(revision), revision, "the position follows the progress");
+                all.extend(events);
+            }
+            other => panic!("expected {} more events, got {other:?}", count - all.len()),
+        }
+    }
+    assert_eq!(all.len(), count, "no event too many");
+    all
+}
+
+fn keys(records: &[Arc<Record>]) -> Vec<&str> {
+    records.iter().map(|record| &*record.key).collect()
+}
+
+fn describe(event: &Event) -> (Revision, String, Option<Bytes>) {
+    (event.revision, event.key.to_string(), event.current.as_ref().map(|record| record.value.clone()))
+}
+
+fn compacted(outcome: Result<impl Sized, Error>) -> Option<Revision> {
+    match outcome {
+        Err(Error::Compacted { oldest, .. }) => Some(oldest),
+        _ => None,
+    }
+}

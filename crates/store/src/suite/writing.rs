@@ -1,0 +1,223 @@
+//! What a writer and a lister may rely on.
+
+use super::*;
+use crate::Range;
+
+/// Writes happen one after the other: of all who saw a version, one replaces it, and what is acknowledged is visible.
+pub(super) async fn linearizable(store: Arc<dyn Store>) {
+    const WRITERS: usize = 8;
+    const ROUNDS: usize = 25;
+    let key = "/linearizable";
+    let count = |record: &Record| -> usize {
+        let text = std::str::from_utf8(&record.value).expect("text");
+        text.split('@').next().and_then(|number| number.parse().ok()).expect("a number")
+    };
+    put_one(&*store, key, "0").await;
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|_| {
+            let store = Arc::clone(&store);
+            tokio::spawn(async move {
+                let mut seen = store.get(key).expect("it was put");
+                for _ in 0..ROUNDS {
+                    loop {
+                        let next = (count(&seen) + 1).to_string();
+                        let txn = Txn { conditions: vec![when(key, seen.modified)], operations: vec![put(key, &next)] };
+                        match store.txn(txn).await {
+                            Ok(committed) => {
+                                let visible = store.get(key).expect("it is there");
+                                assert!(visible.modified >= committed.revision, "an acknowledged write is visible");
+                                assert!(store.revision() >= committed.revision);
+                                seen = Arc::clone(&committed.records[0]);
+                                break;
+                            }
+                            Err(Error::Conflict { current, .. }) => {
+                                let current = current.expect("it is there");
+                                assert!(current.modified > seen.modified, "a conflict shows a newer version");
+                                seen = current;
+                            }
+                            Err(error) => panic!("{error}"),
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.expect("the writer wrote");
+    }
+    assert_eq!(count(&store.get(key).expect("it is there")), WRITERS * ROUNDS, "no increment was lost");
+}
+
+/// All operations happen at one revision if all conditions hold, and none otherwise.
+pub(super) async fn all_or_nothing(store: Arc<dyn Store>) {
+    let (a, b) = ("/all/a", "/all/b");
+    let first = put_one(&*store, a, "1").await;
+    assert_eq!((first.created, first.modified), (first.modified, store.revision()));
+    let before = store.revision();
+    let txn = |conditions| Txn { conditions, operations: vec![put(a, "2"), put(b, "2")] };
+    for conditions in
+        [vec![when(a, 0)], vec![when(a, first.modified + 1)], vec![when(a, first.modified), when(b, first.modified)]]
+    {
+        let refused = store.txn(txn(conditions)).await;
+        assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
+    }
+    assert_eq!((store.revision(), store.get(b).is_none()), (before, true), "nothing happened");
+
+    let committed = store.txn(txn(vec![when(a, first.modified), when(b, 0)])).await.expect("all conditions hold");
+    assert!(committed.revision > before);
+    assert_eq!(keys(&committed.records), [a, b]);
+    assert!(committed.records.iter().all(|record| record.modified == committed.revision));
+    assert_eq!(committed.records[0].created, first.created, "an update keeps the creation");
+    let again = write(&*store, vec![delete(a), put(b, "3")]).await;
+    assert_eq!(keys(&again.records), [b]);
+    assert!(store.get(a).is_none());
+    let reborn = put_one(&*store, a, "4").await;
+    assert_eq!(reborn.created, reborn.modified, "a key that was deleted is created anew");
+}
+
+/// A transaction that changes nothing takes no revision and tells no watcher.
+pub(super) async fn no_change_no_revision(store: Arc<dyn Store>) {
+    let before = store.revision();
+    let mut watcher = watch(&*store, "/none/", before);
+    assert_eq!(write(&*store, vec![]).await.revision, before);
+    assert_eq!(write(&*store, vec![delete("/none/a"), delete("/none/b")]).await.revision, before);
+    assert_eq!(store.revision(), before);
+    let record = put_one(&*store, "/none/a", "").await;
+    assert_eq!(read(&mut *watcher, 1, 10).await[0].revision, record.modified);
+}
+
+/// A key named twice in a transaction ends as its last operation says, with one event.
+pub(super) async fn last_operation_of_a_key_wins(store: Arc<dyn Store>) {
+    let key = "/twice/a";
+    let mut watcher = watch(&*store, "/twice/", store.revision());
+    let committed = write(&*store, vec![put(key, "1"), delete(key), put(key, "2")]).await;
+    assert_eq!(committed.records.len(), 1);
+    assert_eq!(committed.records[0].value, format!("2@{}", committed.revision));
+    write(&*store, vec![put(key, "3"), delete(key)]).await;
+    assert!(store.get(key).is_none());
+    let events = read(&mut *watcher, 2, 10).await;
+    assert!(events[0].current.is_some() && events[1].current.is_none());
+}
+
+/// What readers see is the stored value finished once, with the revision that wrote it.
+pub(super) async fn finished_once(store: Arc<dyn Store>) {
+    let mut watcher = watch(&*store, "/finished/", store.revision());
+    let record = put_one(&*store, "/finished/a", "v").await;
+    put_one(&*store, "/finished/b", "w").await;
+    let expected = Bytes::from(format!("v@{}", record.modified));
+    assert_eq!(record.value, expected);
+    assert_eq!(store.get("/finished/a").expect("it is there").value, expected);
+    let page = store.list(Range { prefix: "/finished/", ..Range::default() }).expect("lists");
+    assert_eq!(page.records[0].value, expected);
+    let events = read(&mut *watcher, 2, 10).await;
+    assert_eq!(events[0].current.as_ref().expect("it was put").value, expected);
+}
+
+/// A list at a revision shows what was, while others write on.
+pub(super) async fn lists_are_snapshots(store: Arc<dyn Store>) {
+    let prefix = "/snapshots/";
+    for n in 0..10 {
+        put_one(&*store, &format!("/snapshots/{n}"), "old").await;
+    }
+    let then = store.list(Range { prefix, ..Range::default() }).expect("lists");
+    for n in 0..10 {
+        let key = format!("/snapshots/{n}");
+        let operation = if n % 2 == 0 { delete(&key) } else { put(&key, "new") };
+        write(&*store, vec![operation, put(&format!("/snapshots/{n}-new"), "")]).await;
+        let again = store.list(Range { prefix, at: Some(then.revision), ..Range::default() }).expect("lists");
+        assert_eq!((again.revision, again.remaining), (then.revision, then.remaining));
+        assert_eq!(keys(&again.records), keys(&then.records));
+        assert!(again.records.iter().zip(&then.records).all(|(one, other)| Arc::ptr_eq(one, other)));
+    }
+    let now = store.list(Range { prefix, ..Range::default() }).expect("lists");
+    assert_eq!(now.records.len(), 15);
+}
+
+/// Pages follow each other without gap or overlap, and say what remains.
+pub(super) async fn pages_are_whole(store: Arc<dyn Store>) {
+    let prefix = "/pages/";
+    for n in 0..11 {
+        put_one(&*store, &format!("/pages/{n:02}"), "").await;
+    }
+    put_one(&*store, "/pages0", "beside").await;
+    let at = store.revision();
+    for limit in 1..13 {
+        let mut got = Vec::new();
+        loop {
+            let after = got.last().map(|record: &Arc<Record>| record.key.to_string());
+            let range = Range { prefix, after: after.as_deref(), limit, at: Some(at) };
+            let page = store.list(range).expect("lists");
+            assert!(page.records.len() <= limit);
+            got.extend(page.records);
+            if let Some(remaining) = page.remaining {
+                assert_eq!((remaining as usize, page.more), (11 - got.len(), got.len() < 11));
+            }
+            if !page.more {
+                break;
+            }
+        }
+        assert_eq!(got.len(), 11);
+        assert!(got.is_sorted_by(|one, other| one.key < other.key));
+        // What comes between two pages is not seen by the second.
+        put_one(&*store, &format!("/pages/{limit:02}-later"), "").await;
+    }
+    for after in ["/pages/~", "/pages0", "/zzz"] {
+        let page = store.list(Range { prefix, after: Some(after), ..Range::default() }).expect("lists");
+        assert_eq!((page.records.len(), page.more), (0, false), "nothing is after {after}");
+    }
+}
+
+/// What has not happened cannot be asked for.
+pub(super) async fn future_revisions_are_refused(store: Arc<dyn Store>) {
+    let future = store.revision() + 1_000_000;
+    assert!(matches!(store.watch("/", future), Err(Error::Future { .. })));
+    assert!(matches!(store.list(Range { at: Some(future), ..Range::default() }), Err(Error::Future { .. })));
+    assert!(matches!(store.compact(future).await, Err(Error::Future { .. })));
+}
+
+/// A key is deleted when its time has come, not before, and by the last time it was given.
+pub(super) async fn expired_keys_are_deleted(store: Arc<dyn Store>) {
+    let put_until = |key: String, until| Operation::Put {
+        key: Arc::from(key),
+        value: Bytes::from_static(b"v"),
+        expires_at_s: Some(until),
+    };
+    let mut watcher = watch(&*store, "/expired/", store.revision());
+    for n in 0..600 {
+        write(&*store, vec![put_until(format!("/expired/{n:03}"), 1000 + n)]).await;
+    }
+    write(&*store, vec![put_until("/expired/000".to_owned(), 5000)]).await;
+    put_one(&*store, "/expired/001", "for ever").await;
+    write(&*store, vec![delete("/expired/002")]).await;
+    assert_eq!(store.expire(999).await.expect("expires"), 0);
+    assert_eq!(store.expire(1599).await.expect("expires"), 597);
+    assert_eq!(store.count("/expired/"), 2);
+    assert_eq!(store.expire(u64::MAX).await.expect("expires"), 1);
+    assert!(store.get("/expired/001").is_some());
+    let events = read(&mut *watcher, 603 + 598, 1000).await;
+    let last = events.last().expect("some");
+    assert_eq!(last.last, Some(Bytes::from(format!("v@{}", last.revision))), "the stored value, finished anew");
+    assert!(
+        events.is_sorted_by(|one, other| one.revision < other.revision),
+        "each has a revision of its own, so that a watcher can resume after any of them"
+    );
+}
+
+/// A closed store takes no writes, ends its watchers, and still answers reads.
+pub(super) async fn closed_stores_end(store: Arc<dyn Store>) {
+    let mut watcher = watch(&*store, "/closed/", store.revision());
+    put_one(&*store, "/closed/a", "").await;
+    let waiting = {
+        let mut watcher = watch(&*store, "/closed/never", store.revision());
+        tokio::spawn(async move { next(&mut *watcher, 1).await })
+    };
+    tokio::task::yield_now().await;
+    store.close().await;
+    read(&mut *watcher, 1, 10).await;
+    assert!(matches!(next(&mut *watcher, 10).await, Next::Closed));
+    assert!(matches!(waiting.await.expect("it ends"), Next::Closed));
+    assert!(matches!(store.txn(always(vec![put("/closed/b", "")])).await, Err(Error::Unavailable(_))));
+    assert!(matches!(store.healthy(), Err(Error::Unavailable(_))));
+    assert!(store.get("/closed/a").is_some());
+    store.close().await;
+}
