@@ -16,7 +16,7 @@ pub mod meta;
 pub mod name;
 pub mod openapi;
 pub mod patch;
-// pub mod pod;
+pub mod pod;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

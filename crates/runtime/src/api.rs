@@ -3,7 +3,6 @@
 use kube::Client;
 use object::Value;
 use object::access::Access;
-use serde_json::json;
 use std::sync::Arc;
 
 /// A resource as discovery describes it.
@@ -177,9 +176,4 @@ fn collectable(api_version: &str, resource: &Value) -> Option<Resource> {
         return None;
     }
     Some(Resource::new(api_version, resource.text(&["kind"]), plural, resource.flag(&["namespaced"])))
-}
-
-/// Options of a delete that must hit exactly this object.
-pub fn delete_exactly(uid: &str) -> Value {
-    json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}})
 }

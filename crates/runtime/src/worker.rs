@@ -65,7 +65,7 @@ impl Source {
 /// answers when it wants the key again by itself.
 pub async fn run<F, Fut>(part: Part, sources: Vec<Source>, workers: usize, work: F)
 where
-    F: Fn(Key) -> Fut + Clone + Send + 'static,
+    F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
     let queue = Queue::new();

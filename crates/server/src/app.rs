@@ -3,7 +3,7 @@
 use crate::admission::Admission;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
-use crate::authz::Rbac;
+use crate::authz::Authorizer;
 use crate::body::Body;
 use crate::documents::Documents;
 use crate::env::Env;
@@ -34,7 +34,7 @@ pub struct Server {
     pub gates: Gates,
     pub env: Env,
     pub authn: Authenticator,
-    pub authz: Arc<Rbac>,
+    pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
     pub(crate) documents: Documents,
@@ -54,10 +54,10 @@ pub enum Caller {
 }
 
 impl Server {
-    pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Rbac>) -> Server {
+    pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Authorizer>) -> Server {
         Server {
             registry: Registry::new(store.clone()),
-            admission: Admission { reader: Reader { store: store.clone() } },
+            admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
             metrics: Metrics::new(store.clone()),
             documents: Documents::default(),
             limits: Limits::default(),
@@ -142,7 +142,8 @@ impl Server {
             version: target.version.clone(),
             resource: target.plural.clone(),
             subresource: target.subresource.clone(),
-            namespace: target.namespace.clone(),
+            // A namespace is in itself, so that a role bound there covers it.
+            namespace: if is_namespace(&target) { target.name.clone() } else { target.namespace.clone() },
             name: target.name.clone(),
             path: String::new(),
         };
@@ -176,6 +177,10 @@ impl Server {
     }
 }
 
+fn is_namespace(target: &ResourceRequest) -> bool {
+    target.group.is_empty() && target.plural == "namespaces"
+}
+
 /// Namespaced kinds live in namespaces, the others do not: other URLs name nothing.
 fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
     if !kind.namespaced && !target.namespace.is_empty() {
@@ -200,9 +205,8 @@ fn response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
     }
     let body = match answer.body {
         Body::Once(bytes) if bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(headers) => {
-            builder = builder
-                .header(http::header::CONTENT_ENCODING, "gzip")
-                .header(http::header::VARY, "Accept-Encoding");
+            builder =
+                builder.header(http::header::CONTENT_ENCODING, "gzip").header(http::header::VARY, "Accept-Encoding");
             Body::Once(gzip(&bytes))
         }
         body => body,
@@ -233,8 +237,7 @@ pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
 
 /// The answer that says no.
 pub fn status_response(status: &Status) -> Response<Body> {
-    let mut builder =
-        Response::builder().status(status.code).header(http::header::CONTENT_TYPE, "application/json");
+    let mut builder = Response::builder().status(status.code).header(http::header::CONTENT_TYPE, "application/json");
     if let Some(seconds) = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0) {
         builder = builder.header(http::header::RETRY_AFTER, seconds);
     }

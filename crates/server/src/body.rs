@@ -28,7 +28,9 @@ impl http_body::Body for Body {
         match self.get_mut() {
             Body::Once(bytes) if bytes.is_empty() => Poll::Ready(None),
             Body::Once(bytes) => Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Body::Stream(chunks) => chunks.as_mut().poll_next(cx).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes)))),
+            Body::Stream(chunks) => {
+                chunks.as_mut().poll_next(cx).map(|chunk| chunk.map(|bytes| Ok(Frame::data(bytes))))
+            }
         }
     }
 

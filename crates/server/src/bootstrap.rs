@@ -20,9 +20,8 @@ pub async fn run(server: &Server) -> Result<(), Status> {
         groups: vec!["system:masters".to_owned(), crate::authn::AUTHENTICATED.to_owned()],
         ..User::default()
     }));
-    let namespaces = NAMESPACES.iter().map(|name| {
-        json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-    });
+    let namespaces =
+        NAMESPACES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     // Writes of one wave share a disk sync; namespaces come first because the others live in them.
     ensure_all(server, &caller, namespaces.collect()).await?;
     let mut objects = crate::authz::bootstrap::objects();
@@ -64,7 +63,7 @@ async fn ensure(server: &Server, caller: &Caller, wanted: &Value) -> Result<(), 
         };
     };
     let existing = crate::reader::parse(&record)?;
-    match crate::authz::bootstrap::reconcile(Some(&existing), wanted) {
+    match crate::authz::bootstrap::reconcile(&existing, wanted) {
         Some(repaired) => {
             let path = format!("{}/{}", collection_path(kind, namespace(wanted)), name(wanted));
             send(server, caller, Method::PUT, &path, &repaired).await

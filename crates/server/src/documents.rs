@@ -53,7 +53,14 @@ impl Documents {
         Some(send(&finished, parts))
     }
 
-    fn find(&self, server: &Server, kinds: &Arc<Kinds>, path: &str, variant: Variant, address: &str) -> Option<Arc<Finished>> {
+    fn find(
+        &self,
+        server: &Server,
+        kinds: &Arc<Kinds>,
+        path: &str,
+        variant: Variant,
+        address: &str,
+    ) -> Option<Arc<Finished>> {
         // The core discovery document names the address that it was asked at, so it is not kept.
         let kept = path != "/api";
         let key = (path.to_owned(), variant);
@@ -112,9 +119,10 @@ fn make(server: &Server, kinds: &Kinds, path: &str, variant: Variant, address: &
 
 /// What the root lists.
 fn index(kinds: &Kinds) -> Value {
-    let mut paths: std::collections::BTreeSet<String> = ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
-        .map(str::to_owned)
-        .into();
+    let mut paths: std::collections::BTreeSet<String> =
+        ["/api", "/apis", "/healthz", "/livez", "/metrics", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+            .map(str::to_owned)
+            .into();
     for kind in kinds.iter() {
         if kind.group.is_empty() {
             paths.insert(format!("/api/{}", kind.version));

@@ -30,7 +30,12 @@ const WINDOW_BYTES: u32 = 1024 * 1024;
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Serves until `shutdown`, then lets open requests end.
-pub async fn serve(server: Arc<Server>, listener: TcpListener, tls: Arc<rustls::ServerConfig>, shutdown: CancellationToken) {
+pub async fn serve(
+    server: Arc<Server>,
+    listener: TcpListener,
+    tls: Arc<rustls::ServerConfig>,
+    shutdown: CancellationToken,
+) {
     let acceptor = TlsAcceptor::from(tls);
     let connections = TaskTracker::new();
     loop {
@@ -65,14 +70,19 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),
     };
-    let certificate = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
+    let certificate =
+        stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(certificate);
     let service = hyper::service::service_fn(move |request| {
         let (server, caller) = (server.clone(), caller.clone());
         async move { Ok::<_, Infallible>(respond(&server, request, &caller).await) }
     });
     let mut builder = auto::Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(HEADER_TIME_MAX).max_buf_size(HEADER_BYTES_MAX as usize);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_TIME_MAX)
+        .max_buf_size(HEADER_BYTES_MAX as usize);
     builder
         .http2()
         .timer(TokioTimer::new())

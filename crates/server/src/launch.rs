@@ -3,7 +3,7 @@
 use crate::app::Server;
 use crate::attributes::User;
 use crate::authn::{self, Authenticator, CertError, ClientCertificates, Identity, ServiceAccountTokens, StaticTokens};
-use crate::authz::Rbac;
+use crate::authz::Authorizer;
 use crate::env::Env;
 use crate::local::Local;
 use object::{Gates, Status};
@@ -33,8 +33,6 @@ pub enum LaunchError {
     Certificates(#[from] CertError),
     #[error("the first objects cannot be stored: {0}")]
     Bootstrap(Status),
-    #[error("the store cannot be read: {0}")]
-    Store(store::Error),
     #[error("cannot listen: {0}")]
     Listen(#[from] std::io::Error),
 }
@@ -61,7 +59,7 @@ impl Launch {
             )?,
             env: self.env.clone(),
         };
-        let authz = Arc::new(Rbac::new(self.store.clone()).map_err(LaunchError::Store)?);
+        let authz = Arc::new(Authorizer::new(self.store.clone()));
         let server = Arc::new(Server::new(self.store, self.gates, self.env, authn, authz));
         crate::bootstrap::run(&server).await.map_err(LaunchError::Bootstrap)?;
         let shutdown = server.stopping.clone();

@@ -25,6 +25,7 @@ pub mod reader;
 mod registry;
 mod render;
 mod request;
+mod service_ip;
 mod verbs;
 
 pub use app::Server;

@@ -42,7 +42,10 @@ impl Limits {
             _ => &self.reads,
         };
         places.clone().try_acquire_owned().map(Some).map_err(|_| {
-            Status::too_many_requests("the server has received too many requests and has asked us to try again later", 1)
+            Status::too_many_requests(
+                "the server has received too many requests and has asked us to try again later",
+                1,
+            )
         })
     }
 }

@@ -55,13 +55,21 @@ impl Metrics {
         let requests = Family::<Request, Counter>::default();
         registry.register("apiserver_request", "Requests by verb, resource and HTTP code", requests.clone());
         let latency = Family::<Latency, Histogram>::new_with_constructor(|| Histogram::new(BOUNDS_S));
-        registry.register("apiserver_request_duration_seconds", "Time to answer a request; watches excepted", latency.clone());
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Time to answer a request; watches excepted",
+            latency.clone(),
+        );
         let watches = Family::<Resource, Gauge>::default();
         registry.register("apiserver_longrunning_requests", "Open watches by resource", watches.clone());
         let revision = Gauge::default();
         registry.register("mainstay_store_revision", "The newest revision of the store", revision.clone());
         let oldest = Gauge::default();
-        registry.register("mainstay_store_oldest_revision", "The oldest revision that lists and watches may ask for", oldest.clone());
+        registry.register(
+            "mainstay_store_oldest_revision",
+            "The oldest revision that lists and watches may ask for",
+            oldest.clone(),
+        );
         let disk_bytes = Gauge::default();
         registry.register("apiserver_storage_size_bytes", "Bytes of the store on disk", disk_bytes.clone());
         let memory_bytes = Gauge::default();

@@ -145,7 +145,9 @@ mod tests {
     fn the_first_known_clause_wins() {
         let table = Form::Table(RowObject::Metadata);
         assert_eq!(
-            form("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"),
+            form(
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+            ),
             Ok(table)
         );
         assert_eq!(form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), Ok(Form::Object));

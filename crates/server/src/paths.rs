@@ -37,10 +37,7 @@ pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<
 
 /// The checks behind each health path, by name.
 fn checks(server: &Server, path: &str) -> Vec<(&'static str, Result<(), String>)> {
-    let mut checks = vec![
-        ("ping", Ok(())),
-        ("store", server.store.healthy().map_err(|error| error.to_string())),
-    ];
+    let mut checks = vec![("ping", Ok(())), ("store", server.store.healthy().map_err(|error| error.to_string()))];
     if path == "readyz" {
         let ready = if server.is_ready() { Ok(()) } else { Err("the server is starting or stopping".to_owned()) };
         checks.push(("serving", ready));

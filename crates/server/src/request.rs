@@ -58,7 +58,8 @@ pub enum Target {
 
 /// Reads the target. The error is for paths that look like resources but cannot be.
 pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Status> {
-    let parts: Vec<String> = path.split('/').filter(|part| !part.is_empty()).map(decode_component).collect::<Result<_, _>>()?;
+    let parts: Vec<String> =
+        path.split('/').filter(|part| !part.is_empty()).map(decode_component).collect::<Result<_, _>>()?;
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let (group, version, rest) = match parts.as_slice() {
         ["api", version, rest @ ..] if !rest.is_empty() => ("", *version, rest),
@@ -136,7 +137,9 @@ impl Query {
     }
     fn number(&self, key: &str) -> Result<Option<u64>, Status> {
         self.get(key)
-            .map(|text| text.parse().map_err(|_| Status::bad_request(format!("{key} must be a whole number, not {text:?}"))))
+            .map(|text| {
+                text.parse().map_err(|_| Status::bad_request(format!("{key} must be a whole number, not {text:?}")))
+            })
             .transpose()
     }
 }
@@ -185,9 +188,12 @@ pub struct ListOptions {
 
 impl ListOptions {
     pub fn parse(query: &Query) -> Result<ListOptions, Status> {
-        let bad = |what: &str, why: String| Status::bad_request(format!("unable to parse requirement of {what}: {why}"));
-        let labels = LabelSelector::parse(query.get("labelSelector").unwrap_or("")).map_err(|why| bad("labelSelector", why))?;
-        let fields = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).map_err(|why| bad("fieldSelector", why))?;
+        let bad =
+            |what: &str, why: String| Status::bad_request(format!("unable to parse requirement of {what}: {why}"));
+        let labels =
+            LabelSelector::parse(query.get("labelSelector").unwrap_or("")).map_err(|why| bad("labelSelector", why))?;
+        let fields =
+            FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).map_err(|why| bad("fieldSelector", why))?;
         let resource_version = match query.get("resourceVersion") {
             None => None,
             Some(text) => Some(text.parse().map_err(|_| invalid_version(text))?),
@@ -224,14 +230,23 @@ impl ListOptions {
         if let Some(true) = self.send_initial_events
             && self.version_match != VersionMatch::NotOlderThan
         {
-            return forbidden("resourceVersionMatch", "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan");
+            return forbidden(
+                "resourceVersionMatch",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            );
         }
         if self.version_match != VersionMatch::Unset {
             if self.send_initial_events.is_none() && self.resource_version.is_none() {
-                return forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
+                );
             }
             if self.continue_token.is_some() {
-                return forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided");
+                return forbidden(
+                    "resourceVersionMatch",
+                    "resourceVersionMatch is forbidden when continue is provided",
+                );
             }
             if self.version_match == VersionMatch::Exact && self.resource_version == Some(0) {
                 return forbidden(
@@ -249,8 +264,11 @@ fn invalid_version(text: &str) -> Status {
 }
 
 fn options_invalid(field: &str, body: String) -> Status {
-    Status::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: {body}"))
-        .with_cause("FieldValueInvalid", body, field)
+    Status::new(422, "Invalid", format!("ListOptions.meta.k8s.io \"\" is invalid: {field}: {body}")).with_cause(
+        "FieldValueInvalid",
+        body,
+        field,
+    )
 }
 
 /// The options of create, update, patch and delete.
@@ -270,7 +288,9 @@ impl WriteOptions {
                 "All" => dry_run = true,
                 "" => {}
                 other => {
-                    return Err(Status::bad_request(format!("dryRun: Unsupported value: {other:?}: supported values: \"All\"")));
+                    return Err(Status::bad_request(format!(
+                        "dryRun: Unsupported value: {other:?}: supported values: \"All\""
+                    )));
                 }
             }
         }
@@ -327,10 +347,22 @@ mod tests {
             ("PUT", "/api/v1/namespaces/a/finalize", "update /v1 ns= namespaces name=a sub=finalize"),
             ("POST", "/api/v1/namespaces/a/pods", "create /v1 ns=a pods name= sub="),
             ("POST", "/api/v1/namespaces/a/pods/p/eviction", "create /v1 ns=a pods name=p sub=eviction"),
-            ("PATCH", "/apis/apps/v1/namespaces/a/statefulsets/web/scale", "patch apps/v1 ns=a statefulsets name=web sub=scale"),
-            ("DELETE", "/apis/apps/v1/namespaces/a/statefulsets", "deletecollection apps/v1 ns=a statefulsets name= sub="),
+            (
+                "PATCH",
+                "/apis/apps/v1/namespaces/a/statefulsets/web/scale",
+                "patch apps/v1 ns=a statefulsets name=web sub=scale",
+            ),
+            (
+                "DELETE",
+                "/apis/apps/v1/namespaces/a/statefulsets",
+                "deletecollection apps/v1 ns=a statefulsets name= sub=",
+            ),
             ("GET", "/api/v1/watch/namespaces/a/pods/p", "watch /v1 ns=a pods name=p sub="),
-            ("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Aadmin", "get rbac.authorization.k8s.io/v1 ns= clusterroles name=system:admin sub="),
+            (
+                "GET",
+                "/apis/rbac.authorization.k8s.io/v1/clusterroles/system%3Aadmin",
+                "get rbac.authorization.k8s.io/v1 ns= clusterroles name=system:admin sub=",
+            ),
             ("GET", "/apis/apps/v1", "path"),
             ("GET", "/healthz", "path"),
             ("GET", "/", "path"),

@@ -46,6 +46,8 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
         subresources: subresources(version),
         storage: format!("{group}/{plural}").into(),
         schema: Some(arena::build(&rules.node)),
+        custom: true,
+        openapi: Some(Arc::new(super::openapi(definition, version.text(&["name"])))),
         list: Some(text(&["status", "acceptedNames", "listKind"])),
         rules: Arc::new(rules),
     }

@@ -32,11 +32,6 @@ pub use jsonpath::JsonPath;
 pub use names::{CLEANUP_FINALIZER, Cleanup, cleanup, establish, finish, mark_deleted, refuses_create};
 pub use openapi::{definition_name, openapi};
 
-/// The kinds that a definition adds, one for each served version.
-pub fn kinds_of(_definition: &serde_json::Value) -> Vec<Kind> {
-    Vec::new()
-}
-
 pub fn rows() -> Vec<Kind> {
     vec![
         row(

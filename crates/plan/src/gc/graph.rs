@@ -2,6 +2,7 @@
 
 use super::{Fact, OwnerRef, Place, Uid};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// How many uids known to be gone are remembered, so that the dependents of one owner do not each ask for it.
 const GONE_MAX: usize = 4096;
@@ -106,6 +107,10 @@ impl Graph {
     }
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
+    }
+    /// Where a known object lives: its namespace, `""` for cluster-scoped objects.
+    pub fn namespace_of(&self, uid: &Uid) -> Option<Arc<str>> {
+        self.nodes.get(uid).map(|node| node.place.namespace.clone())
     }
     /// How much work waits, for metrics.
     pub fn queued(&self) -> usize {

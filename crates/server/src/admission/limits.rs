@@ -17,7 +17,8 @@ pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     for item in items(reader, write.namespace)?.iter().filter(|item| item.text(&["type"]) == "Container") {
         let mut set = Vec::new();
         for (list, what) in [("containers", "container"), ("initContainers", "init container")] {
-            let Some(Value::Array(containers)) = write.object.get_mut("spec").and_then(|spec| spec.get_mut(list)) else {
+            let Some(Value::Array(containers)) = write.object.get_mut("spec").and_then(|spec| spec.get_mut(list))
+            else {
                 continue;
             };
             for container in containers {
@@ -239,8 +240,18 @@ mod tests {
             (&max, "2", "1", "maximum cpu usage per Container is 1, but request is 2"),
             (&ratio, "1", "2", ""),
             (&ratio, "1", "3", "cpu max limit to request ratio per Container is 2, but provided ratio is 3.000000"),
-            (&ratio, "1", "", "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0"),
-            (&ratio, "", "1", "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0"),
+            (
+                &ratio,
+                "1",
+                "",
+                "cpu max limit to request ratio per Container is 2, but no limit is specified or limit is 0",
+            ),
+            (
+                &ratio,
+                "",
+                "1",
+                "cpu max limit to request ratio per Container is 2, but no request is specified or request is 0",
+            ),
             (&pods, "1", "2", "maximum cpu usage per Pod is 1, but limit is 2"),
         ];
         for (limits, request, limit, want) in cases {
@@ -266,7 +277,8 @@ mod tests {
 
     #[test]
     fn claims_are_bounded_on_create_and_update() {
-        let mut world = world(json!([{"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "4Gi"}}]));
+        let mut world =
+            world(json!([{"type": "PersistentVolumeClaim", "min": {"storage": "1Gi"}, "max": {"storage": "4Gi"}}]));
         let claim = |size: &str| {
             json!({
                 "metadata": {"name": "c", "namespace": "a"},
@@ -279,6 +291,8 @@ mod tests {
             "persistentvolumeclaims \"c\" is forbidden: minimum storage usage per PersistentVolumeClaim is 1Gi, but request is 512Mi"
         );
         let refused = denied(world.update("persistentvolumeclaims", &claim("8Gi"), claim("8Gi")));
-        assert!(refused.message.ends_with("maximum storage usage per PersistentVolumeClaim is 4Gi, but request is 8Gi"));
+        assert!(
+            refused.message.ends_with("maximum storage usage per PersistentVolumeClaim is 4Gi, but request is 8Gi")
+        );
     }
 }

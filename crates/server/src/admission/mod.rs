@@ -14,7 +14,7 @@ mod resize;
 mod service_account;
 mod storage_class;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 mod tolerations;
 
 use crate::attributes::User;

@@ -48,8 +48,7 @@ pub fn bind(
 
 fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
     let key = format!("/core/namespaces/{}", write.namespace);
-    let (namespace, record) =
-        reader.get(&key)?.ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
+    let (namespace, record) = reader.get(&key)?.ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
     if terminating(&namespace) || namespace.text(&["status", "phase"]) == "Terminating" {
         let name = write.namespace;
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
@@ -124,7 +123,10 @@ mod tests {
     fn a_creation_is_lost_when_its_namespace_starts_to_go_meanwhile() {
         let mut world = namespaces();
         let (object, together) = world.judge("secrets", json!({"metadata": {"name": "s", "namespace": "a"}})).unwrap();
-        world.store("/core/namespaces/a", json!({"metadata": {"name": "a", "deletionTimestamp": "2024-01-01T00:00:00Z"}}));
+        world.store(
+            "/core/namespaces/a",
+            json!({"metadata": {"name": "a", "deletionTimestamp": "2024-01-01T00:00:00Z"}}),
+        );
         assert!(!world.commit("secrets", &object, together));
     }
 

@@ -49,7 +49,10 @@ mod tests {
     #[test]
     fn only_bound_claims_of_an_expandable_class_grow() {
         let mut world = World::with_namespace("a");
-        world.store("/storage.k8s.io/storageclasses/grows", json!({"metadata": {"name": "grows"}, "allowVolumeExpansion": true}));
+        world.store(
+            "/storage.k8s.io/storageclasses/grows",
+            json!({"metadata": {"name": "grows"}, "allowVolumeExpansion": true}),
+        );
         world.store("/storage.k8s.io/storageclasses/fixed", json!({"metadata": {"name": "fixed"}}));
         let class_text = "only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must \
                           support resize";

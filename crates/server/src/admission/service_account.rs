@@ -40,7 +40,8 @@ pub fn complete(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>) -> Result
 
 /// The pod's word counts over the account's; silence means yes.
 fn wants_token(pod: &Value, account: &Value) -> bool {
-    let asked = pod.at(&["spec", "automountServiceAccountToken"]).or_else(|| account.at(&["automountServiceAccountToken"]));
+    let asked =
+        pod.at(&["spec", "automountServiceAccountToken"]).or_else(|| account.at(&["automountServiceAccountToken"]));
     asked.and_then(Value::as_bool).unwrap_or(true)
 }
 

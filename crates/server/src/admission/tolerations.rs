@@ -36,9 +36,8 @@ mod tests {
     #[test]
     fn missing_tolerations_are_added_and_given_ones_kept() {
         let mut world = World::with_namespace("a");
-        let five_minutes = |key: &str| {
-            json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300})
-        };
+        let five_minutes =
+            |key: &str| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300});
         let own = json!({"key": TAINTS[0], "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5});
         let cases = [
             (json!([]), json!([five_minutes(TAINTS[0]), five_minutes(TAINTS[1])])),

@@ -18,7 +18,9 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
     let mut deleted: Vec<Bytes> = Vec::new();
     for record in &page.records {
         let object = crate::reader::parse(record)?;
-        match delete_one(&call.within(object::access::namespace(&object)), object::access::name(&object), &options).await {
+        match delete_one(&call.within(object::access::namespace(&object)), object::access::name(&object), &options)
+            .await
+        {
             Ok(removed) => deleted.push(render::to_bytes(&removed.object)),
             // Somebody else removed it first: that is what was asked for.
             Err(status) if status.code == 404 => {}

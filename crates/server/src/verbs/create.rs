@@ -79,7 +79,9 @@ fn prepare(
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
-    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| admission.mutate(write))?;
+    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| {
+        admission.mutate(write)
+    })?;
     kind.rules.default(new, &ctx);
     kind.rules.prepare_create(new, &ctx);
     if let (Ownership::Update(manager), Some(schema)) = (ownership, &kind.schema) {

@@ -33,8 +33,17 @@ pub async fn delete(call: &Call<'_>) -> Result<Answer, Status> {
 fn returns_object(call: &Call<'_>) -> bool {
     matches!(
         &*call.kind.plural,
-        "pods" | "persistentvolumeclaims" | "persistentvolumes" | "services" | "serviceaccounts" | "resourcequotas"
-            | "storageclasses" | "volumeattachments" | "csidrivers" | "csinodes" | "volumeattributesclasses"
+        "pods"
+            | "persistentvolumeclaims"
+            | "persistentvolumes"
+            | "services"
+            | "serviceaccounts"
+            | "resourcequotas"
+            | "storageclasses"
+            | "volumeattachments"
+            | "csidrivers"
+            | "csinodes"
+            | "volumeattributesclasses"
     )
 }
 
@@ -100,7 +109,9 @@ impl DeleteOptions {
             && wanted != uid(object)
         {
             let has = uid(object);
-            return Err(conflict(format!("Precondition failed: UID in precondition: {wanted}, UID in object meta: {has}")));
+            return Err(conflict(format!(
+                "Precondition failed: UID in precondition: {wanted}, UID in object meta: {has}"
+            )));
         }
         if let Some(wanted) = &self.resource_version
             && *wanted != record.modified.to_string()
@@ -151,10 +162,17 @@ pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOpti
             Deleted::Unchanged => return Ok(Removed { object: old, gone: false, about }),
         };
         call.kind.rules.prepare_delete(&mut next, gone, &call.ctx());
-        let together =
-            call.admit(admission::Verb::Delete, "", object_name, &mut old.clone(), Some(&old), &mut about, |admission, write| {
+        let together = call.admit(
+            admission::Verb::Delete,
+            "",
+            object_name,
+            &mut old.clone(),
+            Some(&old),
+            &mut about,
+            |admission, write| {
                 if gone { admission.judge(write) } else { admission.judge_marking(write) }
-            })?;
+            },
+        )?;
         if options.dry_run {
             return Ok(Removed { object: next, gone, about });
         }

@@ -13,12 +13,10 @@ pub async fn patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status>
     }
     match negotiate::patch_type(call.headers)? {
         PatchType::Apply => apply_patch(call, subresource).await,
-        PatchType::Strategic if call.kind.schema.is_none() || is_custom(call) => {
-            Err(Status::unsupported_media_type(
-                "the body of the request was in an unknown format - accepted media types include: \
+        PatchType::Strategic if call.kind.schema.is_none() || is_custom(call) => Err(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
                  application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
-            ))
-        }
+        )),
         kind => plain_patch(call, subresource, kind).await,
     }
 }
@@ -101,7 +99,11 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     let mut applied = decoded.value;
     check_applied(call, &applied)?;
     incoming::conform(&call.kind, &mut applied, decoded.duplicates, options.field_validation, &mut about.warnings)?;
-    let schema = call.kind.schema.as_ref().ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
+    let schema = call
+        .kind
+        .schema
+        .as_ref()
+        .ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
     let api_version = call.kind.api_version();
     let writer = Writer { manager: &options.field_manager, subresource, api_version: &api_version, now: call.now };
     let exists = call.server.store.get(&call.key(&call.target.name)).is_some();

@@ -152,7 +152,12 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
     let mut page = ListPage { records: Vec::new(), revision: 0, continue_token: None, remaining: None };
     loop {
         let want = if options.limit == 0 { 0 } else { options.limit - page.records.len() };
-        let range = Range { prefix: &prefix, after: after.as_deref(), limit: want, at: at.or((page.revision > 0).then_some(page.revision)) };
+        let range = Range {
+            prefix: &prefix,
+            after: after.as_deref(),
+            limit: want,
+            at: at.or((page.revision > 0).then_some(page.revision)),
+        };
         let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
         page.revision = found.revision;
         let last = found.records.last().map(|record| record.key.clone());
@@ -216,7 +221,8 @@ fn token(revision: u64, start: &str) -> String {
 }
 
 fn read_token(text: &str) -> Result<(u64, String), Status> {
-    let bad = || Status::bad_request("continue key is not valid: take it unchanged from the metadata of the list before");
+    let bad =
+        || Status::bad_request("continue key is not valid: take it unchanged from the metadata of the list before");
     let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
     let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
     let revision = value["rv"].as_u64().filter(|revision| *revision > 0).ok_or_else(bad)?;

@@ -22,7 +22,7 @@ pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     if !errors.is_empty() {
         return Err(call.invalid("", &errors));
     }
-    let reviewer = Reviewer { rbac: &call.server.authz, authenticator: &call.server.authn };
+    let reviewer = Reviewer { authorizer: &call.server.authz, authenticator: &call.server.authn };
     let answered = reviewer.answer(&call.kind.kind, asked, &call.user, &call.target.namespace)?;
     Ok(Answer { warnings, ..Answer::new(201, render::to_bytes(&answered)) })
 }

@@ -58,7 +58,12 @@ pub async fn change(
             Outcome::Lost | Outcome::Again => {}
         }
     }
-    Err(Status::conflict(&call.kind.group, &call.kind.plural, asked, "too many writers compete for this object; try again"))
+    Err(Status::conflict(
+        &call.kind.group,
+        &call.kind.plural,
+        asked,
+        "too many writers compete for this object; try again",
+    ))
 }
 
 /// Checks the uid and resourceVersion in the sent object; says whether the write is bound to this version.

@@ -35,7 +35,8 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     {
         return Err(too_large(version, store.revision()));
     }
-    let mut frames = Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() };
+    let mut frames =
+        Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() };
     let (first, after) = beginning(call, &options, &mut frames)?;
     let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
     let source = match store.watch(&prefix, after) {
@@ -250,12 +251,15 @@ impl Frames {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
         }
         let object: Value = match self.form {
-            Form::Object => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata}),
+            Form::Object => {
+                json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
+            }
             Form::Metadata => {
                 json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
             }
             Form::Table(_) => {
-                let row = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                let row =
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
                 json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1",
                     "metadata": {"resourceVersion": revision.to_string()}, "columnDefinitions": [],
                     "rows": [{"cells": [], "object": row}]})

@@ -9,8 +9,8 @@ use object::access::Access;
 pub fn matches(quota: &Value, countable: Countable<'_>, object: &Value) -> bool {
     let plain = quota.items(&["spec", "scopes"]).iter().map(|scope| (scope.as_str().unwrap_or(""), "Exists", &[][..]));
     let selected = quota.items(&["spec", "scopeSelector", "matchExpressions"]).iter();
-    let selected = selected
-        .map(|wanted| (wanted.text(&["scopeName"]), wanted.text(&["operator"]), wanted.items(&["values"])));
+    let selected =
+        selected.map(|wanted| (wanted.text(&["scopeName"]), wanted.text(&["operator"]), wanted.items(&["values"])));
     plain.chain(selected).all(|(scope, operator, values)| holds(countable, object, scope, operator, values))
 }
 

@@ -10,15 +10,8 @@ use object::{Status, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Core kinds that quotas also know by their plain name; others only as `count/…`.
-const PLAIN_NAMES: [&str; 7] = [
-    "pods",
-    "services",
-    "replicationcontrollers",
-    "resourcequotas",
-    "secrets",
-    "configmaps",
-    "persistentvolumeclaims",
-];
+const PLAIN_NAMES: [&str; 7] =
+    ["pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims"];
 /// Resources that every container must speak about once a quota limits them.
 const EXPLICIT: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 const STORAGE_CLASS: &str = "storageclass.storage.k8s.io";
@@ -86,7 +79,8 @@ impl<'a> Countable<'a> {
             usage.insert(self.plural.to_owned(), one);
         }
         match self {
-            PODS => usage.extend(compute(&pod_resources::of_pod(object, "requests"), &pod_resources::of_pod(object, "limits"))),
+            PODS => usage
+                .extend(compute(&pod_resources::of_pod(object, "requests"), &pod_resources::of_pod(object, "limits"))),
             CLAIMS => usage.extend(storage(object)),
             SERVICES => usage.extend(network(object)),
             _ => {}
