@@ -45,7 +45,7 @@ fn status(kubectl: &Kubectl, status: serde_json::Value) {
 }
 
 fn without_controller() -> Option<Kubectl> {
-    let cluster = support::Cluster::start_with(support::Place::InMemory, &["--controllers=*,-statefulset-controller"]);
+    let cluster = support::Cluster::start_with(support::Place::InMemory, &["--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller"]);
     support::kubectl_on(&std::sync::Arc::new(cluster))
 }
 

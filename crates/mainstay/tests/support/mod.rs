@@ -10,7 +10,7 @@ mod cluster;
 mod kubectl;
 mod program;
 
-pub use cluster::{Cluster, Place};
+pub use cluster::{Cluster, Place, mainstay};
 pub use kubectl::{Kubectl, words};
 pub use program::{PATIENCE, Running, Said};
 
