@@ -20,7 +20,8 @@ pub const COLUMNS: &[Column] = &[
 pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let seen = look(pod);
     let or_none = |text: &str| if text.is_empty() { json!("<none>") } else { json!(text) };
-    let ip = pod.items(&["status", "podIPs"]).first().map_or(pod.text(&["status", "podIP"]), |ip| ip.text(&["ip"]));
+    let first = pod.items(&["status", "podIPs"]).first();
+    let ip = first.map_or_else(|| pod.text(&["status", "podIP"]), |ip| ip.text(&["ip"]));
     vec![
         json!(name(pod)),
         json!(format!("{}/{}", seen.ready, seen.total)),
@@ -223,7 +224,7 @@ mod tests {
             ),
             (one.clone(), json!({"phase": "Failed", "reason": "Evicted"}), false, ["0/1", "Evicted", "0"]),
             (
-                one.clone(),
+                one,
                 json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}),
                 false,
                 ["0/1", "SchedulingGated", "0"],
