@@ -115,7 +115,9 @@ fn delete_waits_for_finalizers() {
     kubectl.ok("wait cm/held --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");
     let error = kubectl.fails("delete cm held --timeout=1s");
     assert!(error.contains("timed out waiting for the condition"), "{error}");
-    let error = kubectl.fails(r#"patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold","example.com/more"]}}'"#);
+    let error = kubectl.fails(
+        r#"patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold","example.com/more"]}}'"#,
+    );
     assert!(error.contains("no new finalizers can be added if the object is being deleted"), "{error}");
     kubectl.ok(r#"patch cm held --type=json -p '[{"op":"remove","path":"/metadata/finalizers"}]'"#);
     let (status, _) = deletion.finish();
@@ -158,9 +160,7 @@ fn a_namespace_goes_with_all_that_is_in_it() {
     let error = kubectl.fails("create configmap late");
     assert!(error.contains(&format!("configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated")), "{error}");
     kubectl.ok("wait --for=delete cm/inside --timeout=30s");
-    kubectl.ok(&format!(
-        "wait namespace/{name} --for=condition=NamespaceContentRemaining --timeout=30s"
-    ));
+    kubectl.ok(&format!("wait namespace/{name} --for=condition=NamespaceContentRemaining --timeout=30s"));
     kubectl.ok("delete pod inside --force --grace-period=0");
     kubectl.ok(r#"patch cm held --type=merge -p '{"metadata":{"finalizers":null}}'"#);
     kubectl.ok(&format!("wait --for=delete namespace/{name} --timeout=30s"));

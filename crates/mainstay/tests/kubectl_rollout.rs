@@ -45,7 +45,10 @@ fn status(kubectl: &Kubectl, status: serde_json::Value) {
 }
 
 fn without_controller() -> Option<Kubectl> {
-    let cluster = support::Cluster::start_with(support::Place::InMemory, &["--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller"]);
+    let cluster = support::Cluster::start_with(
+        support::Place::InMemory,
+        &["--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller"],
+    );
     support::kubectl_on(&std::sync::Arc::new(cluster))
 }
 
@@ -73,7 +76,10 @@ fn history_and_undo_read_controller_revisions() {
     assert_eq!(object["spec"]["replicas"], 2, "undo is of the template only");
     let again = kubectl.ok("rollout undo sts/web --to-revision=1");
     assert!(again.contains("skipped rollback (current template already matches revision 1)"), "{again}");
-    kubectl.prints("rollout undo sts/web --to-revision=2 --dry-run=server", "statefulset.apps/web rolled back (server dry run)");
+    kubectl.prints(
+        "rollout undo sts/web --to-revision=2 --dry-run=server",
+        "statefulset.apps/web rolled back (server dry run)",
+    );
     kubectl.prints("get sts web -o jsonpath={..image}", "nginx:1");
     let error = kubectl.fails("rollout undo sts/web --to-revision=9");
     assert!(error.contains("unable to find specified revision 9 in history"), "{error}");
