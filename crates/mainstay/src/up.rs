@@ -18,7 +18,10 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     crate::log::start();
     let (place, running) = serve(&args.serving).await?;
-    let controllers = runtime::Controllers::start(&args.controllers, |name| {
+    let metrics = runtime::Metrics::default();
+    running.server.metrics.extend(|registry| metrics.register(registry));
+    let root_ca = Some(place.root_ca.clone());
+    let controllers = runtime::Controllers::start(&args.controllers, &metrics, root_ca, |name| {
         let user = authn::service_account_user("kube-system", name);
         kube::Client::new(running.local(user), "default")
     })
@@ -39,6 +42,8 @@ pub struct Place {
     /// `None` keeps nothing.
     pub data_dir: Option<PathBuf>,
     scratch_dir: Option<PathBuf>,
+    /// The certificate of the server's CA, in PEM.
+    root_ca: Arc<str>,
 }
 
 impl Place {
@@ -73,6 +78,7 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
     }
     let admin = &identity.admin;
     let text = authn::kubeconfig(&url, &identity.ca.certificate_pem, &admin.certificate_pem, &admin.key_pem);
+    let root_ca: Arc<str> = identity.ca.certificate_pem.as_str().into();
     let launch = Launch {
         store,
         identity,
@@ -84,7 +90,7 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
     };
     let running = launch.start().await?;
     authn::files::write_private(&kubeconfig, text.as_bytes()).context("cannot write the kubeconfig")?;
-    Ok((Place { url, kubeconfig, data_dir, scratch_dir }, running))
+    Ok((Place { url, kubeconfig, data_dir, scratch_dir, root_ca }, running))
 }
 
 fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
@@ -124,7 +130,7 @@ fn open_store(data_dir: Option<&Path>) -> Result<Arc<dyn Store>> {
     let finish = server::codec::finish;
     match data_dir {
         Some(directory) => Ok(store::Embedded::open(&directory.join("store"), finish, store::Options::default())?),
-        None => Ok(store::Volatile::open(finish, store::Options::default())),
+        None => Ok(store::Volatile::new(finish, store::Options::default())),
     }
 }
 

@@ -157,6 +157,7 @@ pub trait Rules: Send + Sync {
     /// From the served shape to the stored one: the last step before a write.
     fn to_stored(&self, _object: &mut Value) {}
     /// From the stored shape to the served one: the first step after a read.
+    #[expect(clippy::wrong_self_convention, reason = "the rules convert, the object is converted")]
     fn from_stored(&self, _object: &mut Value) {}
     /// Field selectors besides `metadata.name` and `metadata.namespace`, such as `spec.nodeName`.
     fn selectable_fields(&self) -> &[&str] {

@@ -5,11 +5,12 @@ use crate::field::{Errors, Path};
 use crate::kind::{Kind, NameRule};
 use crate::name;
 use serde_json::{Map, Value};
-use std::sync::Arc;
 
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const MANAGER_BYTES_MAX: usize = 128;
 const SUBRESOURCE_BYTES_MAX: usize = 256;
+/// Finalizers of the system itself, which need no domain.
+const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
 /// Checks the metadata of a new object. The name was generated before this, if it had to be.
 pub fn validate_create(object: &Value, kind: &Kind, errors: &mut Errors) {
@@ -32,6 +33,21 @@ pub fn validate_update(new: &Value, old: &Value, kind: &Kind, errors: &mut Error
     for field in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
         validate_immutable(new.at(&[field]), old_meta.at(&[field]), &path.child(field), errors);
     }
+}
+
+/// Texts for `Warning` headers about metadata: finalizers that another writer may use by accident.
+pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
+    let finalizers = ["metadata", "finalizers"];
+    let before = old.map_or(&[][..], |old| old.items(&finalizers));
+    let added = new.items(&finalizers).iter().filter(|finalizer| !before.contains(finalizer)).filter_map(Value::as_str);
+    let vague = added.filter(|name| !name.contains('/') && !STANDARD_FINALIZERS.contains(name));
+    let warning = |name: &str| {
+        format!(
+            "metadata.finalizers: {name:?}: prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
+             conflicts with other finalizer writers"
+        )
+    };
+    vague.map(warning).collect()
 }
 
 /// `field is immutable` when the two differ; absent and empty text are the same.
@@ -114,7 +130,7 @@ fn validate(object: &Value, kind: &Kind, rule: NameRule, errors: &mut Errors) {
     validate_labels(member(meta, "labels"), &path.child("labels"), errors);
     validate_annotations(member(meta, "annotations"), &path.child("annotations"), errors);
     validate_owners(meta.items(&["ownerReferences"]), &path.child("ownerReferences"), errors);
-    validate_finalizers(meta.items(&["finalizers"]), is_builtin(kind), &path.child("finalizers"), errors);
+    validate_finalizers(meta.items(&["finalizers"]), !kind.custom, &path.child("finalizers"), errors);
     validate_managed_fields(meta.items(&["managedFields"]), &path.child("managedFields"), errors);
 }
 
@@ -190,6 +206,7 @@ fn validate_owner(owner: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
+/// Custom resources may use finalizers without a domain; built-in kinds may not.
 fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors: &mut Errors) {
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     for finalizer in finalizers {
@@ -209,7 +226,7 @@ fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors:
 
 /// Without a domain, only the finalizers that the system itself uses are allowed.
 pub(crate) fn validate_finalizer_is_known(finalizer: &str, path: &Path, errors: &mut Errors) {
-    if !finalizer.contains('/') && !matches!(finalizer, "kubernetes" | "orphan" | "foregroundDeletion") {
+    if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
         let why = "name is neither a standard finalizer name nor is it fully qualified";
         errors.invalid(path, finalizer, why);
     }
@@ -256,11 +273,6 @@ pub fn validate_field_manager(manager: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Custom resources may use finalizers without a domain; built-in kinds may not.
-fn is_builtin(kind: &Kind) -> bool {
-    kind.schema.as_ref().is_some_and(|schema| Arc::ptr_eq(&schema.schema, crate::schema::builtin()))
-}
-
 /// The labels of an object.
 pub fn labels(object: &Value) -> &Map<String, Value> {
     object.members(&["metadata", "labels"])
@@ -268,3 +280,5 @@ pub fn labels(object: &Value) -> &Map<String, Value> {
 
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+pub(crate) use tests::any_json;

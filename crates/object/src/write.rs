@@ -273,6 +273,7 @@ mod tests {
             schema: None,
             custom: false,
             openapi: None,
+            list: None,
             rules,
         }
     }

@@ -18,7 +18,7 @@ mod http;
 mod launch;
 mod limits;
 mod local;
-mod metrics;
+pub mod metrics;
 mod negotiate;
 mod paths;
 pub mod reader;
@@ -26,6 +26,7 @@ mod registry;
 mod render;
 mod request;
 mod service_ip;
+pub mod subresources;
 mod verbs;
 
 pub use app::Server;

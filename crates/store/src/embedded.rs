@@ -4,7 +4,7 @@ use crate::disk::{Disk, Fault, Write};
 use crate::expiry::Expiry;
 use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
-use crate::medium::{self, FileMedium, Gauge, Gauged, Medium};
+use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
 use crate::writer::record;
 use crate::{Finish, Options, Record, Revision, Store};
@@ -37,10 +37,11 @@ impl Embedded {
         let path = dir.join(FILE);
         if !path.try_exists()? {
             // Made under another name: a crash in between leaves no half a store behind.
-            let fresh = FileMedium { path: dir.join(FILE_NEW), _lock: Arc::clone(&lock) };
-            remove_if_there(&fresh.path)?;
-            drop(Engine::open(Arc::new(fresh), true)?);
-            std::fs::rename(dir.join(FILE_NEW), &path)?;
+            let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
+            remove_if_there(&draft.path)?;
+            drop(Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?);
+            draft.sync()?;
+            std::fs::rename(&draft.path, &path)?;
             medium::sync_dir(dir)?;
         }
         open(Arc::new(FileMedium { path, _lock: lock }), false, finish, options)
@@ -174,8 +175,8 @@ impl Engine {
     /// What a failed commit means.
     ///
     /// After a failed sync nobody knows what the disk holds, and the kernel may have dropped what it had: that is the end.
-    /// After a failed write the file decides: the engine, started anew, finds the new commit whole or falls back to the one
-    /// before. Where it cannot start, a commit that no sync has followed is not whole: some page of it was never written.
+    /// After any other failure the file decides, once the engine is started anew. Where it cannot start, a commit that was never
+    /// named on the disk did not happen.
     fn judge(&mut self, error: &redb::Error, revision: Revision) -> Result<(), Fault> {
         let reason = format!("the disk failed: {error}");
         let gauge = Arc::clone(&self.gauge);
@@ -267,7 +268,7 @@ impl Disk for Engine {
 }
 
 fn start(inner: Box<dyn redb::StorageBackend>, gauge: &Arc<Gauge>) -> Result<Database, OpenError> {
-    let backend = Gauged { inner, gauge: Arc::clone(gauge) };
+    let backend = Gauged::new(inner, Arc::clone(gauge));
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
     let database = builder.create_with_backend(backend).map_err(opening)?;

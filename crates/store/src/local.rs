@@ -3,14 +3,14 @@
 use crate::disk::{Disk, NoDisk};
 use crate::expiry::Expiry;
 use crate::memory::{Bounds, Memory};
-use crate::queue::Queue;
+use crate::queue::{Last, Queue};
 use crate::writer::{Answer, Health, Request, Shared, Writer};
 use crate::{BoxFuture, Committed, Condition, Error, Finish, Operation, Page, Range, Record, Revision, Store, Txn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -114,13 +114,16 @@ fn start(mut writer: Writer) -> Line {
     let queue = Arc::new(Queue::default());
     let inbox = Arc::clone(&queue);
     let run = move || {
+        let mut last = Last::default();
         loop {
             let patience = matches!(writer.shared.health(), Health::Refused(_)).then_some(RECOVERY_INTERVAL);
-            match inbox.pop(patience) {
-                Some(batch) if batch.is_empty() => guarded(&mut writer, Writer::recover),
-                Some(batch) => guarded(&mut writer, |writer| writer.serve(batch)),
-                None => break,
+            let Some(batch) = inbox.pop(patience, last) else { break };
+            let (requests, start) = (batch.len(), Instant::now());
+            match requests {
+                0 => guarded(&mut writer, Writer::recover),
+                _ => guarded(&mut writer, |writer| writer.serve(batch)),
             }
+            last = Last { requests, took: start.elapsed() };
         }
     };
     let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn(run);

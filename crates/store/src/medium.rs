@@ -5,10 +5,10 @@ use redb::{BackendError, StorageBackend};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::ops::Bound;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Opens the bytes of one store. Asked again after a refused write, when the engine must start anew.
 pub trait Medium: Send + Sync {
@@ -20,6 +20,49 @@ pub(crate) struct FileMedium {
     pub path: PathBuf,
     /// Held, not read.
     pub _lock: Arc<File>,
+}
+
+/// A file that is synced once, when all of it is written, because nobody knows it by its name before.
+pub(crate) struct Draft {
+    pub path: PathBuf,
+}
+
+impl Draft {
+    pub fn sync(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+}
+
+impl Medium for Draft {
+    fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
+        let file = private().read(true).write(true).create_new(true).open(&self.path)?;
+        Ok(Box::new(DraftBackend(file)))
+    }
+}
+
+#[derive(Debug)]
+struct DraftBackend(File);
+
+impl StorageBackend for DraftBackend {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
 }
 
 impl Medium for FileMedium {
@@ -58,7 +101,6 @@ pub(crate) struct Gauge {
     /// The medium's length; outlives this gauge.
     pub bytes: Arc<AtomicU64>,
     sync_failed: AtomicBool,
-    header_written: AtomicBool,
     header_synced: AtomicBool,
 }
 
@@ -69,7 +111,6 @@ impl Gauge {
 
     /// Forgets the commit before.
     pub fn begin(&self) {
-        self.header_written.store(false, Ordering::Relaxed);
         self.header_synced.store(false, Ordering::Relaxed);
     }
 
@@ -77,7 +118,7 @@ impl Gauge {
         self.sync_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether the header, which names the current commit, may have reached the disk since [`Gauge::begin`].
+    /// Whether a header, which names the current commit, has reached the disk since [`Gauge::begin`].
     pub fn may_have_committed(&self) -> bool {
         self.header_synced.load(Ordering::Relaxed)
     }
@@ -86,11 +127,68 @@ impl Gauge {
 /// The engine's header lies within the first so many bytes.
 const HEADER_BYTES: u64 = 512;
 
-/// A medium with a gauge on it.
+/// A medium with a gauge on it, which writes the header last.
+///
+/// The engine may write the header, which names the new commit, before the pages of that commit. Here it waits until the
+/// sync, and is dropped when a page cannot be written: then the file certainly still names the commit before.
 #[derive(Debug)]
 pub(crate) struct Gauged {
-    pub inner: Box<dyn StorageBackend>,
-    pub gauge: Arc<Gauge>,
+    inner: Box<dyn StorageBackend>,
+    gauge: Arc<Gauge>,
+    header: Mutex<Header>,
+}
+
+#[derive(Debug, Default)]
+struct Header {
+    /// In the order they were written.
+    waiting: Vec<(u64, Vec<u8>)>,
+    /// A write failed: no header goes out any more.
+    abandoned: bool,
+}
+
+impl Gauged {
+    pub fn new(inner: Box<dyn StorageBackend>, gauge: Arc<Gauge>) -> Gauged {
+        Gauged { inner, gauge, header: Mutex::default() }
+    }
+
+    fn header(&self) -> MutexGuard<'_, Header> {
+        self.header.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn abandon<T>(&self, error: io::Error) -> io::Result<T> {
+        let mut header = self.header();
+        header.waiting.clear();
+        header.abandoned = true;
+        Err(error)
+    }
+
+    /// Writes the waiting header; says whether there was one.
+    fn release(&self) -> io::Result<bool> {
+        let mut header = self.header();
+        if header.abandoned {
+            return Err(io::Error::other("an earlier write failed"));
+        }
+        let waiting = std::mem::take(&mut header.waiting);
+        if waiting.is_empty() {
+            return Ok(false);
+        }
+        let before = self.written_header();
+        let written = waiting.iter().try_for_each(|(offset, data)| self.inner.write(*offset, data));
+        if let Err(error) = written {
+            header.abandoned = true;
+            // Where the old header still stands, nothing happened; else part of the new one may be there.
+            if before.is_none() || self.written_header() != before {
+                self.gauge.sync_failed.store(true, Ordering::Relaxed);
+            }
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    fn written_header(&self) -> Option<[u8; HEADER_BYTES as usize]> {
+        let mut bytes = [0; HEADER_BYTES as usize];
+        self.inner.read(0, &mut bytes).ok().map(|()| bytes)
+    }
 }
 
 impl StorageBackend for Gauged {
@@ -101,36 +199,49 @@ impl StorageBackend for Gauged {
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.inner.read(offset, out)
+        self.inner.read(offset, out)?;
+        if offset < HEADER_BYTES {
+            for (from, data) in &self.header().waiting {
+                overlay(*from, data, offset, out);
+            }
+        }
+        Ok(())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.inner.set_len(len)?;
+        if let Err(error) = self.inner.set_len(len) {
+            return self.abandon(error);
+        }
         self.gauge.bytes.store(len, Ordering::Relaxed);
         Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        let synced = self.inner.sync_data();
-        match &synced {
-            Ok(()) if self.gauge.header_written.load(Ordering::Relaxed) => {
-                self.gauge.header_synced.store(true, Ordering::Relaxed);
-            }
-            Ok(()) => {}
-            Err(_) => self.gauge.sync_failed.store(true, Ordering::Relaxed),
+        let named = self.release()?;
+        if let Err(error) = self.inner.sync_data() {
+            self.gauge.sync_failed.store(true, Ordering::Relaxed);
+            return Err(error);
         }
-        synced
+        if named {
+            self.gauge.header_synced.store(true, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         if offset < HEADER_BYTES {
-            self.gauge.header_written.store(true, Ordering::Relaxed);
+            let mut header = self.header();
+            header.waiting.retain(|(from, before)| (*from, before.len()) != (offset, data.len()));
+            header.waiting.push((offset, data.to_vec()));
+            return Ok(());
         }
-        self.inner.write(offset, data)
+        self.inner.write(offset, data).or_else(|error| self.abandon(error))
     }
 
     fn close(&self) -> io::Result<()> {
-        self.inner.close()
+        let released = self.release();
+        self.inner.close()?;
+        released.map(|_| ())
     }
 
     fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
@@ -155,5 +266,37 @@ impl StorageBackend for Gauged {
 
     fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
         self.inner.query_lock_range(start, end)
+    }
+}
+
+/// Copies onto `out`, read at `offset`, what `data` at `from` covers of it.
+fn overlay(from: u64, data: &[u8], offset: u64, out: &mut [u8]) {
+    let start = from.max(offset);
+    let end = (from + data.len() as u64).min(offset + out.len() as u64);
+    if start < end {
+        let within = |base: u64| (start - base) as usize..(end - base) as usize;
+        out[within(offset)].copy_from_slice(&data[within(from)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overlay_covers_exactly_what_both_share() {
+        let cases: [(u64, &[u8], u64, &str); 6] = [
+            (0, b"abc", 0, "abc..."),
+            (2, b"abc", 0, "..abc."),
+            (5, b"abc", 0, ".....a"),
+            (6, b"abc", 0, "......"),
+            (0, b"abc", 2, "c....."),
+            (0, b"abcdefghij", 2, "cdefgh"),
+        ];
+        for (from, data, offset, expected) in cases {
+            let mut out = *b"......";
+            overlay(from, data, offset, &mut out);
+            assert_eq!(std::str::from_utf8(&out), Ok(expected), "{from} {offset}");
+        }
     }
 }

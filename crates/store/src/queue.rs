@@ -11,6 +11,8 @@ use tokio::sync::Semaphore;
 const REQUESTS_MAX: usize = 2 * BATCH_REQUESTS_MAX;
 /// Enough to share a sync among all writers there are, few enough to answer the first of them soon.
 const BATCH_REQUESTS_MAX: usize = 512;
+/// The longest wait for others to share a sync with; on a fast disk a quarter of a sync is much less.
+const GATHER_MAX: Duration = Duration::from_millis(2);
 /// A batch is kept in the engine's write buffer, which is small.
 const BATCH_BYTES_MAX: usize = 2 << 20;
 
@@ -23,7 +25,16 @@ pub(crate) struct Queue {
 #[derive(Default)]
 struct Line {
     requests: VecDeque<Request>,
+    /// The writer sleeps until so many are here.
+    wanted: usize,
     closed: bool,
+}
+
+/// The batch before: how many it answered, and how long it took.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Last {
+    pub requests: usize,
+    pub took: Duration,
 }
 
 #[derive(Debug)]
@@ -39,42 +50,58 @@ impl Queue {
     /// Waits for room, then queues.
     pub async fn push(&self, request: Request) -> Result<(), Closed> {
         let room = self.room.acquire().await.map_err(|_closed| Closed)?;
-        {
+        let enough = {
             let mut line = self.line();
             if line.closed {
                 return Err(Closed);
             }
             line.requests.push_back(request);
-        }
+            line.requests.len() >= line.wanted
+        };
         // The place is given back when the writer takes the request.
         room.forget();
-        self.arrived.notify_one();
+        if enough {
+            self.arrived.notify_one();
+        }
         Ok(())
     }
 
     /// Waits for requests and takes a batch of them; an empty one when `patience` ran out; `None` when closed and empty.
-    pub fn pop(&self, patience: Option<Duration>) -> Option<Vec<Request>> {
-        let mut line = self.line();
-        while line.requests.is_empty() {
-            if line.closed {
-                return None;
-            }
-            line = match patience {
-                None => self.arrived.wait(line).unwrap_or_else(PoisonError::into_inner),
-                Some(patience) => {
-                    let waited = self.arrived.wait_timeout(line, patience);
-                    let (line, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-                    if timeout.timed_out() && line.requests.is_empty() && !line.closed {
-                        return Some(Vec::new());
-                    }
-                    line
-                }
-            };
+    ///
+    /// Those whom the last batch answered are likely to ask again at once. To wait a little for them is better than to start
+    /// without them: else two halves take turns, and each waits for two syncs.
+    pub fn pop(&self, patience: Option<Duration>, last: Last) -> Option<Vec<Request>> {
+        let line = self.line();
+        let expected = (last.requests + line.requests.len()).min(BATCH_REQUESTS_MAX);
+        let mut line = self.wait(line, 1, patience);
+        if line.requests.is_empty() {
+            return if line.closed { None } else { Some(Vec::new()) };
+        }
+        if line.requests.len() < expected {
+            line = self.wait(line, expected, Some((last.took / 4).min(GATHER_MAX)));
         }
         let batch = line.take_batch();
         drop(line);
         self.room.add_permits(batch.len());
         Some(batch)
+    }
+
+    /// Sleeps until `wanted` requests are here, the queue is closed, or patience runs out.
+    fn wait<'a>(
+        &'a self,
+        mut line: MutexGuard<'a, Line>,
+        wanted: usize,
+        patience: Option<Duration>,
+    ) -> MutexGuard<'a, Line> {
+        line.wanted = wanted;
+        let lacking = |line: &mut Line| line.requests.len() < wanted && !line.closed;
+        match patience {
+            None => self.arrived.wait_while(line, lacking).unwrap_or_else(PoisonError::into_inner),
+            Some(patience) => {
+                let waited = self.arrived.wait_timeout_while(line, patience, lacking);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        }
     }
 
     /// Takes no more; what is queued is still handed out.

@@ -164,7 +164,8 @@ impl Rules for Custom {
     }
     fn from_stored(&self, object: &mut Value) {
         object.put(&["apiVersion"], self.api_version.as_str());
-        defaulting::prune(&self.node, object);
+        // Stored metadata was held to its type when it was written.
+        let _removed = defaulting::prune_object(&self.node, object);
         defaulting::fill(&self.node, object);
     }
     fn selectable_fields(&self) -> &[&str] {

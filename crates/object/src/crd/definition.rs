@@ -39,6 +39,15 @@ impl Rules for Definition {
         }
     }
 
+    fn prepare_create(&self, object: &mut Value, _ctx: &Ctx) {
+        object.put(&["status"], json!({"acceptedNames": {"plural": "", "kind": ""}, "conditions": []}));
+        super::names::store_version(object);
+    }
+
+    fn prepare_update(&self, new: &mut Value, _old: &Value, _ctx: &Ctx) {
+        super::names::store_version(new);
+    }
+
     fn validate_create(&self, object: &Value, _ctx: &Ctx, errors: &mut Errors) {
         check::definition(object, None, errors);
     }

@@ -298,7 +298,7 @@ mod tests {
             (".status.conditions[*].type", json!(["Ready", "Synced"])),
             ("..weight", json!([2, 5])),
             (".spec.missing.deeper", json!([])),
-            (".", json!([object.clone()])),
+            (".", json!([&object])),
         ];
         for (path, want) in cases {
             let parsed = JsonPath::parse(path).unwrap_or_else(|| panic!("{path} can be read"));

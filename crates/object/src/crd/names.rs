@@ -88,14 +88,8 @@ pub fn refuses_create(definition: &Value) -> Option<&'static str> {
     refuses.then_some("create not allowed while custom resource definition is terminating")
 }
 
-/// Whether a condition of the definition has this status.
-pub fn condition_is(definition: &Value, kind: &str, status: &str) -> bool {
-    let mut conditions = definition.items(&["status", "conditions"]).iter();
-    conditions.any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == status)
-}
-
 /// Every version that ever was the storage version is remembered: objects may be stored in it.
-fn store_version(definition: &mut Value) {
+pub fn store_version(definition: &mut Value) {
     let versions = definition.items(&["spec", "versions"]);
     let Some(storage) = versions.iter().find(|version| version.flag(&["storage"])) else { return };
     let storage = storage.text(&["name"]).to_owned();
@@ -104,6 +98,12 @@ fn store_version(definition: &mut Value) {
         stored.push(json!(storage));
         definition.put(&["status", "storedVersions"], stored);
     }
+}
+
+/// Whether a condition of the definition has this status.
+pub fn condition_is(definition: &Value, kind: &str, status: &str) -> bool {
+    let mut conditions = definition.items(&["status", "conditions"]).iter();
+    conditions.any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == status)
 }
 
 /// The names that others of the same group have.

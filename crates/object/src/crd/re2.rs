@@ -27,6 +27,13 @@ fn translate(pattern: &str) -> String {
                 let escaped = rest[1..].chars().next();
                 taken += escaped.map_or(0, char::len_utf8);
                 out.push_str(&escape(escaped, in_class));
+                // `\p{Greek}` and `\x{10FFFF}` have braces of their own.
+                if let (Some('p' | 'P' | 'x'), Some(end)) = (escaped, rest[taken..].find('}'))
+                    && rest[taken..].starts_with('{')
+                {
+                    out.push_str(&rest[taken..=taken + end]);
+                    taken += end + 1;
+                }
             }
             '[' if !in_class => {
                 in_class = true;
@@ -81,7 +88,7 @@ fn starts_repetition(rest: &str) -> bool {
     !low.is_empty() && digits(low) && digits(high)
 }
 
-/// Whether a `}` here closes something that was let through: a repetition, `\p{…}` or `\x{…}`.
+/// Whether a `}` here closes a repetition that was let through.
 fn ends_repetition(out: &str) -> bool {
     let Some(open) = out.rfind('{') else { return false };
     !out[open..].contains('}') && !out[..open].ends_with('\\')

@@ -48,7 +48,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &
             if let Some(child) = &node.items {
                 for (index, item) in items.iter().enumerate() {
                     let old = correlate(node, old, item);
-                    check(child, item, old.or(unchanged.then_some(item)), &path.index(index), errors);
+                    check(child, item, old.or_else(|| unchanged.then_some(item)), &path.index(index), errors);
                 }
             }
         }
@@ -56,7 +56,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &
             for (name, member) in members {
                 if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
                     let old = old.filter(|_| !node.map_atomic).and_then(|old| old.get(name));
-                    check(child, member, old.or(unchanged.then_some(member)), &path.child(name), errors);
+                    check(child, member, old.or_else(|| unchanged.then_some(member)), &path.child(name), errors);
                 }
             }
         }

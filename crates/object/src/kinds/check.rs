@@ -144,3 +144,18 @@ pub(super) fn path_without_backsteps(text: &str, path: &Path, errors: &mut Error
         errors.invalid(path, text, "must not contain '..'");
     }
 }
+
+/// Labels of nodes that were renamed when they left beta, and the release that did it.
+pub(super) const RENAMED_LABELS: &[(&str, &str, &str)] = &[
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone", "v1.17"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region", "v1.17"),
+    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type", "v1.17"),
+    ("beta.kubernetes.io/os", "kubernetes.io/os", "v1.14"),
+    ("beta.kubernetes.io/arch", "kubernetes.io/arch", "v1.14"),
+];
+
+/// The warning about an old label of nodes, if it is one.
+pub(super) fn renamed_label_warning(label: &str, path: &Path) -> Option<String> {
+    let (old, new, since) = RENAMED_LABELS.iter().find(|(old, _, _)| *old == label)?;
+    Some(format!("{path}: {old} is deprecated since {since}; use {new:?} instead"))
+}

@@ -21,6 +21,8 @@ pub mod volumes;
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 /// Every built-in kind.
 pub fn all() -> Vec<Kind> {

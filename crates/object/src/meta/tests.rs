@@ -1,8 +1,8 @@
 use super::*;
 use crate::kind::Rules;
-use crate::schema::{self, Schema, Struct, Type, TypeRef};
 use proptest::prelude::*;
 use serde_json::json;
+use std::sync::Arc;
 
 struct Labelled;
 impl Rules for Labelled {
@@ -34,6 +34,7 @@ fn kind(namespaced: bool, builtin: bool) -> Kind {
         schema: Some(TypeRef { schema, ty: schema::TypeId(0) }),
         custom: false,
         openapi: None,
+        list: None,
         rules: Arc::new(Labelled),
     }
 }
@@ -141,6 +142,15 @@ fn scope_decides_about_the_namespace_and_origin_about_finalizers() {
     let object = json!({"metadata": {"name": "a", "namespace": "d", "finalizers": ["mine"]}});
     validate_create(&object, &kind(true, false), &mut errors);
     assert!(errors.is_empty(), "{}", errors.message());
+}
+
+#[test]
+fn vague_finalizers_are_warned_about_once() {
+    let object = json!({"metadata": {"finalizers": ["mine", "x/y", "orphan"]}});
+    let want = "metadata.finalizers: \"mine\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
+                conflicts with other finalizer writers";
+    assert_eq!(warnings(&object, None), [want]);
+    assert!(warnings(&object, Some(&object)).is_empty());
 }
 
 #[test]

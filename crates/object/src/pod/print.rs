@@ -20,7 +20,8 @@ pub const COLUMNS: &[Column] = &[
 pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     let seen = look(pod);
     let or_none = |text: &str| if text.is_empty() { json!("<none>") } else { json!(text) };
-    let ip = pod.items(&["status", "podIPs"]).first().map_or(pod.text(&["status", "podIP"]), |ip| ip.text(&["ip"]));
+    let first = pod.items(&["status", "podIPs"]).first();
+    let ip = first.map_or_else(|| pod.text(&["status", "podIP"]), |ip| ip.text(&["ip"]));
     vec![
         json!(name(pod)),
         json!(format!("{}/{}", seen.ready, seen.total)),
@@ -47,7 +48,7 @@ struct Seen {
 impl Seen {
     /// Counts a container's restarts and remembers the latest.
     fn count(&mut self, status: &Value) {
-        self.restarts += status.int(&["restartCount"]).unwrap_or(0);
+        self.restarts = self.restarts.saturating_add(status.int(&["restartCount"]).unwrap_or(0));
         let finished = status.text(&["lastState", "terminated", "finishedAt"]);
         // Times are in one canonical form, which sorts as text.
         if finished > self.last_restart.as_str() {
@@ -223,7 +224,7 @@ mod tests {
             ),
             (one.clone(), json!({"phase": "Failed", "reason": "Evicted"}), false, ["0/1", "Evicted", "0"]),
             (
-                one.clone(),
+                one,
                 json!({"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}]}),
                 false,
                 ["0/1", "SchedulingGated", "0"],

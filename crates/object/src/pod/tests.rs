@@ -149,7 +149,8 @@ fn all_else_in_a_pod_is_fixed() {
     assert_eq!(said, [format!("{fixed}  spec.nodeName: null -> \"n\"")]);
     let said = change(&old, |pod| pod["spec"]["containers"][0]["env"] = json!([{"name": "A"}]));
     assert_eq!(said, [format!("{fixed}  spec.containers[0].env: null -> [{{\"name\":\"A\"}}]")]);
-    let cases: [(fn(&mut Value), &str); 5] = [
+    type Edit = fn(&mut Value);
+    let cases: [(Edit, &str); 5] = [
         (
             |pod| pod.put(&["spec", "activeDeadlineSeconds"], 11),
             "spec.activeDeadlineSeconds: Invalid value: 11: must be less than or equal to previous value",
@@ -225,6 +226,48 @@ fn gated_pods_may_be_narrowed_and_released() {
     );
     let said = change(&placed, |pod| pod.put(&["spec", "affinity"], terms(json!([b]))));
     assert!(said[0].ends_with("only additions are allowed (no mutations or deletions)"), "{said:?}");
+}
+
+/// What defaulting writes is in the schema and in canonical form: reading it back changes nothing.
+#[test]
+fn defaults_conform_to_the_schema() {
+    let spec = json!({
+        "hostNetwork": true, "serviceAccount": "s", "resources": {"limits": {"cpu": "1"}}, "schedulingGates": [{"name": "g"}],
+        "containers": [{
+            "name": "a", "image": "x", "ports": [{"containerPort": 1}], "resources": {"limits": {"cpu": "1u"}},
+            "env": [{"name": "A", "valueFrom": {"resourceFieldRef": {"resource": "limits.cpu"}}}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}],
+            "livenessProbe": {"httpGet": {"port": 1}}, "readinessProbe": {"grpc": {"port": 1}},
+        }],
+        "volumes": [
+            {"name": "a"}, {"name": "b", "secret": {}}, {"name": "c", "configMap": {}}, {"name": "d", "downwardAPI": {}},
+            {"name": "e", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}, {"name": "f", "hostPath": {"path": "/"}},
+            {"name": "g", "iscsi": {"targetPortal": "p", "iqn": "i", "lun": 1}}, {"name": "h", "rbd": {"monitors": ["m"], "image": "i"}},
+            {"name": "i", "azureDisk": {"diskName": "d", "diskURI": "u"}},
+            {"name": "j", "scaleIO": {"gateway": "g", "system": "s", "secretRef": {}}}, {"name": "k", "image": {"reference": "r"}},
+            {"name": "l", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}},
+        ],
+    });
+    let gates = Gates::default();
+    let ctx = Ctx { gates: &gates, now: jiff::Timestamp::UNIX_EPOCH };
+    let set =
+        json!({"selector": {}, "template": {"spec": spec}, "volumeClaimTemplates": [{"spec": {}}], "ordinals": {}});
+    let rows = [crate::kinds::pods::rows(), crate::kinds::apps::rows(), crate::kinds::policy::rows()].concat();
+    for row in rows {
+        let own = match row.kind.as_ref() {
+            "Pod" => spec.clone(),
+            "StatefulSet" => set.clone(),
+            "ControllerRevision" => continue,
+            _ => json!({}),
+        };
+        let mut object =
+            json!({"apiVersion": row.api_version(), "kind": row.kind, "metadata": {"name": "x"}, "spec": own});
+        row.rules.default(&mut object, &ctx);
+        row.rules.prepare_create(&mut object, &ctx);
+        let mut read = object.clone();
+        let unknown = crate::decode::conform(row.schema.as_ref().unwrap(), &mut read).unwrap();
+        assert_eq!(unknown, Vec::<String>::new(), "{}", row.kind);
+        assert_eq!(read, object, "{}", row.kind);
+    }
 }
 
 /// Any JSON, its keys drawn from those that pods and sets know so that the rules meet wrong types everywhere.

@@ -65,7 +65,7 @@ fn private_options() -> fs::OpenOptions {
     options
 }
 
-fn create_private_directory(path: &Path) -> Result<(), FileError> {
+pub fn create_private_directory(path: &Path) -> Result<(), FileError> {
     use std::os::unix::fs::DirBuilderExt;
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| FileError::Io {
         verb: "create",

@@ -40,6 +40,13 @@ pub fn service_account_groups(namespace: &str) -> Vec<String> {
     vec!["system:serviceaccounts".to_owned(), format!("system:serviceaccounts:{namespace}")]
 }
 
+/// The user that a ServiceAccount acts as.
+pub fn service_account_user(namespace: &str, name: &str) -> User {
+    let mut groups = service_account_groups(namespace);
+    groups.push(AUTHENTICATED.to_owned());
+    User { name: service_account_name(namespace, name), groups, ..User::default() }
+}
+
 /// Tells who sent a request.
 pub struct Authenticator {
     pub certificates: ClientCertificates,

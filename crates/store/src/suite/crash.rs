@@ -2,6 +2,7 @@
 
 use crate::Medium;
 use redb::StorageBackend;
+use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -21,8 +22,13 @@ struct State {
     unsynced: Vec<Change>,
     /// A crash image for each sync, taken just before it, if asked for.
     images: Option<Images>,
-    /// Writes fail once so many bytes were written.
-    room_bytes: Option<usize>,
+    /// How many more blocks may be written for the first time. What was written before can be written again, as on most
+    /// file systems.
+    room_blocks: Option<usize>,
+    /// The blocks that were ever written.
+    used: HashSet<u64>,
+    /// No write succeeds, as on a full file system that never writes in place.
+    stuck: bool,
     /// So many syncs succeed before one fails.
     syncs_left: Option<usize>,
 }
@@ -41,6 +47,8 @@ struct Images {
 
 /// A disk writes sectors whole or not at all, in any order.
 const SECTOR_BYTES: usize = 512;
+/// A file system gives room in blocks.
+const BLOCK_BYTES: u64 = 4096;
 
 impl Crashable {
     /// A disk with these bytes, as a crash left them.
@@ -63,9 +71,19 @@ impl Crashable {
         self.lock().images.as_ref().map(|images| images.taken[index].clone()).unwrap_or_default()
     }
 
-    /// Writes fail after so many more bytes; `None` makes room again.
-    pub fn set_room(&self, bytes: Option<usize>) {
-        self.lock().room_bytes = bytes;
+    /// What a crash now could leave.
+    pub fn crash(&self, seed: u64) -> Vec<u8> {
+        self.lock().crash(&mut (seed | 1))
+    }
+
+    /// The disk is full after so many more blocks of 4 KiB; `None` makes room again.
+    pub fn set_room(&self, blocks: Option<usize>) {
+        self.lock().room_blocks = blocks;
+    }
+
+    /// Whether all writes fail.
+    pub fn set_stuck(&self, stuck: bool) {
+        self.lock().stuck = stuck;
     }
 
     /// After so many more syncs one fails, and all after it.
@@ -123,6 +141,26 @@ impl State {
         image
     }
 
+    /// How much of a write finds room.
+    fn fitting(&mut self, offset: u64, length: usize) -> usize {
+        if self.stuck {
+            return 0;
+        }
+        let end = offset + length as u64;
+        for block in offset / BLOCK_BYTES..end.div_ceil(BLOCK_BYTES) {
+            if self.used.contains(&block) {
+                continue;
+            }
+            match &mut self.room_blocks {
+                Some(0) => return (block * BLOCK_BYTES).saturating_sub(offset) as usize,
+                Some(room) => *room -= 1,
+                None => {}
+            }
+            self.used.insert(block);
+        }
+        length
+    }
+
     fn change(&mut self, change: Change) {
         Self::apply(&mut self.cached, &change);
         self.unsynced.push(change);
@@ -159,18 +197,15 @@ impl StorageBackend for Crashable {
             Some(left) => *left -= 1,
             None => {}
         }
-        state.unsynced.clear();
-        state.synced.clone_from(&state.cached);
+        for change in std::mem::take(&mut state.unsynced) {
+            State::apply(&mut state.synced, &change);
+        }
         Ok(())
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
-        let room = state.room_bytes.unwrap_or(usize::MAX);
-        let fitting = room.min(data.len());
-        if let Some(room) = &mut state.room_bytes {
-            *room -= fitting;
-        }
+        let fitting = state.fitting(offset, data.len());
         state.change(Change::Write { offset, data: data[..fitting].to_vec() });
         if fitting < data.len() {
             return Err(io::ErrorKind::StorageFull.into());

@@ -4,13 +4,13 @@ use kube_cel::cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr as Ast, IdedExpr, ListExpr, LiteralValue, operators,
 };
 use kube_cel::cel::parser::Parser;
-use std::panic::catch_unwind;
 
 pub type Expr = IdedExpr;
 
 /// Longer rules than this are refused; the longest known in the wild have a few kilobytes.
 const BYTES_MAX: usize = 32 * 1024;
-const DEPTH_MAX: usize = 250;
+/// How deep an expression may nest. Those in the wild stay below thirty; the parser needs some kilobytes of stack for each.
+const DEPTH_MAX: usize = 100;
 
 /// Parses a rule; the error is the sentence for its author.
 pub fn parse(text: &str) -> Result<Expr, String> {
@@ -18,30 +18,89 @@ pub fn parse(text: &str) -> Result<Expr, String> {
         return Err(format!("compilation failed: expression code point size exceeds limit: size: {}", text.len()));
     }
     if nesting(text) > DEPTH_MAX {
-        return Err("compilation failed: expression recursion limit exceeded: 250".to_owned());
+        return Err(format!("compilation failed: expression recursion limit exceeded: {DEPTH_MAX}"));
     }
-    let parsed = catch_unwind(|| Parser::new().enable_optional_syntax(true).parse(text))
-        .map_err(|_| "compilation failed: internal error in the CEL parser".to_owned())?
-        .map_err(|errors| format!("compilation failed: {errors}"))?;
-    if depth(&parsed) > DEPTH_MAX {
-        return Err("compilation failed: expression recursion limit exceeded: 250".to_owned());
+    let parsed = parse_aside(text)?;
+    // Macros add levels of their own.
+    if depth(&parsed) > 4 * DEPTH_MAX {
+        return Err(format!("compilation failed: expression recursion limit exceeded: {DEPTH_MAX}"));
     }
     Ok(rewrite(parsed))
 }
 
-/// An upper bound of the parser's recursion, from the text alone: brackets and operators that could stack up.
+/// The parser needs tens of kilobytes of stack for each open bracket, more than a request's thread has to spare; and it may panic.
+fn parse_aside(text: &str) -> Result<Expr, String> {
+    const STACK_BYTES: usize = 32 << 20;
+    let parse = || Parser::new().enable_optional_syntax(true).parse(text).map_err(|errors| errors.to_string());
+    let outcome = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("cel-parser".to_owned()).stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, parse) {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err("internal error in the CEL parser".to_owned())),
+            Err(error) => Err(format!("no thread for the CEL parser: {error}")),
+        }
+    });
+    outcome.map_err(|error| format!("compilation failed: {error}"))
+}
+
+/// An upper bound of the recursion that parsing and evaluating take, from the text alone: open brackets, and in each of them
+/// the operators that chain up.
 fn nesting(text: &str) -> usize {
-    let (mut open, mut deepest, mut unary) = (0usize, 0usize, 0usize);
-    for byte in text.bytes() {
+    let (mut level, mut outer, mut below) = (Level::default(), Vec::new(), 0);
+    let (mut at, mut deepest) = (0, 0);
+    let bytes = text.as_bytes();
+    while let Some(&byte) = bytes.get(at) {
         match byte {
-            b'(' | b'[' | b'{' | b'?' => open += 1,
-            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            b'\'' | b'"' => at = end_of_string(bytes, at),
+            b'(' | b'[' | b'{' => {
+                level.chain += 1;
+                below += level.depth();
+                outer.push(std::mem::take(&mut level));
+            }
+            b')' | b']' | b'}' => {
+                if let Some(last) = outer.pop() {
+                    level = last;
+                    below -= level.depth();
+                }
+            }
+            b'?' => level = Level { chain: 0, choices: level.choices + 1 },
+            b',' => level = Level::default(),
+            b'&' | b'|' | b':' => level.chain = 0,
+            b'.' | b'+' | b'-' | b'*' | b'/' | b'%' | b'<' | b'>' | b'=' | b'!' => level.chain += 1,
+            b'i' if bytes[at..].starts_with(b"in ") => level.chain += 1,
             _ => {}
         }
-        unary = if matches!(byte, b'!' | b'-') { unary + 1 } else { 0 };
-        deepest = deepest.max(open).max(unary);
+        deepest = deepest.max(below + level.depth());
+        at += 1;
     }
     deepest
+}
+
+#[derive(Clone, Copy, Default)]
+struct Level {
+    chain: usize,
+    choices: usize,
+}
+
+impl Level {
+    fn depth(self) -> usize {
+        1 + self.chain + self.choices
+    }
+}
+
+/// Where the string literal that starts at `start` ends.
+fn end_of_string(bytes: &[u8], start: usize) -> usize {
+    let quote = bytes[start];
+    let is_raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
+    let mut at = start + 1;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b'\\' if !is_raw => at += 1,
+            _ if byte == quote => break,
+            _ => {}
+        }
+        at += 1;
+    }
+    at
 }
 
 fn depth(expr: &Expr) -> usize {

@@ -88,9 +88,7 @@ impl<'a> Walk<'a> {
             "self" => Ok(Type::Of(self.scope.node, self.scope.is_resource)),
             "oldSelf" if self.scope.optional_old_self => Ok(Type::Unknown),
             "oldSelf" => Ok(Type::Of(self.scope.node, self.scope.is_resource)),
-            "int" | "uint" | "double" | "bool" | "string" | "bytes" | "list" | "map" | "null_type" | "type" => {
-                Ok(Type::Other)
-            }
+            _ if is_listed(super::functions::TYPES, name) => Ok(Type::Other),
             _ => Err(undeclared(name)),
         }
     }
@@ -106,16 +104,16 @@ impl<'a> Walk<'a> {
         let name = call.func_name.as_str();
         if let Some(target) = call.target.as_deref() {
             let qualified = match &target.expr {
-                Ast::Ident(prefix) => QUALIFIED.contains(&format!("{prefix}.{name}").as_str()),
+                Ast::Ident(prefix) => is_listed(QUALIFIED, &format!("{prefix}.{name}")),
                 _ => false,
             };
             if !qualified {
                 self.expr(target)?;
-                if !METHODS.contains(&name) {
+                if !is_listed(METHODS, name) {
                     return Err(undeclared(name));
                 }
             }
-        } else if !name.contains(['_', '@', '!', '-']) && !FUNCTIONS.contains(&name) && !METHODS.contains(&name) {
+        } else if !name.contains(['_', '@', '!', '-']) && !is_listed(FUNCTIONS, name) && !is_listed(METHODS, name) {
             return Err(undeclared(name));
         }
         let args = call.args.iter().map(|arg| self.expr(arg)).collect::<Result<Vec<_>, _>>()?;
@@ -132,7 +130,11 @@ impl<'a> Walk<'a> {
                 };
                 if name == operators::INDEX { found } else { Type::Unknown }
             }
-            (operators::ADD, [Type::Text, _] | [_, Type::Text]) => Type::Text,
+            (operators::ADD, [left, right]) => match (left, right) {
+                (Type::Unknown, _) | (_, Type::Unknown) => Type::Unknown,
+                _ if is_text(*left) || is_text(*right) => Type::Text,
+                _ => Type::Other,
+            },
             (operators::SUBSTRACT | operators::MULTIPLY | operators::DIVIDE | operators::MODULO, _) => Type::Other,
             (name, _) if BOOLEAN.contains(&name) => Type::Bool,
             ("size", _) => Type::Other,
@@ -165,6 +167,10 @@ impl<'a> Walk<'a> {
         self.variables.truncate(depth);
         Ok(result)
     }
+}
+
+fn is_listed(list: &str, name: &str) -> bool {
+    list.split(' ').any(|known| known == name)
 }
 
 fn undeclared(name: &str) -> String {
@@ -201,6 +207,10 @@ fn field<'a>(of: Type<'a>, name: &str) -> Result<Type<'a>, String> {
         Type::Text => Err("type 'string' does not support field selection".to_owned()),
         Type::Other => Ok(Type::Unknown),
     }
+}
+
+fn is_text(ty: Type) -> bool {
+    matches!(ty, Type::Text) || matches!(ty, Type::Of(node, _) if node.ty == Some(Ty::String))
 }
 
 fn element(of: Type<'_>) -> Type<'_> {
@@ -254,153 +264,21 @@ const BOOLEAN: &[&str] = &[
 ];
 
 /// Functions that stand alone. (Those called on a value may too.)
-const FUNCTIONS: &[&str] = &[
-    "size",
-    "string",
-    "bytes",
-    "double",
-    "int",
-    "uint",
-    "bool",
-    "dyn",
-    "type",
-    "duration",
-    "timestamp",
-    "matches",
-    "url",
-    "isURL",
-    "quantity",
-    "isQuantity",
-    "ip",
-    "isIP",
-    "cidr",
-    "isCIDR",
-    "semver",
-    "isSemver",
-    "has",
-];
+const FUNCTIONS: &str = "size string bytes double int uint bool dyn type duration timestamp matches url isURL quantity isQuantity ip \
+     isIP cidr isCIDR semver isSemver has";
 
-const METHODS: &[&str] = &[
-    "size",
-    "contains",
-    "startsWith",
-    "endsWith",
-    "matches",
-    "value",
-    "hasValue",
-    "or",
-    "orValue",
-    "getFullYear",
-    "getMonth",
-    "getDayOfYear",
-    "getDayOfMonth",
-    "getDate",
-    "getDayOfWeek",
-    "getHours",
-    "getMinutes",
-    "getSeconds",
-    "getMilliseconds",
-    "isInteger",
-    "asInteger",
-    "asApproximateFloat",
-    "sign",
-    "add",
-    "sub",
-    "isSorted",
-    "sum",
-    "slice",
-    "sort",
-    "flatten",
-    "distinct",
-    "first",
-    "last",
-    "min",
-    "max",
-    "indexOf",
-    "lastIndexOf",
-    "reverse",
-    "getScheme",
-    "getHost",
-    "getHostname",
-    "getPort",
-    "getEscapedPath",
-    "getQuery",
-    "find",
-    "findAll",
-    "format",
-    "charAt",
-    "lowerAscii",
-    "upperAscii",
-    "replace",
-    "split",
-    "substring",
-    "trim",
-    "join",
-    "isGreaterThan",
-    "isLessThan",
-    "compareTo",
-    "ip",
-    "string",
-    "validate",
-    "major",
-    "minor",
-    "patch",
-    "family",
-    "isLoopback",
-    "isUnspecified",
-    "isLinkLocalMulticast",
-    "isLinkLocalUnicast",
-    "isGlobalUnicast",
-    "containsIP",
-    "containsCIDR",
-    "prefixLength",
-    "masked",
-    "isCanonical",
-];
+const METHODS: &str = "size contains startsWith endsWith matches value hasValue or orValue getFullYear getMonth getDayOfYear \
+     getDayOfMonth getDate getDayOfWeek getHours getMinutes getSeconds getMilliseconds isInteger asInteger \
+     asApproximateFloat sign add sub isSorted sum slice sort flatten distinct first last min max indexOf \
+     lastIndexOf reverse getScheme getHost getHostname getPort getEscapedPath getQuery find findAll format charAt \
+     lowerAscii upperAscii replace split substring trim join isGreaterThan isLessThan compareTo ip string \
+     validate major minor patch family isLoopback isUnspecified isLinkLocalMulticast isLinkLocalUnicast \
+     isGlobalUnicast containsIP containsCIDR prefixLength masked isCanonical";
 
-const QUALIFIED: &[&str] = &[
-    "optional.none",
-    "optional.of",
-    "optional.ofNonZeroValue",
-    "lists.range",
-    "sets.contains",
-    "sets.equivalent",
-    "sets.intersects",
-    "base64.decode",
-    "base64.encode",
-    "strings.quote",
-    "jsonpatch.escapeKey",
-    "ip.isCanonical",
-    "format.dns1123Label",
-    "format.dns1123Subdomain",
-    "format.dns1035Label",
-    "format.dns1035LabelPrefix",
-    "format.dns1123LabelPrefix",
-    "format.dns1123SubdomainPrefix",
-    "format.qualifiedName",
-    "format.labelValue",
-    "format.uri",
-    "format.uuid",
-    "format.byte",
-    "format.date",
-    "format.datetime",
-    "format.named",
-    "math.ceil",
-    "math.floor",
-    "math.round",
-    "math.trunc",
-    "math.abs",
-    "math.sign",
-    "math.isInf",
-    "math.isNaN",
-    "math.isFinite",
-    "math.bitAnd",
-    "math.bitOr",
-    "math.bitXor",
-    "math.bitNot",
-    "math.bitShiftLeft",
-    "math.bitShiftRight",
-    "math.sqrt",
-    "math.greatest",
-    "math.least",
-];
+const QUALIFIED: &str = "optional.none optional.of optional.ofNonZeroValue lists.range sets.contains sets.equivalent sets.intersects \
+     base64.decode base64.encode strings.quote jsonpatch.escapeKey ip.isCanonical format.dns1123Label \
+     format.dns1123Subdomain format.dns1035Label format.dns1035LabelPrefix format.dns1123LabelPrefix \
+     format.dns1123SubdomainPrefix format.qualifiedName format.labelValue format.uri format.uuid format.byte \
+     format.date format.datetime format.named math.ceil math.floor math.round math.trunc math.abs math.sign \
+     math.isInf math.isNaN math.isFinite math.bitAnd math.bitOr math.bitXor math.bitNot math.bitShiftLeft \
+     math.bitShiftRight math.sqrt math.greatest math.least";

@@ -81,33 +81,12 @@ fn string(node: Option<&Node>, text: &str) -> Cel {
     }
 }
 
-const RESERVED: [&str; 21] = [
-    "true",
-    "false",
-    "null",
-    "in",
-    "as",
-    "break",
-    "const",
-    "continue",
-    "else",
-    "for",
-    "function",
-    "if",
-    "import",
-    "let",
-    "loop",
-    "package",
-    "namespace",
-    "return",
-    "var",
-    "void",
-    "while",
-];
+const RESERVED: &str = "true false null in as break const continue else for function if import let \
+     loop package namespace return var void while";
 
 /// A field's name as CEL expressions write it.
 pub fn escape(name: &str) -> String {
-    if RESERVED.contains(&name) {
+    if RESERVED.split(' ').any(|word| word == name) {
         return format!("__{name}__");
     }
     if !name.contains(['_', '.', '-', '/']) {

@@ -86,6 +86,9 @@ impl Rules for Services {
     fn validate_status(&self, new: &Value, _old: &Value, _ctx: &Ctx, errors: &mut Errors) {
         service_validation::validate_status(new, errors);
     }
+    fn warnings(&self, new: &Value, _old: Option<&Value>, _ctx: &Ctx) -> Vec<String> {
+        warnings(new)
+    }
     fn columns(&self) -> &[Column] {
         COLUMNS
     }
@@ -164,6 +167,25 @@ fn settle_families(service: &mut Value) {
     }
     let both = service.items(&["spec", "ipFamilies"]).len() > 1 || service.items(&["spec", "clusterIPs"]).len() > 1;
     service.default_to(&["spec", "ipFamilyPolicy"], if both { "RequireDualStack" } else { "SingleStack" });
+}
+
+/// What is set but has no effect.
+fn warnings(service: &Value) -> Vec<String> {
+    let spec = |field: &str| service.text(&["spec", field]);
+    let headless = is_headless(service);
+    let ignored = [
+        (headless && !spec("loadBalancerIP").is_empty(), "spec.loadBalancerIP is ignored for headless services"),
+        (
+            headless && !service.items(&["spec", "externalIPs"]).is_empty(),
+            "spec.externalIPs is ignored for headless services",
+        ),
+        (headless && spec("sessionAffinity") == "ClientIP", "spec.SessionAffinity is ignored for headless services"),
+        (
+            spec("type") != "ExternalName" && !spec("externalName").is_empty(),
+            "spec.externalName is ignored when spec.type is not \"ExternalName\"",
+        ),
+    ];
+    ignored.into_iter().filter(|(set, _)| *set).map(|(_, text)| text.to_owned()).collect()
 }
 
 const COLUMNS: &[Column] = &[

@@ -197,6 +197,18 @@ fn service_status_is_checked() {
 }
 
 #[test]
+fn services_warn_about_what_has_no_effect() {
+    let object = service(json!({"clusterIP": "None", "sessionAffinity": "ClientIP", "externalName": "x"}));
+    assert_eq!(
+        warnings("Service", &object),
+        [
+            "spec.SessionAffinity is ignored for headless services",
+            "spec.externalName is ignored when spec.type is not \"ExternalName\""
+        ]
+    );
+}
+
+#[test]
 fn services_are_shown_with_addresses_and_ports() {
     assert_eq!(headers("Service"), "Name | Type | Cluster-IP | External-IP | Port(s) | Age | Selector*");
     let cases = [

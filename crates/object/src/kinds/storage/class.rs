@@ -59,6 +59,17 @@ impl Rules for StorageClasses {
         let mode = ["volumeBindingMode"];
         validate_immutable(new.at(&mode), old.at(&mode), &Path::new("volumeBindingMode"), errors);
     }
+    fn warnings(&self, new: &Value, _old: Option<&Value>, _ctx: &Ctx) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (index, term) in new.items(&["allowedTopologies"]).iter().enumerate() {
+            for (at, wanted) in term.items(&["matchLabelExpressions"]).iter().enumerate() {
+                let path =
+                    Path::new("allowedTopologies").index(index).child("matchLabelExpressions").index(at).child("key");
+                warnings.extend(check::renamed_label_warning(wanted.text(&["key"]), &path));
+            }
+        }
+        warnings
+    }
     fn columns(&self) -> &[Column] {
         const COLUMNS: &[Column] = &[
             NAME,

@@ -52,6 +52,13 @@ fn storage_classes() {
     assert!(
         refused(SC, class(json!({"provisioner": "-x"}))).starts_with("provisioner: Invalid value: \"-x\": name part")
     );
+    let zone = json!([{"matchLabelExpressions": [{"key": "failure-domain.beta.kubernetes.io/zone", "values": ["z"]}]}]);
+    assert_eq!(
+        warnings(SC, &class(json!({"allowedTopologies": zone}))),
+        [
+            "allowedTopologies[0].matchLabelExpressions[0].key: failure-domain.beta.kubernetes.io/zone is deprecated since v1.17; use \"topology.kubernetes.io/zone\" instead"
+        ]
+    );
     let change = |change: fn(&mut Value)| change_refused(SC, &old, change);
     assert_eq!(change(|new| new["allowVolumeExpansion"] = json!(true)), "[]");
     assert_eq!(

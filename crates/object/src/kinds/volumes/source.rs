@@ -260,14 +260,18 @@ fn validate_node_field(wanted: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Labels that were renamed when they left beta.
-const RENAMED: &[(&str, &str)] = &[
-    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone"),
-    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region"),
-    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type"),
-    ("beta.kubernetes.io/os", "kubernetes.io/os"),
-    ("beta.kubernetes.io/arch", "kubernetes.io/arch"),
-];
+/// Warnings about old labels in an affinity.
+pub(super) fn node_affinity_warnings(affinity: &Value, path: &Path) -> Vec<String> {
+    let path = path.child("required").child("nodeSelectorTerms");
+    let mut warnings = Vec::new();
+    for (index, term) in affinity.items(&["required", "nodeSelectorTerms"]).iter().enumerate() {
+        for (at, wanted) in term.items(&["matchExpressions"]).iter().enumerate() {
+            let path = path.index(index).child("matchExpressions").index(at).child("key");
+            warnings.extend(check::renamed_label_warning(wanted.text(&["key"]), &path));
+        }
+    }
+    warnings
+}
 
 /// The affinity may be set once; later only beta labels in it may become their successors.
 pub(super) fn validate_node_affinity_update(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
@@ -293,7 +297,7 @@ fn renamed(new: &Value, old: &Value) -> bool {
             let wanted = term.get_mut(list).and_then(Value::as_array_mut);
             for (wanted, new) in wanted.into_iter().flatten().zip(new_term.items(&[list])) {
                 let pair = (wanted.text(&["key"]), new.text(&["key"]));
-                if RENAMED.contains(&pair) {
+                if check::RENAMED_LABELS.iter().any(|(old, new, _)| pair == (*old, *new)) {
                     wanted.put(&["key"], new.text(&["key"]));
                 }
             }

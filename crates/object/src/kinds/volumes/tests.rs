@@ -108,7 +108,7 @@ fn data_sources_are_made_to_agree() {
     let gates = Gates::default().with("CrossNamespaceVolumeDataSource", true);
     with_ctx(&gates, |ctx| normalize_data_sources(&mut got, None, ctx));
     assert_eq!(got, json!({"dataSourceRef": elsewhere}), "kept, and not copied to the older field");
-    let mut both = got.clone();
+    let mut both = got;
     both["dataSource"] = claim_source;
     let mut errors = Errors::default();
     validate_claim_spec(&claim(both)["spec"], &Path::new("spec"), &mut errors);
@@ -422,6 +422,14 @@ fn warnings_name_what_is_old() {
     assert_eq!(
         warnings("PersistentVolumeClaim", &object),
         ["spec.resources.requests[storage]: fractional byte value \"1500m\" is invalid, must be an integer"]
+    );
+    let old_label =
+        json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": "beta.kubernetes.io/os"}]}]}});
+    assert_eq!(
+        warnings("PersistentVolume", &volume(json!({"nodeAffinity": old_label}))),
+        [
+            "spec.nodeAffinity.required.nodeSelectorTerms[0].matchExpressions[0].key: beta.kubernetes.io/os is deprecated since v1.14; use \"kubernetes.io/os\" instead"
+        ]
     );
     let object = volume(json!({"rbd": {}, "persistentVolumeReclaimPolicy": "Recycle"}));
     assert_eq!(

@@ -207,7 +207,8 @@ fn validate_source_unchanged(new: &Value, old: &Value, path: &Path, errors: &mut
 }
 
 fn warnings(volume: &Value) -> Vec<String> {
-    let mut warnings = Vec::new();
+    let affinity = member(member(volume, "spec"), "nodeAffinity");
+    let mut warnings = source::node_affinity_warnings(affinity, &Path::new("spec.nodeAffinity"));
     let annotations = [
         (BETA_CLASS, "deprecated since v1.8; use \"storageClassName\" attribute instead"),
         (MOUNT_OPTIONS, "deprecated since v1.31; use \"mountOptions\" attribute instead"),

@@ -38,9 +38,6 @@ pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -
         return Ok(());
     }
     let is_quota = write.concerns("", "resourcequotas");
-    if is_quota && !removal {
-        together.put(&epoch_key(write.namespace), &json!({"metadata": {}}));
-    }
     let countable = Countable { group: &write.kind.group, plural: &write.kind.plural };
     let before = write.old.filter(|_| write.verb != Verb::Create);
     let after = Some(&*write.object).filter(|_| !removal);
@@ -48,10 +45,25 @@ pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -
         let change = Change { write, countable, before, after };
         change.charge_all(reader, together)?;
     }
-    if is_quota && !removal && write.subresource.is_empty() {
-        set_status(reader, write)?;
+    if is_quota && !removal {
+        if write.subresource.is_empty() {
+            set_status(reader, write)?;
+        }
+        // A write that changes nothing is not stored, so it must not bring anything with it.
+        if write.old.is_none_or(|old| !is_same(write.object, old)) {
+            together.put(&epoch_key(write.namespace), &json!({"metadata": {}}));
+        }
     }
     Ok(())
+}
+
+fn is_same(new: &Value, old: &Value) -> bool {
+    let without_version = |object: &Value| {
+        let mut object = object.clone();
+        object.cut(&["metadata", "resourceVersion"]);
+        object
+    };
+    without_version(new) == without_version(old)
 }
 
 fn epoch_key(namespace: &str) -> String {

@@ -284,6 +284,15 @@ fn writes_that_change_no_usage_do_not_touch_quotas() {
 }
 
 #[test]
+fn writing_a_quota_as_it_is_brings_nothing_with_it() {
+    let mut world = world(json!({"pods": "1"}));
+    let epoch = |world: &World| world.store.get("/mainstay/quota-epochs/a").unwrap().modified;
+    let (quota, before) = (world.get(QUOTA_KEY).unwrap(), epoch(&world));
+    world.update("resourcequotas", &quota, quota.clone()).unwrap();
+    assert_eq!(epoch(&world), before);
+}
+
+#[test]
 fn the_epoch_goes_with_its_namespace() {
     let mut world = world(json!({"pods": "1"}));
     assert_eq!(world.count("/mainstay/quota-epochs/"), 1);

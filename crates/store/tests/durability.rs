@@ -1,0 +1,357 @@
+//! What survives: restarts, crashes at any sync, full and failing disks, damage.
+
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use store::suite::{Crashable, finish};
+use store::{Embedded, Error, OpenError, Operation, Options, Range, Record, Revision, Store, Txn};
+
+const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 1000, bytes_max: 1 << 20 } };
+
+fn put(key: &str, value: impl Into<Bytes>) -> Operation {
+    Operation::Put { key: Arc::from(key), value: value.into(), expires_at_s: None }
+}
+
+fn delete(key: &str) -> Operation {
+    Operation::Delete { key: Arc::from(key), last: None }
+}
+
+async fn write(store: &dyn Store, operations: Vec<Operation>) -> Result<Revision, Error> {
+    store.txn(Txn { conditions: vec![], operations }).await.map(|committed| committed.revision)
+}
+
+type Contents = Vec<(String, Bytes, Revision, Revision)>;
+
+fn contents(store: &dyn Store) -> Contents {
+    let describe =
+        |record: &Arc<Record>| (record.key.to_string(), record.value.clone(), record.created, record.modified);
+    store.list(Range::default()).unwrap().records.iter().map(describe).collect()
+}
+
+fn open(dir: &Path) -> Result<Arc<dyn Store>, OpenError> {
+    Embedded::open(dir, finish, Options::default())
+}
+
+fn refusal(outcome: Result<Arc<dyn Store>, OpenError>) -> String {
+    outcome.err().expect("it is refused").to_string()
+}
+
+fn text(number: usize, length: usize) -> Vec<u8> {
+    format!("{number}-").bytes().cycle().take(length).collect()
+}
+
+/// Writes of all kinds, some of them with values of several pages.
+async fn work(store: &dyn Store, steps: std::ops::Range<usize>) -> Result<(), Error> {
+    for n in steps {
+        let key = format!("/key/{}", n * 7 % 40);
+        let length = if n % 11 == 0 { 9000 } else { 50 + n };
+        let operations = match n % 5 {
+            4 => vec![delete(&key)],
+            3 => vec![put(&key, text(n, length)), put("/both", text(n, 10))],
+            _ => vec![put(&key, text(n, length))],
+        };
+        write(store, operations).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_restart_keeps_everything_but_the_past() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    assert_eq!((store.revision(), store.oldest()), (1, 1));
+    work(&*store, 0..200).await.unwrap();
+    let expiring = Operation::Put { key: Arc::from("/key/x"), value: Bytes::new(), expires_at_s: Some(77) };
+    write(&*store, vec![expiring]).await.unwrap();
+    let (before, revision) = (contents(&*store), store.revision());
+    assert!(store.disk_bytes() > 0);
+    store.close().await;
+
+    let store = open(dir.path()).unwrap();
+    assert_eq!((contents(&*store), store.revision(), store.oldest()), (before, revision, revision));
+    assert!(matches!(store.watch("", revision - 1), Err(Error::Compacted { .. })));
+    assert!(store.watch("", revision).is_ok());
+    assert_eq!(store.expire(76).await.unwrap(), 0);
+    assert_eq!(store.expire(77).await.unwrap(), 1);
+    assert_eq!(write(&*store, vec![put("/new", "")]).await.unwrap(), revision + 2, "no revision is used again");
+}
+
+/// What the last key's deletion used is not used again either.
+#[tokio::test]
+async fn an_emptied_store_keeps_its_revision() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    write(&*store, vec![put("/a", "")]).await.unwrap();
+    let revision = write(&*store, vec![delete("/a")]).await.unwrap();
+    drop(store);
+    assert_eq!(open(dir.path()).unwrap().revision(), revision);
+}
+
+/// A crash at any sync or after any answer, with any of the unsynced sectors lost: every acknowledged write is there, and at most the batch in
+/// flight besides, whole.
+#[tokio::test]
+async fn a_crash_at_any_moment_loses_nothing_acknowledged() {
+    for seed in 1..4 {
+        let disk = Crashable::default();
+        let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+        disk.record_crashes(seed * 7919);
+        // What the store held when as many crash images had been taken.
+        let mut acknowledged = vec![(disk.crashes(), store.revision(), contents(&*store))];
+        for n in 0..60 {
+            work(&*store, n..n + 1).await.unwrap();
+            let now = (store.revision(), contents(&*store));
+            let image = Crashable::from_image(disk.crash(seed * 104_729 + n as u64));
+            let crashed = Embedded::open_on(Arc::new(image), finish, INLINE).unwrap();
+            assert_eq!((crashed.revision(), contents(&*crashed)), now, "a crash right after the answer");
+            acknowledged.push((disk.crashes(), now.0, now.1));
+        }
+        assert!(disk.crashes() as Revision >= store.revision() - acknowledged[0].1, "each write is synced");
+        drop(store);
+        for crash in 0..disk.crashes() {
+            let after = acknowledged.partition_point(|(images, ..)| *images <= crash);
+            let image = Crashable::from_image(disk.crash_image(crash));
+            let store = Embedded::open_on(Arc::new(image), finish, INLINE)
+                .unwrap_or_else(|error| panic!("seed {seed}, crash {crash}: {error}"));
+            let found = (store.revision(), contents(&*store));
+            let acceptable = [after.saturating_sub(1), after.min(acknowledged.len() - 1)];
+            let held = acceptable.iter().any(|at| (acknowledged[*at].1, &acknowledged[*at].2) == (found.0, &found.1));
+            assert!(held, "seed {seed}, crash {crash}: revision {} is neither before nor after", found.0);
+            write(&*store, vec![put("/after", "")]).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_and_recovers() {
+    for room in 0..24 {
+        let disk = Crashable::default();
+        let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+        work(&*store, 0..20).await.unwrap();
+        disk.set_room(Some(room));
+        let mut before = (store.revision(), contents(&*store));
+        let refused = loop {
+            match write(&*store, vec![put("/big", text(room, 20_000)), put("/count", text(room, 8))]).await {
+                Ok(_) => before = (store.revision(), contents(&*store)),
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(refused, Error::Unavailable(_)), "room {room}: {refused}");
+        assert!(store.healthy().is_err());
+        assert_eq!((store.revision(), contents(&*store)), before, "nothing happened");
+        assert!(write(&*store, vec![put("/big", text(1, 200_000))]).await.is_err());
+
+        disk.set_room(None);
+        write(&*store, vec![put("/small", "")]).await.unwrap();
+        store.healthy().unwrap();
+        let after = (store.revision(), contents(&*store));
+        drop(store);
+        let store = Embedded::open_on(Arc::new(Crashable::from_image(disk.bytes())), finish, INLINE).unwrap();
+        assert_eq!((store.revision(), contents(&*store)), after, "room {room}");
+    }
+}
+
+/// The writer looks by itself whether the disk has room again.
+#[tokio::test]
+async fn health_returns_without_a_write() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, Options::default()).unwrap();
+    disk.set_stuck(true);
+    for _ in 0..3 {
+        assert!(matches!(write(&*store, vec![put("/a", "")]).await, Err(Error::Unavailable(_))));
+        assert!(store.healthy().is_err());
+    }
+    disk.set_stuck(false);
+    let healed = async {
+        while store.healthy().is_err() {
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(20), healed).await.expect("it heals");
+    write(&*store, vec![put("/a", "")]).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failed_sync_is_final() {
+    for syncs in 0..3 {
+        let disk = Crashable::default();
+        let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+        disk.fail_sync_after(syncs);
+        let mut acknowledged = store.revision();
+        let failed = loop {
+            match write(&*store, vec![put("/a", "v")]).await {
+                Ok(revision) => acknowledged = revision,
+                Err(error) => break error,
+            }
+        };
+        assert!(matches!(failed, Error::Unknown(_)), "{failed}");
+        assert_eq!(store.revision(), acknowledged, "what may not be durable is not shown");
+        for _ in 0..3 {
+            assert!(matches!(write(&*store, vec![put("/a", "w")]).await, Err(Error::Unavailable(_))));
+        }
+        assert!(store.healthy().is_err());
+        drop(store);
+        // Whatever the disk kept: all that was acknowledged, at least.
+        let store = Embedded::open_on(Arc::new(Crashable::from_image(disk.bytes())), finish, INLINE).unwrap();
+        assert!(store.revision() >= acknowledged);
+    }
+}
+
+#[tokio::test]
+async fn a_second_opener_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    assert_eq!(refusal(open(dir.path())), format!("another process uses the store in {}", dir.path().display()));
+    store.close().await;
+    open(dir.path()).unwrap();
+}
+
+#[tokio::test]
+async fn files_are_private() {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("deep/er");
+    let store = open(&dir).unwrap();
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&dir), 0o700);
+    let files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(files.len(), 2);
+    assert!(files.iter().all(|file| mode(file) == 0o600), "{files:?}");
+    drop(store);
+}
+
+#[test]
+fn a_newer_format_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    {
+        let database = redb::Database::open(dir.path().join("store.redb")).unwrap();
+        let txn = database.begin_write().unwrap();
+        let meta = redb::TableDefinition::<&str, &[u8]>::new("meta");
+        txn.open_table(meta).unwrap().insert("format", 2u32.to_le_bytes().as_slice()).unwrap();
+        txn.commit().unwrap();
+    }
+    let refused = refusal(open(dir.path()));
+    assert_eq!(refused, "the store was written by a newer version (format 2; this one reads up to 1)");
+}
+
+/// Rows that are gone or older than they should be are noticed, though each row left is whole.
+#[tokio::test]
+async fn missing_and_stale_rows_are_noticed() {
+    use redb::ReadableTable;
+    let dir = tempfile::tempdir().unwrap();
+    let records = redb::TableDefinition::<&str, &[u8]>::new("records");
+    type Rows<'a> = redb::Table<'a, &'static str, &'static [u8]>;
+    let tamper = |change: &dyn Fn(&mut Rows<'_>)| {
+        let database = redb::Database::open(dir.path().join("store.redb")).unwrap();
+        let txn = database.begin_write().unwrap();
+        change(&mut txn.open_table(records).unwrap());
+        txn.commit().unwrap();
+    };
+    let store = open(dir.path()).unwrap();
+    write(&*store, vec![put("/a", "1"), put("/b", "1")]).await.unwrap();
+    drop(store);
+    let stale = std::cell::RefCell::new(Vec::new());
+    tamper(&|table| *stale.borrow_mut() = table.get("/a").unwrap().unwrap().value().to_vec());
+    let store = open(dir.path()).unwrap();
+    write(&*store, vec![put("/a", "2")]).await.unwrap();
+    drop(store);
+
+    let good = std::cell::RefCell::new(Vec::new());
+    tamper(&|table| {
+        *good.borrow_mut() = table.get("/a").unwrap().unwrap().value().to_vec();
+        table.insert("/a", stale.borrow().as_slice()).unwrap();
+    });
+    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows are not those of its last commit");
+    tamper(&|table| drop(table.remove("/a").unwrap()));
+    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows are not those of its last commit");
+    tamper(&|table| drop(table.insert("/a", good.borrow().as_slice()).unwrap()));
+    assert_eq!(open(dir.path()).unwrap().get("/a").unwrap().value, "2@3");
+}
+
+/// Any damaged bit or missing end of a file is noticed, or changes nothing; never is something else served. What is written on top
+/// is held to the same.
+#[tokio::test]
+async fn damage_is_never_served() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    work(&*store, 0..120).await.unwrap();
+    let truth = (store.revision(), contents(&*store));
+    drop(store);
+    let image = disk.bytes();
+    let used = image.iter().rposition(|byte| *byte != 0).unwrap();
+    let (mut noticed, mut harmless) = (0, 0);
+    let mut random: u64 = 88_172_645_463_325_252;
+    let mut roll = |below: usize| {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        (random >> 16) as usize % below
+    };
+    let previous = std::panic::take_hook();
+    std::panic::set_hook(Box::new(|_| {}));
+    for n in 0..240 {
+        let mut damaged = image.clone();
+        match n % 8 {
+            0 => damaged.truncate(roll(image.len())),
+            // Headers are small, and deserve as many tries as the rest.
+            1 | 2 => damaged[roll(512)] ^= 1 << roll(8),
+            _ => damaged[roll(used)] ^= 1 << roll(8),
+        }
+        let disk = Crashable::from_image(damaged);
+        let Ok(store) = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE) else {
+            noticed += 1;
+            continue;
+        };
+        if disk.bytes().len() != image.len() && truth.0 != store.revision() && contents(&*store).is_empty() {
+            // An empty file is a new store to this entry; a directory's file is refused when empty.
+            continue;
+        }
+        assert!((store.revision(), contents(&*store)) == truth, "try {n}: something else was served");
+        harmless += 1;
+        // Writing on may fail, but what it leaves is right or refused.
+        let wrote = work(&*store, 120..135).await;
+        let after = (store.revision(), contents(&*store));
+        drop(store);
+        if let Ok(store) = Embedded::open_on(Arc::new(Crashable::from_image(disk.bytes())), finish, INLINE) {
+            assert!(wrote.is_err() || (store.revision(), contents(&*store)) == after, "try {n}: damage spread");
+        }
+    }
+    std::panic::set_hook(previous);
+    assert!(noticed > 40 && harmless > 20, "{noticed} noticed, {harmless} harmless");
+}
+
+#[test]
+fn damaged_files_are_named_as_such() {
+    let dir = tempfile::tempdir().unwrap();
+    drop(open(dir.path()).unwrap());
+    let path = dir.path().join("store.redb");
+    std::fs::write(&path, b"").unwrap();
+    assert_eq!(refusal(open(dir.path())), "the store is damaged: its file is empty");
+    std::fs::write(&path, b"not a database, but long enough to be read as one: ".repeat(100)).unwrap();
+    let refused = refusal(open(dir.path()));
+    assert!(refused.starts_with("the store is damaged: "), "{refused}");
+}
+
+/// A crash while the store was first made leaves a file that nobody mistakes for one.
+#[test]
+fn half_a_new_store_is_made_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("store.redb.new"), b"half a file").unwrap();
+    assert_eq!(open(dir.path()).unwrap().revision(), 1);
+}
+
+#[tokio::test]
+async fn churn_does_not_grow_the_disk() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    let mut sizes = BTreeMap::new();
+    for round in 0..40 {
+        for n in 0..50 {
+            write(&*store, vec![put(&format!("/key/{n}"), text(round, 2000 + n * 13 + round))]).await.unwrap();
+        }
+        sizes.insert(round, store.disk_bytes());
+    }
+    let live: u64 = contents(&*store).iter().map(|(key, value, ..)| (key.len() + value.len()) as u64).sum();
+    assert!(sizes[&39] <= sizes[&5].max(4 * live), "{live} live bytes: {sizes:?}");
+}
