@@ -86,7 +86,7 @@ fn changes_that_may_not_be_are_refused() {
     for (command, sentence) in [
         (r#"patch pod x --type=merge -p '{"spec":{"hostname":"new"}}'"#, "pod updates may not change fields other than `spec.containers[*].image`"),
         (r#"patch pod x --type=json -p '[{"op":"add","path":"/spec/containers/-","value":{"name":"d","image":"i"}}]'"#, "pod updates may not add or remove containers"),
-        (r#"patch sts x --type=merge -p '{"spec":{"serviceName":"y"}}'"#, "updates to statefulset spec for fields other than"),
+        (r#"patch sts x --type=merge -p '{"spec":{"serviceName":"y"}}'"#, "spec.serviceName: Invalid value: \"y\": field is immutable"),
         (r#"patch sts x --type=merge -p '{"spec":{"replicas":-1}}'"#, "spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
         (r#"patch pvc x --type=merge -p '{"spec":{"storageClassName":"y"}}'"#, "spec is immutable after creation except resources.requests"),
         (r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#, "is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"),
