@@ -342,6 +342,7 @@ mod tests {
             schema: None,
             custom: false,
             openapi: None,
+            list: None,
             rules: Arc::new(Plain),
         }
     }

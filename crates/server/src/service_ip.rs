@@ -1,5 +1,5 @@
 //! Addresses and node ports of Services: each is a key in the store, written in the Service's own transaction, so two Services
-//! can never have the same one.
+//! can never have the same one. What an update keeps and drops is the kind's own rule; here the outcome is compared.
 
 use crate::admission::{Together, Verb, Write};
 use crate::env::Ids;
@@ -17,32 +17,6 @@ const ADDRESSES: std::ops::RangeInclusive<u32> = NETWORK + 1..=NETWORK + 0xfffe;
 const ADDRESSES_PICKED_FROM: u32 = NETWORK + 257;
 const PORTS: std::ops::RangeInclusive<u32> = 30_000..=32_767;
 const PORTS_PICKED_FROM: u32 = 30_086;
-
-/// Keeps what was allocated when an update leaves it out, and drops what the new type has no use for. Runs before validation.
-pub fn carry(write: &mut Write<'_>) {
-    let Some(old) = write.old.filter(|_| is_service(write) && write.verb == Verb::Update) else { return };
-    let new = &mut *write.object;
-    let (had, has) = (Needs::of(old), Needs::of(new));
-    for field in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
-        let Some(value) = old.at(&["spec", field]) else { continue };
-        if had.address && has.address && is_unset(new, field) {
-            new.put(&["spec", field], value.clone());
-        } else if had.address && !has.address && new.at(&["spec", field]) == Some(value) {
-            new.cut(&["spec", field]);
-        }
-    }
-    carry_ports(new, old, had, has);
-    let health = old.at(&["spec", "healthCheckNodePort"]);
-    match health {
-        Some(port) if has.health_port && is_unset(new, "healthCheckNodePort") => {
-            new.put(&["spec", "healthCheckNodePort"], port.clone());
-        }
-        Some(port) if !has.health_port && new.at(&["spec", "healthCheckNodePort"]) == Some(port) => {
-            new.cut(&["spec", "healthCheckNodePort"]);
-        }
-        _ => {}
-    }
-}
 
 /// Fills in addresses and ports, claims the new ones and releases those no longer used.
 pub fn allocate(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
@@ -84,26 +58,6 @@ fn is_unset(service: &Value, field: &str) -> bool {
         Some(Value::String(text)) => text.is_empty(),
         Some(Value::Array(items)) => items.is_empty(),
         Some(value) => value.as_i64() == Some(0),
-    }
-}
-
-fn carry_ports(new: &mut Value, old: &Value, had: Needs, has: Needs) {
-    let old_ports = old.items(&["spec", "ports"]);
-    let same = |a: &Value, b: &Value| a.int(&["port"]) == b.int(&["port"]) && protocol(a) == protocol(b);
-    let Some(Value::Array(ports)) = new.get_mut("spec").and_then(|spec| spec.get_mut("ports")) else { return };
-    let named: BTreeSet<i64> = ports.iter().filter_map(node_port).collect();
-    for port in ports {
-        let before = old_ports.iter().find(|before| same(before, port)).and_then(node_port);
-        match (before, node_port(port)) {
-            // Another port of the new object may have been given this number meanwhile.
-            (Some(before), None) if had.node_ports && has.node_ports && !named.contains(&before) => {
-                port.put(&["nodePort"], before);
-            }
-            (Some(before), Some(now)) if had.node_ports && !has.node_ports && before == now => {
-                port.cut(&["nodePort"]);
-            }
-            _ => {}
-        }
     }
 }
 
@@ -214,14 +168,6 @@ impl Filling<'_> {
         let address = service.text(&["spec", "clusterIP"]).to_owned();
         if is_unset(service, "clusterIPs") {
             service.put(&["spec", "clusterIPs"], json!([address]));
-        }
-        // Without a selector, a headless Service may be given endpoints of either family.
-        let open = address == "None" && service.members(&["spec", "selector"]).is_empty();
-        if is_unset(service, "ipFamilyPolicy") {
-            service.put(&["spec", "ipFamilyPolicy"], if open { "RequireDualStack" } else { "SingleStack" });
-        }
-        if is_unset(service, "ipFamilies") {
-            service.put(&["spec", "ipFamilies"], if open { json!(["IPv4", "IPv6"]) } else { json!(["IPv4"]) });
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! Measures the embedded store under load: `cargo run --release -p store --example load [seconds]`.
+//! Measures the embedded store under load: `cargo run --release -p store --example load [seconds [writers KiB]]`.
 //!
-//! Closed loops of durable creates and updates, opening times, and what churn leaves on disk.
+//! Closed loops of durable creates and updates, opening times, and what churn leaves on disk; with `writers` and `KiB` only
+//! that loop of creates.
 
 use bytes::Bytes;
 use std::path::Path;
@@ -10,9 +11,12 @@ use store::{Embedded, Operation, Options, Store, Txn};
 
 #[tokio::main]
 async fn main() {
-    let seconds = std::env::args().nth(1).and_then(|seconds| seconds.parse().ok()).unwrap_or(5);
-    let span = Duration::from_secs(seconds);
+    let numbers: Vec<usize> = std::env::args().skip(1).map(|text| text.parse().expect("a number")).collect();
+    let span = Duration::from_secs(numbers.first().copied().unwrap_or(5) as u64);
     let root = tempfile::tempdir().expect("a temporary directory");
+    if let [_, writers, kib] = numbers[..] {
+        return creates(root.path(), writers, kib << 10, span).await;
+    }
     opening(&root.path().join("opening")).await;
     for (writers, bytes) in [(1, 1 << 10), (16, 1 << 10), (64, 1 << 10), (16, 10 << 10), (64, 10 << 10)] {
         creates(&root.path().join(format!("{writers}-{bytes}")), writers, bytes, span).await;

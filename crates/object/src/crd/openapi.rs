@@ -9,7 +9,8 @@ const KIND: &str = "Kind is a string value representing the REST resource this o
      endpoint the client submits requests to. Cannot be updated. In CamelCase.";
 const METADATA: &str = "Standard object's metadata.";
 
-/// The OpenAPI v3 schema of one version, with the fields that every resource has. References lead to `#/components/schemas/…`.
+/// The schema of one version, with the fields that every resource has. References are written `#/definitions/…`, as in the
+/// built-in definitions; [`crate::openapi`] turns them into what each document needs.
 pub fn openapi(definition: &Value, version: &str) -> Value {
     let versions = definition.items(&["spec", "versions"]);
     let found = versions.iter().find(|known| known.text(&["name"]) == version);
@@ -65,7 +66,7 @@ fn embed(schema: &mut Value, is_root: bool) {
 fn resource_fields(properties: &mut Map<String, Value>) {
     properties.insert("apiVersion".to_owned(), json!({"type": "string", "description": API_VERSION}));
     properties.insert("kind".to_owned(), json!({"type": "string", "description": KIND}));
-    let reference = "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
-    let metadata = json!({"description": METADATA, "default": {}, "allOf": [{"$ref": reference}]});
+    let reference = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+    let metadata = json!({"description": METADATA, "$ref": reference});
     properties.insert("metadata".to_owned(), metadata);
 }

@@ -79,7 +79,13 @@ impl Rules for Namespaces {
             validate_finalizer(finalizer, &Path::new("spec.finalizers"), errors);
         }
     }
-    fn validate_update(&self, _new: &Value, _old: &Value, _ctx: &Ctx, _errors: &mut Errors) {}
+    /// Ordinary updates keep the finalizers; this is for writes to `/finalize`, which the server validates as updates.
+    fn validate_update(&self, new: &Value, _old: &Value, _ctx: &Ctx, errors: &mut Errors) {
+        let path = Path::new("spec.finalizers");
+        for (index, finalizer) in new.items(&["spec", "finalizers"]).iter().enumerate() {
+            validate_finalizer(finalizer, &path.index(index), errors);
+        }
+    }
     fn validate_status(&self, new: &Value, _old: &Value, _ctx: &Ctx, errors: &mut Errors) {
         let phase = new.text(&["status", "phase"]);
         let path = Path::new("status.Phase");
@@ -112,17 +118,6 @@ fn carry_spec_finalizers(new: &mut Value, old: &Value) {
         Some(finalizers) => new.put(&["spec", "finalizers"], finalizers.clone()),
         None => drop(new.cut(&["spec", "finalizers"])),
     }
-}
-
-/// What a write to a namespace's `/finalize` stores: the old object with the new `spec.finalizers`.
-pub fn finalize_namespace(new: &Value, old: &Value, errors: &mut Errors) -> Value {
-    let mut result = old.clone();
-    carry_spec_finalizers(&mut result, new);
-    let path = Path::new("spec.finalizers");
-    for (index, finalizer) in result.items(&["spec", "finalizers"]).iter().enumerate() {
-        validate_finalizer(finalizer, &path.index(index), errors);
-    }
-    result
 }
 
 fn validate_finalizer(finalizer: &Value, path: &Path, errors: &mut Errors) {

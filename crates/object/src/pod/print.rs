@@ -48,7 +48,7 @@ struct Seen {
 impl Seen {
     /// Counts a container's restarts and remembers the latest.
     fn count(&mut self, status: &Value) {
-        self.restarts += status.int(&["restartCount"]).unwrap_or(0);
+        self.restarts = self.restarts.saturating_add(status.int(&["restartCount"]).unwrap_or(0));
         let finished = status.text(&["lastState", "terminated", "finishedAt"]);
         // Times are in one canonical form, which sorts as text.
         if finished > self.last_restart.as_str() {

@@ -55,7 +55,7 @@ impl World {
         let name = fact.place.name.to_string();
         let queue = self.pending.entry(fact.place.kind.to_string()).or_default();
         if fact.deleting && fact.finalizers.is_empty() {
-            queue.push_back(Event::Gone(fact.uid.clone()));
+            queue.push_back(Event::Gone(fact.uid));
             self.objects.remove(&name);
         } else {
             queue.push_back(Event::Seen(fact.clone()));

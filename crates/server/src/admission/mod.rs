@@ -113,7 +113,6 @@ impl Admission {
         priority::settle(write)?;
         protection::add_finalizers(write);
         storage_class::default(&self.reader, write)?;
-        service_ip::carry(write);
         Ok(())
     }
 

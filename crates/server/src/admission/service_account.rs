@@ -20,7 +20,9 @@ pub fn complete(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>) -> Result
     if !write.is(Verb::Create, "", "pods") || write.object.has(&["metadata", "annotations", MIRROR]) {
         return Ok(());
     }
-    write.object.default_to(&["spec", "serviceAccountName"], "default");
+    // The field's older name still counts where only that one is given.
+    let older = write.object.text(&["spec", "serviceAccount"]).to_owned();
+    write.object.default_to(&["spec", "serviceAccountName"], if older.is_empty() { "default" } else { &older });
     let name = write.object.text(&["spec", "serviceAccountName"]).to_owned();
     write.object.put(&["spec", "serviceAccount"], name.as_str());
     let Some((account, _)) = reader.get(&format!("/core/serviceaccounts/{}/{name}", write.namespace))? else {
@@ -102,7 +104,7 @@ mod tests {
         let got = world.mutate("pods", pod(json!({"containers": [{"name": "c"}]}))).unwrap();
         assert_eq!(got["spec"]["serviceAccountName"], "default");
         assert_eq!(got["spec"]["serviceAccount"], "default");
-        let refused = denied(world.mutate("pods", pod(json!({"serviceAccountName": "robot"}))));
+        let refused = denied(world.mutate("pods", pod(json!({"serviceAccount": "robot"}))));
         assert_eq!(refused.code, 403);
         assert_eq!(
             refused.message,

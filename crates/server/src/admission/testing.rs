@@ -7,9 +7,8 @@ use crate::env::Env;
 use crate::reader::{self, Reader};
 use futures::executor::block_on;
 use object::access::{Access, name, namespace, uid};
-use object::kind::Plain;
-use object::{Gates, Kind, Status, Value, json};
-use std::sync::Arc;
+use object::{Gates, Kind, Kinds, Status, Value, json};
+use std::sync::{Arc, LazyLock};
 use store::{Condition, Operation, Store, Txn};
 
 pub struct World {
@@ -25,29 +24,10 @@ pub fn denied<T>(result: Result<T, Status>) -> Status {
     }
 }
 
-pub fn kind(plural: &'static str) -> Arc<Kind> {
-    let group = match plural {
-        "statefulsets" => "apps",
-        "volumeattributesclasses" => "storage.k8s.io",
-        _ => "",
-    };
-    let cluster = ["namespaces", "persistentvolumes", "volumeattributesclasses"];
-    Arc::new(Kind {
-        group: group.into(),
-        version: "v1".into(),
-        kind: plural.into(),
-        plural: plural.into(),
-        singular: plural.into(),
-        short_names: Vec::new(),
-        categories: Vec::new(),
-        namespaced: !cluster.contains(&plural),
-        stored: true,
-        custom: false,
-        subresources: Vec::new(),
-        storage: format!("{}/{plural}", if group.is_empty() { "core" } else { group }).into(),
-        schema: None,
-        rules: Arc::new(Plain),
-    })
+pub fn kind(plural: &str) -> Arc<Kind> {
+    static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
+    let found = KINDS.iter().find(|kind| kind.plural == plural);
+    found.unwrap_or_else(|| panic!("no kind {plural}")).clone()
 }
 
 impl World {
@@ -120,14 +100,10 @@ impl World {
         self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.mutate(write))?;
         let together = self
             .run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.judge(write))?;
-<<<<<<< HEAD
         // As the server: what changes nothing is not stored.
         if new != *old || !together.txn.operations.is_empty() {
             assert!(self.commit(plural, &new, together), "nobody else writes");
         }
-=======
-        assert!(self.commit(plural, &new, together), "nobody else writes");
->>>>>>> main
         Ok(new)
     }
 

@@ -2,6 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
+use crate::definitions;
 use crate::render;
 use object::access::{Access, name, uid};
 use object::write::{self, Deleted, Deletion, Propagation};
@@ -150,19 +151,34 @@ pub struct Removed {
 
 /// Deletes one object, starting over when somebody else was faster.
 pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
+    delete_with(call, object_name, options, |object| Ok((object, admission::Together::default()))).await
+}
+
+/// Deletes one object after `last_change`, which may also ask for more to be written together with the deletion.
+pub async fn delete_with(
+    call: &Call<'_>,
+    object_name: &str,
+    options: &DeleteOptions,
+    mut last_change: impl FnMut(Value) -> Result<(Value, admission::Together), Status>,
+) -> Result<Removed, Status> {
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     for _ in 0..ATTEMPTS_MAX {
         about.warnings.clear();
         let (old, record) = call.stored(object_name)?;
         options.check(call, &old, &record)?;
-        let decided = write::for_delete(&call.kind, &old, options.deletion, call.now);
+        let (mut changed, more) = last_change(old.clone())?;
+        definitions::mark_deleted(&call.kind, &mut changed, call.now);
+        let decided = write::for_delete(&call.kind, &changed, options.deletion, call.now);
         let gone = matches!(decided, Deleted::Gone(_));
         let mut next = match decided {
             Deleted::Gone(last) | Deleted::Marked(last) => last,
-            Deleted::Unchanged => return Ok(Removed { object: old, gone: false, about }),
+            Deleted::Unchanged if more.txn.operations.is_empty() => {
+                return Ok(Removed { object: old, gone: false, about });
+            }
+            Deleted::Unchanged => changed,
         };
         call.kind.rules.prepare_delete(&mut next, gone, &call.ctx());
-        let together = call.admit(
+        let mut together = call.admit(
             admission::Verb::Delete,
             "",
             object_name,
@@ -173,6 +189,8 @@ pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOpti
                 if gone { admission.judge(write) } else { admission.judge_marking(write) }
             },
         )?;
+        together.txn.conditions.extend(more.txn.conditions);
+        together.txn.operations.extend(more.txn.operations);
         if options.dry_run {
             return Ok(Removed { object: next, gone, about });
         }

@@ -5,6 +5,7 @@ use super::{About, Answer, Call, create, incoming};
 use crate::negotiate::{self, PatchType};
 use object::access::{Access, name};
 use object::apply::{self, Writer};
+use object::schema::TypeRef;
 use object::{Status, Value, decode, patch};
 
 pub async fn patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
@@ -32,7 +33,7 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
     let document = decode::document(&call.body)?;
     let mut found = Vec::new();
     let result = change(call, subresource, &mut about, Some(&options.field_manager), |old| {
-        let mut patched = patched(call, patch_type, old, &document.value)?;
+        let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
         incoming::conform(&call.kind, &mut patched, document.duplicates.clone(), options.field_validation, &mut found)?;
@@ -43,13 +44,18 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         Ok(patched)
     })
     .await;
-    let mut answer = result?;
-    answer.warnings.splice(0..0, found);
-    Ok(answer)
+    about.warnings.splice(0..0, found);
+    result?.answer(call, about.warnings)
 }
 
-fn patched(call: &Call<'_>, patch_type: PatchType, old: &Value, document: &Value) -> Result<Value, Status> {
-    match (patch_type, &call.kind.schema) {
+/// `old` changed by the patch; the schema is what a strategic merge goes by.
+pub fn patched(
+    schema: Option<&TypeRef>,
+    patch_type: PatchType,
+    old: &Value,
+    document: &Value,
+) -> Result<Value, Status> {
+    match (patch_type, schema) {
         (PatchType::Json, _) => patch::json(old, document),
         (PatchType::Strategic, Some(schema)) => {
             need_object(document)?;
@@ -118,7 +124,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
         let new = apply::apply(schema, None, &applied, &writer, options.force)?;
         return create::store_new(call, new, &mut about, create::Ownership::Applied).await;
     }
-    change(call, subresource, &mut about, None, |old| {
+    let changed = change(call, subresource, &mut about, None, |old| {
         let mut new = apply::apply(schema, Some(old), &applied, &writer, options.force)?;
         match applied.at(&["metadata", "resourceVersion"]) {
             Some(version) => new.put(&["metadata", "resourceVersion"], version.clone()),
@@ -126,7 +132,8 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
         }
         Ok(new)
     })
-    .await
+    .await?;
+    changed.answer(call, about.warnings)
 }
 
 fn check_applied(call: &Call<'_>, applied: &Value) -> Result<(), Status> {

@@ -2,6 +2,8 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
+use crate::definitions;
+use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
@@ -13,7 +15,32 @@ pub async fn update(call: &Call<'_>, subresource: &str) -> Result<Answer, Status
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     let sent = incoming::object(call, &options, &mut about.warnings)?;
     check_identity(call, &sent)?;
-    change(call, subresource, &mut about, Some(&options.field_manager), |_| Ok(sent.clone())).await
+    let changed = change(call, subresource, &mut about, Some(&options.field_manager), |_| Ok(sent.clone())).await?;
+    changed.answer(call, about.warnings)
+}
+
+/// What a change left behind.
+pub enum Changed {
+    /// A stored version.
+    Stored(Bytes),
+    /// An object that is not stored: a dry run's, or one that is gone.
+    Object(Value),
+}
+
+impl Changed {
+    pub fn answer(self, call: &Call<'_>, warnings: Vec<String>) -> Result<Answer, Status> {
+        match self {
+            Changed::Stored(bytes) => call.show(200, &bytes, warnings),
+            Changed::Object(object) => call.show_object(200, &object, warnings),
+        }
+    }
+
+    pub fn object(self, call: &Call<'_>) -> Result<Value, Status> {
+        match self {
+            Changed::Stored(bytes) => crate::render::served(&call.kind, &bytes),
+            Changed::Object(object) => Ok(object),
+        }
+    }
 }
 
 fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
@@ -26,6 +53,11 @@ fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
         return Err(Status::bad_request(format!(
             "the name of the object ({said}) does not match the name on the URL ({asked})"
         )));
+    }
+    if call.kind.custom && sent.text(&["metadata", "resourceVersion"]).is_empty() {
+        let mut errors = Errors::default();
+        errors.invalid(&object::Path::new("metadata.resourceVersion"), 0, "must be specified for an update");
+        return Err(call.invalid(asked, &errors));
     }
     if call.kind.namespaced && !namespace(sent).is_empty() && namespace(sent) != call.target.namespace {
         return Err(Status::bad_request(
@@ -43,7 +75,7 @@ pub async fn change(
     about: &mut About,
     manager: Option<&str>,
     mut make: impl FnMut(&Value) -> Result<Value, Status>,
-) -> Result<Answer, Status> {
+) -> Result<Changed, Status> {
     let asked = call.target.name.as_str();
     let warnings_before = about.warnings.len();
     for _ in 0..ATTEMPTS_MAX {
@@ -53,7 +85,7 @@ pub async fn change(
         let conditional = check_preconditions(call, &new, &old, &record)?;
         let together = prepare(call, subresource, &mut new, &old, about, manager)?;
         match store_changed(call, &record, new, &old, about, together).await? {
-            Outcome::Stored(answer) => return Ok(answer),
+            Outcome::Done(changed) => return Ok(changed),
             Outcome::Lost if conditional => return Err(call.modified(asked)),
             Outcome::Lost | Outcome::Again => {}
         }
@@ -107,11 +139,14 @@ fn prepare(
     call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
         admission.mutate(write)
     })?;
-    if status {
-        kind.rules.prepare_status(new, old, &ctx);
-    } else {
-        kind.rules.prepare_update(new, old, &ctx);
-        write::settle_generation(kind, new, old);
+    match subresource {
+        "status" => kind.rules.prepare_status(new, old, &ctx),
+        // An ordinary update keeps the finalizers as they were, which is what this write is there to change.
+        "finalize" => {}
+        _ => {
+            kind.rules.prepare_update(new, old, &ctx);
+            write::settle_generation(kind, new, old);
+        }
     }
     if let (Some(manager), Some(schema)) = (manager, &kind.schema) {
         let writer = Writer { manager, subresource, api_version: &kind.api_version(), now: call.now };
@@ -128,6 +163,7 @@ fn prepare(
         return Err(call.invalid(asked, &errors));
     }
     if !status {
+        definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }
@@ -147,7 +183,7 @@ fn carry_all_but_finalizers(new: &mut Value, old: &Value) {
 }
 
 enum Outcome {
-    Stored(Answer),
+    Done(Changed),
     /// The object changed meanwhile.
     Lost,
     /// Something written together with it changed meanwhile.
@@ -163,34 +199,38 @@ async fn store_changed(
     together: admission::Together,
 ) -> Result<Outcome, Status> {
     let key = &record.key;
-    let warnings = |about: &mut About| std::mem::take(&mut about.warnings);
     if about.dry_run {
-        return call.show_object(200, &new, warnings(about)).map(Outcome::Stored);
+        return Ok(Outcome::Done(Changed::Object(new)));
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
     if write::is_released(&new) {
-        return remove(call, record, new, about).await;
+        return remove(call, record, new, old, about).await;
     }
     if unchanged(&new, old) && together.txn.operations.is_empty() {
-        return call.show(200, &record.value, warnings(about)).map(Outcome::Stored);
+        return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
     }
     match call.commit(key, record.modified, call.put(key, &new), together).await {
-        Ok(committed) => call.show(200, &committed.records[0].value, warnings(about)).map(Outcome::Stored),
+        Ok(committed) => Ok(Outcome::Done(Changed::Stored(committed.records[0].value.clone()))),
         Err(Lost::Object) => Ok(Outcome::Lost),
         Err(Lost::Together) => Ok(Outcome::Again),
         Err(Lost::Store(status)) => Err(status),
     }
 }
 
-async fn remove(call: &Call<'_>, record: &Arc<Record>, last: Value, about: &mut About) -> Result<Outcome, Status> {
-    let mut last = last;
+async fn remove(
+    call: &Call<'_>,
+    record: &Arc<Record>,
+    mut last: Value,
+    old: &Value,
+    about: &mut About,
+) -> Result<Outcome, Status> {
     let object_name = name(&last).to_owned();
     let together = call.admit(
         admission::Verb::Delete,
         "",
         &object_name,
         &mut last.clone(),
-        Some(&last),
+        Some(old),
         about,
         |admission, write| admission.judge(write),
     )?;
@@ -198,7 +238,7 @@ async fn remove(call: &Call<'_>, record: &Arc<Record>, last: Value, about: &mut 
     match call.commit(&record.key, record.modified, operation, together).await {
         Ok(committed) => {
             last.put(&["metadata", "resourceVersion"], committed.revision.to_string());
-            call.show_object(200, &last, std::mem::take(&mut about.warnings)).map(Outcome::Stored)
+            Ok(Outcome::Done(Changed::Object(last)))
         }
         Err(Lost::Object) => Ok(Outcome::Lost),
         Err(Lost::Together) => Ok(Outcome::Again),

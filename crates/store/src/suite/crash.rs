@@ -71,6 +71,11 @@ impl Crashable {
         self.lock().images.as_ref().map(|images| images.taken[index].clone()).unwrap_or_default()
     }
 
+    /// What a crash now could leave.
+    pub fn crash(&self, seed: u64) -> Vec<u8> {
+        self.lock().crash(&mut (seed | 1))
+    }
+
     /// The disk is full after so many more blocks of 4 KiB; `None` makes room again.
     pub fn set_room(&self, blocks: Option<usize>) {
         self.lock().room_blocks = blocks;

@@ -4,15 +4,16 @@ use super::node::{List, Node, Ty};
 use super::validation::correlate;
 use crate::access::Access;
 use crate::field::{ErrorKind, Errors, Path};
+use kube_cel::cel;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
-use kube_cel::{KubeCelExt, cel};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
 mod cost;
 mod expr;
+mod functions;
 mod types;
 mod value;
 
@@ -315,7 +316,7 @@ fn type_of(node: &Node) -> &'static str {
 
 fn with_variables<T>(rule: &Rule, this: &Cel, before: Option<&Cel>, run: impl FnOnce(&Context) -> T) -> T {
     thread_local! {
-        static FUNCTIONS: Context<'static> = Context::default().with_all();
+        static FUNCTIONS: Context<'static> = functions::context();
     }
     FUNCTIONS.with(|functions| {
         let mut context = functions.new_inner_scope();

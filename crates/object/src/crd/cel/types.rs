@@ -88,9 +88,7 @@ impl<'a> Walk<'a> {
             "self" => Ok(Type::Of(self.scope.node, self.scope.is_resource)),
             "oldSelf" if self.scope.optional_old_self => Ok(Type::Unknown),
             "oldSelf" => Ok(Type::Of(self.scope.node, self.scope.is_resource)),
-            "int" | "uint" | "double" | "bool" | "string" | "bytes" | "list" | "map" | "null_type" | "type" => {
-                Ok(Type::Other)
-            }
+            _ if is_listed(super::functions::TYPES, name) => Ok(Type::Other),
             _ => Err(undeclared(name)),
         }
     }

@@ -91,7 +91,8 @@ fn values_have_the_types_that_the_schema_gives_them() {
     let holds = [
         "self.n == 3.0",
         "self.i == 3",
-        "type(self.i) == int || true",
+        "type(self.i) == int && type(self.any) == string && dyn(self.i) == 3 && bool('true')",
+        "size(self.s) == 5 && self.s.size() == 5",
         "self.t < timestamp('2027-01-01T00:00:00Z')",
         "self.t.getFullYear() == 2026",
         "size(self.b) == 2",

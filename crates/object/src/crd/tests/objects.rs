@@ -290,8 +290,8 @@ fn explain_sees_the_schema_with_the_fields_of_every_resource() {
     let schema = openapi(&postgres(), "v1");
     assert_eq!(schema["properties"]["spec"]["properties"]["image"]["type"], "string");
     assert_eq!(
-        schema["properties"]["metadata"]["allOf"][0]["$ref"],
-        "#/components/schemas/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
+        schema["properties"]["metadata"]["$ref"],
+        "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
     );
     assert_eq!(schema["properties"]["spec"]["properties"]["template"]["properties"]["kind"]["type"], "string");
     assert!(schema["properties"]["spec"]["properties"]["image"].get("properties").is_none());
@@ -299,5 +299,11 @@ fn explain_sees_the_schema_with_the_fields_of_every_resource() {
         schema["x-kubernetes-group-version-kind"],
         json!([{"group": "postgresql.example.com", "kind": "Cluster", "version": "v1"}])
     );
+    // No reference leads nowhere in the documents made of it.
+    let mut all = crate::Kinds::default();
+    all.insert(kind(&postgres()));
+    let document =
+        crate::openapi::v3(&all, "postgresql.example.com", "v1", "v1.37.0").expect("it is served").to_string();
+    assert!(document.contains("com.example.postgresql.v1.Cluster") && !document.contains("#/definitions/"));
     assert_eq!(definition_name("postgresql.example.com", "v1", "Cluster"), "com.example.postgresql.v1.Cluster");
 }

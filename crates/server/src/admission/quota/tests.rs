@@ -284,7 +284,6 @@ fn writes_that_change_no_usage_do_not_touch_quotas() {
 }
 
 #[test]
-<<<<<<< HEAD
 fn writing_a_quota_as_it_is_brings_nothing_with_it() {
     let mut world = world(json!({"pods": "1"}));
     let epoch = |world: &World| world.store.get("/mainstay/quota-epochs/a").unwrap().modified;
@@ -294,8 +293,6 @@ fn writing_a_quota_as_it_is_brings_nothing_with_it() {
 }
 
 #[test]
-=======
->>>>>>> main
 fn the_epoch_goes_with_its_namespace() {
     let mut world = world(json!({"pods": "1"}));
     assert_eq!(world.count("/mainstay/quota-epochs/"), 1);

@@ -121,8 +121,7 @@ pub fn count(reader: &Reader, namespace: &str, quota: &Value) -> Result<Amounts,
             }
         } else if scope::matches(quota, kind, &Value::Null) {
             let number = Quantity::from_int(i64::try_from(reader.store.count(&prefix)).unwrap_or(i64::MAX));
-            for (resource, amount) in used.iter_mut().filter(|(name, _)| Countable::of_resource(name) == kind) {
-                debug_assert!(!resource.is_empty());
+            for (_, amount) in used.iter_mut().filter(|(resource, _)| Countable::of_resource(resource) == kind) {
                 *amount = number;
             }
         }
