@@ -1,1 +1,147 @@
-fn main() {}
+//! Makes the built-in schema from k8s-openapi's published types and `build/merge-rules.txt`.
+//!
+//! Two files go to OUT_DIR: `arena.json`, the definitions without prose for the running server, and `definitions.json.deflate`,
+//! the same with prose, unpacked only when somebody asks for an OpenAPI document.
+
+use k8s_openapi::api::{
+    apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
+    autoscaling::v1 as autoscaling, coordination::v1 as coordination, core::v1 as core, events::v1 as events,
+    policy::v1 as policy, rbac::v1 as rbac, storage::v1 as storage,
+};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
+use serde_json::{Map, Value, json};
+use std::io::Write;
+use std::path::Path;
+
+const RULES: &str = "build/merge-rules.txt";
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed={RULES}");
+    let mut definitions = published();
+    for definition in definitions.values_mut() {
+        tidy(definition);
+    }
+    apply_rules(&mut definitions, &std::fs::read_to_string(RULES).expect("the merge rules are readable"));
+
+    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
+    let full = serde_json::to_vec(&definitions).expect("JSON values serialise");
+    let file = std::fs::File::create(Path::new(&out).join("definitions.json.deflate")).expect("OUT_DIR is writable");
+    let mut packer = flate2::write::DeflateEncoder::new(file, flate2::Compression::best());
+    packer.write_all(&full).and_then(|()| packer.finish().map(drop)).expect("OUT_DIR is writable");
+
+    for definition in definitions.values_mut() {
+        strip_prose(definition);
+    }
+    let arena = serde_json::to_vec(&definitions).expect("JSON values serialise");
+    std::fs::write(Path::new(&out).join("arena.json"), arena).expect("OUT_DIR is writable");
+}
+
+macro_rules! schemas {
+    ($generator:ident: $($module:ident :: { $($kind:ident),* $(,)? }),* $(,)?) => {
+        $($( $generator.subschema_for::<$module::$kind>(); )*)*
+    };
+}
+
+/// The definitions of every kind we serve and all that they refer to.
+fn published() -> Map<String, Value> {
+    let mut generator = schemars::generate::SchemaSettings::default().into_generator();
+    schemas!(generator:
+        core::{
+            Namespace, Pod, PersistentVolumeClaim, PersistentVolume, Service, Endpoints, ConfigMap, Secret, ServiceAccount, Node,
+            Event, ResourceQuota, LimitRange, Binding, PodTemplate,
+        },
+        apps::{StatefulSet, ControllerRevision},
+        storage::{StorageClass, CSIDriver, CSINode, VolumeAttachment, VolumeAttributesClass, CSIStorageCapacity},
+        coordination::{Lease},
+        events::{Event},
+        policy::{PodDisruptionBudget, Eviction},
+        rbac::{Role, RoleBinding, ClusterRole, ClusterRoleBinding},
+        authorization::{SelfSubjectAccessReview, SubjectAccessReview, LocalSubjectAccessReview, SelfSubjectRulesReview},
+        authentication::{TokenReview, TokenRequest, SelfSubjectReview},
+        autoscaling::{Scale},
+        apiextensions::{CustomResourceDefinition},
+        meta::{Status, DeleteOptions, ListMeta, APIGroup, APIGroupList, APIResourceList, APIVersions},
+    );
+    generator.take_definitions(false)
+}
+
+/// Brings a schema into OpenAPI's own form: references to `#/definitions/…`, no JSON Schema extras.
+fn tidy(schema: &mut Value) {
+    match schema {
+        Value::Object(members) => {
+            if let Some(Value::String(reference)) = members.get_mut("$ref") {
+                *reference = reference.replace("#/$defs/", "#/definitions/");
+            }
+            members.values_mut().for_each(tidy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+fn strip_prose(schema: &mut Value) {
+    if let Value::Object(members) = schema {
+        // A property may itself be called "description": there it is a schema, not prose.
+        if members.get("description").is_some_and(Value::is_string) {
+            members.remove("description");
+        }
+        members.values_mut().for_each(strip_prose);
+    }
+}
+
+/// `core.v1.Pod` → its full definition name.
+fn full_name(short: &str) -> String {
+    if let Some(rest) = short.strip_prefix("meta.") {
+        format!("io.k8s.apimachinery.pkg.apis.meta.{rest}")
+    } else if let Some(rest) = short.strip_prefix("apiextensions.") {
+        format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.{rest}")
+    } else {
+        format!("io.k8s.api.{short}")
+    }
+}
+
+fn apply_rules(definitions: &mut Map<String, Value>, rules: &str) {
+    for (number, line) in rules.lines().enumerate() {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if words.is_empty() || words[0].starts_with('#') {
+            continue;
+        }
+        let place = format!("{RULES}:{}: {line}", number + 1);
+        let definition = definitions.get_mut(&full_name(words[1])).unwrap_or_else(|| panic!("no such type: {place}"));
+        match words.as_slice() {
+            ["atomic", _] => definition["x-kubernetes-map-type"] = json!("atomic"),
+            ["default", _, field, value] => {
+                let value: Value = serde_json::from_str(value).unwrap_or_else(|error| panic!("{error}: {place}"));
+                property(definition, field, &place)["default"] = value;
+            }
+            ["list", _, field, list, patch] => list_rule(property(definition, field, &place), list, patch),
+            _ => panic!("not a rule: {place}"),
+        }
+    }
+}
+
+fn property<'a>(definition: &'a mut Value, field: &str, place: &str) -> &'a mut Value {
+    definition["properties"].get_mut(field).unwrap_or_else(|| panic!("no such field: {place}"))
+}
+
+fn list_rule(property: &mut Value, list: &str, patch: &str) {
+    match list.split_once(':') {
+        Some((kind, keys)) => {
+            property["x-kubernetes-list-type"] = json!(kind);
+            property["x-kubernetes-list-map-keys"] = keys.split(',').collect();
+        }
+        None => property["x-kubernetes-list-type"] = json!(list),
+    }
+    if patch == "-" {
+        return;
+    }
+    let (merge, retain) = patch.split_once('+').map_or((patch, None), |(merge, retain)| (merge, Some(retain)));
+    let (strategy, key) = merge.split_once(':').map_or((merge, None), |(strategy, key)| (strategy, Some(key)));
+    property["x-kubernetes-patch-strategy"] =
+        json!(retain.map_or_else(|| strategy.to_owned(), |retain| format!("{strategy},{retain}")));
+    if let Some(key) = key {
+        property["x-kubernetes-patch-merge-key"] = json!(key);
+    }
+}

@@ -1,1 +1,36 @@
-fn main() {}
+//! The binary: arguments and wiring, nothing else.
+
+mod bench;
+mod cli;
+mod log;
+mod paths;
+mod up;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let command = match cli::parse() {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("mainstay: cannot start its threads: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(async {
+        match command {
+            cli::Command::Up(args) => up::run(args).await,
+            cli::Command::Bench(args) => bench::run(args).await,
+        }
+    });
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mainstay: {error:#}");
+            ExitCode::from(if error.is::<cli::BadInput>() { 2 } else { 1 })
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use crate::field::{Errors, Path};
 use crate::gates::Gates;
 use crate::schema::TypeRef;
+use crate::status::Status;
 use crate::table::Column;
 use serde_json::Value;
 use std::borrow::Cow;
@@ -28,6 +29,12 @@ pub struct Kind {
     /// `group/plural` of the objects' place in the store; two rows may share one (both Event kinds).
     pub storage: Text,
     pub schema: Option<TypeRef>,
+    /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
+    pub custom: bool,
+    /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
+    pub openapi: Option<Arc<Value>>,
+    /// The kind of a list, where it is not the kind with `List` behind it (CRDs may name it).
+    pub list: Option<Text>,
     pub rules: Arc<dyn Rules>,
 }
 
@@ -43,6 +50,8 @@ pub enum Subresource {
     Binding,
     Eviction,
     Token,
+    /// Writes `spec.finalizers` only: namespaces.
+    Finalize,
 }
 
 impl Subresource {
@@ -53,6 +62,7 @@ impl Subresource {
             Subresource::Binding => "binding",
             Subresource::Eviction => "eviction",
             Subresource::Token => "token",
+            Subresource::Finalize => "finalize",
         }
     }
 }
@@ -89,6 +99,15 @@ pub trait Rules: Send + Sync {
     fn counts_generations(&self) -> bool {
         false
     }
+    /// Removes unknown fields from a decoded object and says their paths, where the kind has its own way (custom resources, whose
+    /// wrong types are validation errors); `None` = `decode::conform` with the kind's schema does it.
+    fn conform(&self, _object: &mut Value) -> Option<Result<Vec<String>, Status>> {
+        None
+    }
+    /// The text of the `Warning` header on every request to a deprecated version.
+    fn deprecation(&self) -> Option<&str> {
+        None
+    }
     /// Fills in defaults; idempotent. Runs on create, update and after every patch.
     fn default(&self, _object: &mut Value, _ctx: &Ctx) {}
     /// Resets what a client may not set at creation (status, fields behind a closed gate). The status member was removed before
@@ -107,6 +126,12 @@ pub trait Rules: Send + Sync {
     fn warnings(&self, _new: &Value, _old: Option<&Value>, _ctx: &Ctx) -> Vec<String> {
         Vec::new()
     }
+    /// Whether a create may bring a status along: only nodes, which register themselves with theirs.
+    fn keeps_status_on_create(&self) -> bool {
+        false
+    }
+    /// What else changes when a DELETE marks the object as terminating: a namespace's phase.
+    fn mark_terminating(&self, _object: &mut Value) {}
     /// The grace period a DELETE gets: the asked one, or the kind's default; `None` = the kind has no graceful deletion.
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
@@ -118,6 +143,20 @@ pub trait Rules: Send + Sync {
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         crate::table::name_and_age(object, now)
     }
+    /// The rows of a list, for kinds where a row depends on its neighbours: the default StorageClass.
+    fn list_cells(&self, objects: &[&Value], now: jiff::Timestamp) -> Vec<Vec<Value>> {
+        objects.iter().map(|object| self.cells(object, now)).collect()
+    }
+    /// Whether objects are stored in another shape than they are served in. Where this is false, the two calls below do
+    /// nothing and stored bytes can be sent as they are.
+    fn converts(&self) -> bool {
+        false
+    }
+    /// From the served shape to the stored one: the last step before a write.
+    fn to_stored(&self, _object: &mut Value) {}
+    /// From the stored shape to the served one: the first step after a read.
+    #[expect(clippy::wrong_self_convention, reason = "the rules convert, the object is converted")]
+    fn from_stored(&self, _object: &mut Value) {}
     /// Field selectors besides `metadata.name` and `metadata.namespace`, such as `spec.nodeName`.
     fn selectable_fields(&self) -> &[&str] {
         &[]
@@ -142,7 +181,7 @@ impl Kind {
         if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
     }
     pub fn list_kind(&self) -> String {
-        format!("{}List", self.kind)
+        self.list.as_ref().map_or_else(|| format!("{}List", self.kind), ToString::to_string)
     }
     pub fn subresource(&self, name: &str) -> Option<&Subresource> {
         self.subresources.iter().find(|sub| sub.name() == name)

@@ -5,6 +5,7 @@
 
 pub mod access;
 pub mod apply;
+pub mod condition;
 pub mod crd;
 pub mod decode;
 pub mod field;
@@ -16,6 +17,7 @@ pub mod name;
 pub mod openapi;
 pub mod patch;
 pub mod pod;
+pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

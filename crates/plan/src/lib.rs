@@ -1,1 +1,9 @@
-//! plan
+//! The brain: pure functions from what is seen to what to do.
+//!
+//! This crate must never know tokio, a Kubernetes client, clocks or randomness: time comes in as an argument, and every answer
+//! is a value that somebody else carries out.
+
+pub mod aggregate;
+pub mod disruption;
+pub mod gc;
+pub mod namespace;

@@ -3,9 +3,36 @@
 //! This crate must never know controllers: whatever acts on objects is a client.
 
 pub mod admission;
+pub mod app;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
+mod body;
+mod bootstrap;
+pub mod codec;
+mod definitions;
 pub mod discovery;
-pub mod env;
+mod documents;
+mod env;
+mod housekeeping;
+mod http;
+mod launch;
+mod limits;
+mod local;
+pub mod metrics;
+mod negotiate;
+mod paths;
 pub mod reader;
+mod registry;
+mod render;
+mod request;
+mod service_ip;
+pub mod subresources;
+mod verbs;
+
+pub use app::Server;
+pub use attributes::User;
+pub use body::Body;
+pub use env::{Clock, Env, Ids};
+pub use launch::{Launch, LaunchError, Running};
+pub use local::Local;

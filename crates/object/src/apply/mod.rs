@@ -1,8 +1,29 @@
 //! Server-side apply: who owns which field, kept in `metadata.managedFields`.
+//!
+//! [`track`] records every ordinary write, [`apply`] merges a configuration and settles whose fields are whose. Versions of one
+//! kind are labels here: sets are never converted between them.
 
+use crate::access::Access;
 use crate::schema::TypeRef;
 use crate::status::Status;
+use managed::{Managed, Operation};
 use serde_json::Value;
+use set::Set;
+
+mod compare;
+mod conflict;
+mod element;
+mod extract;
+mod last_applied;
+mod managed;
+mod merge;
+mod set;
+mod shape;
+#[cfg(test)]
+mod tests;
+
+/// The owner of all fields an object had when it was first applied to, having no managed fields till then.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
 /// Who writes: the field manager's name, through which subresource (`""` = the object itself), when, in which version.
 #[derive(Clone, Copy, Debug)]
@@ -16,14 +37,158 @@ pub struct Writer<'a> {
 /// Merges an applied configuration into the live object (`None` = create) and returns the result with its managed fields.
 /// Conflicts with other managers are a 409 with one cause for each field, unless `force`.
 pub fn apply(
-    _ty: &TypeRef,
-    _live: Option<&Value>,
+    ty: &TypeRef,
+    live: Option<&Value>,
     applied: &Value,
-    _writer: &Writer,
-    _force: bool,
+    writer: &Writer,
+    force: bool,
 ) -> Result<Value, Status> {
-    Ok(applied.clone())
+    let scope = Scope::of(writer);
+    let mut set = read_config(ty, applied, writer)?;
+    compare::strip(ty, &mut set, scope);
+
+    let mut managed = known_managers(ty, live, writer);
+    let last = managed.take(writer, Operation::Apply);
+    let nothing = Value::Object(serde_json::Map::new());
+    let mut merged = merge::merge(ty, live.unwrap_or(&nothing), applied);
+    merged.cut(&["metadata", "managedFields"]);
+    if !last.set.is_empty() {
+        let mut owned = set.clone();
+        managed.0.iter().for_each(|entry| owned.unite(&entry.set));
+        merge::prune(ty, &mut merged, &last.set, &owned);
+    }
+
+    let changes = compare::diff(ty, live, &merged, scope);
+    let conflicts = conflict::find(&managed, &changes.touched);
+    if !force && !conflicts.is_empty() {
+        settle(ty, live, conflicts, writer)?;
+    }
+    managed.disown(&changes);
+    managed.put_applied(last, set, writer, !changes.is_empty());
+    managed.sort();
+
+    if writer.manager == last_applied::KUBECTL {
+        last_applied::refresh(&mut merged, applied);
+    }
+    // Where the last owner gave up its last field, an empty list says so: absent means "as before" to those who carry it over.
+    if !managed.is_empty() || live.is_some_and(|live| live.has(&["metadata", "managedFields"])) {
+        merged.put(&["metadata", "managedFields"], managed.write());
+    }
+    Ok(merged)
 }
 
 /// Records in `new`'s managed fields what `writer` changed since `old` (`None` = create) by anything but apply.
-pub fn track(_ty: &TypeRef, _old: Option<&Value>, _new: &mut Value, _writer: &Writer) {}
+pub fn track(ty: &TypeRef, old: Option<&Value>, new: &mut Value, writer: &Writer) {
+    if !new.as_object().is_some_and(|members| members.get("metadata").is_none_or(Value::is_object)) {
+        return;
+    }
+    let sent = new.cut(&["metadata", "managedFields"]);
+    let stored = old.and_then(|old| old.at(&["metadata", "managedFields"]));
+    let mut managed = Managed::base(sent, stored, writer.subresource);
+    // An object without managed fields (they were cleared) stays without until someone applies to it.
+    if managed.is_empty() && old.is_some() {
+        return;
+    }
+    let changes = compare::diff(ty, old, new, Scope::of(writer));
+    if !changes.is_empty() {
+        managed.update(&changes, writer);
+    }
+    if !managed.is_empty() {
+        new.put(&["metadata", "managedFields"], managed.write());
+    }
+}
+
+/// Which parts of an object a write can manage.
+#[derive(Clone, Copy, PartialEq)]
+enum Scope {
+    /// The object itself: its status is reset on each write, so nobody owns it.
+    Object,
+    /// `/status`: metadata and status alone.
+    Status,
+    /// All of it.
+    Whole,
+}
+
+impl Scope {
+    fn of(writer: &Writer) -> Scope {
+        match writer.subresource {
+            "" => Scope::Object,
+            "status" => Scope::Status,
+            _ => Scope::Whole,
+        }
+    }
+
+    /// Whether the writer can own anything in this top-level field.
+    fn manages(self, root: shape::Ty, name: &str) -> bool {
+        match (self, name) {
+            (_, "apiVersion" | "kind") => false,
+            (_, "metadata") | (Scope::Whole, _) => true,
+            (Scope::Object, "status") => !root.declares(name),
+            (Scope::Object, _) => true,
+            (Scope::Status, name) => name == "status",
+        }
+    }
+}
+
+/// The paths of the configuration, which must be one.
+fn read_config(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<Set, Status> {
+    if !applied.is_object() {
+        return Err(Status::bad_request("an applied configuration must be an object"));
+    }
+    let version = applied.text(&["apiVersion"]);
+    if version != writer.api_version {
+        return Err(Status::bad_request(format!(
+            "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
+            writer.api_version
+        )));
+    }
+    if applied.has(&["metadata", "managedFields"]) {
+        return Err(Status::bad_request("metadata.managedFields must be nil"));
+    }
+    extract::extract(ty, applied).map_err(|errors| {
+        let group_version = if version.contains('/') { version.to_owned() } else { format!("/{version}") };
+        let what = format!(
+            "{}/{}; {group_version}, Kind={}",
+            crate::access::namespace(applied),
+            crate::access::name(applied),
+            applied.text(&["kind"])
+        );
+        let errors = match errors.as_slice() {
+            [one] => one.clone(),
+            many => format!("errors:\n  {}", many.join("\n  ")),
+        };
+        Status::bad_request(format!("failed to create typed patch object ({what}): {errors}"))
+    })
+}
+
+/// The live object's managers; where it has none, whatever it holds belongs to someone before us.
+fn known_managers(ty: &TypeRef, live: Option<&Value>, writer: &Writer) -> Managed {
+    let Some(live) = live else { return Managed::default() };
+    let mut managed = Managed::stored(live.at(&["metadata", "managedFields"]));
+    if managed.is_empty() {
+        let all = compare::diff(ty, None, live, Scope::of(writer));
+        managed.update(&all, &Writer { manager: BEFORE_FIRST_APPLY, ..*writer });
+    }
+    managed
+}
+
+/// Refuses the conflicts, except that kubectl may take over what it applied client-side and nobody changed since.
+fn settle(
+    ty: &TypeRef,
+    live: Option<&Value>,
+    mut conflicts: Vec<conflict::Conflict>,
+    writer: &Writer,
+) -> Result<(), Status> {
+    let own = if writer.manager == last_applied::KUBECTL {
+        live.and_then(|live| last_applied::unchanged(ty, live))
+    } else {
+        None
+    };
+    if let Some(own) = own {
+        for conflict in &mut conflicts {
+            conflict.fields.subtract(&own);
+        }
+        conflicts.retain(|conflict| !conflict.fields.is_empty());
+    }
+    if conflicts.is_empty() { Ok(()) } else { Err(conflict::status(&conflicts)) }
+}

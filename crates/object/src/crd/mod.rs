@@ -1,7 +1,50 @@
 //! CustomResourceDefinitions: from a definition to a [`crate::Kind`] with schema, pruning, defaults, validation and columns.
+//!
+//! A definition is checked by [`definition`] (with `check`, `schema_check`, `structural` and `cel::check`), gets its status from
+//! [`establish`], and is served as the rows of [`kinds_of`]. A row's schema is read once into a `node::Node`; objects are
+//! pruned and defaulted (`defaulting`), validated (`validation`, `cel`) and shown (`columns`) by walking it.
 
 use crate::kind::Kind;
+use crate::kinds::row;
+
+mod arena;
+mod cel;
+mod check;
+mod columns;
+mod custom;
+mod defaulting;
+mod definition;
+mod formats;
+mod jsonpath;
+mod names;
+mod node;
+mod openapi;
+mod paths;
+mod re2;
+mod schema_check;
+mod structural;
+#[cfg(test)]
+mod tests;
+mod validation;
+
+pub use custom::kinds_of;
+pub use jsonpath::JsonPath;
+pub use names::{CLEANUP_FINALIZER, Cleanup, cleanup, establish, finish, mark_deleted, refuses_create};
+pub use openapi::{definition_name, openapi};
 
 pub fn rows() -> Vec<Kind> {
-    Vec::new()
+    vec![
+        row(
+            "apiextensions.k8s.io",
+            "v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+            "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition",
+        )
+        .cluster_scoped()
+        .short(&["crd", "crds"])
+        .category("api-extensions")
+        .with_status()
+        .rules(definition::Definition),
+    ]
 }

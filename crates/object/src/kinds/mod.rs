@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 pub mod apps;
 pub mod auth;
+mod check;
 pub mod cluster;
 pub mod core;
 pub mod events;
@@ -14,8 +15,14 @@ pub mod network;
 pub mod pods;
 pub mod policy;
 pub mod rbac;
+pub(crate) mod resources;
 pub mod storage;
 pub mod volumes;
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 /// Every built-in kind.
 pub fn all() -> Vec<Kind> {
@@ -57,6 +64,9 @@ pub(crate) fn row(
         subresources: Vec::new(),
         storage: format!("{}/{plural}", if group.is_empty() { "core" } else { group }).into(),
         schema: Some(schema::builtin_type(schema)),
+        custom: false,
+        openapi: None,
+        list: None,
         rules: Arc::new(Plain),
     }
 }

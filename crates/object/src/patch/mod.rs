@@ -4,9 +4,18 @@ use crate::schema::TypeRef;
 use crate::status::Status;
 use serde_json::Value;
 
+mod json;
+mod order;
+#[cfg(test)]
+mod properties;
+mod strategic;
+
+#[cfg(test)]
+pub(crate) use properties::arbitrary_json;
+
 /// RFC 6902.
-pub fn json(_document: &Value, _patch: &Value) -> Result<Value, Status> {
-    Err(Status::internal("not built yet"))
+pub fn json(document: &Value, patch: &Value) -> Result<Value, Status> {
+    json::apply(document, patch)
 }
 
 /// RFC 7396.
@@ -17,6 +26,6 @@ pub fn merge(document: &Value, patch: &Value) -> Value {
 }
 
 /// Kubernetes' strategic merge: lists merge by key, with `$patch`, `$deleteFromPrimitiveList`, `$setElementOrder`, `$retainKeys`.
-pub fn strategic(_ty: &TypeRef, document: &Value, patch: &Value) -> Result<Value, Status> {
-    Ok(merge(document, patch))
+pub fn strategic(ty: &TypeRef, document: &Value, patch: &Value) -> Result<Value, Status> {
+    strategic::apply(ty, document, patch)
 }

@@ -21,6 +21,8 @@ pub struct Schema {
     pub types: Vec<Type>,
     /// Named struct types, by their OpenAPI definition name (`io.k8s.api.core.v1.Pod`).
     pub names: BTreeMap<String, TypeId>,
+    /// The arena of a CustomResourceDefinition: wrong types are left for validation to refuse, and nothing is rewritten.
+    pub structural: bool,
 }
 
 #[derive(Debug)]
@@ -114,6 +116,10 @@ impl Schema {
     pub fn named(&self, name: &str) -> Option<TypeId> {
         self.names.get(name).copied()
     }
+    /// The OpenAPI definition name of a struct type. Looks through all names: for rare cases and error texts.
+    pub fn name_of(&self, id: TypeId) -> Option<&str> {
+        self.names.iter().find(|(_, named)| **named == id).map(|(name, _)| name.as_str())
+    }
 }
 
 impl TypeRef {
@@ -130,6 +136,20 @@ impl TypeRef {
 pub fn builtin() -> &'static Arc<Schema> {
     static BUILTIN: LazyLock<Arc<Schema>> = LazyLock::new(|| Arc::new(builtin::load()));
     &BUILTIN
+}
+
+/// The definition name of `metadata`.
+pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
+
+/// The full OpenAPI definitions of the built-in types, with prose; unpacked at each call, so keep what you make of them.
+pub fn definitions() -> serde_json::Map<String, Value> {
+    builtin::definitions()
+}
+
+/// Names this build's definitions: changes when they do.
+pub(crate) fn definitions_hash() -> u64 {
+    static HASH: LazyLock<u64> = LazyLock::new(builtin::definitions_hash);
+    *HASH
 }
 
 /// A built-in type by its OpenAPI definition name; unknown names are a programming error caught by the kinds' test.

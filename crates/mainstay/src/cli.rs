@@ -1,0 +1,147 @@
+//! The command line. Every flag has an environment variable; bad input gets one line and exit code 2.
+
+use clap::{Args, Parser, Subcommand};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// A control plane for stateful workloads: Kubernetes' StatefulSets and persistent volumes in one binary.
+#[derive(Debug, Parser)]
+#[command(name = "mainstay", version, max_term_width = 110)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run everything in one process
+    Up(Box<UpArgs>),
+    /// Measure an API server: our own, or any other by its kubeconfig
+    Bench(Box<BenchArgs>),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Measure this server instead of one of our own
+    #[arg(long, env = "MAINSTAY_BENCH_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Simulated clients, each with its own connection
+    #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N")]
+    pub clients: usize,
+    /// Objects to work with
+    #[arg(long, env = "MAINSTAY_BENCH_OBJECTS", default_value_t = 3000, value_name = "N")]
+    pub objects: usize,
+    /// Let our own server keep nothing on disk
+    #[arg(long, env = "MAINSTAY_BENCH_IN_MEMORY", conflicts_with = "kubeconfig")]
+    pub in_memory: bool,
+    /// Write the figures to this file as JSON too
+    #[arg(long, env = "MAINSTAY_BENCH_JSON", value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct UpArgs {
+    #[command(flatten)]
+    pub serving: ServingArgs,
+    /// Controllers to run: '*' is all, '*,-name' leaves one out, or a list of names
+    #[arg(long, env = "MAINSTAY_CONTROLLERS", default_value = "*", value_name = "LIST")]
+    pub controllers: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ServingArgs {
+    /// Keep durable state here [default: mainstay in the user's data directory]
+    #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
+    pub data_dir: Option<PathBuf>,
+    /// Keep nothing: all state is gone when the process ends
+    #[arg(long, env = "MAINSTAY_IN_MEMORY", conflicts_with = "data_dir")]
+    pub in_memory: bool,
+    /// Serve HTTPS here; port 0 picks a free one
+    #[arg(long, env = "MAINSTAY_LISTEN", default_value = "127.0.0.1:6443", value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// Write the administrator's kubeconfig here [default: kubeconfig in the data directory]
+    #[arg(long, env = "MAINSTAY_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// More names or addresses for the serving certificate
+    #[arg(long, env = "MAINSTAY_TLS_SAN", value_name = "NAME", value_delimiter = ',')]
+    pub tls_san: Vec<String>,
+    /// Accept the tokens in this file: lines of token,user,uid,"group1,group2"
+    #[arg(long, env = "MAINSTAY_TOKEN_AUTH_FILE", value_name = "FILE")]
+    pub token_auth_file: Option<PathBuf>,
+    /// Switch features on or off: A=true,B=false
+    #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
+    pub feature_gates: String,
+}
+
+/// Input that the user can mend; its text is one sentence.
+#[derive(Debug)]
+pub struct BadInput(pub String);
+
+impl std::fmt::Display for BadInput {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for BadInput {}
+
+/// Reads the arguments; on help, version or bad input it has said its words and gives the exit code.
+pub fn parse() -> Result<Command, ExitCode> {
+    match Cli::try_parse() {
+        Ok(cli) => Ok(cli.command),
+        Err(error) if error.use_stderr() => {
+            use clap::error::ErrorKind;
+            if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                // Called with nothing: the help is what the user wants.
+                eprint!("{error}");
+            } else {
+                eprintln!("mainstay: {}", one_line(&error.to_string()));
+            }
+            Err(ExitCode::from(2))
+        }
+        Err(help) => {
+            print!("{help}");
+            Err(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// clap explains over several lines; the first paragraph is what is wrong, a tip says what to do.
+fn one_line(text: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for line in text.lines().map(str::trim) {
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        if !line.is_empty() {
+            parts.push(line);
+        }
+    }
+    let joined = parts.join(" ");
+    joined.strip_prefix("error: ").unwrap_or(&joined).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn arguments_are_consistent_and_every_flag_has_a_variable() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        for sub in command.get_subcommands() {
+            for arg in sub.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
+                assert!(arg.get_env().is_some(), "{} {} has no environment variable", sub.get_name(), arg.get_id());
+            }
+        }
+    }
+
+    #[test]
+    fn bad_input_is_one_line() {
+        let error = Cli::try_parse_from(["mainstay", "up", "--listen", "nowhere"]).unwrap_err().to_string();
+        let line = one_line(&error);
+        assert!(!line.contains('\n') && line.contains("--listen"), "{line}");
+    }
+}

@@ -1,0 +1,17 @@
+//! Where things are kept when the user does not say.
+
+use std::path::PathBuf;
+
+/// The user's data directory for Mainstay.
+pub fn data_dir() -> Option<PathBuf> {
+    let from = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let base = from("XDG_DATA_HOME")
+        .filter(|path| path.is_absolute())
+        .or_else(|| from("HOME").map(|home| home.join(".local/share")))?;
+    Some(base.join("mainstay"))
+}
+
+/// A place of this process's own, for what need not outlive it.
+pub fn scratch_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("mainstay-{}", std::process::id()))
+}

@@ -1,0 +1,128 @@
+//! The program as its user meets it: what it says, what it keeps, how it stops, what it refuses.
+
+mod support;
+
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+use support::{Cluster, Place, Running, kubectl_on};
+use tempfile::TempDir;
+
+/// Runs the program with bad arguments.
+fn refused(arguments: &[&str]) -> (Option<i32>, Vec<String>) {
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let mut command = support::mainstay(home.path());
+    command.args(arguments);
+    let (status, lines) = Running::start(command).finish();
+    (status.code(), lines)
+}
+
+#[test]
+fn state_outlives_a_clean_stop_and_a_crash() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let start = || Arc::new(Cluster::start(Place::Directory(data.path())));
+    let end = |cluster: Arc<Cluster>| Arc::into_inner(cluster).expect("nobody else holds it");
+
+    let cluster = start();
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok("create configmap kept --from-literal=a=1");
+    let before = kubectl.object("cm/kept");
+    let token = kubectl.ok("create token default");
+    let old_kubeconfig = std::fs::read(&cluster.kubeconfig).expect("there is a kubeconfig");
+    drop(kubectl);
+    let (code, lines) = end(cluster).stop();
+    assert_eq!(code, Some(0), "{lines:?}");
+
+    let cluster = start();
+    let kubectl = kubectl_on(&cluster).expect("it was there before");
+    assert_eq!(kubectl.object("cm/kept"), before);
+    kubectl.ok("create configmap later --from-literal=a=2");
+    // The certificates are the same too: yesterday's kubeconfig and token still work (but for the port).
+    let holder = kubectl.with_token(Some(token.trim()));
+    holder.ok("auth whoami");
+    let certificate = |text: &[u8]| {
+        let text = String::from_utf8_lossy(text).into_owned();
+        text.lines().find(|line| line.contains("certificate-authority-data")).map(str::to_owned)
+    };
+    let new_kubeconfig = std::fs::read(&cluster.kubeconfig).expect("there is a kubeconfig");
+    assert_eq!(certificate(&new_kubeconfig), certificate(&old_kubeconfig));
+    drop((kubectl, holder));
+    end(cluster).crash();
+
+    let cluster = start();
+    let kubectl = kubectl_on(&cluster).expect("it was there before");
+    kubectl.prints("get cm kept later -o jsonpath={.items[*].data.a}", "1 2");
+}
+
+#[test]
+fn files_are_private() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let cluster = Cluster::start(Place::Directory(data.path()));
+    let mut open = vec![data.path().to_owned()];
+    let mut found = vec![cluster.kubeconfig.clone()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(&directory).expect("the data directory can be read") {
+            let path = entry.expect("its entries too").path();
+            if path.is_dir() { open.push(path) } else { found.push(path) }
+        }
+    }
+    assert!(found.len() > 2, "{found:?}");
+    for path in found {
+        let mode = std::fs::metadata(&path).expect("it is there").permissions().mode();
+        let secret = path.extension().is_none_or(|extension| extension != "crt");
+        assert!(!secret || mode & 0o077 == 0, "{} has mode {mode:o}", path.display());
+    }
+}
+
+#[test]
+fn two_servers_do_not_share_a_data_directory() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let first = Cluster::start(Place::Directory(data.path()));
+    let path = data.path().to_str().expect("temporary paths are UTF-8");
+    let (code, lines) = refused(&["up", "--listen", "127.0.0.1:0", "--data-dir", path]);
+    assert_ne!(code, Some(0), "{lines:?}");
+    assert_eq!(lines.len(), 1, "one clear line: {lines:?}");
+    drop(first);
+}
+
+#[test]
+fn bad_arguments_get_one_line_and_code_2() {
+    let cluster = Cluster::start(Place::InMemory);
+    let taken = cluster.url.trim_start_matches("https://").to_owned();
+    for (arguments, part) in [
+        (vec!["up", "--listen", "nowhere"], "--listen"),
+        (vec!["up", "--in-memory", "--listen", &taken], "choose another address with --listen"),
+        (vec!["up", "--in-memory", "--data-dir", "x"], "cannot be used with"),
+        (vec!["up", "--in-memory", "--controllers", "gardener"], "there is no controller \"gardener\""),
+        (vec!["up", "--in-memory", "--feature-gates", "Flowers=true"], "Flowers"),
+        (vec!["up", "--in-memory", "--token-auth-file", "missing"], "missing"),
+        (vec!["up", "--data-dir", "/dev/null/here"], "--data-dir"),
+        (vec!["up", "--colour"], "--colour"),
+        (vec!["down"], "down"),
+    ] {
+        let mut arguments = arguments;
+        if !arguments.contains(&"--listen") && arguments[0] == "up" {
+            arguments.extend(["--listen", "127.0.0.1:0"]);
+        }
+        let (code, lines) = refused(&arguments);
+        assert_eq!(code, Some(2), "{arguments:?}: {lines:?}");
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("mainstay: ") && lines[0].contains(part),
+            "{arguments:?}: {lines:?}"
+        );
+    }
+}
+
+#[test]
+fn static_tokens_let_their_users_in() {
+    let directory = TempDir::new().expect("a temporary directory can be made");
+    let file = directory.path().join("tokens.csv");
+    std::fs::write(&file, "s3cret,jane,7,\"system:masters\"\nother,joe,8\n").expect("it can be written");
+    let path = file.to_str().expect("temporary paths are UTF-8");
+    let cluster = Arc::new(Cluster::start_with(Place::InMemory, &["--token-auth-file", path]));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    let jane = kubectl.with_token(Some("s3cret"));
+    assert_eq!(jane.value("auth whoami -o json")["status"]["userInfo"]["username"], "jane");
+    jane.ok("get pods");
+    let error = kubectl.with_token(Some("other")).fails("get pods");
+    assert!(error.contains("User \"joe\" cannot list resource \"pods\""), "{error}");
+}

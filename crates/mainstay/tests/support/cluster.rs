@@ -1,0 +1,85 @@
+//! A running `mainstay up`.
+
+use super::program::Running;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use tempfile::TempDir;
+
+/// Where the server keeps its state.
+pub enum Place<'a> {
+    InMemory,
+    Directory(&'a Path),
+}
+
+/// A server of its own process, ready to serve; killed when dropped.
+pub struct Cluster {
+    /// Scratch space of clients: home directories, kubeconfigs, manifests.
+    pub directory: TempDir,
+    pub kubeconfig: PathBuf,
+    pub url: String,
+    program: Mutex<Running>,
+}
+
+impl Cluster {
+    pub fn start(place: Place) -> Cluster {
+        Cluster::start_with(place, &[])
+    }
+
+    /// Starts a server with more arguments and waits until it says that it is ready.
+    pub fn start_with(place: Place, arguments: &[&str]) -> Cluster {
+        let directory = TempDir::new().expect("a temporary directory can be made");
+        let kubeconfig = directory.path().join("kubeconfig");
+        let mut command = mainstay(directory.path());
+        command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+        match place {
+            Place::InMemory => command.arg("--in-memory"),
+            Place::Directory(data) => command.arg("--data-dir").arg(data),
+        };
+        command.args(arguments);
+        let mut program = Running::start(command);
+        program.line_with(&["Mainstay", "is ready"]);
+        let line = program.line_with(&["API", "https://"]);
+        let url = line.split_whitespace().last().expect("the line has words").to_owned();
+        program.line_with(&["Ctrl-C"]);
+        Cluster { directory, kubeconfig, url, program: Mutex::new(program) }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Writes a file for a client to read and gives its path.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        let path = self.path().join(name);
+        std::fs::write(&path, text).expect("the temporary directory can be written");
+        path.to_str().expect("temporary paths are UTF-8").to_owned()
+    }
+
+    /// Stops it as Ctrl-C and init systems do; gives the exit code and what it said meanwhile.
+    pub fn stop(self) -> (Option<i32>, Vec<String>) {
+        let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        program.terminate();
+        let (status, lines) = program.finish();
+        (status.code(), lines)
+    }
+
+    /// Stops it as a power failure would.
+    pub fn crash(self) {
+        let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
+        program.kill();
+        program.finish();
+    }
+}
+
+/// The program under test, untouched by the settings of whoever runs the tests.
+pub fn mainstay(home: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
+    command.env_clear().env("HOME", home).current_dir(home);
+    for kept in ["PATH", "MAINSTAY_LOG", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"] {
+        if let Some(value) = std::env::var_os(kept) {
+            command.env(kept, value);
+        }
+    }
+    command
+}

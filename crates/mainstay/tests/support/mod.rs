@@ -1,0 +1,53 @@
+//! What the tests of the whole program share: a running `mainstay up`, and kubectl to talk to it.
+//!
+//! Every test gets a namespace of its own on a server that the tests of one file share. A server lives as long as some test
+//! holds it.
+
+// Each test file is a crate of its own and uses a part of this.
+#![allow(dead_code, unused_imports)]
+
+mod cluster;
+mod kubectl;
+mod program;
+
+pub use cluster::{Cluster, Place, mainstay};
+pub use kubectl::{Kubectl, words};
+pub use program::{PATIENCE, Running, Said};
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+
+static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+static SPACES: AtomicUsize = AtomicUsize::new(0);
+
+/// The server that the tests of this file share.
+pub fn shared_cluster() -> Arc<Cluster> {
+    let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    if let Some(cluster) = shared.upgrade() {
+        return cluster;
+    }
+    let cluster = Arc::new(Cluster::start(Place::InMemory));
+    *shared = Arc::downgrade(&cluster);
+    cluster
+}
+
+/// kubectl in a new namespace of the shared server, or `None` (said on stdout) where no kubectl is found.
+pub fn kubectl() -> Option<Kubectl> {
+    let program = kubectl::find()?;
+    let kubectl = Kubectl::new(program, shared_cluster());
+    let space = format!("t{}", SPACES.fetch_add(1, Ordering::Relaxed));
+    kubectl.ok(&format!("create namespace {space}"));
+    Some(kubectl.in_namespace(&space))
+}
+
+/// kubectl in the default namespace of this server, or `None` (said on stdout) where no kubectl is found.
+pub fn kubectl_on(cluster: &Arc<Cluster>) -> Option<Kubectl> {
+    Some(Kubectl::new(kubectl::find()?, cluster.clone()))
+}
+
+/// Says why a test does not run; in CI that is a failure.
+pub fn skip<T>(why: &str) -> Option<T> {
+    assert!(std::env::var_os("CI").is_none(), "CI runs every test, but {why}");
+    println!("skipped: {why}");
+    None
+}

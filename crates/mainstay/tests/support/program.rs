@@ -1,0 +1,178 @@
+//! Programs at work: what they say while they run, and what they said in the end.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up. Nothing waits this long when all is well.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A program that ended.
+#[derive(Debug)]
+pub struct Said {
+    pub command: String,
+    pub status: ExitStatus,
+    pub out: String,
+    pub err: String,
+}
+
+/// A program at work; killed when dropped.
+pub struct Running {
+    command: String,
+    child: Child,
+    lines: Receiver<String>,
+    seen: Vec<String>,
+}
+
+/// Runs a program to its end.
+pub fn run(mut command: Command, stdin: &str) -> Said {
+    let text = describe(&command);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error}"));
+    let mut input = child.stdin.take().expect("stdin is piped");
+    let given = stdin.to_owned();
+    // A thread of its own, so that a program that writes before it has read all blocks nobody. One that closes its stdin
+    // early does not want the rest.
+    let writer = std::thread::spawn(move || drop(input.write_all(given.as_bytes())));
+    let output = child.wait_with_output().unwrap_or_else(|error| panic!("{text}: {error}"));
+    writer.join().expect("the writer does not panic");
+    Said {
+        command: text,
+        status: output.status,
+        out: String::from_utf8_lossy(&output.stdout).into_owned(),
+        err: String::from_utf8_lossy(&output.stderr).into_owned(),
+    }
+}
+
+impl Said {
+    pub fn code(&self) -> i32 {
+        self.status.code().unwrap_or(-1)
+    }
+
+    /// The output, provided that the program succeeded.
+    #[track_caller]
+    pub fn succeeded(self) -> String {
+        assert!(self.status.success(), "{self}");
+        self.out
+    }
+
+    /// The error text, provided that the program failed.
+    #[track_caller]
+    pub fn failed(self) -> String {
+        assert!(!self.status.success(), "this was to fail: {self}");
+        self.err.trim_end().to_owned()
+    }
+}
+
+impl std::fmt::Display for Said {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}\n{}\nstdout:\n{}\nstderr:\n{}", self.command, self.status, self.out, self.err)
+    }
+}
+
+impl Running {
+    /// Starts a program and follows its output, both streams as one.
+    pub fn start(mut command: Command) -> Running {
+        let text = describe(&command);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error}"));
+        let (sender, lines) = channel();
+        let streams: [Box<dyn Read + Send>; 2] = [
+            Box::new(child.stdout.take().expect("stdout is piped")),
+            Box::new(child.stderr.take().expect("stderr is piped")),
+        ];
+        for stream in streams {
+            let sender = sender.clone();
+            std::thread::spawn(move || {
+                // Reading goes on after the test lost interest, or the program would block on a full pipe.
+                for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                    drop(sender.send(line));
+                }
+            });
+        }
+        Running { command: text, child, lines, seen: Vec::new() }
+    }
+
+    /// The next line in which all of `parts` occur, in this order.
+    #[track_caller]
+    pub fn line_with(&mut self, parts: &[&str]) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    self.seen.push(line.clone());
+                    if in_order(&line, parts) {
+                        return line;
+                    }
+                }
+                Err(why) => {
+                    let end = match why {
+                        RecvTimeoutError::Timeout => "is still running",
+                        RecvTimeoutError::Disconnected => "ended",
+                    };
+                    panic!("{} {end} without saying {parts:?}; it said:\n{}", self.command, self.seen.join("\n"));
+                }
+            }
+        }
+    }
+
+    /// All lines until the end of the program, and how it ended.
+    #[track_caller]
+    pub fn finish(mut self) -> (ExitStatus, Vec<String>) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => self.seen.push(line),
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    panic!("{} does not end; it said:\n{}", self.command, self.seen.join("\n"))
+                }
+            }
+        }
+        let status = self.child.wait().expect("the child is ours");
+        (status, std::mem::take(&mut self.seen))
+    }
+
+    /// Asks the program to end, as `kill` does.
+    pub fn terminate(&self) {
+        self.signal("-TERM");
+    }
+
+    /// Ends the program at once, as a power failure would.
+    pub fn kill(&self) {
+        self.signal("-KILL");
+    }
+
+    fn signal(&self, signal: &str) {
+        let status = Command::new("/bin/sh")
+            .args(["-c", "kill \"$1\" \"$2\"", "sh", signal, &self.child.id().to_string()])
+            .status()
+            .expect("there is a shell");
+        assert!(status.success(), "{} cannot be signalled", self.command);
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // It may have ended by itself; either way it is gone after this.
+        drop(self.child.kill());
+        drop(self.child.wait());
+    }
+}
+
+fn describe(command: &Command) -> String {
+    let words: Vec<_> = command.get_args().map(|arg| arg.to_string_lossy()).collect();
+    format!("{} {}", command.get_program().to_string_lossy(), words.join(" "))
+}
+
+fn in_order(line: &str, parts: &[&str]) -> bool {
+    let mut rest = line;
+    parts.iter().all(|part| match rest.find(part) {
+        Some(at) => {
+            rest = &rest[at + part.len()..];
+            true
+        }
+        None => false,
+    })
+}

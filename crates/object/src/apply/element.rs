@@ -1,0 +1,146 @@
+//! Path elements, as `fieldsV1` writes them: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
+
+use crate::schema::{ListType, Schema, Type, TypeId};
+use serde_json::{Map, Value};
+use std::fmt::Write;
+
+/// The element of a member.
+pub(super) fn member(name: &str) -> String {
+    let mut element = String::with_capacity(2 + name.len());
+    element.push_str("f:");
+    element.push_str(name);
+    element
+}
+
+/// The element of a list's item, or why it has none.
+pub(super) fn item(schema: &Schema, list: &ListType, item_type: TypeId, item: &Value) -> Result<String, &'static str> {
+    match list {
+        ListType::Set | ListType::Atomic => match item {
+            Value::Null => Err("associative list without keys has an element that's an explicit null"),
+            Value::Object(_) => Err("associative list without keys has an element that's a map type"),
+            Value::Array(_) => Err("not supported: associative list with lists as elements"),
+            scalar => Ok(value(scalar)),
+        },
+        ListType::Map { keys } => {
+            let members = match item {
+                Value::Object(members) => members,
+                Value::Null => return Err("associative list with keys may not have a null element"),
+                _ => return Err("associative list with keys may not have non-map elements"),
+            };
+            let mut found: Vec<(&str, &Value)> = keys
+                .iter()
+                .filter_map(|key| Some((key.as_str(), key_value(schema, item_type, members, key)?)))
+                .collect();
+            if found.is_empty() {
+                return Err("associative list with keys has an element that omits all key fields \
+                            (and doesn't have default values for any key fields)");
+            }
+            found.sort_unstable_by_key(|(key, _)| *key);
+            Ok(keyed(found))
+        }
+    }
+}
+
+/// The item's value of a key field, or that field's default.
+fn key_value<'a>(schema: &'a Schema, item: TypeId, members: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+    let given = members.get(key).filter(|value| !value.is_null());
+    given.or_else(|| match schema.get(item) {
+        Type::Struct(item) => item.fields.get(key)?.default.as_ref(),
+        _ => None,
+    })
+}
+
+/// `keys` are sorted.
+fn keyed<'a>(keys: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
+    let mut element = String::from("k:{");
+    for (at, (key, value)) in keys.into_iter().enumerate() {
+        if at > 0 {
+            element.push(',');
+        }
+        write_json(&mut element, key);
+        element.push(':');
+        write_json(&mut element, value);
+    }
+    element.push('}');
+    element
+}
+
+fn value(scalar: &Value) -> String {
+    let mut element = String::from("v:");
+    write_json(&mut element, scalar);
+    element
+}
+
+fn write_json<T: serde::Serialize + ?Sized>(out: &mut String, value: &T) {
+    // Strings, numbers and trees of them always have a JSON form.
+    if let Ok(text) = serde_json::to_string(value) {
+        out.push_str(&text);
+    }
+}
+
+/// An element from a client in canonical form; `None` when it is of a kind we do not know, which is to be skipped.
+pub(super) fn canonical(element: &str) -> Result<Option<String>, String> {
+    let bad = |why: &dyn std::fmt::Display| format!("{element:?} is no path element: {why}");
+    let Some((kind, rest)) = element.split_once(':') else { return Err(bad(&"it has no kind")) };
+    match kind {
+        "f" => Ok(Some(element.to_owned())),
+        "k" => {
+            let keys: Map<String, Value> = serde_json::from_str(rest).map_err(|error| bad(&error))?;
+            Ok(Some(keyed(keys.iter().map(|(key, value)| (key.as_str(), value)))))
+        }
+        "v" => {
+            let scalar: Value = serde_json::from_str(rest).map_err(|error| bad(&error))?;
+            Ok(Some(value(&scalar)))
+        }
+        "i" => {
+            let index: i64 = rest.parse().map_err(|error| bad(&error))?;
+            Ok(Some(format!("i:{index}")))
+        }
+        _ => Ok(None),
+    }
+}
+
+/// Adds an element to a path as people read it: `.spec.containers[name="x"].image`.
+pub(super) fn show(element: &str, path: &mut String) {
+    // Writing to a string does not fail.
+    let _ = match element.split_once(':') {
+        Some(("f", name)) => write!(path, ".{name}"),
+        Some(("k", keys)) => {
+            let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+            let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            write!(path, "[{}]", keys.join(","))
+        }
+        Some(("v", value)) => write!(path, "[={value}]"),
+        Some(("i", index)) => write!(path, "[{index}]"),
+        _ => write!(path, ".{element}"),
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_form_and_what_people_read() {
+        for (element, form, shown) in [
+            ("f:spec", "f:spec", ".spec"),
+            ("f:a:b", "f:a:b", ".a:b"),
+            (
+                r#"k:{ "protocol":"TCP", "port": 80}"#,
+                r#"k:{"port":80,"protocol":"TCP"}"#,
+                r#"[port=80,protocol="TCP"]"#,
+            ),
+            (r#"v: "x""#, r#"v:"x""#, r#"[="x"]"#),
+            ("i:07", "i:7", "[7]"),
+        ] {
+            assert_eq!(canonical(element).unwrap().as_deref(), Some(form));
+            let mut path = String::new();
+            show(form, &mut path);
+            assert_eq!(path, shown);
+        }
+        assert_eq!(canonical("z:future"), Ok(None));
+        for bad in ["spec", "k:[]", "k:{", "v:", "i:x"] {
+            assert!(canonical(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! kubectl's `last-applied-configuration`: how objects move from client-side to server-side apply without a fight.
+
+use super::Scope;
+use super::compare::diff;
+use super::extract::extract;
+use super::set::Set;
+use crate::access::Access;
+use crate::schema::TypeRef;
+use serde_json::Value;
+
+/// Only `kubectl apply --server-side` under its own name takes part; others opt out by another name.
+pub(super) const KUBECTL: &str = "kubectl";
+const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
+const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
+
+/// The fields that kubectl applied client-side and that are still as it left them: it may take those over.
+pub(super) fn unchanged(ty: &TypeRef, live: &Value) -> Option<Set> {
+    let text = live.at(&["metadata", "annotations", ANNOTATION])?.as_str()?;
+    let applied: Value = serde_json::from_str(text).ok()?;
+    let mut set = extract(ty, &applied).ok()?;
+    let since = diff(ty, Some(&applied), live, Scope::Whole);
+    set.subtract(&since.touched);
+    set.subtract(&since.removed);
+    Some(set)
+}
+
+/// Keeps the annotation in step where the object has one, so that going back to client-side apply works.
+pub(super) fn refresh(object: &mut Value, config: &Value) {
+    if !object.has(&["metadata", "annotations", ANNOTATION]) {
+        return;
+    }
+    let mut config = config.clone();
+    config.cut(&["metadata", "annotations", ANNOTATION]);
+    config.cut(&["metadata", "managedFields"]);
+    let text = format!("{config}\n");
+    let annotations = object.members(&["metadata", "annotations"]);
+    let others: usize = annotations
+        .iter()
+        .filter(|(key, _)| *key != ANNOTATION)
+        .map(|(key, value)| key.len() + value.as_str().map_or(0, str::len))
+        .sum();
+    if others + ANNOTATION.len() + text.len() > ANNOTATIONS_BYTES_MAX {
+        object.cut(&["metadata", "annotations", ANNOTATION]);
+    } else {
+        object.put(&["metadata", "annotations", ANNOTATION], text);
+    }
+}

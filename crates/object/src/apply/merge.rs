@@ -1,0 +1,192 @@
+//! The object that an applied configuration makes of the live one.
+
+use super::element;
+use super::set::{Node, Set, child, is_member};
+use super::shape::{Items, Shape, Ty};
+use crate::schema::TypeRef;
+use serde_json::{Map, Value};
+use std::collections::{HashMap, HashSet};
+
+/// Lays the configuration over the live object: what it names it sets, all else stays.
+pub(super) fn merge(ty: &TypeRef, live: &Value, config: &Value) -> Value {
+    merged(Ty::root(ty), live, config)
+}
+
+/// Removes from `object` what the manager applied before (`last`) and nobody owns now (`owned`, its new set included).
+pub(super) fn prune(ty: &TypeRef, object: &mut Value, last: &Set, owned: &Set) {
+    let root = Ty::root(ty);
+    let Value::Object(members) = object else { return };
+    // Identity is never up for removal, though sets do not name it.
+    let identity: Vec<(String, Value)> = ["apiVersion", "kind", "metadata"]
+        .into_iter()
+        .filter_map(|name| members.remove_entry(name))
+        .map(|(name, mut value)| {
+            let element = element::member(&name);
+            if let Some(last) = child(&last.0, &element) {
+                let none = Node::new();
+                prune_value(root.member(&name), &mut value, last, child(&owned.0, &element).unwrap_or(&none));
+            }
+            (name, value)
+        })
+        .collect();
+    prune_members(root, members, &last.0, &owned.0);
+    members.extend(identity);
+}
+
+fn merged(ty: Ty, live: &Value, config: &Value) -> Value {
+    match (ty.shape(Some(live), Some(config)), live, config) {
+        (Shape::Members, Value::Object(live), Value::Object(config)) => {
+            let kept = live.iter().filter(|(name, _)| !config.contains_key(*name));
+            let mut members: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            for (name, value) in config.iter().filter(|(_, value)| !value.is_null()) {
+                let value = match live.get(name) {
+                    Some(old) => merged(ty.member(name), old, value),
+                    None => without_nulls(value),
+                };
+                members.insert(name.clone(), value);
+            }
+            Value::Object(members)
+        }
+        (Shape::Items(items), Value::Array(live), Value::Array(config)) => {
+            merged_items(items, live, config).unwrap_or_else(|| without_nulls(&Value::Array(config.clone())))
+        }
+        _ => without_nulls(config),
+    }
+}
+
+/// Absent is how objects say null.
+fn without_nulls(value: &Value) -> Value {
+    match value {
+        Value::Object(members) => {
+            let kept = members.iter().filter(|(_, value)| !value.is_null());
+            Value::Object(kept.map(|(name, value)| (name.clone(), without_nulls(value))).collect())
+        }
+        Value::Array(items) => Value::Array(items.iter().map(without_nulls).collect()),
+        scalar => scalar.clone(),
+    }
+}
+
+/// Merges lists by identity; `None` when an item has none. The configuration's order holds among its items, the live order
+/// among the others, and both as far as they agree.
+fn merged_items(items: Items, live: &[Value], config: &[Value]) -> Option<Value> {
+    let live_elements = items.elements(live)?;
+    let config_elements = items.elements(config)?;
+    let in_config: HashSet<&str> = config_elements.iter().map(String::as_str).collect();
+    let mut in_live: HashMap<&str, &Value> = HashMap::with_capacity(live.len());
+    for (element, item) in live_elements.iter().zip(live) {
+        in_live.entry(element).or_insert(item);
+    }
+    let take = |at: usize| match in_live.get(config_elements[at].as_str()) {
+        Some(old) => merged(items.ty(), old, &config[at]),
+        None => without_nulls(&config[at]),
+    };
+
+    let mut out = Vec::with_capacity(live.len().max(config.len()));
+    let mut shared = config_elements.iter().filter(|element| in_live.contains_key(element.as_str())).peekable();
+    let mut taken: HashSet<&str> = HashSet::with_capacity(config.len());
+    let (mut l, mut c) = (0, 0);
+    while l < live.len() || c < config.len() {
+        if let Some(element) = live_elements.get(l) {
+            if !in_config.contains(element.as_str()) {
+                out.push(live[l].clone());
+                l += 1;
+                continue;
+            }
+            // The configuration places this one; here it matters only whether its turn has come.
+            let turn = shared.peek().is_none_or(|next| *next == element);
+            if taken.contains(element.as_str()) || (c < config.len() && !turn) {
+                l += 1;
+                continue;
+            }
+        }
+        if let Some(element) = config_elements.get(c) {
+            out.push(take(c));
+            taken.insert(element);
+            shared.next_if(|next| *next == element);
+            c += 1;
+        } else {
+            l += 1;
+        }
+    }
+    Some(Value::Array(out))
+}
+
+fn prune_value(ty: Ty, value: &mut Value, last: &Node, owned: &Node) {
+    match (ty.shape(Some(value), None), value) {
+        (Shape::Members, Value::Object(members)) => prune_members(ty, members, last, owned),
+        (Shape::Items(items), Value::Array(list)) => {
+            list.retain_mut(|item| match items.element(item) {
+                Ok(element) => !pruned(items.ty(), item, child(last, &element), child(owned, &element), false),
+                Err(_) => true,
+            });
+        }
+        _ => {}
+    }
+}
+
+fn prune_members(ty: Ty, members: &mut Map<String, Value>, last: &Node, owned: &Node) {
+    let mut element = String::new();
+    members.retain(|name, value| {
+        element.clear();
+        element.push_str("f:");
+        element.push_str(name);
+        !pruned(ty.member(name), value, child(last, &element), child(owned, &element), ty.declares(name))
+    });
+}
+
+/// Prunes below a place; true when the place itself is to go: it was applied and is owned no more, or nothing is left in it.
+/// A declared field counts as named by whatever is named below it; list items and free keys only when they are named
+/// themselves.
+fn pruned(ty: Ty, value: &mut Value, last: Option<&Node>, owned: Option<&Node>, declared: bool) -> bool {
+    let Some(last) = last else { return false };
+    let names = |node: &Node| declared || is_member(node);
+    if names(last) && !owned.is_some_and(names) {
+        return true;
+    }
+    let was_empty = is_empty(value);
+    let none = Node::new();
+    prune_value(ty, value, last, owned.unwrap_or(&none));
+    is_empty(value) && !was_empty
+}
+
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Object(members) => members.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::schema::builtin_type;
+    use serde_json::json;
+
+    /// Merges lists of containers, given by name.
+    fn order(live: &str, config: &str) -> String {
+        let pod = |names: &str| {
+            let list: Vec<Value> = names.chars().map(|name| json!({"name": name.to_string()})).collect();
+            json!({"spec": {"containers": list}})
+        };
+        let merged = merge(&builtin_type("io.k8s.api.core.v1.Pod"), &pod(live), &pod(config));
+        merged["spec"]["containers"].as_array().unwrap().iter().filter_map(|item| item["name"].as_str()).collect()
+    }
+
+    #[test]
+    fn the_configuration_orders_its_items_and_live_ones_stay_around() {
+        for (live, config, outcome) in [
+            ("abc", "abc", "abc"),
+            ("abc", "c", "abc"),
+            ("abc", "cba", "cba"),
+            ("ab", "x", "abx"),
+            ("ab", "xb", "axb"),
+            ("abcd", "db", "acdb"),
+            ("", "ab", "ab"),
+            ("abc", "", "abc"),
+            ("abc", "bx", "abcx"),
+        ] {
+            assert_eq!(order(live, config), outcome, "{live} + {config}");
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Sets of field paths, kept in the very form of `managedFields[].fieldsV1`, so that reading and writing them costs nothing.
+//!
+//! A node is a map from path elements to nodes. An empty node is a path in the set; a node with children is in the set itself
+//! only when it has the member `.`. Only the root differs: an empty root is the empty set. Canonical form has no node with `.`
+//! alone, and elements as [`element::canonical`] writes them.
+
+use super::element;
+use serde_json::{Map, Value};
+
+pub(super) type Node = Map<String, Value>;
+
+const SELF: &str = ".";
+
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Set(pub Node);
+
+impl Set {
+    /// Reads what a client sent.
+    pub fn parse(fields: &Value) -> Result<Set, String> {
+        let Value::Object(members) = fields else { return Err("fieldsV1 must be an object".to_owned()) };
+        let mut root = parse_node(members)?.unwrap_or_default();
+        root.remove(SELF);
+        Ok(Set(root))
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn unite(&mut self, other: &Set) {
+        unite_children(&mut self.0, &other.0);
+    }
+
+    pub fn subtract(&mut self, other: &Set) {
+        subtract_children(&mut self.0, &other.0);
+    }
+
+    pub fn intersection(&self, other: &Set) -> Set {
+        Set(common_children(&self.0, &other.0))
+    }
+
+    /// All paths as people read them; at each level first the paths that end there, then the deeper ones.
+    pub fn paths(&self) -> Vec<String> {
+        let mut paths = Vec::new();
+        list_paths(&self.0, &mut String::new(), &mut paths);
+        paths
+    }
+}
+
+/// Whether a node below the root is a path of the set.
+pub(super) fn is_member(node: &Node) -> bool {
+    node.is_empty() || node.contains_key(SELF)
+}
+
+/// The node with these children, which is itself in the set or not; `None` when nothing is left of it.
+pub(super) fn node(mut children: Node, member: bool) -> Option<Node> {
+    match (children.is_empty(), member) {
+        (true, false) => return None,
+        (false, true) => drop(children.insert(SELF.to_owned(), leaf())),
+        _ => {}
+    }
+    Some(children)
+}
+
+pub(super) fn leaf() -> Value {
+    Value::Object(Node::new())
+}
+
+/// The child node at an element; a set that was tampered with may hold anything, which reads as no child.
+pub(super) fn child<'a>(node: &'a Node, element: &str) -> Option<&'a Node> {
+    node.get(element).and_then(Value::as_object)
+}
+
+/// `None` when the node held only elements of kinds we do not know.
+fn parse_node(members: &Node) -> Result<Option<Node>, String> {
+    let mut children = Node::new();
+    for (key, value) in members {
+        let Value::Object(below) = value else { return Err(format!("{key:?} in fieldsV1 must be an object")) };
+        if key == SELF {
+            continue;
+        }
+        if let Some(element) = element::canonical(key)?
+            && let Some(below) = parse_node(below)?
+        {
+            children.insert(element, Value::Object(below));
+        }
+    }
+    Ok(node(children, is_member(members)))
+}
+
+fn unite_children(into: &mut Node, other: &Node) {
+    for (element, theirs) in other {
+        match into.get_mut(element) {
+            None => drop(into.insert(element.clone(), theirs.clone())),
+            Some(Value::Object(ours)) => {
+                if let Value::Object(theirs) = theirs {
+                    unite_node(ours, theirs);
+                }
+            }
+            Some(_) => {}
+        }
+    }
+}
+
+fn unite_node(ours: &mut Node, theirs: &Node) {
+    match (ours.is_empty(), theirs.is_empty()) {
+        (true, true) => {}
+        (true, false) => {
+            *ours = theirs.clone();
+            ours.insert(SELF.to_owned(), leaf());
+        }
+        (false, true) => drop(ours.insert(SELF.to_owned(), leaf())),
+        (false, false) => unite_children(ours, theirs),
+    }
+}
+
+fn subtract_children(from: &mut Node, other: &Node) {
+    for (element, theirs) in other {
+        let (Some(Value::Object(ours)), Value::Object(theirs)) = (from.get_mut(element), theirs) else { continue };
+        if !subtract_node(ours, theirs) {
+            from.remove(element);
+        }
+    }
+}
+
+/// Whether anything of `ours` is left.
+fn subtract_node(ours: &mut Node, theirs: &Node) -> bool {
+    if ours.is_empty() {
+        return !is_member(theirs);
+    }
+    if is_member(theirs) {
+        ours.remove(SELF);
+    }
+    // `.` is among their children at most where it was removed just above.
+    subtract_children(ours, theirs);
+    if ours.len() == 1 && ours.contains_key(SELF) {
+        ours.clear();
+        return true;
+    }
+    !ours.is_empty()
+}
+
+fn common_children(a: &Node, b: &Node) -> Node {
+    let mut common = Node::new();
+    for (element, below) in a {
+        let (Value::Object(below), Some(Value::Object(theirs))) = (below, b.get(element)) else { continue };
+        if element == SELF {
+            continue;
+        }
+        if let Some(found) = node(common_children(below, theirs), is_member(below) && is_member(theirs)) {
+            common.insert(element.clone(), Value::Object(found));
+        }
+    }
+    common
+}
+
+fn list_paths(node: &Node, path: &mut String, paths: &mut Vec<String>) {
+    let start = path.len();
+    let children = || {
+        node.iter()
+            .filter(|(element, _)| *element != SELF)
+            .filter_map(|(element, value)| Some((element, value.as_object()?)))
+    };
+    for (element, below) in children() {
+        if is_member(below) {
+            element::show(element, path);
+            paths.push(path.clone());
+            path.truncate(start);
+        }
+    }
+    for (element, below) in children() {
+        if !below.is_empty() {
+            element::show(element, path);
+            list_paths(below, path, paths);
+            path.truncate(start);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,64 @@
+//! The functions that rules may call: kube-cel's, and what it leaves out or does differently from Kubernetes.
+
+use kube_cel::KubeCelExt;
+use kube_cel::cel::extractors::This;
+use kube_cel::cel::{Context, ExecutionError, Value as Cel};
+use std::sync::Arc;
+
+/// What `type(x)` answers, and what these names stand for.
+pub const TYPES: &str = "int uint double bool string bytes list map null_type";
+
+/// A context with all functions and no data.
+pub fn context() -> Context<'static> {
+    let mut context = Context::default().with_all();
+    context.add_function("size", size);
+    context.add_function("dyn", |value: Cel| -> Result<Cel, ExecutionError> { Ok(value) });
+    context.add_function("bool", to_bool);
+    context.add_function("type", type_of);
+    for name in TYPES.split(' ') {
+        context.add_variable_from_value(name, Cel::String(Arc::new(name.to_owned())));
+    }
+    context
+}
+
+/// Strings have the size of their code points, not of their bytes.
+fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
+    let size = match value {
+        Cel::List(items) => items.len(),
+        Cel::Map(members) => members.map.len(),
+        Cel::String(text) => text.chars().count(),
+        Cel::Bytes(bytes) => bytes.len(),
+        _ => return Err(ExecutionError::NoSuchOverload),
+    };
+    i64::try_from(size).map_err(|_| ExecutionError::NoSuchOverload)
+}
+
+fn to_bool(value: Cel) -> Result<bool, ExecutionError> {
+    match &value {
+        Cel::Bool(truth) => Ok(*truth),
+        Cel::String(text) => match text.as_str() {
+            "true" | "True" | "TRUE" | "t" | "1" => Ok(true),
+            "false" | "False" | "FALSE" | "f" | "0" => Ok(false),
+            _ => Err(ExecutionError::function_error("bool", "type conversion error from 'string' to 'bool'")),
+        },
+        _ => Err(ExecutionError::NoSuchOverload),
+    }
+}
+
+fn type_of(value: Cel) -> Result<Cel, ExecutionError> {
+    let name = match value {
+        Cel::Int(_) => "int",
+        Cel::UInt(_) => "uint",
+        Cel::Float(_) => "double",
+        Cel::Bool(_) => "bool",
+        Cel::String(_) => "string",
+        Cel::Bytes(_) => "bytes",
+        Cel::List(_) => "list",
+        Cel::Map(_) => "map",
+        Cel::Null => "null_type",
+        Cel::Duration(_) => "google.protobuf.Duration",
+        Cel::Timestamp(_) => "google.protobuf.Timestamp",
+        _ => return Err(ExecutionError::NoSuchOverload),
+    };
+    Ok(Cel::String(Arc::new(name.to_owned())))
+}

@@ -1,0 +1,189 @@
+//! Custom resources: the kinds that a definition brings, and the rules their objects keep.
+
+use super::columns::Columns;
+use super::node::Node;
+use super::{arena, cel, defaulting, names, validation};
+use crate::access::Access;
+use crate::field::{ErrorKind, Errors, Path};
+use crate::kind::{Ctx, Kind, Rules, Subresource};
+use crate::status::Status;
+use crate::table::Column;
+use serde_json::Value;
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The kinds that a definition serves: one for each served version, none before its names are accepted.
+pub fn kinds_of(definition: &Value) -> Vec<Kind> {
+    if !names::condition_is(definition, "Established", "True") {
+        return Vec::new();
+    }
+    let versions = definition.items(&["spec", "versions"]);
+    let storage =
+        versions.iter().find(|version| version.flag(&["storage"])).map_or("", |version| version.text(&["name"]));
+    let served = versions.iter().filter(|version| version.flag(&["served"]));
+    served.map(|version| kind_of(definition, version, storage)).collect()
+}
+
+fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
+    let text = |path: &[&str]| -> Cow<'static, str> { definition.text(path).to_owned().into() };
+    let list = |path: &[&str]| -> Vec<Cow<'static, str>> {
+        definition.items(path).iter().filter_map(Value::as_str).map(|name| name.to_owned().into()).collect()
+    };
+    let (group, plural) =
+        (definition.text(&["spec", "group"]), definition.text(&["status", "acceptedNames", "plural"]));
+    let rules = Custom::new(definition, version, storage);
+    Kind {
+        group: group.to_owned().into(),
+        version: version.text(&["name"]).to_owned().into(),
+        kind: text(&["status", "acceptedNames", "kind"]),
+        plural: plural.to_owned().into(),
+        singular: text(&["status", "acceptedNames", "singular"]),
+        short_names: list(&["status", "acceptedNames", "shortNames"]),
+        categories: list(&["status", "acceptedNames", "categories"]),
+        namespaced: definition.text(&["spec", "scope"]) == "Namespaced",
+        stored: true,
+        subresources: subresources(version),
+        storage: format!("{group}/{plural}").into(),
+        schema: Some(arena::build(&rules.node)),
+        custom: true,
+        openapi: Some(Arc::new(super::openapi(definition, version.text(&["name"])))),
+        list: Some(text(&["status", "acceptedNames", "listKind"])),
+        rules: Arc::new(rules),
+    }
+}
+
+fn subresources(version: &Value) -> Vec<Subresource> {
+    let mut found = Vec::new();
+    if version.has(&["subresources", "status"]) {
+        found.push(Subresource::Status);
+    }
+    if let Some(scale) = version.at(&["subresources", "scale"]) {
+        let path = |key: &str| scale.text(&[key]).trim_start_matches('.').to_owned();
+        found.push(Subresource::Scale {
+            spec_replicas: path("specReplicasPath"),
+            status_replicas: path("statusReplicasPath"),
+            selector: Some(path("labelSelectorPath")).filter(|path| !path.is_empty()),
+        });
+    }
+    found
+}
+
+/// The rules of one version of a custom resource.
+struct Custom {
+    node: Node,
+    columns: Columns,
+    selectable: Vec<&'static str>,
+    deprecation: Option<String>,
+    api_version: String,
+    stored_api_version: String,
+    /// Objects may have been stored under another schema: they are pruned and defaulted when read.
+    may_be_old: bool,
+}
+
+impl Custom {
+    fn new(definition: &Value, version: &Value, storage: &str) -> Custom {
+        let (group, name) = (definition.text(&["spec", "group"]), version.text(&["name"]));
+        let node = Node::parse(version.at(&["schema", "openAPIV3Schema"]).unwrap_or(&Value::Null));
+        let selectable = version.items(&["selectableFields"]).iter();
+        let deprecation = version.flag(&["deprecated"]).then(|| match version.text(&["deprecationWarning"]) {
+            "" => format!("{group}/{name} {} is deprecated", definition.text(&["status", "acceptedNames", "kind"])),
+            warning => warning.to_owned(),
+        });
+        Custom {
+            columns: Columns::parse(version.items(&["additionalPrinterColumns"])),
+            selectable: selectable.map(|field| intern(field.text(&["jsonPath"]).trim_start_matches('.'))).collect(),
+            deprecation,
+            api_version: format!("{group}/{name}"),
+            stored_api_version: format!("{group}/{storage}"),
+            may_be_old: node.has_defaults() && definition.int(&["metadata", "generation"]).unwrap_or(1) > 1,
+            node,
+        }
+    }
+
+    fn validate(&self, new: &Value, old: Option<&Value>, errors: &mut Errors) {
+        let found = validation::validate(&self.node, new, old, &Path::default());
+        let blocks = found.0.iter().any(|error| {
+            matches!(
+                error.kind,
+                ErrorKind::Required
+                    | ErrorKind::NotSupported
+                    | ErrorKind::TooLong
+                    | ErrorKind::TooMany
+                    | ErrorKind::TypeInvalid
+            )
+        });
+        errors.extend(found);
+        if !self.node.has_rules {
+        } else if blocks {
+            errors.invalid(
+                &Path::new(validation::NOWHERE),
+                "null",
+                "some validation rules were not checked because the object was invalid; correct the existing errors to \
+                 complete validation",
+            );
+        } else {
+            errors.extend(cel::validate(&self.node, new, old));
+        }
+    }
+}
+
+impl Rules for Custom {
+    fn counts_generations(&self) -> bool {
+        true
+    }
+    fn conform(&self, object: &mut Value) -> Option<Result<Vec<String>, Status>> {
+        Some(defaulting::prune_object(&self.node, object))
+    }
+    fn deprecation(&self) -> Option<&str> {
+        self.deprecation.as_deref()
+    }
+    fn default(&self, object: &mut Value, _ctx: &Ctx) {
+        defaulting::fill(&self.node, object);
+    }
+    fn validate_create(&self, object: &Value, _ctx: &Ctx, errors: &mut Errors) {
+        self.validate(object, None, errors);
+    }
+    fn validate_update(&self, new: &Value, old: &Value, _ctx: &Ctx, errors: &mut Errors) {
+        self.validate(new, Some(old), errors);
+    }
+    fn validate_status(&self, new: &Value, old: &Value, _ctx: &Ctx, errors: &mut Errors) {
+        self.validate(new, Some(old), errors);
+    }
+    fn columns(&self) -> &[Column] {
+        &self.columns.headers
+    }
+    fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
+        self.columns.cells(object, now)
+    }
+    fn converts(&self) -> bool {
+        self.api_version != self.stored_api_version || self.may_be_old
+    }
+    fn to_stored(&self, object: &mut Value) {
+        object.put(&["apiVersion"], self.stored_api_version.as_str());
+    }
+    fn from_stored(&self, object: &mut Value) {
+        object.put(&["apiVersion"], self.api_version.as_str());
+        // Stored metadata was held to its type when it was written.
+        let _removed = defaulting::prune_object(&self.node, object);
+        defaulting::fill(&self.node, object);
+    }
+    fn selectable_fields(&self) -> &[&str] {
+        &self.selectable
+    }
+}
+
+/// Selectable fields are lent as `&'static str`. Each distinct name is kept once for ever: there are few, and definitions that
+/// change name the same ones again.
+fn intern(name: &str) -> &'static str {
+    static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    match names.get(name) {
+        Some(known) => known,
+        None => {
+            let kept: &'static str = Box::leak(name.to_owned().into_boxed_str());
+            names.insert(kept);
+            kept
+        }
+    }
+}

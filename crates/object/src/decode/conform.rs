@@ -1,0 +1,191 @@
+//! Making a value an object of its type.
+
+use super::DEPTH_MAX;
+use super::scalar::{self, Wrong};
+use super::trail::Trail;
+use crate::schema::{self, OBJECT_META, Schema, Struct, Type, TypeId, TypeRef};
+use serde_json::{Map, Value};
+
+/// More unknown fields than this are dropped without being listed.
+const UNKNOWN_MAX: usize = 100;
+
+/// The paths of the unknown fields that were removed, or the sentence of what is wrong.
+pub(super) fn conform(ty: &TypeRef, value: &mut Value) -> Result<Vec<String>, String> {
+    let mut walk = Walk { schema: &ty.schema, unknown: Vec::new() };
+    walk.value(ty.ty, value, Place { at: &Trail::Root, depth: 0, owner: None })?;
+    Ok(walk.unknown)
+}
+
+struct Walk<'s> {
+    schema: &'s Schema,
+    unknown: Vec<String>,
+}
+
+/// Where the walk is.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    at: &'a Trail<'a>,
+    depth: usize,
+    /// The struct that the nearest field belongs to, for error texts.
+    owner: Option<TypeId>,
+}
+
+impl<'a> Place<'a> {
+    fn to(self, at: &'a Trail<'a>) -> Place<'a> {
+        Place { at, ..self }
+    }
+    fn deeper(self) -> Result<Place<'a>, String> {
+        if self.depth >= DEPTH_MAX {
+            return Err(format!("exceeded max depth at {}", self.at));
+        }
+        Ok(Place { depth: self.depth + 1, ..self })
+    }
+}
+
+impl Walk<'_> {
+    fn value(&mut self, ty: TypeId, value: &mut Value, place: Place<'_>) -> Result<(), String> {
+        let schema = self.schema;
+        match (schema.get(ty), &mut *value) {
+            (Type::Any, _) => bounded(value, place),
+            (Type::Struct(shape), Value::Object(members)) => {
+                self.members(shape, members, Place { owner: Some(ty), ..place.deeper()? })
+            }
+            (Type::Map { value: of, .. }, Value::Object(members)) => {
+                let place = place.deeper()?;
+                for (key, member) in members.iter_mut() {
+                    self.element(*of, member, place.to(&Trail::Entry(place.at, key)))?;
+                }
+                Ok(())
+            }
+            (Type::List { item, .. }, Value::Array(items)) => {
+                let place = place.deeper()?;
+                for (index, element) in items.iter_mut().enumerate() {
+                    self.element(*item, element, place.to(&Trail::Item(place.at, index)))?;
+                }
+                Ok(())
+            }
+            _ if schema.structural => bounded(value, place),
+            (Type::Scalar(of), _) => scalar::canonical(*of, value).map_err(|wrong| match wrong {
+                Wrong::Type(found) => self.mismatch(&found, ty, place),
+                Wrong::Text(sentence) => sentence,
+            }),
+            (_, other) => Err(self.mismatch(scalar::json_type(other), ty, place)),
+        }
+    }
+
+    /// An element of a list or map: a null there is the zero value of its type.
+    fn element(&mut self, ty: TypeId, value: &mut Value, place: Place<'_>) -> Result<(), String> {
+        if value.is_null() && !self.schema.structural {
+            *value = match self.schema.get(ty) {
+                Type::Scalar(of) => scalar::zero(*of),
+                Type::List { .. } => Value::Array(Vec::new()),
+                Type::Struct(_) | Type::Map { .. } => Value::Object(Map::new()),
+                Type::Any => Value::Null,
+            };
+            return Ok(());
+        }
+        self.value(ty, value, place)
+    }
+
+    fn members(&mut self, shape: &Struct, members: &mut Map<String, Value>, place: Place<'_>) -> Result<(), String> {
+        let mut outcome = Ok(());
+        members.retain(|key, value| {
+            if outcome.is_err() {
+                return true;
+            }
+            match self.member(shape, key, value, place) {
+                Ok(keep) => keep,
+                Err(sentence) => {
+                    outcome = Err(sentence);
+                    true
+                }
+            }
+        });
+        outcome
+    }
+
+    /// Whether the member stays.
+    fn member(&mut self, shape: &Struct, key: &str, value: &mut Value, place: Place<'_>) -> Result<bool, String> {
+        let at = Trail::Field(place.at, key);
+        let inside = place.to(&at);
+        let whole_object = self.schema.structural && (shape.embedded || matches!(place.at, Trail::Root));
+        if whole_object && key == "metadata" {
+            return self.metadata(value, inside);
+        }
+        match shape.fields.get(key) {
+            Some(field) if value.is_null() => Ok(field.nullable),
+            Some(field) => self.value(field.ty, value, inside).map(|()| true),
+            None if shape.preserve_unknown || (whole_object && matches!(key, "apiVersion" | "kind")) => {
+                bounded(value, inside).map(|()| true)
+            }
+            None => {
+                if self.unknown.len() < UNKNOWN_MAX {
+                    self.unknown.push(inside.at.to_string());
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// The metadata of a custom resource is the same as everyone's, and held to the same types.
+    fn metadata(&mut self, value: &mut Value, place: Place<'_>) -> Result<bool, String> {
+        if value.is_null() {
+            return Ok(false);
+        }
+        let builtin = schema::builtin();
+        let Some(meta) = builtin.named(OBJECT_META) else {
+            return bounded(value, place).map(|()| true);
+        };
+        let mut walk = Walk { schema: builtin, unknown: std::mem::take(&mut self.unknown) };
+        let outcome = walk.value(meta, value, Place { owner: None, ..place });
+        self.unknown = walk.unknown;
+        outcome.map(|()| true)
+    }
+
+    /// In the words of Go's JSON reader, which users know.
+    fn mismatch(&self, found: &str, ty: TypeId, place: Place<'_>) -> String {
+        let want = go_type(self.schema, ty);
+        let fields = place.at.fields();
+        if fields.is_empty() {
+            return format!("json: cannot unmarshal {found} into Go value of type {want}");
+        }
+        let owner = place.owner.and_then(|owner| self.schema.name_of(owner)).map_or("", |name| last(name));
+        format!("json: cannot unmarshal {found} into Go struct field {owner}.{fields} of type {want}")
+    }
+}
+
+/// Checks that a value of free form is not too deep.
+fn bounded(value: &Value, place: Place<'_>) -> Result<(), String> {
+    match value {
+        Value::Array(items) => {
+            let place = place.deeper()?;
+            items.iter().try_for_each(|item| bounded(item, place))
+        }
+        Value::Object(members) => {
+            let place = place.deeper()?;
+            members.values().try_for_each(|member| bounded(member, place))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// How Go names a type: `int32`, `[]v1.Container`, `map[string]string`.
+fn go_type(schema: &Schema, ty: TypeId) -> String {
+    match schema.get(ty) {
+        Type::Scalar(of) => scalar::go_type(*of).to_owned(),
+        Type::List { item, .. } => format!("[]{}", go_type(schema, *item)),
+        Type::Map { value, .. } => format!("map[string]{}", go_type(schema, *value)),
+        Type::Any => "interface {}".to_owned(),
+        Type::Struct(_) => schema.name_of(ty).map_or_else(
+            || "struct".to_owned(),
+            |name| {
+                let package = name.rsplit('.').nth(1).unwrap_or("v1");
+                format!("{package}.{}", last(name))
+            },
+        ),
+    }
+}
+
+fn last(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or(name)
+}

@@ -1,0 +1,214 @@
+//! Bytes to values in one pass, noticing fields that come twice.
+
+use super::trail::Trail;
+use super::{DEPTH_MAX, Decoded};
+use crate::status::Status;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
+use serde_json::map::{Entry, Map};
+use serde_json::{Number, Value};
+use std::fmt;
+
+/// More duplicates than this are not worth a list.
+const DUPLICATES_MAX: usize = 100;
+
+/// What a value costs beside its text. A value takes two bytes of text at least, so that no text without aliases costs more than
+/// four times its length.
+const NODE_COST: usize = 8;
+
+/// Measured: about 25 KB for each level in a debug build, twice that through aliases.
+const YAML_STACK_BYTES: usize = 16 << 20;
+
+pub(super) fn json(bytes: &[u8]) -> Result<Decoded, Status> {
+    let mut notes = Notes { duplicates: Vec::new(), budget: usize::MAX };
+    let mut source = serde_json::Deserializer::from_slice(bytes);
+    let read = Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(&mut source);
+    let value = read.and_then(|value| source.end().map(|()| value)).map_err(|error| {
+        let error = if bytes.is_empty() { "unexpected end of JSON input".to_owned() } else { error.to_string() };
+        Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
+    })?;
+    Ok(Decoded { value, duplicates: notes.duplicates })
+}
+
+pub(super) fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
+    let text = std::str::from_utf8(bytes).map_err(|_| refuse_yaml("the text is not valid UTF-8"))?;
+    // The YAML reader needs much stack for each level of nesting, more than a server's threads have for the deepest documents.
+    std::thread::scope(|scope| {
+        let reader = std::thread::Builder::new().stack_size(YAML_STACK_BYTES).spawn_scoped(scope, || read_yaml(text));
+        let reader = reader.map_err(|error| Status::unavailable(format!("no thread to read YAML: {error}")))?;
+        reader.join().map_err(|_| refuse_yaml("the document cannot be read"))?
+    })
+}
+
+fn read_yaml(text: &str) -> Result<Decoded, Status> {
+    let mut notes = Notes { duplicates: Vec::new(), budget: yaml_budget(text.len()) };
+    let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), |source| {
+        Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(source)
+    });
+    let value = read.map_err(|error| match error.without_snippet() {
+        serde_saphyr::Error::MultipleDocuments { .. } => {
+            refuse_yaml("several documents in one request: send each object by itself")
+        }
+        error => refuse_yaml(&error.to_string().replace('\n', " ")),
+    })?;
+    Ok(Decoded { value, duplicates: notes.duplicates })
+}
+
+fn refuse_yaml(why: &str) -> Status {
+    Status::bad_request(format!("error converting YAML to JSON: yaml: {why}"))
+}
+
+pub(super) fn only_objects(decoded: Decoded) -> Result<Decoded, Status> {
+    if decoded.value.is_object() {
+        return Ok(decoded);
+    }
+    let found = super::scalar::json_type(&decoded.value);
+    Err(Status::bad_request(format!(
+        "couldn't get version/kind; json parse error: json: cannot unmarshal {found} into Go value of type object"
+    )))
+}
+
+/// How much a YAML text may grow to by its aliases: enough for any real file, not for bombs.
+fn yaml_budget(text_len: usize) -> usize {
+    text_len.saturating_mul(4).saturating_add(1 << 20)
+}
+
+fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        budget: serde_saphyr::budget! {
+            max_depth: DEPTH_MAX,
+            flow_nesting_limit: DEPTH_MAX + 1,
+            max_events: 4_000_000,
+            max_nodes: 2_000_000,
+            // Our own budget counts what aliases produce; the ratio would refuse honest files with many small aliases.
+            enforce_alias_anchor_ratio: false,
+        },
+        duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
+        legacy_octal_numbers: true,
+        ignore_binary_tag_for_string: true,
+        with_snippet: false,
+    }
+}
+
+/// What a reading notices on its way.
+struct Notes {
+    duplicates: Vec<String>,
+    /// How much more may come: a YAML text is short, but its aliases may multiply it.
+    budget: usize,
+}
+
+impl Notes {
+    fn duplicate(&mut self, at: &Trail<'_>) {
+        let path = at.to_string();
+        if self.duplicates.len() < DUPLICATES_MAX && !self.duplicates.contains(&path) {
+            self.duplicates.push(path);
+        }
+    }
+
+    fn spend<E: Error>(&mut self, bytes: usize) -> Result<(), E> {
+        self.budget =
+            self.budget.checked_sub(bytes).ok_or_else(|| E::custom("document contains excessive aliasing"))?;
+        Ok(())
+    }
+}
+
+/// One value on the way in.
+struct Node<'a> {
+    at: &'a Trail<'a>,
+    depth: usize,
+    notes: &'a mut Notes,
+}
+
+impl Node<'_> {
+    fn deeper<E: Error>(&self) -> Result<usize, E> {
+        if self.depth >= DEPTH_MAX { Err(E::custom("exceeded max depth")) } else { Ok(self.depth + 1) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Node<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
+        source.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(Value::from(value))
+    }
+    fn visit_i128<E: Error>(self, value: i128) -> Result<Value, E> {
+        match (i64::try_from(value), u64::try_from(value)) {
+            (Ok(value), _) => Ok(Value::from(value)),
+            (_, Ok(value)) => Ok(Value::from(value)),
+            _ => Err(E::custom(format!("number {value} is out of range"))),
+        }
+    }
+    fn visit_u128<E: Error>(self, value: u128) -> Result<Value, E> {
+        u64::try_from(value).map(Value::from).map_err(|_| E::custom(format!("number {value} is out of range")))
+    }
+    fn visit_f64<E: Error>(self, value: f64) -> Result<Value, E> {
+        let number = Number::from_f64(value).ok_or_else(|| E::custom(format!("number {value} is not finite")))?;
+        Ok(Value::Number(number))
+    }
+    fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
+        self.notes.spend(value.len())?;
+        Ok(Value::String(value.to_owned()))
+    }
+    fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
+        self.notes.spend(value.len())?;
+        Ok(Value::String(value))
+    }
+    fn visit_none<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+    fn visit_some<D: Deserializer<'de>>(self, source: D) -> Result<Value, D::Error> {
+        source.deserialize_any(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut source: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut items = Vec::new();
+        loop {
+            let at = &Trail::Item(self.at, items.len());
+            self.notes.spend(NODE_COST)?;
+            match source.next_element_seed(Node { at, depth, notes: &mut *self.notes })? {
+                Some(item) => items.push(item),
+                None => return Ok(Value::Array(items)),
+            }
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut source: A) -> Result<Value, A::Error> {
+        let depth = self.deeper()?;
+        let mut members = Map::new();
+        while let Some(key) = source.next_key::<String>()? {
+            self.notes.spend(key.len() + NODE_COST)?;
+            let at = &Trail::Entry(self.at, &key);
+            let value = source.next_value_seed(Node { at, depth, notes: &mut *self.notes })?;
+            match members.entry(key) {
+                Entry::Vacant(place) => {
+                    place.insert(value);
+                }
+                Entry::Occupied(mut place) => {
+                    self.notes.duplicate(&Trail::Entry(self.at, place.key()));
+                    place.insert(value);
+                }
+            }
+        }
+        Ok(Value::Object(members))
+    }
+}

@@ -1,0 +1,118 @@
+//! Field validation: whether fields that are unknown or come twice refuse a request, warn about it, or pass.
+
+use crate::field::{Errors, Path};
+use crate::status::Status;
+use serde_json::Value;
+
+/// The `fieldValidation` parameter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FieldValidation {
+    Strict,
+    #[default]
+    Warn,
+    Ignore,
+}
+
+impl FieldValidation {
+    /// Reads the parameter; `options` is the kind that the 422 names: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
+    pub fn parse(text: &str, options: &str) -> Result<FieldValidation, Status> {
+        match text {
+            "" | "Warn" => Ok(FieldValidation::Warn),
+            "Strict" => Ok(FieldValidation::Strict),
+            "Ignore" => Ok(FieldValidation::Ignore),
+            other => {
+                let mut errors = Errors::default();
+                errors.not_supported(&Path::new("fieldValidation"), other, &["Ignore", "Strict", "Warn"]);
+                Err(Status::invalid("meta.k8s.io", options, "", &errors))
+            }
+        }
+    }
+}
+
+/// What strict reading found.
+#[derive(Clone, Debug, Default)]
+pub struct Strict {
+    pub unknown: Vec<String>,
+    pub duplicates: Vec<String>,
+}
+
+impl Strict {
+    /// The warnings for a create or update under `mode`, or its refusal. `object` names itself by `apiVersion` and `kind`.
+    pub fn judge(&self, mode: FieldValidation, object: &Value) -> Result<Vec<String>, Status> {
+        self.judge_with(mode, |sentence| refuse_object(object, sentence))
+    }
+
+    /// The same for a patch, whose refusal is a 422 that shows the patch.
+    pub fn judge_patch(&self, mode: FieldValidation, patch: &str) -> Result<Vec<String>, Status> {
+        self.judge_with(mode, |sentence| {
+            let mut errors = Errors::default();
+            errors.invalid(&Path::new("patch"), patch, sentence);
+            Status::invalid("", "", "", &errors)
+        })
+    }
+
+    fn judge_with(&self, mode: FieldValidation, refuse: impl FnOnce(&str) -> Status) -> Result<Vec<String>, Status> {
+        if mode == FieldValidation::Ignore || (self.unknown.is_empty() && self.duplicates.is_empty()) {
+            return Ok(Vec::new());
+        }
+        let unknown = self.unknown.iter().map(|path| format!("unknown field {path:?}"));
+        let duplicate = self.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
+        let sentences: Vec<String> = unknown.chain(duplicate).collect();
+        if mode == FieldValidation::Strict {
+            return Err(refuse(&format!("strict decoding error: {}", sentences.join(", "))));
+        }
+        Ok(sentences)
+    }
+}
+
+/// The 400 of an object that cannot be read as what it says it is.
+pub(crate) fn refuse_object(object: &Value, sentence: &str) -> Status {
+    let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or("");
+    let api_version = text("apiVersion");
+    let version = api_version.rsplit('/').next().unwrap_or(api_version);
+    match text("kind") {
+        "" => Status::bad_request(format!("the object provided is unrecognized: {sentence}")),
+        kind => Status::bad_request(format!("{kind} in version {version:?} cannot be handled as a {kind}: {sentence}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn modes_refuse_warn_or_pass() {
+        let found = Strict { unknown: vec!["spec.foo".to_owned()], duplicates: vec!["spec.replicas".to_owned()] };
+        let object = json!({"apiVersion": "apps/v1", "kind": "StatefulSet"});
+        let refused = found.judge(FieldValidation::Strict, &object).unwrap_err();
+        assert_eq!(refused.code, 400);
+        assert_eq!(
+            refused.message,
+            "StatefulSet in version \"v1\" cannot be handled as a StatefulSet: strict decoding error: \
+             unknown field \"spec.foo\", duplicate field \"spec.replicas\""
+        );
+        let warned = found.judge(FieldValidation::Warn, &object).unwrap();
+        assert_eq!(warned, ["unknown field \"spec.foo\"", "duplicate field \"spec.replicas\""]);
+        assert!(found.judge(FieldValidation::Ignore, &object).unwrap().is_empty());
+        assert!(Strict::default().judge(FieldValidation::Strict, &object).unwrap().is_empty());
+        let refused = found.judge_patch(FieldValidation::Strict, "{}").unwrap_err();
+        assert_eq!((refused.code, refused.reason), (422, "Invalid"));
+        assert!(
+            refused
+                .message
+                .starts_with(" \"\" is invalid: patch: Invalid value: \"{}\": strict decoding error: unknown field")
+        );
+    }
+
+    #[test]
+    fn the_parameter_is_one_of_three_words() {
+        assert_eq!(FieldValidation::parse("", "CreateOptions"), Ok(FieldValidation::Warn));
+        assert_eq!(FieldValidation::parse("Strict", "CreateOptions"), Ok(FieldValidation::Strict));
+        assert_eq!(
+            FieldValidation::parse("strict", "CreateOptions").unwrap_err().message,
+            "CreateOptions.meta.k8s.io \"\" is invalid: fieldValidation: Unsupported value: \"strict\": \
+             supported values: \"Ignore\", \"Strict\", \"Warn\""
+        );
+    }
+}

@@ -1,0 +1,161 @@
+//! Checks that many kinds share, worded as clients know them.
+
+use crate::field::{Errors, Path};
+use crate::name;
+use crate::quantity::Quantity;
+use crate::schema;
+use crate::table::{Column, NAME, column};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+
+pub(super) use crate::meta::{invalid_for_each, member};
+
+pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+
+/// Columns of the kinds that have none of their own.
+pub(super) const NAME_AND_CREATED: &[Column] = &[
+    NAME,
+    column(
+        "Created At",
+        "date",
+        "CreationTimestamp is a timestamp representing the server time when this object was created.",
+    ),
+];
+
+pub(super) fn name_and_created(object: &Value) -> Vec<Value> {
+    use crate::access::Access;
+    vec![json!(crate::access::name(object)), json!(object.text(&["metadata", "creationTimestamp"]))]
+}
+
+/// `<none>` for what is empty.
+pub(super) fn or_none(text: String) -> String {
+    if text.is_empty() { "<none>".to_owned() } else { text }
+}
+
+pub(super) fn subdomain(text: &str, path: &Path, errors: &mut Errors) {
+    invalid_for_each(name::subdomain(text), path, text, errors);
+}
+
+pub(super) fn label(text: &str, path: &Path, errors: &mut Errors) {
+    invalid_for_each(name::label(text), path, text, errors);
+}
+
+pub(super) fn qualified(text: &str, path: &Path, errors: &mut Errors) {
+    invalid_for_each(name::qualified(text), path, text, errors);
+}
+
+/// A non-empty subdomain.
+pub(super) fn required_subdomain(text: &str, path: &Path, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(path, "");
+    } else {
+        subdomain(text, path, errors);
+    }
+}
+
+pub(super) fn required(text: &str, path: &Path, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(path, "");
+    }
+}
+
+/// One of the words; they are listed in this order when it is not.
+pub(super) fn one_of(text: &str, words: &[&str], path: &Path, errors: &mut Errors) {
+    if !words.contains(&text) {
+        errors.not_supported(path, text, words);
+    }
+}
+
+pub(super) fn not_negative(value: Option<i64>, path: &Path, errors: &mut Errors) {
+    if let Some(value) = value.filter(|value| *value < 0) {
+        errors.invalid(path, value, NOT_NEGATIVE);
+    }
+}
+
+/// A quantity of at least zero; what cannot be read as one was refused when it was decoded.
+pub(super) fn quantity_not_negative(value: &Value, path: &Path, errors: &mut Errors) {
+    if Quantity::of(value).is_some_and(|quantity| quantity.is_negative()) {
+        errors.invalid(path, value.clone(), NOT_NEGATIVE);
+    }
+}
+
+pub(super) fn quantity_positive(value: &Value, path: &Path, errors: &mut Errors) {
+    if !Quantity::of(value).is_some_and(|quantity| quantity.is_positive()) {
+        errors.invalid(path, value.clone(), "must be greater than zero");
+    }
+}
+
+/// The name of a CSI driver: a subdomain in which case does not matter, of at most 63 characters.
+pub(super) fn csi_driver_name(text: &str, path: &Path, errors: &mut Errors) {
+    if text.is_empty() {
+        errors.required(path, "");
+        return;
+    }
+    if text.len() > 63 {
+        errors.too_long(path, 63);
+    }
+    invalid_for_each(name::subdomain(&text.to_lowercase()), path, text, errors);
+}
+
+pub(super) fn ip(text: &str, path: &Path, errors: &mut Errors) -> Option<IpAddr> {
+    let ip = text.parse().ok();
+    if ip.is_none() {
+        errors.invalid(path, text, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+    }
+    ip
+}
+
+/// Addresses that mean something else on every machine cannot be endpoints.
+pub(super) fn ip_not_special(text: &str, path: &Path, errors: &mut Errors) {
+    let Some(ip) = ip(text, path, errors) else { return };
+    let (link_local, link_local_multicast) = match ip {
+        IpAddr::V4(ip) => (ip.is_link_local(), ip.octets()[..3] == [224, 0, 0]),
+        IpAddr::V6(ip) => (ip.is_unicast_link_local(), ip.segments()[0] & 0xff0f == 0xff02),
+    };
+    let cases = [
+        (ip.is_unspecified(), "may not be unspecified (0.0.0.0 or ::)"),
+        (ip.is_loopback(), "may not be in the loopback range (127.0.0.0/8, ::1/128)"),
+        (link_local, "may not be in the link-local range (169.254.0.0/16, fe80::/10)"),
+        (link_local_multicast, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)"),
+    ];
+    for (_, why) in cases.into_iter().filter(|(special, _)| *special) {
+        errors.invalid(path, text, why);
+    }
+}
+
+pub(super) fn is_cidr(text: &str) -> bool {
+    let Some((ip, bits)) = text.split_once('/') else { return false };
+    let plain = bits.len() <= 3 && bits.bytes().all(|byte| byte.is_ascii_digit());
+    match (ip.parse::<IpAddr>(), bits.parse::<u8>()) {
+        (Ok(IpAddr::V4(_)), Ok(bits)) => plain && bits <= 32,
+        (Ok(IpAddr::V6(_)), Ok(bits)) => plain && bits <= 128,
+        _ => false,
+    }
+}
+
+/// Whether two values of a built-in type mean the same.
+pub(super) fn same(type_name: &str, a: &Value, b: &Value) -> bool {
+    a == b || schema::builtin_type(type_name).same(a, b)
+}
+
+/// A path inside a volume: present, and not climbing out of where it starts.
+pub(super) fn path_without_backsteps(text: &str, path: &Path, errors: &mut Errors) {
+    if text.split('/').any(|part| part == "..") {
+        errors.invalid(path, text, "must not contain '..'");
+    }
+}
+
+/// Labels of nodes that were renamed when they left beta, and the release that did it.
+pub(super) const RENAMED_LABELS: &[(&str, &str, &str)] = &[
+    ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone", "v1.17"),
+    ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region", "v1.17"),
+    ("beta.kubernetes.io/instance-type", "node.kubernetes.io/instance-type", "v1.17"),
+    ("beta.kubernetes.io/os", "kubernetes.io/os", "v1.14"),
+    ("beta.kubernetes.io/arch", "kubernetes.io/arch", "v1.14"),
+];
+
+/// The warning about an old label of nodes, if it is one.
+pub(super) fn renamed_label_warning(label: &str, path: &Path) -> Option<String> {
+    let (old, new, since) = RENAMED_LABELS.iter().find(|(old, _, _)| *old == label)?;
+    Some(format!("{path}: {old} is deprecated since {since}; use {new:?} instead"))
+}

@@ -1,1 +1,0 @@
-//! The OpenAPI documents, version 2 and 3.

@@ -1,0 +1,239 @@
+//! RFC 6902 with the limits of an API server: how many operations, how much may be copied, how deep the outcome may be.
+
+use crate::status::Status;
+use json_patch::jsonptr::PointerBuf;
+use json_patch::{
+    AddOperation, CopyOperation, MoveOperation, PatchErrorKind, PatchOperation, RemoveOperation, ReplaceOperation,
+    TestOperation,
+};
+use serde_json::{Map, Value};
+
+const OPERATIONS_MAX: usize = 10_000;
+/// What all `copy` operations of one patch may add together: without a bound, forty of them double a document to a terabyte.
+const COPIED_BYTES_MAX: usize = 3 << 20;
+/// Documents deeper than 127 levels cannot be read back from JSON; none of ours comes near.
+const DEPTH_MAX: usize = 120;
+
+pub(super) fn apply(document: &Value, patch: &Value) -> Result<Value, Status> {
+    let Value::Array(operations) = patch else {
+        return Err(Status::bad_request("a JSON patch must be a list of operations"));
+    };
+    if operations.len() > OPERATIONS_MAX {
+        return Err(Status::too_large(format!(
+            "Request entity too large: The allowed maximum operations in a JSON patch is {OPERATIONS_MAX}, got {}",
+            operations.len()
+        )));
+    }
+    let operations: Vec<&Map<String, Value>> = operations.iter().enumerate().map(members).collect::<Result<_, _>>()?;
+    let mut run = Run { depth_bound: depth(document), document: document.clone(), copied_bytes: 0 };
+    for (index, operation) in operations.into_iter().enumerate() {
+        run.step(operation).map_err(|why| unprocessable(index, operation, &why))?;
+    }
+    Ok(run.document)
+}
+
+fn members((index, operation): (usize, &Value)) -> Result<&Map<String, Value>, Status> {
+    operation
+        .as_object()
+        .ok_or_else(|| Status::bad_request(format!("operation {index} of the JSON patch must be an object")))
+}
+
+fn unprocessable(index: usize, operation: &Map<String, Value>, why: &str) -> Status {
+    let word = |key: &str| operation.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
+    let message =
+        format!("JSON patch operation {index} ({:?} at {:?}) does not apply: {why}", word("op"), word("path"));
+    Status::new(422, "Invalid", message)
+}
+
+/// A patch under way.
+struct Run {
+    document: Value,
+    copied_bytes: usize,
+    /// At least the document's depth.
+    depth_bound: usize,
+}
+
+impl Run {
+    fn step(&mut self, operation: &Map<String, Value>) -> Result<(), String> {
+        let operation = read(operation)?;
+        match &operation {
+            // As upstream: what is not there tests equal to null.
+            PatchOperation::Test(test) if test.value.is_null() && test.path.resolve(&self.document).is_err() => {
+                return Ok(());
+            }
+            PatchOperation::Add(AddOperation { path, value })
+            | PatchOperation::Replace(ReplaceOperation { path, value }) => {
+                self.deepen(path.count() + depth(value))?;
+            }
+            PatchOperation::Copy(CopyOperation { from, path }) => {
+                let source = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
+                self.copied_bytes += size(source);
+                if self.copied_bytes > COPIED_BYTES_MAX {
+                    return Err(format!("the copies of one patch are limited to {COPIED_BYTES_MAX} bytes"));
+                }
+                self.deepen(path.count() + depth(source))?;
+            }
+            PatchOperation::Move(MoveOperation { from, path }) => {
+                let estimate = (path.count() + self.depth_bound).saturating_sub(from.count());
+                if estimate <= DEPTH_MAX {
+                    self.deepen(estimate)?;
+                } else {
+                    // Estimates add up with each move; look at the values themselves when they become too high.
+                    self.depth_bound = depth(&self.document);
+                    let moved = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
+                    self.deepen(path.count() + depth(moved))?;
+                }
+            }
+            PatchOperation::Test(_) | PatchOperation::Remove(_) => {}
+        }
+        json_patch::patch_unsafe(&mut self.document, std::slice::from_ref(&operation))
+            .map_err(|error| explain(&error.kind).to_owned())
+    }
+
+    /// Refuses what would make the document deeper than allowed.
+    fn deepen(&mut self, depth: usize) -> Result<(), String> {
+        if depth > DEPTH_MAX {
+            return Err(format!("the outcome would be nested deeper than {DEPTH_MAX} levels"));
+        }
+        self.depth_bound = self.depth_bound.max(depth);
+        Ok(())
+    }
+}
+
+/// Reads one operation; a missing value is null, as upstream has it.
+fn read(operation: &Map<String, Value>) -> Result<PatchOperation, String> {
+    let path = pointer(operation, "path")?;
+    let value = || operation.get("value").cloned().unwrap_or(Value::Null);
+    Ok(match operation.get("op").and_then(Value::as_str) {
+        Some("add") => PatchOperation::Add(AddOperation { path, value: value() }),
+        Some("remove") => PatchOperation::Remove(RemoveOperation { path }),
+        Some("replace") => PatchOperation::Replace(ReplaceOperation { path, value: value() }),
+        Some("move") => PatchOperation::Move(MoveOperation { from: pointer(operation, "from")?, path }),
+        Some("copy") => PatchOperation::Copy(CopyOperation { from: pointer(operation, "from")?, path }),
+        Some("test") => PatchOperation::Test(TestOperation { path, value: value() }),
+        Some(other) => return Err(format!("Unexpected kind: {other}")),
+        None => return Err("it has no \"op\"".to_owned()),
+    })
+}
+
+fn pointer(operation: &Map<String, Value>, field: &str) -> Result<PointerBuf, String> {
+    let text = operation.get(field).and_then(Value::as_str).ok_or_else(|| format!("it has no {field:?}"))?;
+    PointerBuf::parse(text).map_err(|_| format!("{text:?} is not a JSON pointer"))
+}
+
+fn explain(kind: &PatchErrorKind) -> &'static str {
+    match kind {
+        PatchErrorKind::TestFailed => "test failed",
+        PatchErrorKind::InvalidFromPointer => "nothing is at \"from\"",
+        PatchErrorKind::CannotMoveInsideItself => "a value cannot move inside itself",
+        _ => "doc is missing path",
+    }
+}
+
+/// Levels of nesting: 0 for a scalar.
+fn depth(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        _ => 0,
+    }
+}
+
+/// About the bytes of its JSON.
+fn size(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 2 + items.iter().map(|item| 1 + size(item)).sum::<usize>(),
+        Value::Object(members) => 2 + members.iter().map(|(key, value)| 4 + key.len() + size(value)).sum::<usize>(),
+        Value::String(text) => 2 + text.len(),
+        _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn run(document: Value, patch: Value) -> Result<Value, (u16, String)> {
+        apply(&document, &patch).map_err(|status| (status.code, status.message))
+    }
+
+    #[test]
+    fn applies_every_operation() {
+        let document = json!({"a": {"b": [1, 2]}, "c": "x", "e/f": 1});
+        let patch = json!([
+            {"op": "test", "path": "/a/b/0", "value": 1},
+            {"op": "test", "path": "/absent", "value": null},
+            {"op": "add", "path": "/a/b/-", "value": 3},
+            {"op": "add", "path": "/a/b/0", "value": 0},
+            {"op": "replace", "path": "/c", "value": "y"},
+            {"op": "copy", "from": "/c", "path": "/d"},
+            {"op": "move", "from": "/d", "path": "/g"},
+            {"op": "remove", "path": "/e~1f"},
+        ]);
+        assert_eq!(run(document, patch).unwrap(), json!({"a": {"b": [0, 1, 2, 3]}, "c": "y", "g": "y"}));
+    }
+
+    #[test]
+    fn says_which_operation_does_not_apply_and_why() {
+        let cases = [
+            (json!([{"op": "test", "path": "/a", "value": 2}]), "test failed"),
+            (json!([{"op": "test", "path": "/b", "value": 2}]), "missing path"),
+            (json!([{"op": "remove", "path": "/b"}]), "missing path"),
+            (json!([{"op": "replace", "path": "/b/c", "value": 1}]), "missing path"),
+            (json!([{"op": "add", "path": "/a/c", "value": 1}]), "missing path"),
+            (json!([{"op": "add", "path": "b", "value": 1}]), "is not a JSON pointer"),
+            (json!([{"op": "copy", "from": "/b", "path": "/c"}]), "nothing is at \"from\""),
+            (json!([{"op": "move", "path": "/c"}]), "it has no \"from\""),
+            (json!([{"op": "frob", "path": "/c"}]), "Unexpected kind: frob"),
+            (json!([{"path": "/c"}]), "it has no \"op\""),
+            (json!([{"op": "move", "from": "/l", "path": "/l/0"}]), "inside itself"),
+        ];
+        for (patch, words) in cases {
+            let (code, message) = run(json!({"a": 1, "l": [1]}), patch.clone()).unwrap_err();
+            assert_eq!(code, 422, "{patch}");
+            assert!(message.contains(words), "{patch}: {message}");
+        }
+        let (_, message) = run(json!({}), json!([{"op": "remove", "path": "/spec"}])).unwrap_err();
+        assert_eq!(message, "JSON patch operation 0 (\"remove\" at \"/spec\") does not apply: doc is missing path");
+    }
+
+    #[test]
+    fn malformed_patches_are_bad_requests_and_long_ones_too_large() {
+        assert_eq!(run(json!({}), json!({"a": 1})).unwrap_err().0, 400);
+        assert_eq!(run(json!({}), json!(["x"])).unwrap_err().0, 400);
+        let many = Value::Array(vec![json!({"op": "add", "path": "/a", "value": 1}); OPERATIONS_MAX + 1]);
+        let (code, message) = run(json!({}), many).unwrap_err();
+        assert_eq!(code, 413);
+        assert!(message.contains("The allowed maximum operations in a JSON patch is 10000, got 10001"), "{message}");
+    }
+
+    #[test]
+    fn copies_cannot_double_without_end() {
+        let doubling = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 60]);
+        let (code, message) = run(json!({"a": ["0123456789"]}), doubling).unwrap_err();
+        assert_eq!(code, 422);
+        assert!(message.contains("limited to 3145728 bytes"), "{message}");
+    }
+
+    #[test]
+    fn nesting_is_bounded_and_moves_back_and_forth_are_not_punished() {
+        let mut path = String::new();
+        let mut deep = Vec::new();
+        for _ in 0..200 {
+            path.push_str("/a");
+            deep.push(json!({"op": "add", "path": path, "value": {}}));
+        }
+        let (code, message) = run(json!({}), Value::Array(deep)).unwrap_err();
+        assert_eq!(code, 422);
+        assert!(message.contains("nested deeper"), "{message}");
+
+        let mut swings = Vec::new();
+        for _ in 0..500 {
+            swings.push(json!({"op": "move", "from": "/x", "path": "/a/b/c/x"}));
+            swings.push(json!({"op": "move", "from": "/a/b/c/x", "path": "/x"}));
+        }
+        let document = json!({"x": {"y": 1}, "a": {"b": {"c": {}}}});
+        assert_eq!(run(document.clone(), Value::Array(swings)).unwrap(), document);
+    }
+}

@@ -1,0 +1,246 @@
+//! The judgement on one object, from live answers.
+
+use super::graph::{Graph, Node, Work};
+use super::{Action, FOREGROUND, Fact, ORPHAN, OwnerRef, Place, Policy, Uid};
+use std::collections::HashMap;
+
+/// What a live GET said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Found(Fact),
+    NotFound,
+    /// No such apiVersion and kind is served.
+    UnknownKind,
+    /// The kind is namespaced, but whoever points there is not: such a reference cannot be resolved.
+    NeedsNamespace,
+    /// No answer; worth another try.
+    Failed,
+}
+
+pub type Answers = HashMap<Place, Answer>;
+
+/// What the judgement needs next, or its end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// GET these (metadata is enough), then decide again with the answers added.
+    Ask(Vec<Place>),
+    Do(Plan),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In order; a later one must not run when an earlier one failed.
+    pub actions: Vec<Action>,
+    /// Objects that proved to be gone before a watch said so: `apply` them as [`super::Event::Gone`].
+    pub gone: Vec<Uid>,
+    /// Why nothing (more) is done, when that is worth knowing.
+    pub held: Option<Held>,
+}
+
+/// Why an object stays as it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// An owner's kind is not served: nobody can say whether it is gone.
+    UnknownOwnerKind(Place),
+    /// A GET gave no answer.
+    Unanswered(Place),
+    /// An owner is there, but no watch has shown it yet: its end could go unnoticed.
+    OwnerNotWatched(Place),
+    /// A cluster-scoped object names a namespaced owner: never decidable.
+    NamespacedOwner(Place),
+    /// Dependents still block this owner's deletion; their end brings it back.
+    Blocked,
+}
+
+impl Held {
+    /// Whether the work must come back by itself after a while.
+    pub fn retries(&self) -> bool {
+        match self {
+            Held::UnknownOwnerKind(_) | Held::Unanswered(_) | Held::OwnerNotWatched(_) => true,
+            Held::NamespacedOwner(_) | Held::Blocked => false,
+        }
+    }
+}
+
+impl Plan {
+    fn held(held: Held) -> Step {
+        Step::Do(Plan { held: Some(held), ..Plan::default() })
+    }
+    fn nothing() -> Step {
+        Step::Do(Plan::default())
+    }
+    fn act(actions: Vec<Action>) -> Step {
+        Step::Do(Plan { actions, ..Plan::default() })
+    }
+}
+
+/// The owners of an object, by what is true of them.
+#[derive(Default)]
+struct Owners<'a> {
+    /// There, and not waiting for dependents. Terminating for another reason is still there.
+    solid: Vec<&'a OwnerRef>,
+    /// Not there, or another object under the same name.
+    dangling: Vec<&'a OwnerRef>,
+    /// Terminating, and waiting for its dependents to go.
+    waiting: Vec<&'a OwnerRef>,
+    unwatched: Option<Place>,
+    reports: Vec<Action>,
+}
+
+impl Graph {
+    /// What to do about `work`, as far as `answers` tell.
+    pub fn decide(&self, work: &Work, answers: &Answers) -> Step {
+        let (Work::Attempt(uid) | Work::Orphan(uid)) = work;
+        let Some(node) = self.nodes.get(uid) else { return Plan::nothing() };
+        let live = match answers.get(&node.place) {
+            None => return Step::Ask(vec![node.place.clone()]),
+            Some(Answer::Found(live)) if live.uid == *uid => live,
+            Some(Answer::Found(_) | Answer::NotFound) => {
+                return Step::Do(Plan { gone: vec![uid.clone()], ..Plan::default() });
+            }
+            Some(Answer::UnknownKind | Answer::NeedsNamespace | Answer::Failed) => {
+                return Plan::held(Held::Unanswered(node.place.clone()));
+            }
+        };
+        match work {
+            Work::Orphan(_) => self.orphan(live),
+            Work::Attempt(_) if live.waits_for_dependents() => self.foreground(live),
+            Work::Attempt(_) if live.deleting || live.owners.is_empty() => Plan::nothing(),
+            Work::Attempt(_) => self.dependent(live, answers),
+        }
+    }
+
+    fn orphan(&self, owner: &Fact) -> Step {
+        if !owner.waits_for_orphans() {
+            return Plan::nothing();
+        }
+        let drop = |(uid, node): (&Uid, &Node)| Action::DropOwners {
+            place: node.place.clone(),
+            uid: uid.clone(),
+            owners: vec![owner.uid.clone()],
+        };
+        let mut actions: Vec<Action> = self.dependents(&owner.uid).map(drop).collect();
+        actions.push(remove_finalizer(owner, ORPHAN));
+        Plan::act(actions)
+    }
+
+    fn foreground(&self, owner: &Fact) -> Step {
+        if !self.is_blocked(&owner.uid) {
+            return Plan::act(vec![remove_finalizer(owner, FOREGROUND)]);
+        }
+        let blocking = blocking_owners(owner);
+        if !blocking.is_empty() && self.waits_for_itself(&owner.uid) {
+            return Plan::act(vec![unblock(owner, blocking)]);
+        }
+        Plan::held(Held::Blocked)
+    }
+
+    fn dependent(&self, live: &Fact, answers: &Answers) -> Step {
+        let owners = match self.classify(live, answers) {
+            Ok(owners) => owners,
+            Err(step) => return step,
+        };
+        let mut actions = owners.reports;
+        if !owners.solid.is_empty() {
+            let lost: Vec<Uid> = owners.dangling.iter().chain(&owners.waiting).map(|owner| owner.uid.clone()).collect();
+            if !lost.is_empty() {
+                actions.push(Action::DropOwners { place: live.place.clone(), uid: live.uid.clone(), owners: lost });
+            }
+            return Step::Do(Plan { actions, held: owners.unwatched.map(Held::OwnerNotWatched), ..Plan::default() });
+        }
+        let has_dependents = self.dependents(&live.uid).next().is_some();
+        let policy = if !owners.waiting.is_empty() && has_dependents {
+            let blocking = blocking_owners(live);
+            if !blocking.is_empty() && self.dependents(&live.uid).any(|(_, node)| node.foreground) {
+                // A cycle: the dependent waits for this object, which would wait for the dependent. The change that breaks it
+                // brings this work back, and then the object is deleted.
+                actions.push(unblock(live, blocking));
+                return Plan::act(actions);
+            }
+            Policy::Foreground
+        } else if live.has_finalizer(ORPHAN) {
+            Policy::Orphan
+        } else if live.has_finalizer(FOREGROUND) {
+            Policy::Foreground
+        } else {
+            Policy::Background
+        };
+        actions.push(Action::Delete {
+            place: live.place.clone(),
+            uid: live.uid.clone(),
+            resource_version: live.resource_version.clone(),
+            policy,
+        });
+        Plan::act(actions)
+    }
+
+    /// Sorts the owner references of `live`, or says what is missing to do so.
+    fn classify<'a>(&self, live: &'a Fact, answers: &Answers) -> Result<Owners<'a>, Step> {
+        let mut owners = Owners::default();
+        let mut ask = Vec::new();
+        for reference in &live.owners {
+            if self.is_gone(&reference.uid) {
+                owners.dangling.push(reference);
+                continue;
+            }
+            let place = reference.place(&live.place.namespace);
+            match answers.get(&place) {
+                None => ask.push(place),
+                Some(Answer::Found(owner)) if owner.uid == reference.uid => {
+                    if owner.waits_for_dependents() {
+                        owners.waiting.push(reference);
+                    } else {
+                        owners.solid.push(reference);
+                    }
+                    if !self.nodes.contains_key(&reference.uid) {
+                        owners.unwatched = Some(place);
+                    }
+                }
+                Some(Answer::Found(_) | Answer::NotFound) => {
+                    owners.dangling.push(reference);
+                    if self.nodes.contains_key(&reference.uid) {
+                        // It lives, but elsewhere: worth telling, for the object is about to go because of it.
+                        owners.reports.push(invalid_namespace(live, reference));
+                    }
+                }
+                Some(Answer::UnknownKind) => return Err(Plan::held(Held::UnknownOwnerKind(place))),
+                Some(Answer::Failed) => return Err(Plan::held(Held::Unanswered(place))),
+                Some(Answer::NeedsNamespace) => {
+                    let actions = vec![invalid_namespace(live, reference)];
+                    let held = Some(Held::NamespacedOwner(place));
+                    return Err(Step::Do(Plan { actions, held, ..Plan::default() }));
+                }
+            }
+        }
+        if ask.is_empty() { Ok(owners) } else { Err(Step::Ask(ask)) }
+    }
+}
+
+fn remove_finalizer(object: &Fact, finalizer: &str) -> Action {
+    Action::RemoveFinalizer {
+        place: object.place.clone(),
+        uid: object.uid.clone(),
+        resource_version: object.resource_version.clone(),
+        finalizer: finalizer.to_owned(),
+        rest: object.finalizers.iter().filter(|name| *name != finalizer).cloned().collect(),
+    }
+}
+
+/// The owners whose deletion this object holds up.
+fn blocking_owners(object: &Fact) -> Vec<Uid> {
+    object.owners.iter().filter(|owner| owner.blocks).map(|owner| owner.uid.clone()).collect()
+}
+
+fn unblock(object: &Fact, owners: Vec<Uid>) -> Action {
+    Action::Unblock { place: object.place.clone(), uid: object.uid.clone(), owners }
+}
+
+fn invalid_namespace(object: &Fact, reference: &OwnerRef) -> Action {
+    let namespace = &object.place.namespace;
+    Action::Report {
+        place: object.place.clone(),
+        uid: object.uid.clone(),
+        reason: "OwnerRefInvalidNamespace",
+        message: format!("ownerRef {} does not exist in namespace {:?}", reference.written(namespace), &**namespace),
+    }
+}

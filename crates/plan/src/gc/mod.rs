@@ -1,0 +1,148 @@
+//! Garbage collection: objects whose owners are gone go too, unless they are to be orphaned.
+//!
+//! [`Graph`] is the state: fed with what watches see (`apply`), it says what to look at (`next_work`). [`Graph::decide`] is the
+//! judgement: it asks for live objects until it knows enough, then answers with actions. A driver is this loop:
+//!
+//! ```text
+//! while let Some(work) = graph.next_work() {
+//!     let mut answers = Answers::default();
+//!     let plan = loop {
+//!         match graph.decide(&work, &answers) {
+//!             Step::Ask(places) => GET each place, answers.insert(place, answer),
+//!             Step::Do(plan) => break plan,
+//!         }
+//!     };
+//!     for uid in &plan.gone { graph.apply(Event::Gone(uid)) }
+//!     run plan.actions in order, stop at the first error;
+//!     graph.done(&work);
+//!     after an error, or when plan.held.retries(): graph.requeue(work) after a back-off
+//! }
+//! ```
+//!
+//! Orphaning takes the dependents from the graph, so a driver that can tell should let every watch catch up with the owner's
+//! resourceVersion before it runs [`Work::Orphan`]: a dependent not yet seen then would be collected afterwards.
+
+mod action;
+mod decide;
+mod graph;
+#[cfg(test)]
+mod tests;
+
+pub use action::{Action, Policy};
+pub use decide::{Answer, Answers, Held, Plan, Step};
+pub use graph::{Event, Graph, Work};
+
+use object::Value;
+use object::access::{self, Access};
+use std::fmt;
+use std::sync::Arc;
+
+/// Keeps an owner until its blocking dependents are gone.
+pub const FOREGROUND: &str = "foregroundDeletion";
+/// Keeps an owner until its dependents have let go of it.
+pub const ORPHAN: &str = "orphan";
+
+pub type Uid = Arc<str>;
+
+/// Where an object is: what a GET needs. The namespace is that of whoever points there; a kind without namespaces ignores it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Place {
+    pub api_version: Arc<str>,
+    pub kind: Arc<str>,
+    /// `""` for cluster-scoped objects.
+    pub namespace: Arc<str>,
+    pub name: Arc<str>,
+}
+
+impl Place {
+    /// The API group; versions of one group show the same objects.
+    fn group(&self) -> &str {
+        self.api_version.split_once('/').map_or("", |(group, _)| group)
+    }
+}
+
+/// One entry of `metadata.ownerReferences`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnerRef {
+    pub api_version: Arc<str>,
+    pub kind: Arc<str>,
+    pub name: Arc<str>,
+    pub uid: Uid,
+    /// `blockOwnerDeletion` is true.
+    pub blocks: bool,
+}
+
+impl OwnerRef {
+    /// Where an owner named by a dependent in `namespace` must be.
+    pub fn place(&self, namespace: &Arc<str>) -> Place {
+        Place {
+            api_version: self.api_version.clone(),
+            kind: self.kind.clone(),
+            namespace: namespace.clone(),
+            name: self.name.clone(),
+        }
+    }
+
+    fn written(&self, namespace: &str) -> String {
+        let OwnerRef { api_version, kind, name, uid, .. } = self;
+        format!("[{api_version}/{kind}, namespace: {namespace}, name: {name}, uid: {uid}]")
+    }
+}
+
+/// What garbage collection needs to know of an object: its metadata suffices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fact {
+    pub place: Place,
+    pub uid: Uid,
+    pub resource_version: String,
+    pub owners: Vec<OwnerRef>,
+    pub finalizers: Vec<String>,
+    /// Has a deletion timestamp.
+    pub deleting: bool,
+}
+
+impl Fact {
+    /// Reads an object (a `PartialObjectMetadata` is enough); its kind is told, because a metadata-only watch does not carry it.
+    pub fn of(api_version: &str, kind: &str, object: &Value) -> Fact {
+        let owners = object.items(&["metadata", "ownerReferences"]).iter().map(|owner| OwnerRef {
+            api_version: owner.text(&["apiVersion"]).into(),
+            kind: owner.text(&["kind"]).into(),
+            name: owner.text(&["name"]).into(),
+            uid: owner.text(&["uid"]).into(),
+            blocks: owner.flag(&["blockOwnerDeletion"]),
+        });
+        let finalizers = object.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str);
+        Fact {
+            place: Place {
+                api_version: api_version.into(),
+                kind: kind.into(),
+                namespace: access::namespace(object).into(),
+                name: access::name(object).into(),
+            },
+            uid: access::uid(object).into(),
+            resource_version: object.text(&["metadata", "resourceVersion"]).to_owned(),
+            owners: owners.collect(),
+            finalizers: finalizers.map(str::to_owned).collect(),
+            deleting: access::terminating(object),
+        }
+    }
+
+    pub fn has_finalizer(&self, name: &str) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == name)
+    }
+    /// Terminating, and waiting for its dependents to go first.
+    pub fn waits_for_dependents(&self) -> bool {
+        self.deleting && self.has_finalizer(FOREGROUND)
+    }
+    /// Terminating, and waiting for its dependents to let go.
+    pub fn waits_for_orphans(&self) -> bool {
+        self.deleting && self.has_finalizer(ORPHAN)
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Place { api_version, kind, namespace, name } = self;
+        write!(f, "{api_version}/{kind} {namespace}/{name}")
+    }
+}

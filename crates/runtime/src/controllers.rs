@@ -1,0 +1,148 @@
+//! Which controllers there are, and running them: each with its own identity.
+
+use crate::api::Api;
+use crate::metrics::Metrics;
+use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
+use futures::future::BoxFuture;
+use kube::Client;
+use std::sync::Arc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What a controller is given to work with.
+#[derive(Clone)]
+pub struct Part {
+    pub name: &'static str,
+    pub api: Api,
+    pub events: Events,
+    pub metrics: Metrics,
+    pub shutdown: CancellationToken,
+    /// The API server's CA certificate, where it is known.
+    pub root_ca: Option<Arc<str>>,
+}
+
+struct Controller {
+    name: &'static str,
+    /// The ServiceAccount in `kube-system` that it acts as.
+    account: &'static str,
+    run: fn(Part) -> BoxFuture<'static, ()>,
+}
+
+const ALL: &[Controller] = &[
+    Controller {
+        name: "garbage-collector-controller",
+        account: "generic-garbage-collector",
+        run: |part| Box::pin(gc::run(part)),
+    },
+    Controller {
+        name: "namespace-controller",
+        account: "namespace-controller",
+        run: |part| Box::pin(namespaces::run(part)),
+    },
+    Controller {
+        name: "serviceaccount-controller",
+        account: "service-account-controller",
+        run: |part| Box::pin(accounts::run_accounts(part)),
+    },
+    Controller {
+        name: "root-ca-certificate-publisher-controller",
+        account: "root-ca-cert-publisher",
+        run: |part| Box::pin(accounts::run_root_ca(part)),
+    },
+    Controller {
+        name: "clusterrole-aggregation-controller",
+        account: "clusterrole-aggregation-controller",
+        run: |part| Box::pin(roles::run(part)),
+    },
+    Controller {
+        name: "disruption-controller",
+        account: "disruption-controller",
+        run: |part| Box::pin(disruption::run(part)),
+    },
+];
+
+/// The names of all controllers.
+pub const NAMES: [&str; ALL.len()] = {
+    let mut names = [""; ALL.len()];
+    let mut at = 0;
+    while at < ALL.len() {
+        names[at] = ALL[at].name;
+        at += 1;
+    }
+    names
+};
+
+/// Controllers at work.
+pub struct Controllers {
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Controllers {
+    /// Starts the controllers that `list` selects (`*`, `*,-name`, `name,name`); `client` makes a client that acts as a
+    /// ServiceAccount of `kube-system`. The error is one sentence about a bad list.
+    pub fn start(
+        list: &str,
+        metrics: &Metrics,
+        root_ca: Option<Arc<str>>,
+        client: impl Fn(&str) -> Client,
+    ) -> Result<Controllers, String> {
+        let selected = select(list)?;
+        let tasks = TaskTracker::new();
+        let shutdown = CancellationToken::new();
+        for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
+            let api = Api::new(client(controller.account));
+            let part = Part {
+                name: controller.name,
+                events: Events::new(api.clone(), controller.account),
+                api,
+                metrics: metrics.clone(),
+                shutdown: shutdown.clone(),
+                root_ca: root_ca.clone(),
+            };
+            tasks.spawn((controller.run)(part));
+        }
+        tasks.close();
+        Ok(Controllers { tasks, shutdown })
+    }
+
+    pub async fn stop(self) {
+        self.shutdown.cancel();
+        self.tasks.wait().await;
+    }
+}
+
+fn select(list: &str) -> Result<Vec<&'static str>, String> {
+    let find = |name: &str| {
+        NAMES
+            .iter()
+            .find(|known| **known == name)
+            .copied()
+            .ok_or_else(|| format!("there is no controller {name:?}; there are {}", NAMES.join(", ")))
+    };
+    let mut selected = Vec::new();
+    let mut without = Vec::new();
+    for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
+        match word.strip_prefix('-') {
+            _ if word == "*" => selected.extend(NAMES),
+            Some(name) => without.push(find(name)?),
+            None => selected.push(find(word)?),
+        }
+    }
+    selected.retain(|name| !without.contains(name));
+    Ok(selected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_select_as_documented() {
+        assert_eq!(select("*").unwrap(), NAMES);
+        assert_eq!(select("").unwrap(), Vec::<&str>::new());
+        assert_eq!(select("namespace-controller").unwrap(), ["namespace-controller"]);
+        assert_eq!(select("*,-namespace-controller").unwrap().len(), NAMES.len() - 1);
+        assert!(select("*,-nobody").unwrap_err().contains("there is no controller \"nobody\""));
+    }
+}

@@ -1,0 +1,250 @@
+//! The server: one request in, one answer out.
+
+use crate::admission::Admission;
+use crate::attributes::{Attributes, User};
+use crate::authn::{self, Authenticator};
+use crate::authz::Authorizer;
+use crate::body::Body;
+use crate::documents::Documents;
+use crate::env::Env;
+use crate::limits::Limits;
+use crate::metrics::Metrics;
+use crate::negotiate;
+use crate::reader::Reader;
+use crate::registry::Registry;
+use crate::request::{self, Query, ResourceRequest, Target, Verb};
+use crate::verbs::{self, Answer, Call};
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue, Request, Response};
+use object::{Gates, Kind, Status};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::Store;
+use tokio_util::sync::CancellationToken;
+
+/// Events are forgotten after an hour.
+const EVENT_LIFE_S: u64 = 3600;
+/// Bodies above this are compressed for clients that take it.
+const COMPRESS_FROM_BYTES: usize = 128 * 1024;
+
+/// A Kubernetes API server on a store.
+pub struct Server {
+    pub store: Arc<dyn Store>,
+    pub registry: Registry,
+    pub gates: Gates,
+    pub env: Env,
+    pub authn: Authenticator,
+    pub authz: Arc<Authorizer>,
+    pub admission: Admission,
+    pub metrics: Metrics,
+    pub(crate) documents: Documents,
+    pub(crate) limits: Limits,
+    /// Cancelled when the server stops: watches end by themselves then.
+    pub(crate) stopping: CancellationToken,
+    ready: AtomicBool,
+}
+
+/// Who sends a request, before it is authenticated.
+#[derive(Clone, Debug)]
+pub enum Caller {
+    /// A connection, with the client certificate it showed.
+    Peer(Option<Arc<[u8]>>),
+    /// A part of this process that acts as this user.
+    Inside(Arc<User>),
+}
+
+impl Server {
+    pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Authorizer>) -> Server {
+        Server {
+            registry: Registry::new(store.clone()),
+            admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
+            metrics: Metrics::new(store.clone()),
+            documents: Documents::default(),
+            limits: Limits::default(),
+            stopping: CancellationToken::new(),
+            ready: AtomicBool::new(false),
+            store,
+            gates,
+            env,
+            authn,
+            authz,
+        }
+    }
+
+    /// Says that requests are served from now on (or, before the end, that they are not).
+    pub fn set_ready(&self, ready: bool) {
+        self.ready.store(ready, Ordering::Release);
+    }
+
+    pub fn is_ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+
+    /// Answers one request. Never fails: every error is an answer too.
+    pub async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
+        let started = std::time::Instant::now();
+        let (parts, body) = request.into_parts();
+        let mut label = crate::metrics::RequestLabel::new(&parts.method);
+        let result = self.route(&parts, body, caller, &mut label).await;
+        let response = match result {
+            Ok(response) => response,
+            Err(status) => status_response(&status),
+        };
+        self.metrics.observe(label, response.status().as_u16(), started.elapsed());
+        response
+    }
+
+    async fn route(
+        &self,
+        parts: &http::request::Parts,
+        body: Bytes,
+        caller: &Caller,
+        label: &mut crate::metrics::RequestLabel,
+    ) -> Result<Response<Body>, Status> {
+        let path = parts.uri.path();
+        let query = Query::parse(parts.uri.query().unwrap_or(""))?;
+        let target = request::parse(&parts.method, path, &query)?;
+        let user = match caller {
+            Caller::Inside(user) => User::clone(user),
+            Caller::Peer(certificate) => {
+                let user = self.authn.authenticate(&parts.headers, certificate.as_deref())?;
+                let allow = |user: &User, attributes: &Attributes| self.authz.check(user, attributes);
+                authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
+            }
+        };
+        match target {
+            Target::Path => {
+                let attributes = Attributes {
+                    verb: parts.method.as_str().to_ascii_lowercase(),
+                    path: path.to_owned(),
+                    ..Attributes::default()
+                };
+                self.authz.check(&user, &attributes)?;
+                label.resource("", "");
+                crate::paths::answer(self, parts, path, &query, &user).await
+            }
+            Target::Resource(target) => self.resource(parts, target, query, body, user, label).await,
+        }
+    }
+
+    async fn resource(
+        &self,
+        parts: &http::request::Parts,
+        target: ResourceRequest,
+        query: Query,
+        body: Bytes,
+        user: User,
+        label: &mut crate::metrics::RequestLabel,
+    ) -> Result<Response<Body>, Status> {
+        let attributes = Attributes {
+            verb: target.verb.as_str().to_owned(),
+            group: target.group.clone(),
+            version: target.version.clone(),
+            resource: target.plural.clone(),
+            subresource: target.subresource.clone(),
+            // A namespace is in itself, so that a role bound there covers it.
+            namespace: if is_namespace(&target) { target.name.clone() } else { target.namespace.clone() },
+            name: target.name.clone(),
+            path: String::new(),
+        };
+        self.authz.check(&user, &attributes)?;
+        let kinds = self.registry.kinds();
+        let kind =
+            kinds.get(&target.group, &target.version, &target.plural).cloned().ok_or_else(Status::no_such_path)?;
+        label.resource(&kind.group, &kind.plural);
+        label.verb(target.verb);
+        check_scope(&kind, &target)?;
+        let _place = self.limits.enter(&target, &kind)?;
+        let call = Call {
+            server: self,
+            kinds,
+            kind,
+            target,
+            query,
+            headers: &parts.headers,
+            body,
+            user,
+            now: self.env.clock.now(),
+        };
+        // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
+        let mut answer = Box::pin(verbs::answer(&call)).await?;
+        answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
+        Ok(response(answer, &parts.headers))
+    }
+
+    /// When objects of a kind go by themselves.
+    pub(crate) fn expires_at_s(&self, kind: &Kind, now: jiff::Timestamp) -> Option<u64> {
+        (kind.storage == "core/events").then(|| u64::try_from(now.as_second()).unwrap_or(0) + EVENT_LIFE_S)
+    }
+}
+
+fn is_namespace(target: &ResourceRequest) -> bool {
+    target.group.is_empty() && target.plural == "namespaces"
+}
+
+/// Namespaced kinds live in namespaces, the others do not: other URLs name nothing.
+fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
+    if !kind.namespaced && !target.namespace.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    let across = matches!(target.verb, Verb::List | Verb::Watch | Verb::DeleteCollection) && target.name.is_empty();
+    if kind.namespaced && target.namespace.is_empty() && !across {
+        if target.verb == Verb::Create && target.name.is_empty() {
+            return Err(Status::bad_request("an empty namespace may not be set during creation"));
+        }
+        return Err(Status::no_such_path());
+    }
+    Ok(())
+}
+
+fn response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
+    let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
+    for warning in &answer.warnings {
+        if let Some(value) = warning_header(warning) {
+            builder = builder.header(http::header::WARNING, value);
+        }
+    }
+    let body = match answer.body {
+        Body::Once(bytes) if bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(headers) => {
+            builder =
+                builder.header(http::header::CONTENT_ENCODING, "gzip").header(http::header::VARY, "Accept-Encoding");
+            Body::Once(gzip(&bytes))
+        }
+        body => body,
+    };
+    builder.body(body).unwrap_or_else(|error| status_response(&Status::internal(error)))
+}
+
+/// `299 - "text"`, with the text made safe for a header.
+fn warning_header(text: &str) -> Option<HeaderValue> {
+    let mut safe = String::with_capacity(text.len());
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if matches!(c, '"' | '\\') {
+            safe.push('\\');
+        }
+        safe.push(c);
+    }
+    HeaderValue::from_bytes(format!("299 - \"{safe}\"").as_bytes()).ok()
+}
+
+pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
+    use std::io::Write;
+    let mut packer = flate2::write::GzEncoder::new(Vec::with_capacity(bytes.len() / 4), flate2::Compression::fast());
+    match packer.write_all(bytes).and_then(|()| packer.finish()) {
+        Ok(packed) => Bytes::from(packed),
+        Err(error) => unreachable!("writing to memory does not fail: {error}"),
+    }
+}
+
+/// The answer that says no.
+pub fn status_response(status: &Status) -> Response<Body> {
+    let mut builder = Response::builder().status(status.code).header(http::header::CONTENT_TYPE, "application/json");
+    if let Some(seconds) = status.details.as_ref().map(|details| details.retry_after_seconds).filter(|s| *s > 0) {
+        builder = builder.header(http::header::RETRY_AFTER, seconds);
+    }
+    if status.code == 401 {
+        builder = builder.header(http::header::WWW_AUTHENTICATE, "Bearer realm=\"mainstay\"");
+    }
+    let body = Body::Once(crate::render::to_bytes(&status.to_value()));
+    builder.body(body).unwrap_or_else(|_| Response::new(Body::empty()))
+}

@@ -1,0 +1,331 @@
+//! The certificates and keys behind the server's identity: how they are made, read and renewed. Where they are kept is the
+//! caller's business: an [`Identity`] is one text.
+
+use super::der;
+use jiff::Timestamp;
+use rcgen::{
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose,
+};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
+
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+const CA_LIFETIME: Duration = DAY.saturating_mul(3650);
+const LEAF_LIFETIME: Duration = DAY.saturating_mul(365);
+/// A leaf is made anew when less than this is left of it.
+const RENEW_BEFORE: Duration = DAY.saturating_mul(90);
+/// Clocks of clients may be a little behind ours.
+const BACKDATED: Duration = Duration::from_secs(5 * 60);
+
+const ADMIN_USER: &str = "kubernetes-admin";
+const ADMIN_GROUP: &str = "system:masters";
+
+#[derive(Debug, thiserror::Error)]
+pub enum CertError {
+    #[error("cannot make a certificate: {0}")]
+    Make(#[from] rcgen::Error),
+    #[error("{0:?} is neither a DNS name nor an IP address, so the serving certificate cannot carry it")]
+    Name(String),
+    #[error("the stored identity is unreadable: {0}")]
+    Unreadable(String),
+    #[error("cannot set up TLS: {0}")]
+    Tls(String),
+}
+
+/// A certificate and its private key, both in PEM.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Pair {
+    pub certificate_pem: String,
+    pub key_pem: String,
+}
+
+/// All that makes a server the same server after a restart.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub ca: Pair,
+    pub serving: Pair,
+    pub admin: Pair,
+    /// Signs ServiceAccount tokens: ECDSA P-256, PKCS#8.
+    pub service_account_key_pem: String,
+}
+
+/// The names that the serving certificate answers to, when the server listens on `host`.
+pub fn serving_names(host: &str, extra: &[String]) -> Vec<String> {
+    const ALWAYS: [&str; 8] = [
+        "localhost",
+        "127.0.0.1",
+        "::1",
+        "kubernetes",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+        "10.96.0.1",
+    ];
+    let mut names: Vec<String> = ALWAYS.map(str::to_owned).to_vec();
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    // "Every address" is no address that a client could ask for.
+    let everywhere = host.parse::<IpAddr>().is_ok_and(|address| address.is_unspecified());
+    let asked = std::iter::once(host).filter(|host| !host.is_empty() && !everywhere);
+    for name in asked.chain(extra.iter().map(String::as_str)) {
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+    }
+    names
+}
+
+impl Identity {
+    /// A new CA, and everything it signs.
+    pub fn make(names: &[String], now: Timestamp) -> Result<Identity, CertError> {
+        let ca = make_ca(now)?;
+        Ok(Identity {
+            serving: make_serving(&ca, names, now)?,
+            admin: make_client(&ca, ADMIN_USER, &[ADMIN_GROUP.to_owned()], now)?,
+            service_account_key_pem: KeyPair::generate()?.serialize_pem(),
+            ca,
+        })
+    }
+
+    /// Makes anew what is about to expire or no longer carries all of `names`. Returns whether anything changed, and so must be
+    /// stored again.
+    pub fn renew(&mut self, names: &[String], now: Timestamp) -> Result<bool, CertError> {
+        let serving = Facts::read(&self.serving.certificate_pem)?;
+        let stale_serving = serving.expires_within(RENEW_BEFORE, now) || !serving.carries(names);
+        let stale_admin = Facts::read(&self.admin.certificate_pem)?.expires_within(RENEW_BEFORE, now);
+        if stale_serving {
+            self.serving = make_serving(&self.ca, names, now)?;
+        }
+        if stale_admin {
+            self.admin = make_client(&self.ca, ADMIN_USER, &[ADMIN_GROUP.to_owned()], now)?;
+        }
+        Ok(stale_serving || stale_admin)
+    }
+
+    /// A client certificate for `user` in `groups`.
+    pub fn issue_client(&self, user: &str, groups: &[String], now: Timestamp) -> Result<Pair, CertError> {
+        make_client(&self.ca, user, groups, now)
+    }
+
+    /// One text with everything, to be kept secret.
+    pub fn to_pem(&self) -> String {
+        self.parts().iter().map(|(name, pem)| format!("# {name}\n{}\n", pem.trim_end())).collect()
+    }
+
+    /// Reads what [`Identity::to_pem`] wrote.
+    pub fn from_pem(text: &str) -> Result<Identity, CertError> {
+        let part = |name: &str| section(text, name);
+        let pair = |name: &str| -> Result<Pair, CertError> {
+            Ok(Pair { certificate_pem: part(&format!("{name}.crt"))?, key_pem: part(&format!("{name}.key"))? })
+        };
+        let identity = Identity {
+            ca: pair("ca")?,
+            serving: pair("serving")?,
+            admin: pair("admin")?,
+            service_account_key_pem: part("service-account.key")?,
+        };
+        for pair in [&identity.ca, &identity.serving, &identity.admin] {
+            Facts::read(&pair.certificate_pem)?;
+            private_key(&pair.key_pem)?;
+        }
+        private_key(&identity.service_account_key_pem)?;
+        Ok(identity)
+    }
+
+    fn parts(&self) -> [(&'static str, &str); 7] {
+        [
+            ("ca.crt", &self.ca.certificate_pem),
+            ("ca.key", &self.ca.key_pem),
+            ("serving.crt", &self.serving.certificate_pem),
+            ("serving.key", &self.serving.key_pem),
+            ("admin.crt", &self.admin.certificate_pem),
+            ("admin.key", &self.admin.key_pem),
+            ("service-account.key", &self.service_account_key_pem),
+        ]
+    }
+}
+
+// Keys never reach a log, not even by accident.
+impl fmt::Debug for Pair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pair").field("certificate_pem", &self.certificate_pem).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Identity").field("ca", &self.ca).field("serving", &self.serving).finish_non_exhaustive()
+    }
+}
+
+/// The first certificate of a PEM text.
+pub(crate) fn certificate(pem: &str) -> Result<CertificateDer<'static>, CertError> {
+    rustls_pemfile::certs(&mut pem.as_bytes())
+        .next()
+        .ok_or_else(|| CertError::Unreadable("a certificate is missing".to_owned()))?
+        .map_err(|error| CertError::Unreadable(error.to_string()))
+}
+
+/// The private key of a PEM text.
+pub(crate) fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>, CertError> {
+    rustls_pemfile::private_key(&mut pem.as_bytes())
+        .map_err(|error| CertError::Unreadable(error.to_string()))?
+        .ok_or_else(|| CertError::Unreadable("a private key is missing".to_owned()))
+}
+
+fn section(text: &str, name: &str) -> Result<String, CertError> {
+    let title = format!("# {name}");
+    let lines = text.lines().skip_while(|line| *line != title).skip(1).take_while(|line| !line.starts_with('#'));
+    let found: String = lines.flat_map(|line| [line, "\n"]).collect();
+    if found.is_empty() { Err(CertError::Unreadable(format!("it has no {name}"))) } else { Ok(found) }
+}
+
+fn make_ca(now: Timestamp) -> Result<Pair, CertError> {
+    let key = KeyPair::generate()?;
+    let mut params = leaf(now, CA_LIFETIME);
+    params.distinguished_name = common_name("mainstay-ca");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::DigitalSignature, KeyUsagePurpose::CrlSign];
+    let certificate = params.self_signed(&key)?;
+    Ok(Pair { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+}
+
+fn make_serving(ca: &Pair, names: &[String], now: Timestamp) -> Result<Pair, CertError> {
+    let mut params = leaf(now, LEAF_LIFETIME);
+    for name in names {
+        let one = CertificateParams::new(vec![name.clone()]).map_err(|_| CertError::Name(name.clone()))?;
+        params.subject_alt_names.extend(one.subject_alt_names);
+    }
+    params.distinguished_name = common_name("mainstay");
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, &issuer(ca)?)?;
+    Ok(Pair { certificate_pem: certificate.pem(), key_pem: key.serialize_pem() })
+}
+
+fn make_client(ca: &Pair, user: &str, groups: &[String], now: Timestamp) -> Result<Pair, CertError> {
+    let mut params = leaf(now, LEAF_LIFETIME);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    let key = KeyPair::generate()?;
+    let issuer = issuer(ca)?;
+    let draft = params.signed_by(&key, &issuer)?;
+    // rcgen keeps one value for each attribute type, but a user may be in many groups.
+    let subject = der::subject(user, groups);
+    let signed = der::with_subject(draft.der(), &subject, issuer.key())?;
+    Ok(Pair { certificate_pem: der::pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
+}
+
+fn issuer(ca: &Pair) -> Result<Issuer<'static, KeyPair>, CertError> {
+    Ok(Issuer::from_ca_cert_pem(&ca.certificate_pem, KeyPair::from_pem(&ca.key_pem)?)?)
+}
+
+fn leaf(now: Timestamp, lifetime: Duration) -> CertificateParams {
+    let mut params = CertificateParams::default();
+    let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_secs(now.as_second().max(0).unsigned_abs());
+    params.not_before = now - BACKDATED;
+    params.not_after = now + lifetime;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.use_authority_key_identifier_extension = true;
+    params
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut subject = DistinguishedName::new();
+    subject.push(DnType::CommonName, name);
+    subject
+}
+
+/// What decides whether a certificate must be made anew.
+struct Facts {
+    not_after_s: i64,
+    names: Vec<String>,
+}
+
+impl Facts {
+    fn read(pem: &str) -> Result<Facts, CertError> {
+        let der = certificate(pem)?;
+        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| CertError::Unreadable(error.to_string()))?;
+        let extension = parsed.subject_alternative_name().map_err(|error| CertError::Unreadable(error.to_string()))?;
+        let names = extension.iter().flat_map(|found| &found.value.general_names).filter_map(alternative_name);
+        Ok(Facts { not_after_s: parsed.validity.not_after.timestamp(), names: names.collect() })
+    }
+
+    fn expires_within(&self, span: Duration, now: Timestamp) -> bool {
+        let left_s = self.not_after_s.saturating_sub(now.as_second());
+        left_s < i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
+    }
+
+    fn carries(&self, wanted: &[String]) -> bool {
+        wanted.iter().all(|name| self.names.contains(name))
+    }
+}
+
+fn alternative_name(name: &GeneralName<'_>) -> Option<String> {
+    match name {
+        GeneralName::DNSName(name) => Some((*name).to_owned()),
+        GeneralName::IPAddress(bytes) => match bytes.len() {
+            4 => <[u8; 4]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+            _ => <[u8; 16]>::try_from(*bytes).ok().map(|bytes| IpAddr::from(bytes).to_string()),
+        },
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    const NOW: i64 = 1_800_000_000;
+
+    #[test]
+    fn an_identity_survives_its_text_form() {
+        let identity = Identity::make(&serving_names("127.0.0.1", &[]), at(NOW)).unwrap();
+        assert_eq!(Identity::from_pem(&identity.to_pem()).unwrap(), identity);
+        let cut = identity.to_pem().replace("# service-account.key", "# something-else");
+        assert_eq!(
+            Identity::from_pem(&cut).unwrap_err().to_string(),
+            "the stored identity is unreadable: it has no service-account.key"
+        );
+        assert!(Identity::from_pem("").is_err());
+        assert!(!format!("{identity:?}").contains("PRIVATE"));
+    }
+
+    #[test]
+    fn leaves_are_renewed_when_old_or_when_names_are_missing_and_the_ca_stays() {
+        let names = serving_names("10.0.0.7", &["api.example".to_owned()]);
+        let first = Identity::make(&names, at(NOW)).unwrap();
+        let day = 24 * 60 * 60;
+
+        let mut same = first.clone();
+        assert!(!same.renew(&names, at(NOW + 200 * day)).unwrap());
+        assert_eq!(same, first);
+
+        let mut old = first.clone();
+        assert!(old.renew(&names, at(NOW + 300 * day)).unwrap());
+        assert_ne!(old.serving, first.serving);
+        assert_ne!(old.admin, first.admin);
+        assert_eq!(old.ca, first.ca);
+        assert_eq!(old.service_account_key_pem, first.service_account_key_pem);
+
+        let mut moved = first.clone();
+        assert!(moved.renew(&serving_names("10.0.0.8", &[]), at(NOW)).unwrap());
+        assert_eq!(moved.admin, first.admin);
+        assert!(!moved.renew(&serving_names("10.0.0.8", &[]), at(NOW)).unwrap());
+    }
+
+    #[test]
+    fn serving_names_hold_the_host_once_and_no_wildcard_address() {
+        assert!(serving_names("10.1.2.3", &[]).contains(&"10.1.2.3".to_owned()));
+        assert!(serving_names("[fd00::1]", &[]).contains(&"fd00::1".to_owned()));
+        assert_eq!(serving_names("0.0.0.0", &[]), serving_names("localhost", &[]));
+        let wrong = Identity::make(&serving_names("", &["bad name\u{1F600}".to_owned()]), at(NOW)).unwrap_err();
+        assert!(wrong.to_string().contains("is neither a DNS name nor an IP address"), "{wrong}");
+    }
+}

@@ -1,0 +1,103 @@
+//! Keeping the server's identity in a directory: one private file, replaced as a whole.
+
+use super::certs::{CertError, Identity};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+const FILE: &str = "identity.pem";
+
+#[derive(Debug, thiserror::Error)]
+pub enum FileError {
+    #[error("cannot {verb} {path}: {source}", path = path.display())]
+    Io { verb: &'static str, path: PathBuf, source: io::Error },
+    #[error("{path}: {source}", path = path.display())]
+    Identity { path: PathBuf, source: CertError },
+}
+
+/// The identity kept in `directory`: read, or made at the first start; renewed where `names` or the time ask for it.
+pub fn load_or_make(directory: &Path, names: &[String], now: jiff::Timestamp) -> Result<Identity, FileError> {
+    let path = directory.join(FILE);
+    let wrong = |source| FileError::Identity { path: path.clone(), source };
+    match fs::read_to_string(&path) {
+        Ok(text) => {
+            let mut identity = Identity::from_pem(&text).map_err(wrong)?;
+            if identity.renew(names, now).map_err(wrong)? {
+                write_private(&path, identity.to_pem().as_bytes())?;
+            }
+            Ok(identity)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let identity = Identity::make(names, now).map_err(wrong)?;
+            create_private_directory(directory)?;
+            write_private(&path, identity.to_pem().as_bytes())?;
+            Ok(identity)
+        }
+        Err(source) => Err(FileError::Io { verb: "read", path, source }),
+    }
+}
+
+/// Writes a file that only its owner may read. A reader sees the old content or the new, never a part.
+pub fn write_private(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    let failed = |verb| move |source| FileError::Io { verb, path: path.to_owned(), source };
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    // The name is unique to this process, so that two servers writing one kubeconfig do not share a half-written file.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let draft = directory.join(format!(".{name}.{}", std::process::id()));
+    match fs::remove_file(&draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed("replace")(error)),
+        _ => {}
+    }
+    let mut file = private_options().open(&draft).map_err(failed("write"))?;
+    let written = file.write_all(content).and_then(|()| file.sync_all());
+    if let Err(error) = written.and_then(|()| fs::rename(&draft, path)) {
+        // The first error is the news; a draft left behind does no harm.
+        let _ = fs::remove_file(&draft);
+        return Err(failed("write")(error));
+    }
+    fs::File::open(directory).and_then(|directory| directory.sync_all()).map_err(failed("write"))
+}
+
+fn private_options() -> fs::OpenOptions {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o600);
+    options
+}
+
+pub fn create_private_directory(path: &Path) -> Result<(), FileError> {
+    use std::os::unix::fs::DirBuilderExt;
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(|source| FileError::Io {
+        verb: "create",
+        path: path.to_owned(),
+        source,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::certs::serving_names;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn the_first_start_makes_private_files_and_the_second_reads_them() {
+        let parent = tempfile::tempdir().unwrap();
+        let directory = parent.path().join("data");
+        let names = serving_names("127.0.0.1", &[]);
+        let now = jiff::Timestamp::from_second(1_800_000_000).unwrap();
+        let first = load_or_make(&directory, &names, now).unwrap();
+        assert_eq!(load_or_make(&directory, &names, now).unwrap(), first);
+        assert_eq!(fs::metadata(directory.join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no draft is left");
+
+        let more = load_or_make(&directory, &serving_names("10.9.8.7", &[]), now).unwrap();
+        assert_ne!(more.serving, first.serving);
+        assert_eq!(load_or_make(&directory, &serving_names("10.9.8.7", &[]), now).unwrap(), more);
+
+        fs::write(directory.join(FILE), "rubbish").unwrap();
+        let error = load_or_make(&directory, &names, now).unwrap_err().to_string();
+        assert!(error.ends_with("identity.pem: the stored identity is unreadable: it has no ca.crt"), "{error}");
+    }
+}

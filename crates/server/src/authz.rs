@@ -1,1 +1,0 @@
-//! May they: RBAC with upstream's bootstrap roles, access reviews, no escalation.

@@ -1,0 +1,180 @@
+//! One ClusterRole for each controller, with no more than it needs, bound to its ServiceAccount in `kube-system`.
+
+use super::{ALL, READ, allow, cluster_binding, cluster_role, events, object, service_account, user};
+use crate::authz::{GROUP, Rule};
+use object::{Value, json};
+
+pub fn objects() -> Vec<Value> {
+    let mut objects = Vec::new();
+    for (name, rules) in roles() {
+        let role = format!("system:controller:{name}");
+        objects.push(cluster_role(&role, &rules));
+        objects.push(cluster_binding(&role, &role, vec![service_account(name)]));
+    }
+    objects.extend(leader_election());
+    objects
+}
+
+fn roles() -> Vec<(&'static str, Vec<Rule>)> {
+    let mut roles = cluster_roles();
+    roles.extend(volume_roles());
+    roles.push(("statefulset-controller", statefulset_rules()));
+    roles
+}
+
+/// Controllers of the cluster as a whole.
+fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
+    vec![
+        // Any kind can own and be owned, CRDs' too.
+        ("generic-garbage-collector", vec![allow("get list watch update patch delete", ALL, ALL), events()]),
+        (
+            "namespace-controller",
+            vec![
+                allow("get list watch delete", "core", "namespaces"),
+                allow("update", "core", "namespaces/finalize namespaces/status"),
+                // Any kind can be in a namespace.
+                allow("get list delete deletecollection", ALL, ALL),
+            ],
+        ),
+        (
+            "service-account-controller",
+            vec![
+                allow("get list watch create", "core", "serviceaccounts"),
+                allow(READ, "core", "namespaces"),
+                events(),
+            ],
+        ),
+        (
+            "root-ca-cert-publisher",
+            vec![
+                allow("get list watch create update", "core", "configmaps"),
+                allow(READ, "core", "namespaces"),
+                events(),
+            ],
+        ),
+        (
+            "resourcequota-controller",
+            // Any kind can be counted.
+            vec![allow("list watch", ALL, ALL), allow("update", "core", "resourcequotas/status"), events()],
+        ),
+        (
+            "clusterrole-aggregation-controller",
+            // It copies rules that others wrote, and could hold them all: hence `escalate`.
+            vec![allow("get list watch update patch escalate", GROUP, "clusterroles")],
+        ),
+        (
+            "disruption-controller",
+            vec![
+                allow(READ, "core", "pods"),
+                allow(READ, "apps", "statefulsets"),
+                allow("get", ALL, "*/scale"),
+                allow(READ, "policy", "poddisruptionbudgets"),
+                allow("update", "policy", "poddisruptionbudgets/status"),
+                events(),
+            ],
+        ),
+    ]
+}
+
+fn statefulset_rules() -> Vec<Rule> {
+    vec![
+        allow(READ, "apps", "statefulsets"),
+        allow("update", "apps", "statefulsets/status"),
+        // To write owner references that block the owner's deletion.
+        allow("update", "apps", "statefulsets/finalizers"),
+        allow("update", "core", "pods/finalizers"),
+        allow("get list watch create update patch delete", "core", "pods"),
+        allow("get list watch create update patch delete", "apps", "controllerrevisions"),
+        allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
+        events(),
+    ]
+}
+
+/// Controllers of volumes and claims.
+fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
+    vec![
+        (
+            "persistent-volume-binder",
+            vec![
+                allow("get list watch create update delete", "core", "persistentvolumes"),
+                allow("get list watch update", "core", "persistentvolumeclaims"),
+                allow("update", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+                allow(READ, "core", "nodes pods"),
+                allow(READ, "storage.k8s.io", "storageclasses"),
+                events(),
+            ],
+        ),
+        (
+            "pvc-protection-controller",
+            vec![
+                allow("get list watch update", "core", "persistentvolumeclaims"),
+                allow("update patch", "core", "persistentvolumeclaims/status"),
+                allow(READ, "core", "pods"),
+                events(),
+            ],
+        ),
+        ("pv-protection-controller", vec![allow("get list watch update", "core", "persistentvolumes"), events()]),
+        (
+            "volumeattributesclass-protection-controller",
+            vec![
+                allow("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
+                allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
+                events(),
+            ],
+        ),
+        (
+            "expand-controller",
+            vec![
+                allow("get list watch update patch", "core", "persistentvolumes"),
+                allow(READ, "core", "persistentvolumeclaims"),
+                allow("update patch", "core", "persistentvolumeclaims/status"),
+                allow(READ, "storage.k8s.io", "storageclasses"),
+                events(),
+            ],
+        ),
+        ("csi-provisioner", csi_provisioner_rules()),
+        ("csi-resizer", csi_resizer_rules()),
+    ]
+}
+
+fn csi_provisioner_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch create update patch delete", "core", "persistentvolumes"),
+        allow("get list watch update patch", "core", "persistentvolumeclaims"),
+        allow(READ, "core", "nodes"),
+        allow(READ, "storage.k8s.io", "csinodes storageclasses volumeattachments volumeattributesclasses"),
+        allow("get list watch create update patch delete", "storage.k8s.io", "csistoragecapacities"),
+        // A storage class may name the driver's credentials.
+        allow("get", "core", "secrets"),
+        events(),
+    ]
+}
+
+fn csi_resizer_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch update patch", "core", "persistentvolumes"),
+        allow("get list watch update patch", "core", "persistentvolumeclaims"),
+        allow("update patch", "core", "persistentvolumeclaims/status"),
+        allow(READ, "core", "pods"),
+        allow(READ, "storage.k8s.io", "storageclasses volumeattributesclasses"),
+        allow("get", "core", "secrets"),
+        events(),
+    ]
+}
+
+/// Leases of those who may run more than once at a time.
+fn leader_election() -> [Value; 2] {
+    let name = "mainstay:leader-election";
+    let mut role = object("Role", name);
+    role["metadata"]["namespace"] = json!("kube-system");
+    role["rules"] = json!([allow("get list watch create update patch", "coordination.k8s.io", "leases").to_value()]);
+    let mut binding = object("RoleBinding", name);
+    binding["metadata"]["namespace"] = json!("kube-system");
+    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
+    binding["subjects"] = json!([
+        user("system:kube-controller-manager"),
+        service_account("csi-provisioner"),
+        service_account("csi-resizer"),
+    ]);
+    [role, binding]
+}

@@ -1,0 +1,129 @@
+//! Nobody grants what they do not hold: writes of roles and bindings are checked against the writer's own rules.
+
+use super::index::{Index, RoleRef};
+use super::rule::{Rule, compact, missing, quoted};
+use super::{Authorizer, GROUP, is_master};
+use crate::attributes::{Attributes, User};
+use object::access::{self, Access};
+use object::{Kind, Status, Value};
+use std::collections::BTreeSet;
+
+impl Authorizer {
+    /// Refuses a role or binding that would grant more than `user` holds, unless the verbs `escalate` or `bind` allow it. Writes
+    /// of other kinds pass.
+    pub fn check_escalation(
+        &self,
+        user: &User,
+        kind: &Kind,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        if kind.group == GROUP { self.check_grant(user, &kind.kind, object, old) } else { Ok(()) }
+    }
+
+    pub(super) fn check_grant(
+        &self,
+        user: &User,
+        kind: &str,
+        object: &Value,
+        old: Option<&Value>,
+    ) -> Result<(), Status> {
+        if is_master(user) || old.is_some_and(|old| only_collected(old, object)) {
+            return Ok(());
+        }
+        let index = self.current();
+        match kind {
+            "Role" => check_role(&index, user, "roles", object, old),
+            "ClusterRole" => check_role(&index, user, "clusterroles", object, old),
+            "RoleBinding" => check_binding(&index, user, "rolebindings", object),
+            "ClusterRoleBinding" => check_binding(&index, user, "clusterrolebindings", object),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Option<&Value>) -> Result<(), Status> {
+    let (namespace, name) = (access::namespace(role), access::name(role));
+    if index.grant(user, &rbac_attributes("escalate", plural, namespace, name)).is_some() {
+        return Ok(());
+    }
+    let aggregates = |role: &Value| role.has(&["aggregationRule"]);
+    if aggregates(role) || old.is_some_and(aggregates) {
+        // What an aggregated role will hold is decided by others, so that only one who holds everything may write one.
+        if !lacking(index, user, "", &everything()).is_empty() {
+            let why = "must have cluster-admin privileges to use the aggregationRule";
+            return Err(Status::forbidden(GROUP, plural, name, why));
+        }
+    }
+    confirm(index, user, namespace, &Rule::of_role(role)).map_err(|why| Status::forbidden(GROUP, plural, name, why))
+}
+
+fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> Result<(), Status> {
+    let (namespace, name) = (access::namespace(binding), access::name(binding));
+    let role = RoleRef::read(binding);
+    if index.grant(user, &rbac_attributes("bind", role.plural(), namespace, &role.name)).is_some() {
+        return Ok(());
+    }
+    let Some(rules) = index.role(namespace, &role) else {
+        return Err(Status::not_found(GROUP, role.plural(), &role.name));
+    };
+    confirm(index, user, namespace, rules).map_err(|why| Status::forbidden(GROUP, plural, name, why))
+}
+
+/// Nothing, or the sentence that lists what the user lacks.
+fn confirm(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Result<(), String> {
+    let lacking = lacking(index, user, namespace, wanted);
+    if lacking.is_empty() {
+        return Ok(());
+    }
+    let described: BTreeSet<String> = compact(lacking).iter().map(Rule::describe).collect();
+    let described: Vec<String> = described.into_iter().collect();
+    let mut why = format!(
+        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        user.name,
+        quoted(&user.groups),
+        described.join("\n")
+    );
+    let unresolved = index.missing_roles(user, namespace);
+    if !unresolved.is_empty() {
+        why.push_str(&format!("; resolution errors: [{}]", unresolved.join(" ")));
+    }
+    Err(why)
+}
+
+fn lacking(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Vec<Rule> {
+    missing(index.rules_of(user, namespace), wanted)
+}
+
+fn everything() -> Vec<Rule> {
+    let all = || vec!["*".to_owned()];
+    vec![
+        Rule { verbs: all(), groups: all(), resources: all(), ..Rule::default() },
+        Rule { verbs: all(), urls: all(), ..Rule::default() },
+    ]
+}
+
+fn rbac_attributes(verb: &str, plural: &str, namespace: &str, name: &str) -> Attributes {
+    Attributes {
+        verb: verb.to_owned(),
+        group: GROUP.to_owned(),
+        version: "v1".to_owned(),
+        resource: plural.to_owned(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        ..Attributes::default()
+    }
+}
+
+/// Whether the update changes nothing but what the garbage collector needs to let the object go.
+fn only_collected(old: &Value, new: &Value) -> bool {
+    const COLLECTED: [&str; 4] = ["ownerReferences", "finalizers", "managedFields", "resourceVersion"];
+    let stripped = |object: &Value| {
+        let mut object = object.clone();
+        for field in COLLECTED {
+            object.cut(&["metadata", field]);
+        }
+        object
+    };
+    stripped(old) == stripped(new)
+}

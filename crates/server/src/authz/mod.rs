@@ -1,0 +1,58 @@
+//! May they: RBAC with upstream's bootstrap roles, access reviews, no escalation.
+
+mod aggregation;
+pub mod bootstrap;
+mod escalation;
+mod index;
+mod rbac;
+pub mod reviews;
+mod rule;
+#[cfg(test)]
+mod tests;
+
+use crate::attributes::{Attributes, User};
+use object::Status;
+
+pub use aggregation::aggregate;
+pub use rbac::Authorizer;
+pub use rule::Rule;
+pub(crate) use rule::quoted;
+
+const GROUP: &str = "rbac.authorization.k8s.io";
+/// The group that may do everything, whatever the roles say: the way back in after a mistake.
+pub const MASTERS: &str = "system:masters";
+
+/// An answer, and why.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Decision {
+    pub allowed: bool,
+    pub reason: String,
+}
+
+/// 403, in the words that clients know.
+pub fn forbidden(user: &User, asked: &Attributes, reason: &str) -> Status {
+    let mut why = refusal(&user.name, asked);
+    if !reason.is_empty() {
+        why.push_str(": ");
+        why.push_str(reason);
+    }
+    Status::forbidden(&asked.group, &asked.resource, &asked.name, why)
+}
+
+fn refusal(user: &str, asked: &Attributes) -> String {
+    let Attributes { verb, group, resource, subresource, namespace, path, .. } = asked;
+    if resource.is_empty() {
+        return format!("User {user:?} cannot {verb} path {path:?}");
+    }
+    let slash = if subresource.is_empty() { "" } else { "/" };
+    let place = if namespace.is_empty() {
+        "at the cluster scope".to_owned()
+    } else {
+        format!("in the namespace {namespace:?}")
+    };
+    format!("User {user:?} cannot {verb} resource \"{resource}{slash}{subresource}\" in API group {group:?} {place}")
+}
+
+fn is_master(user: &User) -> bool {
+    user.groups.iter().any(|group| group == MASTERS)
+}

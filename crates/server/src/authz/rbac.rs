@@ -1,0 +1,156 @@
+//! The authorizer: an index of roles and bindings that is never behind the store.
+
+use super::index::{Index, PREFIX};
+use super::{Decision, forbidden, is_master};
+use crate::attributes::{Attributes, User};
+use futures::FutureExt;
+use object::Status;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use store::{Event, Next, Range, Record, Revision, Store, Watcher};
+
+/// How many events are taken in at once.
+const EVENTS_MAX: usize = 256;
+
+/// Answers who may do what.
+///
+/// There is no task behind it. Each question first takes in the changes between the last question's revision and the store's
+/// current one, so a role that was changed before the question is always counted. When nothing was written since, that is one
+/// comparison; otherwise one poll of a watcher.
+pub struct Authorizer {
+    store: Arc<dyn Store>,
+    /// What the index has not taken in yet; `None` while everything must be read.
+    feed: Mutex<Option<Box<dyn Watcher>>>,
+    index: RwLock<Index>,
+    /// The index has seen everything up to this revision.
+    seen: AtomicU64,
+}
+
+impl Authorizer {
+    /// Nothing is read yet: the first question does.
+    pub fn new(store: Arc<dyn Store>) -> Authorizer {
+        Authorizer { store, feed: Mutex::new(None), index: RwLock::default(), seen: AtomicU64::new(0) }
+    }
+
+    /// Whether the user may do this, and why.
+    pub fn authorize(&self, user: &User, asked: &Attributes) -> Decision {
+        if is_master(user) {
+            return Decision { allowed: true, reason: String::new() };
+        }
+        let index = self.current();
+        match index.grant(user, asked) {
+            Some(grant) => Decision { allowed: true, reason: grant.reason() },
+            None => Decision { allowed: false, reason: unresolved(&index.missing_roles(user, &asked.namespace)) },
+        }
+    }
+
+    /// Whether the user may do this. Cheaper than [`Authorizer::authorize`], because it words no reason.
+    pub fn allows(&self, user: &User, asked: &Attributes) -> bool {
+        is_master(user) || self.current().grant(user, asked).is_some()
+    }
+
+    /// Nothing, or the 403 to answer with.
+    pub fn check(&self, user: &User, asked: &Attributes) -> Result<(), Status> {
+        if self.allows(user, asked) {
+            return Ok(());
+        }
+        let decision = self.authorize(user, asked);
+        // A role may have been bound between the two questions.
+        if decision.allowed { Ok(()) } else { Err(forbidden(user, asked, &decision.reason)) }
+    }
+
+    /// The index, with everything that was written before this call.
+    pub(super) fn current(&self) -> RwLockReadGuard<'_, Index> {
+        let newest = self.store.revision();
+        if self.seen.load(Ordering::Acquire) < newest {
+            self.catch_up(newest);
+        }
+        self.index.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn catch_up(&self, newest: Revision) {
+        let mut feed = self.feed.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.seen.load(Ordering::Acquire) < newest {
+            let Some(open) = feed.as_mut() else {
+                *feed = self.read_everything();
+                if feed.is_none() {
+                    return;
+                }
+                continue;
+            };
+            match open.next(EVENTS_MAX).now_or_never() {
+                Some(Next::Events { events, revision }) => {
+                    self.take_in(&events);
+                    self.seen.fetch_max(revision, Ordering::AcqRel);
+                }
+                // Nobody asked for so long that the changes are no longer kept.
+                Some(Next::Compacted { .. }) => *feed = None,
+                // A watcher with nothing to tell has told everything up to the store's revision.
+                Some(Next::Closed) | None => {
+                    self.seen.fetch_max(newest, Ordering::AcqRel);
+                }
+            }
+        }
+    }
+
+    fn take_in(&self, events: &[Arc<Event>]) {
+        if events.is_empty() {
+            return;
+        }
+        let mut index = self.index_mut();
+        for event in events {
+            apply(&mut index, &event.key, event.current.as_deref());
+        }
+    }
+
+    fn index_mut(&self) -> RwLockWriteGuard<'_, Index> {
+        self.index.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Builds the index from nothing. What cannot be read grants nothing, and the next question tries again.
+    fn read_everything(&self) -> Option<Box<dyn Watcher>> {
+        match read_all(&*self.store) {
+            Ok((index, feed, revision)) => {
+                *self.index_mut() = index;
+                self.seen.fetch_max(revision, Ordering::AcqRel);
+                Some(feed)
+            }
+            Err(error) => {
+                tracing::error!(%error, "roles and bindings cannot be read: only {} is let in", super::MASTERS);
+                *self.index_mut() = Index::default();
+                None
+            }
+        }
+    }
+}
+
+fn read_all(store: &dyn Store) -> Result<(Index, Box<dyn Watcher>, Revision), store::Error> {
+    let page = store.list(Range { prefix: PREFIX, ..Range::default() })?;
+    let mut index = Index::default();
+    for record in &page.records {
+        apply(&mut index, &record.key, Some(record));
+    }
+    let feed = store.watch(PREFIX, page.revision)?;
+    Ok((index, feed, page.revision))
+}
+
+fn apply(index: &mut Index, key: &str, record: Option<&Record>) {
+    let parsed = record.map(crate::reader::parse).transpose();
+    match parsed {
+        Ok(value) => index.apply(key, value.as_ref()),
+        Err(error) => {
+            // A damaged role or binding grants nothing.
+            tracing::error!(%error, key, "a role or binding is left out");
+            index.apply(key, None);
+        }
+    }
+}
+
+/// How a refusal names roles that are bound but missing.
+fn unresolved(missing: &[String]) -> String {
+    match missing {
+        [] => String::new(),
+        [one] => format!("RBAC: {one}"),
+        many => format!("RBAC: [{}]", many.join(", ")),
+    }
+}

@@ -1,0 +1,42 @@
+//! What the server does by itself: forget expired events and old revisions.
+
+use crate::app::Server;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+
+const EXPIRE_EVERY: Duration = Duration::from_secs(10);
+/// Old revisions stay readable for this long: time for a client to page through a list, or to come back to a watch.
+const COMPACT_EVERY: Duration = Duration::from_secs(300);
+
+pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
+    tokio::join!(expire(&server, &shutdown), compact(&server, &shutdown));
+}
+
+async fn expire(server: &Server, shutdown: &CancellationToken) {
+    while pause(EXPIRE_EVERY, shutdown).await {
+        let now_s = u64::try_from(server.env.clock.now().as_second()).unwrap_or(0);
+        if let Err(error) = server.store.expire(now_s).await {
+            tracing::warn!(%error, "expired events could not be deleted; trying again");
+        }
+    }
+}
+
+async fn compact(server: &Server, shutdown: &CancellationToken) {
+    // What was newest one period ago is forgotten now.
+    let mut newest_before = server.store.revision();
+    while pause(COMPACT_EVERY, shutdown).await {
+        if let Err(error) = server.store.compact(newest_before).await {
+            tracing::warn!(%error, "old revisions could not be compacted; trying again");
+        }
+        newest_before = server.store.revision();
+    }
+}
+
+/// Waits; false when it is time to stop.
+async fn pause(length: Duration, shutdown: &CancellationToken) -> bool {
+    tokio::select! {
+        () = tokio::time::sleep(length) => true,
+        () = shutdown.cancelled() => false,
+    }
+}

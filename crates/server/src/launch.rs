@@ -1,0 +1,96 @@
+//! From parts to a running server.
+
+use crate::app::Server;
+use crate::attributes::User;
+use crate::authn::{self, Authenticator, CertError, ClientCertificates, Identity, ServiceAccountTokens, StaticTokens};
+use crate::authz::Authorizer;
+use crate::env::Env;
+use crate::local::Local;
+use object::{Gates, Status};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use store::Store;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// What a server is made of.
+pub struct Launch {
+    pub store: Arc<dyn Store>,
+    pub identity: Identity,
+    pub gates: Gates,
+    pub env: Env,
+    pub static_tokens: StaticTokens,
+    /// Where to listen; `None` serves this process only.
+    pub listener: Option<TcpListener>,
+    /// The URL of the server as tokens name their issuer.
+    pub issuer: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum LaunchError {
+    #[error(transparent)]
+    Certificates(#[from] CertError),
+    #[error("the first objects cannot be stored: {0}")]
+    Bootstrap(Status),
+    #[error("cannot listen: {0}")]
+    Listen(#[from] std::io::Error),
+}
+
+/// A server at work. Dropping it does not stop it; [`Running::stop`] does.
+pub struct Running {
+    pub server: Arc<Server>,
+    pub address: Option<SocketAddr>,
+    tasks: TaskTracker,
+    shutdown: CancellationToken,
+}
+
+impl Launch {
+    /// Starts serving. When this returns, the first request can come.
+    pub async fn start(self) -> Result<Running, LaunchError> {
+        let authn = Authenticator {
+            certificates: ClientCertificates::new(&self.identity.ca.certificate_pem)?,
+            static_tokens: self.static_tokens,
+            tokens: ServiceAccountTokens::new(
+                &self.identity.service_account_key_pem,
+                &self.issuer,
+                &[],
+                self.store.clone(),
+            )?,
+            env: self.env.clone(),
+        };
+        let authz = Arc::new(Authorizer::new(self.store.clone()));
+        let mut server = Server::new(self.store, self.gates, self.env, authn, authz);
+        server.admission.root_ca.clone_from(&self.identity.ca.certificate_pem);
+        let server = Arc::new(server);
+        crate::bootstrap::run(&server).await.map_err(LaunchError::Bootstrap)?;
+        let shutdown = server.stopping.clone();
+        let tasks = TaskTracker::new();
+        tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));
+        tasks.spawn(crate::definitions::run(server.clone(), shutdown.clone()));
+        let mut address = None;
+        if let Some(listener) = self.listener {
+            address = Some(listener.local_addr()?);
+            let tls = authn::server_config(&self.identity)?;
+            tasks.spawn(crate::http::serve(server.clone(), listener, tls, shutdown.clone()));
+        }
+        server.set_ready(true);
+        Ok(Running { server, address, tasks, shutdown })
+    }
+}
+
+impl Running {
+    /// The server as a service for this process, acting as `user`.
+    pub fn local(&self, user: User) -> Local {
+        Local::new(self.server.clone(), user)
+    }
+
+    /// Stops: no new requests, watches end, open requests finish, the store closes.
+    pub async fn stop(self) {
+        self.server.set_ready(false);
+        self.shutdown.cancel();
+        self.tasks.close();
+        self.tasks.wait().await;
+        self.server.store.close().await;
+    }
+}

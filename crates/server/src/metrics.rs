@@ -1,0 +1,167 @@
+//! Figures for operators, in the text form of Prometheus.
+
+use crate::request::Verb;
+use object::Kind;
+use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use store::Store;
+
+/// Upper bounds of the latency histogram, in seconds.
+const BOUNDS_S: [f64; 14] = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Request {
+    verb: &'static str,
+    group: String,
+    resource: String,
+    code: u16,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Latency {
+    verb: &'static str,
+    group: String,
+    resource: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Resource {
+    group: String,
+    resource: String,
+}
+
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    store: Arc<dyn Store>,
+    requests: Family<Request, Counter>,
+    latency: Family<Latency, Histogram>,
+    watches: Family<Resource, Gauge>,
+    revision: Gauge,
+    oldest: Gauge,
+    disk_bytes: Gauge,
+    memory_bytes: Gauge,
+    objects: Family<Resource, Gauge>,
+}
+
+impl Metrics {
+    pub fn new(store: Arc<dyn Store>) -> Metrics {
+        let mut registry = Registry::default();
+        let requests = Family::<Request, Counter>::default();
+        registry.register("apiserver_request", "Requests by verb, resource and HTTP code", requests.clone());
+        let latency = Family::<Latency, Histogram>::new_with_constructor(|| Histogram::new(BOUNDS_S));
+        registry.register(
+            "apiserver_request_duration_seconds",
+            "Time to answer a request; watches excepted",
+            latency.clone(),
+        );
+        let watches = Family::<Resource, Gauge>::default();
+        registry.register("apiserver_longrunning_requests", "Open watches by resource", watches.clone());
+        let revision = Gauge::default();
+        registry.register("mainstay_store_revision", "The newest revision of the store", revision.clone());
+        let oldest = Gauge::default();
+        registry.register(
+            "mainstay_store_oldest_revision",
+            "The oldest revision that lists and watches may ask for",
+            oldest.clone(),
+        );
+        let disk_bytes = Gauge::default();
+        registry.register("apiserver_storage_size_bytes", "Bytes of the store on disk", disk_bytes.clone());
+        let memory_bytes = Gauge::default();
+        registry.register("process_resident_memory_bytes", "Resident memory of this process", memory_bytes.clone());
+        let objects = Family::<Resource, Gauge>::default();
+        registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
+        let registry = Mutex::new(registry);
+        Metrics { registry, store, requests, latency, watches, revision, oldest, disk_bytes, memory_bytes, objects }
+    }
+
+    /// Lets another part of the process put its figures beside the server's.
+    pub fn extend(&self, register: impl FnOnce(&mut Registry)) {
+        register(&mut self.registry.lock().expect("no panic happens under this lock"));
+    }
+
+    pub fn observe(&self, label: RequestLabel, code: u16, took: Duration) {
+        let RequestLabel { verb, group, resource } = label;
+        if verb != "watch" {
+            let latency = Latency { verb, group: group.clone(), resource: resource.clone() };
+            self.latency.get_or_create(&latency).observe(took.as_secs_f64());
+        }
+        self.requests.get_or_create(&Request { verb, group, resource, code }).inc();
+    }
+
+    pub fn watch_opened(&self, kind: &Kind) -> OpenWatch {
+        let resource = Resource { group: kind.group.to_string(), resource: kind.plural.to_string() };
+        let gauge = self.watches.get_or_create(&resource).clone();
+        gauge.inc();
+        OpenWatch(gauge)
+    }
+
+    /// The page that Prometheus reads.
+    pub fn text(&self, kinds: &object::Kinds) -> String {
+        let as_gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.revision.set(as_gauge(self.store.revision()));
+        self.oldest.set(as_gauge(self.store.oldest()));
+        self.disk_bytes.set(as_gauge(self.store.disk_bytes()));
+        self.memory_bytes.set(as_gauge(resident_bytes().unwrap_or(0)));
+        for kind in kinds.iter().filter(|kind| kind.stored) {
+            let resource = Resource { group: kind.group.to_string(), resource: kind.plural.to_string() };
+            let count = self.store.count(&crate::reader::prefix(kind, ""));
+            self.objects.get_or_create(&resource).set(as_gauge(count));
+        }
+        let mut text = String::new();
+        match encode(&mut text, &self.registry.lock().expect("no panic happens under this lock")) {
+            Ok(()) => text,
+            Err(error) => format!("# the figures cannot be written: {error}\n"),
+        }
+    }
+}
+
+/// Counts an open watch until it is dropped.
+pub struct OpenWatch(Gauge);
+
+impl Drop for OpenWatch {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// What a request is counted under.
+pub struct RequestLabel {
+    verb: &'static str,
+    group: String,
+    resource: String,
+}
+
+impl RequestLabel {
+    pub fn new(method: &http::Method) -> RequestLabel {
+        let verb = match method.as_str() {
+            "GET" => "get",
+            "POST" => "create",
+            "PUT" => "update",
+            "PATCH" => "patch",
+            "DELETE" => "delete",
+            _ => "other",
+        };
+        RequestLabel { verb, group: String::new(), resource: String::new() }
+    }
+    pub fn resource(&mut self, group: &str, resource: &str) {
+        self.group = group.to_owned();
+        self.resource = resource.to_owned();
+    }
+    pub fn verb(&mut self, verb: Verb) {
+        self.verb = verb.as_str();
+    }
+}
+
+/// This process's resident memory, where the system tells.
+pub fn resident_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}

@@ -1,0 +1,171 @@
+//! Content negotiation: which form of an answer a client takes, and in which form it sent its body.
+
+use http::HeaderMap;
+use object::Status;
+
+/// The form in which objects are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    Object,
+    /// `as=Table`; how much of each object its rows carry.
+    Table(RowObject),
+    /// `as=PartialObjectMetadata` or `…List`.
+    Metadata,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RowObject {
+    None,
+    Metadata,
+    Object,
+}
+
+const SERVED: &str = "application/json, application/yaml";
+
+/// Chooses the first acceptable form of the `Accept` header; 406 when there is none.
+pub fn accept(headers: &HeaderMap, include_object: Option<&str>) -> Result<Form, Status> {
+    let mut asked = false;
+    for value in headers.get_all(http::header::ACCEPT) {
+        let text = value.to_str().map_err(|_| Status::not_acceptable("the Accept header is not text"))?;
+        for clause in text.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
+            asked = true;
+            if let Some(form) = form_of(clause, include_object)? {
+                return Ok(form);
+            }
+        }
+    }
+    if asked {
+        let message = format!("only the following media types are accepted: {SERVED}");
+        return Err(Status::not_acceptable(message));
+    }
+    Ok(Form::Object)
+}
+
+fn form_of(clause: &str, include_object: Option<&str>) -> Result<Option<Form>, Status> {
+    let mut parts = clause.split(';').map(str::trim);
+    let media = parts.next().unwrap_or("").to_ascii_lowercase();
+    if !matches!(media.as_str(), "application/json" | "*/*" | "application/*") {
+        return Ok(None);
+    }
+    let mut form = Form::Object;
+    for parameter in parts {
+        match parameter.split_once('=').map(|(key, value)| (key.trim(), value.trim())) {
+            Some(("as", "Table")) => form = Form::Table(row_object(include_object)?),
+            Some(("as", "PartialObjectMetadata" | "PartialObjectMetadataList")) => form = Form::Metadata,
+            // A transformation or version that we do not know: the next clause may be one that we do.
+            Some(("as", _)) => return Ok(None),
+            Some(("v", version)) if version != "v1" => return Ok(None),
+            Some(("g", group)) if group != "meta.k8s.io" => return Ok(None),
+            _ => {}
+        }
+    }
+    Ok(Some(form))
+}
+
+fn row_object(include_object: Option<&str>) -> Result<RowObject, Status> {
+    match include_object {
+        None | Some("Metadata") => Ok(RowObject::Metadata),
+        Some("None") => Ok(RowObject::None),
+        Some("Object") => Ok(RowObject::Object),
+        Some(other) => Err(Status::bad_request(format!(
+            "unrecognized includeObject value: {other:?}; use None, Metadata or Object"
+        ))),
+    }
+}
+
+/// The language of a request body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    Json,
+    Yaml,
+}
+
+/// The language of a body that holds an object; 415 for what we do not read.
+pub fn object_language(headers: &HeaderMap) -> Result<Language, Status> {
+    match media_type(headers).as_str() {
+        "" | "application/json" | "text/json" => Ok(Language::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Language::Yaml),
+        other => Err(Status::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - {other}: accepted media types include: {SERVED}"
+        ))),
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchType {
+    Json,
+    Merge,
+    Strategic,
+    Apply,
+}
+
+pub fn patch_type(headers: &HeaderMap) -> Result<PatchType, Status> {
+    match media_type(headers).as_str() {
+        "application/json-patch+json" => Ok(PatchType::Json),
+        "application/merge-patch+json" => Ok(PatchType::Merge),
+        "application/strategic-merge-patch+json" => Ok(PatchType::Strategic),
+        "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(PatchType::Apply),
+        other => Err(Status::unsupported_media_type(format!(
+            "the body of the request was in an unknown format - {other}: accepted media types include: \
+             application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, \
+             application/apply-patch+yaml"
+        ))),
+    }
+}
+
+fn media_type(headers: &HeaderMap) -> String {
+    let text = headers.get(http::header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
+}
+
+/// Whether the client takes gzip.
+pub fn takes_gzip(headers: &HeaderMap) -> bool {
+    headers
+        .get_all(http::header::ACCEPT_ENCODING)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|text| text.split(','))
+        .any(|clause| {
+            let mut parts = clause.split(';').map(str::trim);
+            parts.next() == Some("gzip") && !parts.any(|weight| weight == "q=0" || weight == "q=0.0")
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn form(accept_header: &str) -> Result<Form, u16> {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", accept_header.parse().unwrap());
+        accept(&headers, None).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn the_first_known_clause_wins() {
+        let table = Form::Table(RowObject::Metadata);
+        assert_eq!(
+            form(
+                "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+            ),
+            Ok(table)
+        );
+        assert_eq!(form("application/json;as=Table;v=v9;g=meta.k8s.io,application/json"), Ok(Form::Object));
+        assert_eq!(form("application/vnd.kubernetes.protobuf,application/json"), Ok(Form::Object));
+        assert_eq!(form("application/vnd.kubernetes.protobuf"), Err(406));
+        assert_eq!(form("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"), Ok(Form::Metadata));
+        assert_eq!(form("*/*"), Ok(Form::Object));
+    }
+
+    #[test]
+    fn unknown_bodies_are_refused() {
+        let mut headers = HeaderMap::new();
+        headers.insert("content-type", "application/vnd.kubernetes.protobuf".parse().unwrap());
+        assert_eq!(object_language(&headers).unwrap_err().code, 415);
+        assert_eq!(patch_type(&headers).unwrap_err().code, 415);
+        headers.insert("content-type", "application/apply-patch+yaml; charset=utf-8".parse().unwrap());
+        assert_eq!(patch_type(&headers).unwrap(), PatchType::Apply);
+        headers.insert("accept-encoding", "deflate, gzip;q=1.0".parse().unwrap());
+        assert!(takes_gzip(&headers));
+    }
+}

@@ -1,0 +1,72 @@
+//! Paths that are not resources: health, version, discovery, OpenAPI, metrics.
+
+use crate::app::Server;
+use crate::attributes::User;
+use crate::body::Body;
+use crate::request::Query;
+use bytes::Bytes;
+use http::{Method, Response, request::Parts};
+use object::Status;
+
+pub async fn answer(
+    server: &Server,
+    parts: &Parts,
+    path: &str,
+    query: &Query,
+    _user: &User,
+) -> Result<Response<Body>, Status> {
+    if parts.method != Method::GET && parts.method != Method::HEAD {
+        return Err(Status::method_not_allowed());
+    }
+    let trimmed = path.trim_end_matches('/');
+    let words: Vec<&str> = trimmed.split('/').skip(1).collect();
+    match words.as_slice() {
+        [check @ ("healthz" | "livez" | "readyz"), rest @ ..] => health(server, check, rest, query),
+        ["metrics"] => {
+            let text = server.metrics.text(&server.registry.kinds());
+            Ok(plain(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
+        }
+        _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
+    }
+}
+
+pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<Body> {
+    let built = Response::builder().status(code).header(http::header::CONTENT_TYPE, content_type);
+    built.body(Body::Once(text.into())).unwrap_or_else(|error| crate::app::status_response(&Status::internal(error)))
+}
+
+/// The checks behind each health path, by name.
+fn checks(server: &Server, path: &str) -> Vec<(&'static str, Result<(), String>)> {
+    let mut checks = vec![("ping", Ok(())), ("store", server.store.healthy().map_err(|error| error.to_string()))];
+    if path == "readyz" {
+        let ready = if server.is_ready() { Ok(()) } else { Err("the server is starting or stopping".to_owned()) };
+        checks.push(("serving", ready));
+    }
+    checks
+}
+
+fn health(server: &Server, path: &str, rest: &[&str], query: &Query) -> Result<Response<Body>, Status> {
+    let excluded: Vec<&str> = query.all("exclude").collect();
+    let mut checks = checks(server, path);
+    match rest {
+        [] => checks.retain(|(name, _)| !excluded.contains(name)),
+        [name] => checks.retain(|(check, _)| check == name),
+        _ => checks.clear(),
+    }
+    if checks.is_empty() {
+        return Err(Status::no_such_path());
+    }
+    let failed = checks.iter().any(|(_, result)| result.is_err());
+    if !failed && query.all("verbose").next().is_none() {
+        return Ok(plain(200, "text/plain; charset=utf-8", "ok"));
+    }
+    let mut text = String::new();
+    for (name, result) in &checks {
+        match result {
+            Ok(()) => text.push_str(&format!("[+]{name} ok\n")),
+            Err(why) => text.push_str(&format!("[-]{name} failed: {why}\n")),
+        }
+    }
+    text.push_str(&format!("{path} check {}\n", if failed { "failed" } else { "passed" }));
+    Ok(plain(if failed { 500 } else { 200 }, "text/plain; charset=utf-8", text))
+}

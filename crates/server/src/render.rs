@@ -1,0 +1,126 @@
+//! From stored objects to what a client asked to see: objects, tables, metadata alone.
+
+use crate::negotiate::{Form, RowObject};
+use bytes::Bytes;
+use object::access::Access;
+use object::{Kind, Map, Value};
+use serde_json::json;
+
+/// One object in the asked form. `bytes` are the stored, finished ones.
+pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Result<Bytes, object::Status> {
+    match form {
+        Form::Object if !kind.rules.converts() => Ok(bytes.clone()),
+        form => Ok(self::object(kind, form, &served(kind, bytes)?, now)),
+    }
+}
+
+/// One object, given as it is served, in the asked form.
+pub fn object(kind: &Kind, form: Form, object: &Value, now: jiff::Timestamp) -> Bytes {
+    match form {
+        Form::Object => to_bytes(object),
+        Form::Metadata => to_bytes(&partial(object)),
+        Form::Table(rows) => {
+            let version = json!({"resourceVersion": object.text(&["metadata", "resourceVersion"])});
+            to_bytes(&table(kind, rows, std::slice::from_ref(object), version, true, now))
+        }
+    }
+}
+
+/// A list in the asked form; `metadata` is the list's own.
+pub fn list(
+    kind: &Kind,
+    form: Form,
+    items: &[Bytes],
+    metadata: Value,
+    now: jiff::Timestamp,
+) -> Result<Bytes, object::Status> {
+    let served_items = || items.iter().map(|bytes| served(kind, bytes)).collect::<Result<Vec<Value>, _>>();
+    match form {
+        Form::Object if !kind.rules.converts() => Ok(join(&kind.api_version(), &kind.list_kind(), &metadata, items)),
+        Form::Object => {
+            let converted: Vec<Bytes> = served_items()?.iter().map(to_bytes).collect();
+            Ok(join(&kind.api_version(), &kind.list_kind(), &metadata, &converted))
+        }
+        Form::Metadata => {
+            let partials: Vec<Bytes> = served_items()?.iter().map(|object| to_bytes(&partial(object))).collect();
+            Ok(join("meta.k8s.io/v1", "PartialObjectMetadataList", &metadata, &partials))
+        }
+        Form::Table(rows) => Ok(to_bytes(&table(kind, rows, &served_items()?, metadata, true, now))),
+    }
+}
+
+/// Objects are joined as bytes: a list costs a copy, not an encoding.
+fn join(api_version: &str, list_kind: &str, metadata: &Value, items: &[Bytes]) -> Bytes {
+    let size: usize = items.iter().map(|item| item.len() + 1).sum();
+    let mut out = Vec::with_capacity(size + 256);
+    let head = format!("{{\"kind\":{list_kind:?},\"apiVersion\":{api_version:?},\"metadata\":{metadata},\"items\":[");
+    out.extend_from_slice(head.as_bytes());
+    for (at, item) in items.iter().enumerate() {
+        if at > 0 {
+            out.push(b',');
+        }
+        out.extend_from_slice(item);
+    }
+    out.extend_from_slice(b"]}\n");
+    Bytes::from(out)
+}
+
+/// The object as its kind serves it, which for a few kinds is not as it is stored.
+pub fn served(kind: &Kind, bytes: &Bytes) -> Result<Value, object::Status> {
+    let mut object: Value = serde_json::from_slice(bytes)
+        .map_err(|error| object::Status::internal(format!("a stored {} is unreadable: {error}", kind.kind)))?;
+    kind.rules.from_stored(&mut object);
+    Ok(object)
+}
+
+/// The metadata of an object alone.
+pub fn partial(object: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": object.at(&["metadata"]).cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+/// A Table of these objects; a watch sends the columns with its first event only.
+pub fn table(
+    kind: &Kind,
+    rows: RowObject,
+    objects: &[Value],
+    metadata: Value,
+    with_columns: bool,
+    now: jiff::Timestamp,
+) -> Value {
+    let mut out = Map::new();
+    out.insert("kind".into(), json!("Table"));
+    out.insert("apiVersion".into(), json!("meta.k8s.io/v1"));
+    out.insert("metadata".into(), metadata);
+    let columns: Vec<Value> = if with_columns { kind.rules.columns().iter().map(column).collect() } else { Vec::new() };
+    out.insert("columnDefinitions".into(), Value::Array(columns));
+    let cells = kind.rules.list_cells(&objects.iter().collect::<Vec<_>>(), now);
+    let rows: Vec<Value> = objects
+        .iter()
+        .zip(cells)
+        .map(|(object, cells)| match rows {
+            RowObject::None => json!({"cells": cells, "object": null}),
+            RowObject::Metadata => json!({"cells": cells, "object": partial(object)}),
+            RowObject::Object => json!({"cells": cells, "object": object}),
+        })
+        .collect();
+    out.insert("rows".into(), Value::Array(rows));
+    Value::Object(out)
+}
+
+fn column(column: &object::table::Column) -> Value {
+    json!({
+        "name": column.name,
+        "type": column.kind,
+        "format": column.format,
+        "description": column.description,
+        "priority": column.priority,
+    })
+}
+
+pub fn to_bytes(value: &Value) -> Bytes {
+    Bytes::from(serde_json::to_vec(value).expect("JSON values serialise"))
+}

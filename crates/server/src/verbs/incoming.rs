@@ -1,0 +1,75 @@
+//! Request bodies: read, checked against the kind's schema, and against the URL they came to.
+
+use super::Call;
+use crate::negotiate::{self, Language};
+use crate::request::WriteOptions;
+use object::access::Access;
+use object::decode::{self, Decoded, FieldValidation, Strict};
+use object::{Kind, Status, Value};
+
+/// The object in the body of a create or update, ready for defaults. Warnings about unknown fields go to `warnings`.
+pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String>) -> Result<Value, Status> {
+    let decoded = read(call)?;
+    let mut value = decoded.value;
+    identify(&call.kind, &mut value)?;
+    conform(&call.kind, &mut value, decoded.duplicates, options.field_validation, warnings)?;
+    Ok(value)
+}
+
+/// A body that holds some other kind: a Binding, a Scale, DeleteOptions.
+pub fn other(call: &Call<'_>) -> Result<Value, Status> {
+    read(call).map(|decoded| decoded.value)
+}
+
+pub fn read(call: &Call<'_>) -> Result<Decoded, Status> {
+    if call.body.is_empty() {
+        return Err(Status::bad_request("the request has no body: send the object as JSON or YAML"));
+    }
+    match negotiate::object_language(call.headers)? {
+        Language::Json => decode::json(&call.body),
+        Language::Yaml => decode::yaml(&call.body),
+    }
+}
+
+/// The body must be of the kind that the URL names; leaving apiVersion and kind out is allowed.
+fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
+    for field in ["apiVersion", "kind"] {
+        if value.get(field).is_some_and(|said| !said.is_string() && !said.is_null()) {
+            let why = format!("couldn't get version/kind; json parse error: {field} must be of type string");
+            return Err(Status::bad_request(why));
+        }
+    }
+    let (said_version, said_kind) = (value.text(&["apiVersion"]), value.text(&["kind"]));
+    let api_version = kind.api_version();
+    if !said_version.is_empty() && said_version != api_version {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({said_version}) does not match the expected API version ({api_version})"
+        )));
+    }
+    if !said_kind.is_empty() && said_kind != kind.kind {
+        return Err(Status::bad_request(format!(
+            "{api_version}, Kind={said_kind} does not match the kind of this URL, {api_version}, Kind={}",
+            kind.kind
+        )));
+    }
+    value.put(&["apiVersion"], api_version);
+    value.put(&["kind"], &*kind.kind);
+    Ok(())
+}
+
+/// Makes `value` an object of the kind's schema, and treats what does not belong there as the client asked.
+pub fn conform(
+    kind: &Kind,
+    value: &mut Value,
+    duplicates: Vec<String>,
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    let unknown = match (kind.rules.conform(value), &kind.schema) {
+        (Some(own), _) => own?,
+        (None, Some(schema)) => decode::conform(schema, value)?,
+        (None, None) => Vec::new(),
+    };
+    warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! The verbs: what each request does to the store.
+
+mod collection;
+mod create;
+mod delete;
+mod incoming;
+mod patch;
+mod read;
+mod special;
+mod update;
+pub mod watch;
+
+use crate::admission::{self, Together};
+use crate::app::Server;
+use crate::attributes::User;
+use crate::body::Body;
+use crate::negotiate::{self, Form};
+use crate::render;
+use crate::request::{Query, ResourceRequest, Verb, WriteOptions};
+use bytes::Bytes;
+use http::HeaderMap;
+use object::kind::{Ctx, Subresource};
+use object::{Errors, Kind, Kinds, Status, Value};
+use std::sync::Arc;
+use store::{Committed, Condition, Operation, Record};
+
+/// How often a write starts over because somebody else was faster.
+const ATTEMPTS_MAX: usize = 200;
+
+/// One authorized request for a resource.
+pub struct Call<'a> {
+    pub server: &'a Server,
+    pub kinds: Arc<Kinds>,
+    pub kind: Arc<Kind>,
+    pub target: ResourceRequest,
+    pub query: Query,
+    pub headers: &'a HeaderMap,
+    pub body: Bytes,
+    pub user: User,
+    pub now: jiff::Timestamp,
+}
+
+/// What a verb answers.
+pub struct Answer {
+    pub code: u16,
+    pub body: Body,
+    pub warnings: Vec<String>,
+}
+
+impl Answer {
+    fn new(code: u16, bytes: Bytes) -> Answer {
+        Answer { code, body: Body::Once(bytes), warnings: Vec::new() }
+    }
+}
+
+/// Runs the verb.
+pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
+    if !call.kind.stored {
+        return special::review(call);
+    }
+    if !call.target.subresource.is_empty() {
+        return subresource(call).await;
+    }
+    match call.target.verb {
+        Verb::Get => read::get(call),
+        Verb::List => read::list(call),
+        Verb::Watch => watch::watch(call),
+        Verb::Create if !call.target.name.is_empty() => Err(Status::method_not_allowed()),
+        Verb::Create => create::create(call).await,
+        Verb::Update => update::update(call, "").await,
+        Verb::Patch => patch::patch(call, "").await,
+        Verb::Delete => delete::delete(call).await,
+        Verb::DeleteCollection => collection::delete_collection(call).await,
+    }
+}
+
+async fn subresource(call: &Call<'_>) -> Result<Answer, Status> {
+    let name = call.target.subresource.as_str();
+    let sub = call.kind.subresource(name).ok_or_else(Status::no_such_path)?;
+    match (sub, call.target.verb) {
+        (Subresource::Status, Verb::Get) => read::get(call),
+        (Subresource::Status | Subresource::Finalize, Verb::Update) => update::update(call, name).await,
+        (Subresource::Status, Verb::Patch) => patch::patch(call, name).await,
+        (Subresource::Scale { .. }, verb) => special::scale(call, sub, verb).await,
+        (Subresource::Binding, Verb::Create) => special::binding(call).await,
+        (Subresource::Eviction, Verb::Create) => special::eviction(call).await,
+        (Subresource::Token, Verb::Create) => special::token(call),
+        _ => Err(Status::method_not_allowed()),
+    }
+}
+
+impl<'a> Call<'a> {
+    /// The same call for an object in another namespace, as a collection across namespaces needs it.
+    pub fn within(&self, namespace: &str) -> Call<'a> {
+        let mut target = self.target.clone();
+        target.namespace = namespace.to_owned();
+        Call {
+            server: self.server,
+            kinds: self.kinds.clone(),
+            kind: self.kind.clone(),
+            target,
+            query: self.query.clone(),
+            headers: self.headers,
+            body: self.body.clone(),
+            user: self.user.clone(),
+            now: self.now,
+        }
+    }
+}
+
+impl Call<'_> {
+    pub fn ctx(&self) -> Ctx<'_> {
+        Ctx { gates: &self.server.gates, now: self.now }
+    }
+    pub fn key(&self, name: &str) -> String {
+        crate::reader::key(&self.kind, &self.target.namespace, name)
+    }
+    pub fn options(&self) -> Result<WriteOptions, Status> {
+        let agent = self.headers.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");
+        WriteOptions::parse(&self.query, agent)
+    }
+    pub fn form(&self) -> Result<Form, Status> {
+        negotiate::accept(self.headers, self.query.get("includeObject"))
+    }
+    pub fn not_found(&self, name: &str) -> Status {
+        Status::not_found(&self.kind.group, &self.kind.plural, name)
+    }
+    pub fn invalid(&self, name: &str, errors: &Errors) -> Status {
+        Status::invalid(&self.kind.group, &self.kind.kind, name, errors)
+    }
+    pub fn modified(&self, name: &str) -> Status {
+        Status::modified(&self.kind.group, &self.kind.plural, name)
+    }
+
+    /// The stored object of that name.
+    pub fn stored(&self, name: &str) -> Result<(Value, Arc<Record>), Status> {
+        let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
+        Ok((render::served(&self.kind, &record.value)?, record))
+    }
+
+    /// The answer that shows a stored version.
+    pub fn show(&self, code: u16, bytes: &Bytes, warnings: Vec<String>) -> Result<Answer, Status> {
+        let form = self.form()?;
+        let body = render::one(&self.kind, form, bytes, self.now)?;
+        Ok(Answer { code, body: Body::Once(body), warnings })
+    }
+
+    /// The answer that shows an object as it would be stored, or was last.
+    pub fn show_object(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
+        let form = self.form()?;
+        let body = render::object(&self.kind, form, object, self.now);
+        Ok(Answer { code, body: Body::Once(body), warnings })
+    }
+
+    /// Runs `step` with a fresh write for admission.
+    pub fn admit<T>(
+        &self,
+        verb: admission::Verb,
+        subresource: &str,
+        name: &str,
+        object: &mut Value,
+        old: Option<&Value>,
+        about: &mut About,
+        step: impl FnOnce(&admission::Admission, &mut admission::Write<'_>) -> Result<T, Status>,
+    ) -> Result<T, Status> {
+        let mut write = admission::Write {
+            verb,
+            kind: &self.kind,
+            subresource,
+            namespace: &self.target.namespace,
+            name,
+            user: &self.user,
+            dry_run: about.dry_run,
+            now: self.now,
+            gates: &self.server.gates,
+            object,
+            old,
+            warnings: &mut about.warnings,
+        };
+        step(&self.server.admission, &mut write)
+    }
+
+    /// Commits one object's change together with what admission asked for.
+    pub async fn commit(
+        &self,
+        key: &str,
+        expected: store::Revision,
+        operation: Operation,
+        together: Together,
+    ) -> Result<Committed, Lost> {
+        let mut txn = together.txn;
+        txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
+        txn.operations.insert(0, operation);
+        self.server.store.txn(txn).await.map_err(|error| match error {
+            store::Error::Conflict { key: lost, .. } if &*lost == key => Lost::Object,
+            store::Error::Conflict { .. } => Lost::Together,
+            error => Lost::Store(store_status(&error)),
+        })
+    }
+
+    /// The put of an object, with the time after which it may go by itself.
+    pub fn put(&self, key: &str, object: &Value) -> Operation {
+        let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
+        Operation::Put { key: key.into(), value: self.encode(object), expires_at_s }
+    }
+
+    /// The stored bytes of a served object.
+    pub fn encode(&self, object: &Value) -> Bytes {
+        if !self.kind.rules.converts() {
+            return crate::codec::encode(object);
+        }
+        let mut stored = object.clone();
+        self.kind.rules.to_stored(&mut stored);
+        crate::codec::encode(&stored)
+    }
+}
+
+/// What one write carries besides the object.
+#[derive(Default)]
+pub struct About {
+    pub dry_run: bool,
+    pub warnings: Vec<String>,
+}
+
+/// Why a commit did not happen.
+pub enum Lost {
+    /// The object itself changed meanwhile.
+    Object,
+    /// Something that must change with it (a quota) changed meanwhile.
+    Together,
+    Store(Status),
+}
+
+pub fn store_status(error: &store::Error) -> Status {
+    match error {
+        store::Error::Compacted { .. } => Status::expired(
+            "The resourceVersion for the provided list or watch is too old: list again to get a current one",
+        ),
+        store::Error::Future { asked, newest } => too_large(*asked, *newest),
+        store::Error::Unavailable(why) => Status::unavailable(format!("the store does not take writes: {why}")),
+        store::Error::Unknown(why) => {
+            Status::timeout(format!("the outcome of the write is unknown, read before you try again: {why}"))
+        }
+        store::Error::Conflict { key, .. } => Status::internal(format!("unexpected conflict on {key}")),
+    }
+}
+
+pub fn too_large(asked: u64, newest: u64) -> Status {
+    Status::timeout(format!("Too large resource version: {asked}, current: {newest}")).with_cause(
+        "ResourceVersionTooLarge",
+        "Too large resource version",
+        "",
+    )
+}

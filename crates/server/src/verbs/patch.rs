@@ -1,0 +1,156 @@
+//! Patch: three ways to change a document, and server-side apply.
+
+use super::update::change;
+use super::{About, Answer, Call, create, incoming};
+use crate::negotiate::{self, PatchType};
+use object::access::{Access, name};
+use object::apply::{self, Writer};
+use object::schema::TypeRef;
+use object::{Status, Value, decode, patch};
+
+pub async fn patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
+    if call.body.is_empty() {
+        return Err(Status::bad_request("the request has no body: send the patch"));
+    }
+    match negotiate::patch_type(call.headers)? {
+        PatchType::Apply => apply_patch(call, subresource).await,
+        PatchType::Strategic if call.kind.schema.is_none() || is_custom(call) => Err(Status::unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: \
+                 application/json-patch+json, application/merge-patch+json, application/apply-patch+yaml",
+        )),
+        kind => plain_patch(call, subresource, kind).await,
+    }
+}
+
+/// Custom resources have no merge keys of their own, so a strategic merge has no meaning for them.
+fn is_custom(call: &Call<'_>) -> bool {
+    call.kind.custom
+}
+
+async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) -> Result<Answer, Status> {
+    let options = call.options()?;
+    let mut about = About { dry_run: options.dry_run, ..About::default() };
+    let document = decode::document(&call.body)?;
+    let mut found = Vec::new();
+    let result = change(call, subresource, &mut about, Some(&options.field_manager), |old| {
+        let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
+        check_name(call, &patched)?;
+        found.clear();
+        incoming::conform(&call.kind, &mut patched, document.duplicates.clone(), options.field_validation, &mut found)?;
+        // An untouched version in the patched document is the old one: no precondition of the client's.
+        if patched.text(&["metadata", "resourceVersion"]) == old.text(&["metadata", "resourceVersion"]) {
+            patched.cut(&["metadata", "resourceVersion"]);
+        }
+        Ok(patched)
+    })
+    .await;
+    about.warnings.splice(0..0, found);
+    result?.answer(call, about.warnings)
+}
+
+/// `old` changed by the patch; the schema is what a strategic merge goes by.
+pub fn patched(
+    schema: Option<&TypeRef>,
+    patch_type: PatchType,
+    old: &Value,
+    document: &Value,
+) -> Result<Value, Status> {
+    match (patch_type, schema) {
+        (PatchType::Json, _) => patch::json(old, document),
+        (PatchType::Strategic, Some(schema)) => {
+            need_object(document)?;
+            patch::strategic(schema, old, document)
+        }
+        _ => {
+            need_object(document)?;
+            Ok(patch::merge(old, document))
+        }
+    }
+}
+
+fn need_object(document: &Value) -> Result<(), Status> {
+    if document.is_object() {
+        return Ok(());
+    }
+    Err(Status::bad_request("the patch must be a JSON object"))
+}
+
+/// A patch may not move an object to another name or kind.
+fn check_name(call: &Call<'_>, patched: &Value) -> Result<(), Status> {
+    if name(patched) != call.target.name {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({}) does not match the name on the URL ({})",
+            name(patched),
+            call.target.name
+        )));
+    }
+    if patched.text(&["kind"]) != call.kind.kind || patched.text(&["apiVersion"]) != call.kind.api_version() {
+        return Err(Status::bad_request("a patch may not change apiVersion or kind"));
+    }
+    Ok(())
+}
+
+async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
+    let options = call.options()?;
+    if call.query.get("fieldManager").is_none() {
+        return Err(Status::new(
+            422,
+            "Invalid",
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        )
+        .with_cause("FieldValueRequired", "Required value: is required for apply patch", "fieldManager"));
+    }
+    let mut about = About { dry_run: options.dry_run, ..About::default() };
+    let decoded = decode::yaml(&call.body)?;
+    let mut applied = decoded.value;
+    check_applied(call, &applied)?;
+    incoming::conform(&call.kind, &mut applied, decoded.duplicates, options.field_validation, &mut about.warnings)?;
+    let schema = call
+        .kind
+        .schema
+        .as_ref()
+        .ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
+    let api_version = call.kind.api_version();
+    let writer = Writer { manager: &options.field_manager, subresource, api_version: &api_version, now: call.now };
+    let exists = call.server.store.get(&call.key(&call.target.name)).is_some();
+    if !exists && !subresource.is_empty() {
+        return Err(call.not_found(&call.target.name));
+    }
+    if !exists {
+        if !object::access::uid(&applied).is_empty() {
+            let why = "uid mismatch: the provided object specified uid, and no existing object was found";
+            return Err(Status::conflict(&call.kind.group, &call.kind.plural, &call.target.name, why));
+        }
+        let new = apply::apply(schema, None, &applied, &writer, options.force)?;
+        return create::store_new(call, new, &mut about, create::Ownership::Applied).await;
+    }
+    let changed = change(call, subresource, &mut about, None, |old| {
+        let mut new = apply::apply(schema, Some(old), &applied, &writer, options.force)?;
+        match applied.at(&["metadata", "resourceVersion"]) {
+            Some(version) => new.put(&["metadata", "resourceVersion"], version.clone()),
+            None => drop(new.cut(&["metadata", "resourceVersion"])),
+        }
+        Ok(new)
+    })
+    .await?;
+    changed.answer(call, about.warnings)
+}
+
+fn check_applied(call: &Call<'_>, applied: &Value) -> Result<(), Status> {
+    let (version, kind) = (applied.text(&["apiVersion"]), applied.text(&["kind"]));
+    if version != call.kind.api_version() || kind != call.kind.kind {
+        return Err(Status::bad_request(format!(
+            "an applied object must say what it is: apiVersion {:?} and kind {:?}, not {version:?} and {kind:?}",
+            call.kind.api_version(),
+            call.kind.kind
+        )));
+    }
+    let said = name(applied);
+    if said != call.target.name {
+        return Err(Status::bad_request(format!(
+            "name in URL does not match name in provided object: {:?} and {said:?}",
+            call.target.name
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,247 @@
+//! Get and list.
+
+use super::{Answer, Call, store_status, too_large};
+use crate::body::Body;
+use crate::render;
+use crate::request::{ListOptions, VersionMatch};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use object::{Kind, Map, Status, Value};
+use serde_json::json;
+use std::sync::Arc;
+use store::{Range, Record};
+
+pub fn get(call: &Call<'_>) -> Result<Answer, Status> {
+    let asked = call.target.name.as_str();
+    if let Some(version) = call.query.get("resourceVersion")
+        && let Ok(version) = version.parse::<u64>()
+        && version > call.server.store.revision()
+    {
+        return Err(too_large(version, call.server.store.revision()));
+    }
+    let record = call.server.store.get(&call.key(asked)).ok_or_else(|| call.not_found(asked))?;
+    call.show(200, &record.value, Vec::new())
+}
+
+/// What selectors look at, read from an object once for each of its versions.
+pub struct Facets {
+    labels: Map<String, Value>,
+    /// The values of the kind's selectable fields, in their order.
+    fields: Vec<String>,
+    name: String,
+    namespace: String,
+}
+
+impl Facets {
+    pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
+        let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
+        // Kinds that share a store place share selectable fields too, so the memo is always ours.
+        made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
+    }
+
+    pub fn read(kind: &Kind, bytes: &Bytes) -> Facets {
+        let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        let labels = object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
+        let fields =
+            kind.rules.selectable_fields().iter().map(|field| kind.rules.field_value(&object, field)).collect();
+        Facets {
+            labels,
+            fields,
+            name: object::access::name(&object).to_owned(),
+            namespace: object::access::namespace(&object).to_owned(),
+        }
+    }
+
+    fn field(&self, kind: &Kind, asked: &str) -> String {
+        match asked {
+            "metadata.name" => self.name.clone(),
+            "metadata.namespace" => self.namespace.clone(),
+            _ => {
+                let at = kind.rules.selectable_fields().iter().position(|field| *field == asked);
+                at.and_then(|at| self.fields.get(at).cloned()).unwrap_or_default()
+            }
+        }
+    }
+}
+
+/// The selection of a list or watch.
+pub struct Selection {
+    kind: Arc<Kind>,
+    options: ListOptions,
+    name: Option<String>,
+    everything: bool,
+}
+
+impl Selection {
+    /// Refuses selectors on fields that the kind does not offer.
+    pub fn new(kind: &Arc<Kind>, options: &ListOptions, name: &str) -> Result<Selection, Status> {
+        for requirement in options.fields.requirements() {
+            let field = requirement.field.as_str();
+            let known = matches!(field, "metadata.name" | "metadata.namespace")
+                || kind.rules.selectable_fields().contains(&field);
+            if !known {
+                return Err(Status::bad_request(format!(
+                    "field label not supported: {field}; {} knows {}",
+                    kind.plural,
+                    ["metadata.name", "metadata.namespace"]
+                        .iter()
+                        .chain(kind.rules.selectable_fields())
+                        .copied()
+                        .collect::<Vec<_>>()
+                        .join(", ")
+                )));
+            }
+        }
+        let name = Some(name).filter(|name| !name.is_empty()).map(str::to_owned);
+        let everything = name.is_none() && options.labels.is_everything() && options.fields.is_everything();
+        Ok(Selection { kind: kind.clone(), options: options.clone(), name, everything })
+    }
+
+    pub fn is_everything(&self) -> bool {
+        self.everything
+    }
+
+    /// The one name that can match, where the selection says so.
+    pub fn exact_name(&self) -> Option<&str> {
+        self.name.as_deref().or_else(|| self.options.fields.exact("metadata.name"))
+    }
+
+    pub fn takes(&self, record: &Record) -> bool {
+        self.everything || self.takes_facets(&Facets::of(&self.kind, record))
+    }
+
+    fn takes_facets(&self, facets: &Facets) -> bool {
+        self.name.as_ref().is_none_or(|name| *name == facets.name)
+            && self.options.labels.matches(&facets.labels)
+            && self.options.fields.matches(|field| facets.field(&self.kind, field))
+    }
+}
+
+pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
+    let options = ListOptions::parse(&call.query)?;
+    let selection = Selection::new(&call.kind, &options, "")?;
+    let page = read_page(call, &options, &selection)?;
+    let form = call.form()?;
+    let items: Vec<Bytes> = page.records.iter().map(|record| record.value.clone()).collect();
+    let mut metadata = json!({"resourceVersion": page.revision.to_string()});
+    if let Some(token) = page.continue_token {
+        metadata["continue"] = json!(token);
+        if let Some(remaining) = page.remaining {
+            metadata["remainingItemCount"] = json!(remaining);
+        }
+    }
+    let body = render::list(&call.kind, form, &items, metadata, call.now)?;
+    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
+}
+
+pub struct ListPage {
+    pub records: Vec<Arc<Record>>,
+    pub revision: u64,
+    continue_token: Option<String>,
+    remaining: Option<u64>,
+}
+
+/// Reads the objects that a list shows: one page of a consistent snapshot.
+pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<ListPage, Status> {
+    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let (at, mut after) = start_of(call, options, &prefix)?;
+    if let Some(found) = point_read(call, selection, at) {
+        return Ok(found);
+    }
+    let mut page = ListPage { records: Vec::new(), revision: 0, continue_token: None, remaining: None };
+    loop {
+        let want = if options.limit == 0 { 0 } else { options.limit - page.records.len() };
+        let range = Range {
+            prefix: &prefix,
+            after: after.as_deref(),
+            limit: want,
+            at: at.or((page.revision > 0).then_some(page.revision)),
+        };
+        let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
+        page.revision = found.revision;
+        let last = found.records.last().map(|record| record.key.clone());
+        page.records.extend(found.records.into_iter().filter(|record| selection.takes(record)));
+        let Some(last) = last.filter(|_| found.more) else { return Ok(page) };
+        if options.limit > 0 && page.records.len() >= options.limit {
+            page.continue_token = Some(token(page.revision, last.strip_prefix(&*prefix).unwrap_or(&last)));
+            page.remaining = found.remaining.filter(|_| selection.is_everything());
+            return Ok(page);
+        }
+        after = Some(last.to_string());
+    }
+}
+
+/// A selection of one name in one place needs no scan.
+fn point_read(call: &Call<'_>, selection: &Selection, at: Option<u64>) -> Option<ListPage> {
+    let name = selection.exact_name()?;
+    if at.is_some() || (call.kind.namespaced && call.target.namespace.is_empty()) {
+        return None;
+    }
+    // The revision is read first: what is found is then at least as new as the list says.
+    let revision = call.server.store.revision();
+    let found = call.server.store.get(&call.key(name)).filter(|record| selection.takes(record));
+    if found.as_ref().is_some_and(|record| record.modified > revision) {
+        return None;
+    }
+    Some(ListPage { records: found.into_iter().collect(), revision, continue_token: None, remaining: None })
+}
+
+/// At which revision a list reads (`None` = now), and after which key.
+fn start_of(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<(Option<u64>, Option<String>), Status> {
+    if let Some(text) = &options.continue_token {
+        if options.resource_version.is_some_and(|version| version != 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let (revision, start) = read_token(text)?;
+        return Ok((Some(revision), Some(format!("{prefix}{start}"))));
+    }
+    let newest = call.server.store.revision();
+    match (options.resource_version, options.version_match) {
+        (Some(version), _) if version > newest => Err(too_large(version, newest)),
+        (Some(version), VersionMatch::Exact) => Ok((Some(version), None)),
+        // With a limit, an unqualified version has always meant exactly that version.
+        (Some(version), VersionMatch::Unset) if version > 0 && options.limit > 0 => Ok((Some(version), None)),
+        _ => Ok((None, None)),
+    }
+}
+
+fn continue_status(error: &store::Error, options: &ListOptions) -> Status {
+    match error {
+        store::Error::Compacted { .. } if options.continue_token.is_some() => Status::expired(
+            "The provided continue parameter is too old to display a consistent list result. You must start a new list without \
+             the continue parameter.",
+        ),
+        error => store_status(error),
+    }
+}
+
+fn token(revision: u64, start: &str) -> String {
+    URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
+}
+
+fn read_token(text: &str) -> Result<(u64, String), Status> {
+    let bad =
+        || Status::bad_request("continue key is not valid: take it unchanged from the metadata of the list before");
+    let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
+    let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
+    let revision = value["rv"].as_u64().filter(|revision| *revision > 0).ok_or_else(bad)?;
+    let start = value["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(bad)?;
+    if value["v"] != "meta.k8s.io/v1" || start.contains("..") {
+        return Err(bad());
+    }
+    Ok((revision, start.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn continue_tokens_round_trip_and_forged_ones_are_refused() {
+        assert_eq!(read_token(&token(7, "default/web-0")).unwrap(), (7, "default/web-0".to_owned()));
+        for bad in ["", "x", "eyJ9", &URL_SAFE_NO_PAD.encode("{\"v\":\"other\",\"rv\":1,\"start\":\"a\"}")] {
+            assert_eq!(read_token(bad).unwrap_err().code, 400, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Verbs that are not plain reads and writes: reviews, scale, binding, eviction, tokens.
+
+use super::delete::{DeleteOptions, delete_with};
+use super::update::change;
+use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming, patch};
+use crate::admission::Together;
+use crate::authn::token_request;
+use crate::authz::reviews::Reviewer;
+use crate::negotiate::{self, PatchType};
+use crate::reader::Reader;
+use crate::render;
+use crate::request::Verb;
+use crate::subresources::{binding, eviction, scale};
+use object::access::{Access, name};
+use object::apply::{self, Writer};
+use object::kind::Subresource;
+use object::{Errors, Status, Value, decode, schema, write};
+use serde_json::json;
+
+/// Answers a review: nothing is stored.
+pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
+    if call.target.verb != Verb::Create || !call.target.name.is_empty() {
+        return Err(Status::method_not_allowed());
+    }
+    let options = call.options()?;
+    let mut warnings = Vec::new();
+    let asked = incoming::object(call, &options, &mut warnings)?;
+    let mut errors = Errors::default();
+    call.kind.rules.validate_create(&asked, &call.ctx(), &mut errors);
+    if !errors.is_empty() {
+        return Err(call.invalid("", &errors));
+    }
+    let reviewer = Reviewer { authorizer: &call.server.authz, authenticator: &call.server.authn };
+    let answered = reviewer.answer(&call.kind.kind, asked, &call.user, &call.target.namespace)?;
+    Ok(Answer { warnings, ..Answer::new(201, render::to_bytes(&answered)) })
+}
+
+/// The replica count of an object, seen as an `autoscaling/v1` Scale.
+pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Answer, Status> {
+    let object = match verb {
+        Verb::Get => call.stored(&call.target.name)?.0,
+        Verb::Update => {
+            let sent = incoming::other(call)?;
+            set_scale(call, sub, |_| Ok(sent.clone())).await?
+        }
+        Verb::Patch => {
+            let patch_type = negotiate::patch_type(call.headers)?;
+            if patch_type == PatchType::Apply {
+                return Err(Status::unsupported_media_type("a scale takes JSON, merge and strategic merge patches"));
+            }
+            let schema = schema::builtin_type("io.k8s.api.autoscaling.v1.Scale");
+            let document = decode::document(&call.body)?.value;
+            set_scale(call, sub, |now| patch::patched(Some(&schema), patch_type, &now, &document)).await?
+        }
+        _ => return Err(Status::method_not_allowed()),
+    };
+    Ok(Answer::new(200, render::to_bytes(&scale::of(sub, &object)?)))
+}
+
+async fn set_scale(
+    call: &Call<'_>,
+    sub: &Subresource,
+    mut make: impl FnMut(Value) -> Result<Value, Status>,
+) -> Result<Value, Status> {
+    let options = call.options()?;
+    let mut about = About { dry_run: options.dry_run, ..About::default() };
+    let changed = change(call, "", &mut about, Some(&options.field_manager), |old| {
+        scale::apply(&call.kind, sub, old, &make(scale::of(sub, old)?)?)
+    })
+    .await?;
+    changed.object(call)
+}
+
+/// Puts a pod on a node.
+pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
+    let options = call.options()?;
+    let asked = incoming::other(call)?;
+    for _ in 0..ATTEMPTS_MAX {
+        let (old, record) = call.stored(&call.target.name)?;
+        let mut new = binding::bind(&old, &asked, call.now)?;
+        write::settle_generation(&call.kind, &mut new, &old);
+        if let Some(schema) = &call.kind.schema {
+            let manager = &options.field_manager;
+            let writer = Writer { manager, subresource: "binding", api_version: "v1", now: call.now };
+            apply::track(schema, Some(&old), &mut new, &writer);
+        }
+        if options.dry_run {
+            return Ok(success());
+        }
+        match call.commit(&record.key, record.modified, call.put(&record.key, &new), Together::default()).await {
+            Ok(_) => return Ok(success()),
+            Err(Lost::Object | Lost::Together) => {}
+            Err(Lost::Store(status)) => return Err(status),
+        }
+    }
+    Err(call.modified(&call.target.name))
+}
+
+/// Deletes a pod if the disruption budgets allow it; the budget is charged in the same transaction.
+pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
+    let asked = incoming::other(call)?;
+    let mut options = DeleteOptions::from_value(asked.at(&["deleteOptions"]).unwrap_or(&Value::Null))?;
+    options.dry_run |= call.options()?.dry_run;
+    let reader = Reader { store: call.server.store.clone() };
+    let prefix = format!("/policy/poddisruptionbudgets/{}/", call.target.namespace);
+    delete_with(call, &call.target.name, &options, |pod| {
+        let budgets = reader.list(&prefix)?;
+        let objects: Vec<Value> = budgets.iter().map(|(budget, _)| budget.clone()).collect();
+        let evicted = eviction::evict(&pod, &asked, &objects, call.now)?;
+        let mut together = Together::default();
+        if let Some(budget) = &evicted.budget {
+            let found = budgets.iter().find(|(object, _)| name(object) == name(budget));
+            if let Some((_, record)) = found {
+                together.require(&record.key, Some(record));
+                together.put(&record.key, budget);
+            }
+        }
+        Ok((evicted.pod, together))
+    })
+    .await?;
+    Ok(success())
+}
+
+fn success() -> Answer {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    Answer::new(201, render::to_bytes(&status))
+}
+
+/// A token for a ServiceAccount.
+pub fn token(call: &Call<'_>) -> Result<Answer, Status> {
+    let asked = incoming::other(call)?;
+    let reader = Reader { store: call.server.store.clone() };
+    let (namespace, name) = (&call.target.namespace, &call.target.name);
+    let tokens = &call.server.authn.tokens;
+    let answered = token_request::answer(tokens, &reader, &call.server.env, namespace, name, asked)?;
+    Ok(Answer::new(201, render::to_bytes(&answered)))
+}

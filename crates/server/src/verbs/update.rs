@@ -1,0 +1,258 @@
+//! Update, and the second half of patch: from a changed object to a new version of it.
+
+use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use crate::admission;
+use crate::definitions;
+use bytes::Bytes;
+use object::access::{Access, name, namespace, uid};
+use object::apply::{self, Writer};
+use object::{Errors, Status, Value, meta, write};
+use std::sync::Arc;
+use store::{Operation, Record};
+
+pub async fn update(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
+    let options = call.options()?;
+    let mut about = About { dry_run: options.dry_run, ..About::default() };
+    let sent = incoming::object(call, &options, &mut about.warnings)?;
+    check_identity(call, &sent)?;
+    let changed = change(call, subresource, &mut about, Some(&options.field_manager), |_| Ok(sent.clone())).await?;
+    changed.answer(call, about.warnings)
+}
+
+/// What a change left behind.
+pub enum Changed {
+    /// A stored version.
+    Stored(Bytes),
+    /// An object that is not stored: a dry run's, or one that is gone.
+    Object(Value),
+}
+
+impl Changed {
+    pub fn answer(self, call: &Call<'_>, warnings: Vec<String>) -> Result<Answer, Status> {
+        match self {
+            Changed::Stored(bytes) => call.show(200, &bytes, warnings),
+            Changed::Object(object) => call.show_object(200, &object, warnings),
+        }
+    }
+
+    pub fn object(self, call: &Call<'_>) -> Result<Value, Status> {
+        match self {
+            Changed::Stored(bytes) => crate::render::served(&call.kind, &bytes),
+            Changed::Object(object) => Ok(object),
+        }
+    }
+}
+
+fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
+    let asked = call.target.name.as_str();
+    let said = name(sent);
+    if said.is_empty() {
+        return Err(Status::bad_request("metadata.name: name must be provided in an update"));
+    }
+    if said != asked {
+        return Err(Status::bad_request(format!(
+            "the name of the object ({said}) does not match the name on the URL ({asked})"
+        )));
+    }
+    if call.kind.custom && sent.text(&["metadata", "resourceVersion"]).is_empty() {
+        let mut errors = Errors::default();
+        errors.invalid(&object::Path::new("metadata.resourceVersion"), 0, "must be specified for an update");
+        return Err(call.invalid(asked, &errors));
+    }
+    if call.kind.namespaced && !namespace(sent).is_empty() && namespace(sent) != call.target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}
+
+/// Changes the stored object to what `make` makes of it, starting over when somebody else was faster. A version or uid in the
+/// made object is a precondition. `manager` is who is recorded as having changed fields; `None` when apply settled that.
+pub async fn change(
+    call: &Call<'_>,
+    subresource: &str,
+    about: &mut About,
+    manager: Option<&str>,
+    mut make: impl FnMut(&Value) -> Result<Value, Status>,
+) -> Result<Changed, Status> {
+    let asked = call.target.name.as_str();
+    let warnings_before = about.warnings.len();
+    for _ in 0..ATTEMPTS_MAX {
+        about.warnings.truncate(warnings_before);
+        let (old, record) = call.stored(asked)?;
+        let mut new = make(&old)?;
+        let conditional = check_preconditions(call, &new, &old, &record)?;
+        let together = prepare(call, subresource, &mut new, &old, about, manager)?;
+        match store_changed(call, &record, new, &old, about, together).await? {
+            Outcome::Done(changed) => return Ok(changed),
+            Outcome::Lost if conditional => return Err(call.modified(asked)),
+            Outcome::Lost | Outcome::Again => {}
+        }
+    }
+    Err(Status::conflict(
+        &call.kind.group,
+        &call.kind.plural,
+        asked,
+        "too many writers compete for this object; try again",
+    ))
+}
+
+/// Checks the uid and resourceVersion in the sent object; says whether the write is bound to this version.
+fn check_preconditions(call: &Call<'_>, new: &Value, old: &Value, record: &Record) -> Result<bool, Status> {
+    let asked = call.target.name.as_str();
+    let (said, has) = (uid(new), uid(old));
+    if !said.is_empty() && said != has {
+        let why = format!("Precondition failed: UID in precondition: {said}, UID in object meta: {has}");
+        return Err(Status::conflict(&call.kind.group, &call.kind.plural, asked, why));
+    }
+    let version = new.text(&["metadata", "resourceVersion"]);
+    if version.is_empty() || version == "0" {
+        return Ok(false);
+    }
+    let number: u64 = version.parse().map_err(|_| {
+        let mut errors = Errors::default();
+        let path = object::Path::new("metadata.resourceVersion");
+        errors.invalid(&path, version, "must be a whole number");
+        call.invalid(asked, &errors)
+    })?;
+    if number == record.modified { Ok(true) } else { Err(call.modified(asked)) }
+}
+
+fn prepare(
+    call: &Call<'_>,
+    subresource: &str,
+    new: &mut Value,
+    old: &Value,
+    about: &mut About,
+    manager: Option<&str>,
+) -> Result<admission::Together, Status> {
+    let (kind, ctx) = (&call.kind, call.ctx());
+    let asked = call.target.name.as_str();
+    let status = subresource == "status";
+    match subresource {
+        "status" => write::for_status(new, old),
+        "finalize" => carry_all_but_finalizers(new, old),
+        _ => write::for_update(kind, new, old),
+    }
+    kind.rules.default(new, &ctx);
+    call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
+        admission.mutate(write)
+    })?;
+    match subresource {
+        "status" => kind.rules.prepare_status(new, old, &ctx),
+        // An ordinary update keeps the finalizers as they were, which is what this write is there to change.
+        "finalize" => {}
+        _ => {
+            kind.rules.prepare_update(new, old, &ctx);
+            write::settle_generation(kind, new, old);
+        }
+    }
+    if let (Some(manager), Some(schema)) = (manager, &kind.schema) {
+        let writer = Writer { manager, subresource, api_version: &kind.api_version(), now: call.now };
+        apply::track(schema, Some(old), new, &writer);
+    }
+    let mut errors = Errors::default();
+    meta::validate_update(new, old, kind, &mut errors);
+    if status {
+        kind.rules.validate_status(new, old, &ctx, &mut errors);
+    } else {
+        kind.rules.validate_update(new, old, &ctx, &mut errors);
+    }
+    if !errors.is_empty() {
+        return Err(call.invalid(asked, &errors));
+    }
+    if !status {
+        definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
+        about.warnings.extend(meta::warnings(new, Some(old)));
+        about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
+        call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
+    }
+    call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
+        admission.judge(write)
+    })
+}
+
+/// A write to a namespace's `/finalize` changes its `spec.finalizers` and nothing else.
+fn carry_all_but_finalizers(new: &mut Value, old: &Value) {
+    let finalizers = new.cut(&["spec", "finalizers"]);
+    *new = old.clone();
+    match finalizers {
+        Some(finalizers) => new.put(&["spec", "finalizers"], finalizers),
+        None => drop(new.cut(&["spec", "finalizers"])),
+    }
+}
+
+enum Outcome {
+    Done(Changed),
+    /// The object changed meanwhile.
+    Lost,
+    /// Something written together with it changed meanwhile.
+    Again,
+}
+
+async fn store_changed(
+    call: &Call<'_>,
+    record: &Arc<Record>,
+    new: Value,
+    old: &Value,
+    about: &mut About,
+    together: admission::Together,
+) -> Result<Outcome, Status> {
+    let key = &record.key;
+    if about.dry_run {
+        return Ok(Outcome::Done(Changed::Object(new)));
+    }
+    // Letting go of the last finalizer of a terminating object is what removes it.
+    if write::is_released(&new) {
+        return remove(call, record, new, old, about).await;
+    }
+    if unchanged(&new, old) && together.txn.operations.is_empty() {
+        return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
+    }
+    match call.commit(key, record.modified, call.put(key, &new), together).await {
+        Ok(committed) => Ok(Outcome::Done(Changed::Stored(committed.records[0].value.clone()))),
+        Err(Lost::Object) => Ok(Outcome::Lost),
+        Err(Lost::Together) => Ok(Outcome::Again),
+        Err(Lost::Store(status)) => Err(status),
+    }
+}
+
+async fn remove(
+    call: &Call<'_>,
+    record: &Arc<Record>,
+    mut last: Value,
+    old: &Value,
+    about: &mut About,
+) -> Result<Outcome, Status> {
+    let object_name = name(&last).to_owned();
+    let together = call.admit(
+        admission::Verb::Delete,
+        "",
+        &object_name,
+        &mut last.clone(),
+        Some(old),
+        about,
+        |admission, write| admission.judge(write),
+    )?;
+    let operation = Operation::Delete { key: record.key.clone(), last: Some(call.encode(&last)) };
+    match call.commit(&record.key, record.modified, operation, together).await {
+        Ok(committed) => {
+            last.put(&["metadata", "resourceVersion"], committed.revision.to_string());
+            Ok(Outcome::Done(Changed::Object(last)))
+        }
+        Err(Lost::Object) => Ok(Outcome::Lost),
+        Err(Lost::Together) => Ok(Outcome::Again),
+        Err(Lost::Store(status)) => Err(status),
+    }
+}
+
+/// Whether a write would change nothing but its own version.
+fn unchanged(new: &Value, old: &Value) -> bool {
+    let mut new = new.clone();
+    match old.at(&["metadata", "resourceVersion"]) {
+        Some(version) => new.put(&["metadata", "resourceVersion"], version.clone()),
+        None => drop(new.cut(&["metadata", "resourceVersion"])),
+    }
+    new == *old
+}

@@ -1,0 +1,284 @@
+//! Watch: events as they happen, from a revision on, none missed and none twice.
+//!
+//! A watcher holds nothing but its position in the store's log: a slow client slows only itself, and when it falls behind what the
+//! log keeps it is told so (410) and ends.
+
+use super::read::{Selection, read_page};
+use super::{Answer, Call, store_status, too_large};
+use crate::body::Body;
+use crate::negotiate::Form;
+use crate::render;
+use crate::request::ListOptions;
+use bytes::Bytes;
+use futures::stream;
+use object::access::Access;
+use object::{Kind, Status, Value};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Event, Next, Record, Watcher};
+use tokio::time::Instant;
+
+/// How long a watch lasts when the client does not say.
+const LENGTH_DEFAULT: Duration = Duration::from_secs(45 * 60);
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// One chunk carries at most this many events, so that a chunk stays small enough to be sent while the next is made.
+const EVENTS_PER_CHUNK: usize = 128;
+
+pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
+    let options = ListOptions::parse(&call.query)?;
+    let selection = Selection::new(&call.kind, &options, &call.target.name)?;
+    let form = call.form()?;
+    let store = &call.server.store;
+    if let Some(version) = options.resource_version
+        && version > store.revision()
+    {
+        return Err(too_large(version, store.revision()));
+    }
+    let mut frames =
+        Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() };
+    let (first, after) = beginning(call, &options, &mut frames)?;
+    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let source = match store.watch(&prefix, after) {
+        Ok(watcher) => Source::Following(watcher),
+        Err(error) => Source::Refused(store_status(&error)),
+    };
+    let length = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LENGTH_DEFAULT, Duration::from_secs);
+    let start = Instant::now();
+    let stream = Stream {
+        frames,
+        first: Some(first).filter(|bytes| !bytes.is_empty()),
+        source,
+        deadline: start + length,
+        bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
+        told: after,
+        stopping: call.server.stopping.clone(),
+        _open: call.server.metrics.watch_opened(&call.kind),
+    };
+    let body = Body::Stream(Box::pin(stream::unfold(stream, |mut stream| async move {
+        let chunk = stream.next().await?;
+        Some((chunk, stream))
+    })));
+    Ok(Answer { code: 200, body, warnings: Vec::new() })
+}
+
+/// What a watch sends first, and the revision after which it goes on.
+fn beginning(call: &Call<'_>, options: &ListOptions, frames: &mut Frames) -> Result<(Bytes, u64), Status> {
+    let asked = options.resource_version.unwrap_or(0);
+    let wants_state = options.send_initial_events.unwrap_or(asked == 0);
+    if !wants_state {
+        let after = if asked == 0 { call.server.store.revision() } else { asked };
+        return Ok((Bytes::new(), after));
+    }
+    let now_options = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
+    let page = read_page(call, &now_options, &frames.selection)?;
+    let mut first = Vec::new();
+    for record in &page.records {
+        first.extend_from_slice(&frames.frame("ADDED", &record.value)?);
+    }
+    if options.send_initial_events == Some(true) && options.bookmarks {
+        first.extend_from_slice(&frames.bookmark(page.revision, true));
+    }
+    Ok((Bytes::from(first), page.revision))
+}
+
+enum Source {
+    Following(Box<dyn Watcher>),
+    /// The start was too old: the stream says so and ends.
+    Refused(Status),
+    Ended,
+}
+
+struct Stream {
+    frames: Frames,
+    first: Option<Bytes>,
+    source: Source,
+    deadline: Instant,
+    bookmark_at: Option<Instant>,
+    /// The newest revision that the client knows of.
+    told: u64,
+    stopping: tokio_util::sync::CancellationToken,
+    _open: crate::metrics::OpenWatch,
+}
+
+impl Stream {
+    /// The next chunk; `None` ends the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        loop {
+            let watcher = match &mut self.source {
+                Source::Following(watcher) => watcher,
+                Source::Refused(status) => {
+                    let frame = error_frame(status);
+                    self.source = Source::Ended;
+                    return Some(frame);
+                }
+                Source::Ended => return None,
+            };
+            let until = self.bookmark_at.map_or(self.deadline, |at| at.min(self.deadline));
+            let next = tokio::select! {
+                biased;
+                next = watcher.next(EVENTS_PER_CHUNK) => next,
+                () = self.stopping.cancelled() => return None,
+                () = tokio::time::sleep_until(until) => {
+                    let position = watcher.position();
+                    if let Some(chunk) = self.pause(position) {
+                        return Some(chunk);
+                    }
+                    continue;
+                }
+            };
+            match next {
+                Next::Events { events, .. } => {
+                    if let Some(chunk) = self.take(&events) {
+                        return Some(chunk);
+                    }
+                }
+                Next::Compacted { oldest } => {
+                    let message = format!("too old resource version: {} ({oldest})", self.told);
+                    self.source = Source::Refused(Status::expired(message));
+                }
+                Next::Closed => return None,
+            }
+        }
+    }
+
+    fn take(&mut self, events: &[Arc<Event>]) -> Option<Bytes> {
+        let mut out = Vec::new();
+        for event in events {
+            match self.frames.event(event) {
+                // A single event is sent as the very bytes that other watchers send.
+                Ok(Some(frame)) if events.len() == 1 => {
+                    self.told = event.revision;
+                    return Some(frame);
+                }
+                Ok(Some(frame)) => {
+                    self.told = event.revision;
+                    out.extend_from_slice(&frame);
+                }
+                Ok(None) => {}
+                Err(status) => {
+                    self.source = Source::Ended;
+                    out.extend_from_slice(&error_frame(&status));
+                    break;
+                }
+            }
+        }
+        (!out.is_empty()).then(|| Bytes::from(out))
+    }
+
+    /// A quiet moment: time for a bookmark, or for the end.
+    fn pause(&mut self, position: u64) -> Option<Bytes> {
+        let now = Instant::now();
+        if now >= self.deadline {
+            self.source = Source::Ended;
+        }
+        let due = self.bookmark_at.is_some() && position > self.told;
+        self.bookmark_at = self.bookmark_at.map(|_| now + BOOKMARK_EVERY);
+        if !due {
+            return None;
+        }
+        self.told = position;
+        Some(self.frames.bookmark(position, false))
+    }
+}
+
+/// Makes the lines of a watch.
+struct Frames {
+    kind: Arc<Kind>,
+    selection: Selection,
+    form: Form,
+    columns_sent: bool,
+    env: crate::env::Env,
+}
+
+impl Frames {
+    /// The line of an event, as this watcher's selection sees it.
+    fn event(&mut self, event: &Arc<Event>) -> Result<Option<Bytes>, Status> {
+        let is = event.current.as_ref().is_some_and(|record| self.selection.takes(record));
+        let was = event.previous.as_ref().is_some_and(|record| self.selection.takes(record));
+        match (was, is, &event.current, &event.previous) {
+            (false, true, Some(current), _) => self.line(event, "ADDED", &current.value).map(Some),
+            (true, true, Some(current), _) => self.line(event, "MODIFIED", &current.value).map(Some),
+            (true, false, _, Some(previous)) => {
+                let last = self.last_state(event, previous)?;
+                self.line(event, "DELETED", &last).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// What a watcher sees of an object that left: its last state, at the revision of the event.
+    fn last_state(&self, event: &Event, previous: &Record) -> Result<Bytes, Status> {
+        if let (None, Some(last)) = (&event.current, &event.last) {
+            return Ok(last.clone());
+        }
+        let mut object = crate::reader::parse(previous)?;
+        object.put(&["metadata", "resourceVersion"], event.revision.to_string());
+        Ok(render::to_bytes(&object))
+    }
+
+    fn line(&mut self, event: &Arc<Event>, what: &str, bytes: &Bytes) -> Result<Bytes, Status> {
+        // Watchers of everything in plain form share one line, made by the first of them.
+        let shared = self.form == Form::Object && self.selection.is_everything() && !self.kind.rules.converts();
+        if !shared {
+            return self.frame(what, bytes);
+        }
+        let made = event.memo.get_or_init(|| Arc::new(plain_frame(what, bytes)));
+        Ok(made.downcast_ref::<Bytes>().cloned().unwrap_or_else(|| plain_frame(what, bytes)))
+    }
+
+    fn frame(&mut self, what: &str, bytes: &Bytes) -> Result<Bytes, Status> {
+        match self.form {
+            Form::Table(rows) => {
+                let object = render::served(&self.kind, bytes)?;
+                let version = json!({"resourceVersion": object.text(&["metadata", "resourceVersion"])});
+                let with_columns = !std::mem::replace(&mut self.columns_sent, true);
+                let now = self.env.clock.now();
+                let table = render::table(&self.kind, rows, &[object], version, with_columns, now);
+                Ok(plain_frame(what, &render::to_bytes(&table)))
+            }
+            form => Ok(plain_frame(what, &render::one(&self.kind, form, bytes, self.env.clock.now())?)),
+        }
+    }
+
+    /// A line that carries nothing but how far the watch has come.
+    fn bookmark(&self, revision: u64, initial_events_end: bool) -> Bytes {
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_events_end {
+            metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        let object: Value = match self.form {
+            Form::Object => {
+                json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": metadata})
+            }
+            Form::Metadata => {
+                json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata})
+            }
+            Form::Table(_) => {
+                let row =
+                    json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata});
+                json!({"kind": "Table", "apiVersion": "meta.k8s.io/v1",
+                    "metadata": {"resourceVersion": revision.to_string()}, "columnDefinitions": [],
+                    "rows": [{"cells": [], "object": row}]})
+            }
+        };
+        plain_frame("BOOKMARK", &render::to_bytes(&object))
+    }
+}
+
+fn plain_frame(what: &str, object: &[u8]) -> Bytes {
+    let mut out = Vec::with_capacity(object.len() + 40);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(what.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object.trim_ascii_end());
+    out.extend_from_slice(b"}\n");
+    Bytes::from(out)
+}
+
+fn error_frame(status: &Status) -> Bytes {
+    plain_frame("ERROR", &render::to_bytes(&status.to_value()))
+}
