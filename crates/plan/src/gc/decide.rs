@@ -189,7 +189,8 @@ impl Graph {
         let mut owners = Owners::default();
         let mut ask = Vec::new();
         for reference in &live.owners {
-            if self.is_gone(&reference.uid) {
+            // A cluster-scoped object must be asked about all the same: its owner may be of a kind that cannot own it.
+            if self.is_gone(&reference.uid) && !live.place.namespace.is_empty() {
                 owners.dangling.push(reference);
                 continue;
             }
