@@ -128,7 +128,11 @@ fn server_side_apply_takes_over_from_client_side() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.ok_with("apply -f -", &config("{a: '1', b: '2'}"));
     kubectl.ok_with("apply --server-side -f -", &config("{a: '1'}"));
-    assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "1"}), "fields of the old way are migrated, then dropped");
+    assert_eq!(
+        kubectl.object("cm/settings")["data"],
+        json!({"a": "1"}),
+        "fields of the old way are migrated, then dropped"
+    );
 }
 
 #[test]
@@ -154,12 +158,15 @@ fn diff_says_by_its_exit_code_whether_anything_would_change() {
 fn edit_stores_what_the_editor_saves() {
     let Some(kubectl) = kubectl() else { return };
     kubectl.create(&config("{a: before}"));
-    kubectl.with_variable("KUBE_EDITOR", "sed -i s/before/after/").prints("edit cm settings", "configmap/settings edited");
+    kubectl
+        .with_variable("KUBE_EDITOR", "sed -i s/before/after/")
+        .prints("edit cm settings", "configmap/settings edited");
     assert_eq!(kubectl.object("cm/settings")["data"], json!({"a": "after"}));
     let untouched = kubectl.with_variable("KUBE_EDITOR", "true").run("edit cm settings");
     assert!(untouched.err.contains("Edit cancelled, no changes made."), "{untouched}");
     // kubectl opens the editor again when the server refuses; the second time nothing is changed, and it gives up.
-    let refused = kubectl.with_variable("KUBE_EDITOR", "sed -i 's/name: settings/name: other/'").run("edit cm settings");
+    let refused =
+        kubectl.with_variable("KUBE_EDITOR", "sed -i 's/name: settings/name: other/'").run("edit cm settings");
     assert!(!refused.status.success() && (refused.err.clone() + &refused.out).contains("name"), "{refused}");
 }
 
@@ -183,7 +190,8 @@ fn patch_of_all_three_types() {
     kubectl.prints(images, "nginx:1 envoy:2");
     let no_change = kubectl.ok(&format!("patch sts web -p '{strategic}'"));
     assert_eq!(no_change, "statefulset.apps/web patched (no change)\n");
-    let delete = r#"{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"A","$patch":"delete"}]}]}}}}"#;
+    let delete =
+        r#"{"spec":{"template":{"spec":{"containers":[{"name":"web","env":[{"name":"A","$patch":"delete"}]}]}}}}"#;
     kubectl.ok(&format!("patch sts web --type=strategic -p '{delete}'"));
     kubectl.prints("get sts web -o jsonpath={..env[*].name}", "B");
     // JSON merge: lists are replaced, null removes.
@@ -255,7 +263,10 @@ fn set_and_scale_change_one_thing() {
     kubectl.prints("get sts web -o jsonpath={..image}", "nginx:7 envoy:7");
     kubectl.prints("set env statefulset/web -c web C=3 A-", "statefulset.apps/web env updated");
     kubectl.prints("get sts web -o jsonpath={..containers[0].env[*].name}", "B C");
-    kubectl.prints("set resources sts web -c side --requests=cpu=50m", "statefulset.apps/web resource requirements updated");
+    kubectl.prints(
+        "set resources sts web -c side --requests=cpu=50m",
+        "statefulset.apps/web resource requirements updated",
+    );
     kubectl.prints("get sts web -o jsonpath={..containers[1].resources.requests.cpu}", "50m");
     kubectl.ok("create serviceaccount robot");
     kubectl.prints("set serviceaccount sts web robot", "statefulset.apps/web serviceaccount updated");
@@ -277,5 +288,8 @@ fn set_and_scale_change_one_thing() {
     kubectl.ok(r#"patch sts web --subresource=scale --type=merge -p '{"spec":{"replicas":4}}'"#);
     kubectl.prints("get sts web -o jsonpath={.spec.replicas}", "4");
     let error = kubectl.fails("scale cm nothing --replicas=1");
-    assert!(error.contains("the server could not find the requested resource") || error.contains("cannot scale"), "{error}");
+    assert!(
+        error.contains("the server could not find the requested resource") || error.contains("cannot scale"),
+        "{error}"
+    );
 }

@@ -87,11 +87,34 @@ fn a_service_account_is_held_to_its_role() {
     assert_eq!(me["status"]["userInfo"]["username"], format!("system:serviceaccount:{space}:robot"));
     let account = format!("User \"system:serviceaccount:{space}:robot\"");
     for (command, action) in [
-        ("delete pod web", format!("pods \"web\" is forbidden: {account} cannot delete resource \"pods\" in API group \"\" in the namespace \"{space}\"")),
-        ("get secrets", format!("secrets is forbidden: {account} cannot list resource \"secrets\" in API group \"\" in the namespace \"{space}\"")),
-        ("get nodes", format!("nodes is forbidden: {account} cannot list resource \"nodes\" in API group \"\" at the cluster scope")),
-        ("get pods -A", format!("pods is forbidden: {account} cannot list resource \"pods\" in API group \"\" at the cluster scope")),
-        ("patch sts web -p {}", format!("statefulsets.apps \"web\" is forbidden: {account} cannot get resource \"statefulsets\"")),
+        (
+            "delete pod web",
+            format!(
+                "pods \"web\" is forbidden: {account} cannot delete resource \"pods\" in API group \"\" in the namespace \"{space}\""
+            ),
+        ),
+        (
+            "get secrets",
+            format!(
+                "secrets is forbidden: {account} cannot list resource \"secrets\" in API group \"\" in the namespace \"{space}\""
+            ),
+        ),
+        (
+            "get nodes",
+            format!(
+                "nodes is forbidden: {account} cannot list resource \"nodes\" in API group \"\" at the cluster scope"
+            ),
+        ),
+        (
+            "get pods -A",
+            format!(
+                "pods is forbidden: {account} cannot list resource \"pods\" in API group \"\" at the cluster scope"
+            ),
+        ),
+        (
+            "patch sts web -p {}",
+            format!("statefulsets.apps \"web\" is forbidden: {account} cannot get resource \"statefulsets\""),
+        ),
         ("get pods --as=jane", format!("users \"jane\" is forbidden: {account} cannot impersonate resource \"users\"")),
     ] {
         let error = robot.fails(command);
@@ -121,7 +144,10 @@ fn tokens_say_who_for_whom_and_how_long() {
     assert_eq!(token["aud"], json!(["https://vault.example.com"]));
     kubectl.create("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {serviceAccountName: robot, containers: [{name: c, image: i}]}\n");
     let uid = kubectl.object("pod/web")["metadata"]["uid"].clone();
-    let token = kubectl.ok(&format!("create token robot --bound-object-kind=Pod --bound-object-name=web --bound-object-uid={}", uid.as_str().unwrap_or("")));
+    let token = kubectl.ok(&format!(
+        "create token robot --bound-object-kind=Pod --bound-object-name=web --bound-object-uid={}",
+        uid.as_str().unwrap_or("")
+    ));
     assert_eq!(claims(&token)["kubernetes.io"]["pod"]["name"], "web");
     let error = kubectl.fails("create token robot --duration=1m");
     assert!(error.contains("may not specify a duration less than 10 minutes"), "{error}");
@@ -154,15 +180,33 @@ fn strangers_get_health_and_version_only() {
 fn bootstrap_roles_are_upstreams() {
     let Some(kubectl) = kubectl() else { return };
     let roles = kubectl.ok("get clusterroles -o name");
-    for name in ["cluster-admin", "admin", "edit", "view", "system:basic-user", "system:discovery", "system:public-info-viewer", "system:node", "system:kube-controller-manager", "system:controller:generic-garbage-collector", "system:controller:namespace-controller"] {
-        assert!(roles.lines().any(|line| line == format!("clusterrole.rbac.authorization.k8s.io/{name}")), "{name} is missing in\n{roles}");
+    for name in [
+        "cluster-admin",
+        "admin",
+        "edit",
+        "view",
+        "system:basic-user",
+        "system:discovery",
+        "system:public-info-viewer",
+        "system:node",
+        "system:kube-controller-manager",
+        "system:controller:generic-garbage-collector",
+        "system:controller:namespace-controller",
+    ] {
+        assert!(
+            roles.lines().any(|line| line == format!("clusterrole.rbac.authorization.k8s.io/{name}")),
+            "{name} is missing in\n{roles}"
+        );
     }
     // Aggregation: a labelled role joins `view`.
     let name = format!("flowers-{}", kubectl.namespace());
     kubectl.ok(&format!("create clusterrole {name} --verb=get --resource=nodes"));
     kubectl.ok(&format!("label clusterrole {name} rbac.authorization.k8s.io/aggregate-to-view=true"));
     kubectl.ok("create serviceaccount viewer");
-    kubectl.ok(&format!("create clusterrolebinding {name} --clusterrole=view --serviceaccount={}:viewer", kubectl.namespace()));
+    kubectl.ok(&format!(
+        "create clusterrolebinding {name} --clusterrole=view --serviceaccount={}:viewer",
+        kubectl.namespace()
+    ));
     // Rules come in the order of their roles' names, and this name is an early one.
     kubectl.ok("wait clusterrole/view --for=jsonpath={.rules[0].resources[0]}=nodes --timeout=30s");
     kubectl.prints(&format!("auth can-i get nodes --as=system:serviceaccount:{}:viewer", kubectl.namespace()), "yes");

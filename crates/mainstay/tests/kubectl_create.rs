@@ -20,7 +20,10 @@ fn create_from_files_of_every_shape() {
     kubectl.cluster.write("one.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-file}\n");
     kubectl.prints("create -f one.yaml -o name", "configmap/from-file");
     let error = kubectl.fails("create -f one.yaml");
-    assert_eq!(error, "Error from server (AlreadyExists): error when creating \"one.yaml\": configmaps \"from-file\" already exists");
+    assert_eq!(
+        error,
+        "Error from server (AlreadyExists): error when creating \"one.yaml\": configmaps \"from-file\" already exists"
+    );
 }
 
 #[test]
@@ -38,7 +41,10 @@ fn generators_make_what_they_say() {
         ),
         ("create serviceaccount robot".to_owned(), "serviceaccount/robot created".to_owned()),
         (format!("create namespace {space}"), format!("namespace/{space} created")),
-        ("create quota limits --hard=pods=3,requests.storage=10Gi".to_owned(), "resourcequota/limits created".to_owned()),
+        (
+            "create quota limits --hard=pods=3,requests.storage=10Gi".to_owned(),
+            "resourcequota/limits created".to_owned(),
+        ),
         ("create service clusterip svc --tcp=80:8080".to_owned(), "service/svc created".to_owned()),
         ("create service nodeport np --tcp=80:8080".to_owned(), "service/np created".to_owned()),
         (
@@ -72,7 +78,10 @@ fn generators_make_what_they_say() {
     assert!((30000..32768).contains(&port), "a node port is given out: {port}");
     assert_eq!(kubectl.object("role/reader")["rules"].as_array().map(Vec::len), Some(2));
     let error = kubectl.fails("create deployment web --image=nginx");
-    assert!(error.contains("the server could not find the requested resource") || error.contains("no matches for kind"), "{error}");
+    assert!(
+        error.contains("the server could not find the requested resource") || error.contains("no matches for kind"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -80,7 +89,8 @@ fn dry_runs_change_nothing_but_show_what_would_be() {
     let Some(kubectl) = kubectl() else { return };
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: dry}\nspec: {containers: [{name: c, image: 'nginx:1'}]}\n";
     assert_eq!(kubectl.ok_with("create -f - --dry-run=server", pod), "pod/dry created (server dry run)\n");
-    let out = kubectl.ok_with("create -f - --dry-run=server -o jsonpath={.spec.restartPolicy},{.spec.serviceAccountName}", pod);
+    let out = kubectl
+        .ok_with("create -f - --dry-run=server -o jsonpath={.spec.restartPolicy},{.spec.serviceAccountName}", pod);
     assert_eq!(out, "Always,default", "the server defaults before it forgets");
     kubectl.prints("get pods --ignore-not-found -o name", "");
     let error = kubectl.fails_with("create -f - --dry-run=server", &pod.replace("image:", "imagine:"));

@@ -115,7 +115,9 @@ fn delete_waits_for_finalizers() {
     kubectl.ok("wait cm/held --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");
     let error = kubectl.fails("delete cm held --timeout=1s");
     assert!(error.contains("timed out waiting for the condition"), "{error}");
-    let error = kubectl.fails(r#"patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold","example.com/more"]}}'"#);
+    let error = kubectl.fails(
+        r#"patch cm held --type=merge -p '{"metadata":{"finalizers":["example.com/hold","example.com/more"]}}'"#,
+    );
     assert!(error.contains("no new finalizers can be added if the object is being deleted"), "{error}");
     kubectl.ok(r#"patch cm held --type=json -p '[{"op":"remove","path":"/metadata/finalizers"}]'"#);
     let (status, _) = deletion.finish();
@@ -155,7 +157,9 @@ fn a_namespace_goes_with_all_that_is_in_it() {
     let line = kubectl.ok(&format!("get namespace {name} --no-headers"));
     assert!(line.contains("Terminating"), "{line}");
     let error = kubectl.fails("create configmap late");
-    let expected = format!("configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated");
+    let expected = format!(
+        "configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated"
+    );
     assert!(error.contains(&expected), "{error}");
     // Pods go first: the rest waits until the last one has stopped.
     kubectl.ok("wait pod/inside --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");

@@ -4,7 +4,8 @@ mod support;
 
 use support::kubectl;
 
-const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: NAME}\nspec: {containers: [{name: c, image: 'nginx:1'}]}\n";
+const POD: &str =
+    "apiVersion: v1\nkind: Pod\nmetadata: {name: NAME}\nspec: {containers: [{name: c, image: 'nginx:1'}]}\n";
 
 fn pod(name: &str) -> String {
     POD.replace("NAME", name)
@@ -57,7 +58,9 @@ fn all_mistakes_of_one_object_are_named_at_once() {
         "create -f -",
         "apiVersion: v1\nkind: Pod\nmetadata: {name: x}\nspec: {restartPolicy: Sometimes, dnsPolicy: Never, containers: [{name: A, image: ''}]}\n",
     );
-    for part in ["spec.restartPolicy", "spec.dnsPolicy", "spec.containers[0].name", "spec.containers[0].image: Required value"] {
+    for part in
+        ["spec.restartPolicy", "spec.dnsPolicy", "spec.containers[0].name", "spec.containers[0].image: Required value"]
+    {
         assert!(error.contains(part), "{part} is not named:\n{error}");
     }
     assert!(error.starts_with("The Pod \"x\" is invalid:"), "{error}");
@@ -84,18 +87,42 @@ fn changes_that_may_not_be_are_refused() {
     kubectl.ok("create configmap x");
     kubectl.ok(r#"patch cm x --type=merge -p '{"immutable":true}'"#);
     for (command, sentence) in [
-        (r#"patch pod x --type=merge -p '{"spec":{"hostname":"new"}}'"#, "pod updates may not change fields other than `spec.containers[*].image`"),
-        (r#"patch pod x --type=json -p '[{"op":"add","path":"/spec/containers/-","value":{"name":"d","image":"i"}}]'"#, "pod updates may not add or remove containers"),
-        (r#"patch sts x --type=merge -p '{"spec":{"serviceName":"y"}}'"#, "spec.serviceName: Invalid value: \"y\": field is immutable"),
-        (r#"patch sts x --type=merge -p '{"spec":{"replicas":-1}}'"#, "spec.replicas: Invalid value: -1: must be greater than or equal to 0"),
-        (r#"patch pvc x --type=merge -p '{"spec":{"storageClassName":"y"}}'"#, "spec is immutable after creation except resources.requests"),
-        (r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#, "is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"),
-        (r#"patch cm x --type=merge -p '{"data":{"a":"b"}}'"#, "data: Forbidden: field is immutable when `immutable` is set"),
+        (
+            r#"patch pod x --type=merge -p '{"spec":{"hostname":"new"}}'"#,
+            "pod updates may not change fields other than `spec.containers[*].image`",
+        ),
+        (
+            r#"patch pod x --type=json -p '[{"op":"add","path":"/spec/containers/-","value":{"name":"d","image":"i"}}]'"#,
+            "pod updates may not add or remove containers",
+        ),
+        (
+            r#"patch sts x --type=merge -p '{"spec":{"serviceName":"y"}}'"#,
+            "spec.serviceName: Invalid value: \"y\": field is immutable",
+        ),
+        (
+            r#"patch sts x --type=merge -p '{"spec":{"replicas":-1}}'"#,
+            "spec.replicas: Invalid value: -1: must be greater than or equal to 0",
+        ),
+        (
+            r#"patch pvc x --type=merge -p '{"spec":{"storageClassName":"y"}}'"#,
+            "spec is immutable after creation except resources.requests",
+        ),
+        (
+            r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#,
+            "is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+        ),
+        (
+            r#"patch cm x --type=merge -p '{"data":{"a":"b"}}'"#,
+            "data: Forbidden: field is immutable when `immutable` is set",
+        ),
         (r#"patch cm x --type=merge -p '{"metadata":{"uid":"7"}}'"#, "uid"),
         (r#"patch cm x --type=merge -p '{"metadata":{"resourceVersion":"1"}}'"#, "the object has been modified"),
         (r#"patch cm x --type=merge -p '[1]'"#, ""),
         ("delete namespace kube-system", "namespaces \"kube-system\" is forbidden: this namespace may not be deleted"),
-        ("scale sts x --replicas=-1", "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0"),
+        (
+            "scale sts x --replicas=-1",
+            "The --replicas=COUNT flag is required, and COUNT must be greater than or equal to 0",
+        ),
     ] {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
@@ -114,7 +141,10 @@ fn missing_places_and_wrong_names_are_named() {
         ("get pod x", "Error from server (NotFound): pods \"x\" not found"),
         ("get sts x", "Error from server (NotFound): statefulsets.apps \"x\" not found"),
         ("create configmap Bad_Name", "metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain"),
-        ("create namespace UPPER", "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'"),
+        (
+            "create namespace UPPER",
+            "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-'",
+        ),
         ("create namespace default", "Error from server (AlreadyExists): namespaces \"default\" already exists"),
         ("get --raw /api/v1/flowers", "Error from server (NotFound): the server could not find the requested resource"),
         ("get --raw '/api/v1/pods?limit=many'", "many"),
@@ -135,8 +165,17 @@ fn quota_says_what_is_used_and_what_is_allowed() {
     kubectl.ok("wait quota/few --for=jsonpath='{.status.hard.pods}'=1 --timeout=30s");
     kubectl.create(&pod("one"));
     let error = kubectl.fails_with("create -f -", &pod("two"));
-    assert!(error.contains("pods \"two\" is forbidden: exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"), "{error}");
-    let claim = |name: &str, size: &str| format!("apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: {size}}}}}}}\n");
+    assert!(
+        error.contains(
+            "pods \"two\" is forbidden: exceeded quota: few, requested: pods=1, used: pods=1, limited: pods=1"
+        ),
+        "{error}"
+    );
+    let claim = |name: &str, size: &str| {
+        format!(
+            "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: {name}}}\nspec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: {size}}}}}}}\n"
+        )
+    };
     kubectl.create(&claim("a", "1Gi"));
     let error = kubectl.fails_with("create -f -", &claim("b", "1500Mi"));
     assert!(error.contains("exceeded quota: few, requested: requests.storage=1500Mi, used: requests.storage=1Gi, limited: requests.storage=2Gi"), "{error}");
@@ -149,14 +188,24 @@ fn quota_says_what_is_used_and_what_is_allowed() {
 fn the_server_survives_what_no_client_should_send() {
     let Some(kubectl) = kubectl() else { return };
     let deep = format!("{}1{}", "[".repeat(50_000), "]".repeat(50_000));
-    let file = kubectl.cluster.write("deep.json", &format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"deep"}},"data":{deep}}}"#));
+    let file = kubectl.cluster.write(
+        "deep.json",
+        &format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"deep"}},"data":{deep}}}"#),
+    );
     let path = format!("/api/v1/namespaces/{}/configmaps", kubectl.namespace());
     let error = kubectl.fails(&format!("create --raw {path} -f {file}"));
     assert!(error.contains("Error from server"), "{}", &error[..error.len().min(2000)]);
-    let huge = format!(r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"huge"}},"data":{{"a":"{}"}}}}"#, "x".repeat(4 << 20));
+    let huge = format!(
+        r#"{{"apiVersion":"v1","kind":"ConfigMap","metadata":{{"name":"huge"}},"data":{{"a":"{}"}}}}"#,
+        "x".repeat(4 << 20)
+    );
     let file = kubectl.cluster.write("huge.json", &huge);
     let error = kubectl.fails(&format!("create --raw {path} -f {file}"));
-    assert!(error.contains("Request entity too large") || error.contains("RequestEntityTooLarge"), "{}", &error[..error.len().min(2000)]);
+    assert!(
+        error.contains("Request entity too large") || error.contains("RequestEntityTooLarge"),
+        "{}",
+        &error[..error.len().min(2000)]
+    );
     for text in ["", "{", "null", "[]", "7", "{\"kind\":7}"] {
         let file = kubectl.cluster.write("odd.json", text);
         let error = kubectl.fails(&format!("create --raw {path} -f {file}"));

@@ -55,10 +55,7 @@ fn columns_are_upstreams() {
         ("controllerrevisions", "NAME CONTROLLER REVISION AGE"),
         ("storageclasses", "NAME PROVISIONER RECLAIMPOLICY VOLUMEBINDINGMODE ALLOWVOLUMEEXPANSION AGE"),
         ("volumeattributesclasses", "NAME DRIVERNAME AGE"),
-        (
-            "csidrivers",
-            "NAME ATTACHREQUIRED PODINFOONMOUNT STORAGECAPACITY TOKENREQUESTS REQUIRESREPUBLISH MODES AGE",
-        ),
+        ("csidrivers", "NAME ATTACHREQUIRED PODINFOONMOUNT STORAGECAPACITY TOKENREQUESTS REQUIRESREPUBLISH MODES AGE"),
         ("csinodes", "NAME DRIVERS AGE"),
         ("volumeattachments", "NAME ATTACHER PV NODE ATTACHED AGE"),
         ("leases", "NAME HOLDER AGE"),
@@ -134,7 +131,13 @@ fn describe_tells_the_story_of_every_kind() {
         ("secret/every", &["Type: Opaque", "password: 7 bytes"]),
         (
             "pv/every-volume",
-            &["StorageClass: every-class", "Reclaim Policy: Delete", "Type: CSI", "VolumeHandle: handle-1", "tier=gold"],
+            &[
+                "StorageClass: every-class",
+                "Reclaim Policy: Delete",
+                "Type: CSI",
+                "VolumeHandle: handle-1",
+                "tier=gold",
+            ],
         ),
         ("pvc/every", &["StorageClass: every-class", "Status: Pending", "VolumeMode: Filesystem", "Used By: every"]),
         (
@@ -171,7 +174,11 @@ fn describe_tells_the_story_of_every_kind() {
         ("controllerrevision/every-1", &["Kind: ControllerRevision", "Revision: 1"]),
         (
             "storageclass/every-class",
-            &["Provisioner: every.example.com", "AllowVolumeExpansion: True", "VolumeBindingMode: WaitForFirstConsumer"],
+            &[
+                "Provisioner: every.example.com",
+                "AllowVolumeExpansion: True",
+                "VolumeBindingMode: WaitForFirstConsumer",
+            ],
         ),
         ("csidriver/every.example.com", &["Kind: CSIDriver", "Attach Required: false"]),
         ("csinode/every-node", &["every.example.com:", "Node ID: node-1", "Allocatables: Count: 10"]),

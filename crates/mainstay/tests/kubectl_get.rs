@@ -49,8 +49,14 @@ fn every_machine_format_works() {
     kubectl.prints("get pods -o name", "pod/alpha\npod/beta");
     kubectl.prints("get pod alpha -o jsonpath={.spec.containers[0].image}", "nginx:1");
     kubectl.prints("get pods -o jsonpath={.items[*].metadata.name}", "alpha beta");
-    kubectl.prints("get pods -o jsonpath='{range .items[*]}{.metadata.name}={.status.phase};{end}'", "alpha=Pending;beta=Pending;");
-    kubectl.prints("get pods -o custom-columns=NAME:.metadata.name,IMAGE:.spec.containers[*].image --no-headers", "alpha   nginx:1\nbeta    nginx:1");
+    kubectl.prints(
+        "get pods -o jsonpath='{range .items[*]}{.metadata.name}={.status.phase};{end}'",
+        "alpha=Pending;beta=Pending;",
+    );
+    kubectl.prints(
+        "get pods -o custom-columns=NAME:.metadata.name,IMAGE:.spec.containers[*].image --no-headers",
+        "alpha   nginx:1\nbeta    nginx:1",
+    );
     kubectl.prints("get pods -o go-template='{{range .items}}{{.metadata.name}} {{end}}'", "alpha beta");
     let object = kubectl.value("get pod alpha -o json");
     assert_eq!(object["apiVersion"], "v1");
@@ -70,7 +76,10 @@ fn several_kinds_and_names_in_one_call() {
     two_pods(&kubectl);
     kubectl.ok("create configmap one --from-literal=a=b");
     let both = kubectl.ok("get pods,configmaps -o name");
-    assert_eq!(both.lines().collect::<Vec<_>>(), ["pod/alpha", "pod/beta", "configmap/kube-root-ca.crt", "configmap/one"]);
+    assert_eq!(
+        both.lines().collect::<Vec<_>>(),
+        ["pod/alpha", "pod/beta", "configmap/kube-root-ca.crt", "configmap/one"]
+    );
     kubectl.prints("get pod/alpha cm/one -o name", "pod/alpha\nconfigmap/one");
     let error = kubectl.fails("get pods alpha missing");
     assert_eq!(error, "Error from server (NotFound): pods \"missing\" not found");
@@ -140,7 +149,9 @@ fn large_lists_come_in_chunks() {
     let names: Vec<String> = (0..7).map(|n| format!("map-{n}")).collect();
     let manifest: String = names
         .iter()
-        .map(|name| format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{chunked: 'yes'}}}}\n"))
+        .map(|name| {
+            format!("---\napiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{chunked: 'yes'}}}}\n")
+        })
         .collect();
     kubectl.create(&manifest);
     for format in ["-o name", "--no-headers"] {

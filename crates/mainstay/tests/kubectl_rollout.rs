@@ -45,7 +45,10 @@ fn status(kubectl: &Kubectl, status: serde_json::Value) {
 }
 
 fn without_controller() -> Option<Kubectl> {
-    let cluster = support::Cluster::start_with(support::Place::InMemory, &["--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller"]);
+    let cluster = support::Cluster::start_with(
+        support::Place::InMemory,
+        &["--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller"],
+    );
     support::kubectl_on(&std::sync::Arc::new(cluster))
 }
 
@@ -71,7 +74,10 @@ fn history_and_undo_read_controller_revisions() {
     let container = &object["spec"]["template"]["spec"]["containers"][0];
     assert_eq!((&container["image"], &container["env"][0]["value"]), (&json!("nginx:1"), &json!("nginx:1")));
     assert_eq!(object["spec"]["replicas"], 2, "undo is of the template only");
-    kubectl.prints("rollout undo sts/web --to-revision=2 --dry-run=server", "statefulset.apps/web rolled back (server dry run)");
+    kubectl.prints(
+        "rollout undo sts/web --to-revision=2 --dry-run=server",
+        "statefulset.apps/web rolled back (server dry run)",
+    );
     kubectl.prints("get sts web -o jsonpath={..image}", "nginx:1");
     let error = kubectl.fails("rollout undo sts/web --to-revision=9");
     assert!(error.contains("unable to find specified revision 9 in history"), "{error}");

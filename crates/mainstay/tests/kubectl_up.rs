@@ -105,7 +105,10 @@ fn bad_arguments_get_one_line_and_code_2() {
         }
         let (code, lines) = refused(&arguments);
         assert_eq!(code, Some(2), "{arguments:?}: {lines:?}");
-        assert!(lines.len() == 1 && lines[0].starts_with("mainstay: ") && lines[0].contains(part), "{arguments:?}: {lines:?}");
+        assert!(
+            lines.len() == 1 && lines[0].starts_with("mainstay: ") && lines[0].contains(part),
+            "{arguments:?}: {lines:?}"
+        );
     }
 }
 

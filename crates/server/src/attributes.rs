@@ -10,6 +10,14 @@ pub struct User {
 }
 
 impl User {
+    /// The server itself.
+    pub fn apiserver() -> User {
+        User {
+            name: "system:apiserver".to_owned(),
+            groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
+            ..User::default()
+        }
+    }
     pub fn anonymous() -> User {
         User {
             name: "system:anonymous".to_owned(),

@@ -15,11 +15,7 @@ const NAMESPACES: [&str; 4] = ["default", "kube-system", "kube-public", "kube-no
 
 /// Creates what is missing and repairs the default roles. Runs before the first request is served.
 pub async fn run(server: &Server) -> Result<(), Status> {
-    let caller = Caller::Inside(Arc::new(User {
-        name: "system:apiserver".to_owned(),
-        groups: vec!["system:masters".to_owned(), crate::authn::AUTHENTICATED.to_owned()],
-        ..User::default()
-    }));
+    let caller = Caller::Inside(Arc::new(User::apiserver()));
     let namespaces =
         NAMESPACES.iter().map(|name| json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}));
     // Writes of one wave share a disk sync; namespaces come first because the others live in them.

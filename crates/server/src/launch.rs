@@ -60,11 +60,14 @@ impl Launch {
             env: self.env.clone(),
         };
         let authz = Arc::new(Authorizer::new(self.store.clone()));
-        let server = Arc::new(Server::new(self.store, self.gates, self.env, authn, authz));
+        let mut server = Server::new(self.store, self.gates, self.env, authn, authz);
+        server.admission.root_ca.clone_from(&self.identity.ca.certificate_pem);
+        let server = Arc::new(server);
         crate::bootstrap::run(&server).await.map_err(LaunchError::Bootstrap)?;
         let shutdown = server.stopping.clone();
         let tasks = TaskTracker::new();
         tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));
+        tasks.spawn(crate::definitions::run(server.clone(), shutdown.clone()));
         let mut address = None;
         if let Some(listener) = self.listener {
             address = Some(listener.local_addr()?);

@@ -10,6 +10,7 @@ pub mod authz;
 mod body;
 mod bootstrap;
 pub mod codec;
+mod definitions;
 pub mod discovery;
 mod documents;
 mod env;

@@ -2,6 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
+use crate::definitions;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
@@ -76,6 +77,7 @@ fn prepare(
     ownership: &Ownership<'_>,
 ) -> Result<admission::Together, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
+    definitions::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
@@ -94,6 +96,7 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(&object_name, &errors));
     }
+    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
     call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| admission.judge(write))

@@ -2,6 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
+use crate::definitions;
 use crate::render;
 use object::access::{Access, name, uid};
 use object::write::{self, Deleted, Deletion, Propagation};
@@ -165,7 +166,8 @@ pub async fn delete_with(
         about.warnings.clear();
         let (old, record) = call.stored(object_name)?;
         options.check(call, &old, &record)?;
-        let (changed, more) = last_change(old.clone())?;
+        let (mut changed, more) = last_change(old.clone())?;
+        definitions::mark_deleted(&call.kind, &mut changed, call.now);
         let decided = write::for_delete(&call.kind, &changed, options.deletion, call.now);
         let gone = matches!(decided, Deleted::Gone(_));
         let mut next = match decided {

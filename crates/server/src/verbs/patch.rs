@@ -49,7 +49,12 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
 }
 
 /// `old` changed by the patch; the schema is what a strategic merge goes by.
-pub fn patched(schema: Option<&TypeRef>, patch_type: PatchType, old: &Value, document: &Value) -> Result<Value, Status> {
+pub fn patched(
+    schema: Option<&TypeRef>,
+    patch_type: PatchType,
+    old: &Value,
+    document: &Value,
+) -> Result<Value, Status> {
     match (patch_type, schema) {
         (PatchType::Json, _) => patch::json(old, document),
         (PatchType::Strategic, Some(schema)) => {

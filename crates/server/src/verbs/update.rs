@@ -2,6 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
+use crate::definitions;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
 use object::apply::{self, Writer};
@@ -52,6 +53,11 @@ fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
         return Err(Status::bad_request(format!(
             "the name of the object ({said}) does not match the name on the URL ({asked})"
         )));
+    }
+    if call.kind.custom && sent.text(&["metadata", "resourceVersion"]).is_empty() {
+        let mut errors = Errors::default();
+        errors.invalid(&object::Path::new("metadata.resourceVersion"), 0, "must be specified for an update");
+        return Err(call.invalid(asked, &errors));
     }
     if call.kind.namespaced && !namespace(sent).is_empty() && namespace(sent) != call.target.namespace {
         return Err(Status::bad_request(
@@ -157,6 +163,7 @@ fn prepare(
         return Err(call.invalid(asked, &errors));
     }
     if !status {
+        definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }
@@ -197,7 +204,7 @@ async fn store_changed(
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
     if write::is_released(&new) {
-        return remove(call, record, new, about).await;
+        return remove(call, record, new, old, about).await;
     }
     if unchanged(&new, old) && together.txn.operations.is_empty() {
         return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
@@ -210,15 +217,20 @@ async fn store_changed(
     }
 }
 
-async fn remove(call: &Call<'_>, record: &Arc<Record>, last: Value, about: &mut About) -> Result<Outcome, Status> {
-    let mut last = last;
+async fn remove(
+    call: &Call<'_>,
+    record: &Arc<Record>,
+    mut last: Value,
+    old: &Value,
+    about: &mut About,
+) -> Result<Outcome, Status> {
     let object_name = name(&last).to_owned();
     let together = call.admit(
         admission::Verb::Delete,
         "",
         &object_name,
         &mut last.clone(),
-        Some(&last),
+        Some(old),
         about,
         |admission, write| admission.judge(write),
     )?;

@@ -1,0 +1,175 @@
+//! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
+
+use crate::app::{Caller, Server};
+use crate::attributes::User;
+use crate::reader::{self, Reader};
+use bytes::Bytes;
+use http::{Method, Request};
+use http_body_util::BodyExt;
+use object::access::{Access, name, terminating};
+use object::crd::{self, Cleanup};
+use object::{Kind, Status, Value, json};
+use std::sync::Arc;
+use std::time::Duration;
+use store::Next;
+use tokio_util::sync::CancellationToken;
+
+pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+/// While objects with finalizers are on their way out, look again after this long.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+fn is_definition(kind: &Kind) -> bool {
+    kind.group == "apiextensions.k8s.io" && kind.plural == "customresourcedefinitions"
+}
+
+/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered.
+pub fn establish(reader: &Reader, kind: &Kind, definition: &mut Value, now: jiff::Timestamp) -> Result<(), Status> {
+    if !is_definition(kind) {
+        return Ok(());
+    }
+    let mut others: Vec<Value> = reader.list(PREFIX)?.into_iter().map(|(other, _)| other).collect();
+    others.retain(|other| name(other) != name(definition));
+    crd::establish(definition, &others, now);
+    Ok(())
+}
+
+/// A definition that is deleted stays until its objects are gone.
+pub fn mark_deleted(kind: &Kind, definition: &mut Value, now: jiff::Timestamp) {
+    if is_definition(kind) {
+        crd::mark_deleted(definition, now);
+    }
+}
+
+/// Empties deleted definitions, and gives names that became free to those that wait for them.
+pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
+    let reader = Reader { store: server.store.clone() };
+    let mut watcher = None;
+    let mut again = None;
+    loop {
+        if watcher.is_none() {
+            watcher = server.store.watch(PREFIX, server.store.revision()).ok();
+            again = Some(Duration::ZERO);
+        }
+        let Some(following) = &mut watcher else { return };
+        tokio::select! {
+            next = following.next(64) => match next {
+                Next::Events { events, .. } if events.is_empty() => continue,
+                Next::Events { .. } => {}
+                Next::Compacted { .. } => { watcher = None; continue; }
+                Next::Closed => return,
+            },
+            () = tokio::time::sleep(again.unwrap_or(Duration::MAX)), if again.is_some() => {}
+            () = shutdown.cancelled() => return,
+        }
+        again = match look(&server, &reader).await {
+            Ok(true) => Some(LOOK_AGAIN),
+            Ok(false) => None,
+            Err(error) => {
+                tracing::warn!(%error, "a CustomResourceDefinition cannot be finished; trying again");
+                Some(LOOK_AGAIN * 4)
+            }
+        };
+    }
+}
+
+/// Does what is due for each definition; says whether something is still on its way.
+async fn look(server: &Server, reader: &Reader) -> Result<bool, Status> {
+    let mut pending = false;
+    let definitions = reader.list(PREFIX)?;
+    for (definition, record) in &definitions {
+        let left = objects_left(server, definition);
+        match crd::cleanup(definition, left) {
+            Cleanup::Nothing => re_establish(server, &definitions, definition).await?,
+            Cleanup::DeleteObjects => {
+                pending = true;
+                delete_objects(server, definition).await?;
+            }
+            Cleanup::Finish => {
+                let mut finished = definition.clone();
+                crd::finish(&mut finished, server.env.clock.now());
+                finished.put(&["metadata", "resourceVersion"], record.modified.to_string());
+                let finalizers = finished.at(&["metadata", "finalizers"]).cloned().unwrap_or_else(|| json!([]));
+                let patch =
+                    json!({"metadata": {"finalizers": finalizers, "resourceVersion": record.modified.to_string()}});
+                let path = format!("{PATH}/{}", name(definition));
+                send(server, Method::PATCH, &path, &patch).await?;
+            }
+        }
+    }
+    Ok(pending)
+}
+
+fn storage_prefix(definition: &Value) -> String {
+    format!("/{}/{}/", definition.text(&["spec", "group"]), definition.text(&["spec", "names", "plural"]))
+}
+
+fn objects_left(server: &Server, definition: &Value) -> usize {
+    usize::try_from(server.store.count(&storage_prefix(definition))).unwrap_or(usize::MAX)
+}
+
+async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Status> {
+    let served = definition.items(&["spec", "versions"]).iter().find(|version| version.flag(&["served"]));
+    let Some(version) = served else { return Ok(()) };
+    let group = definition.text(&["spec", "group"]);
+    let plural = definition.text(&["spec", "names", "plural"]);
+    let path = format!("/apis/{group}/{}/{plural}", version.text(&["name"]));
+    send(server, Method::DELETE, &path, &json!({})).await
+}
+
+/// Names that another definition gave up may be free now.
+async fn re_establish(server: &Server, all: &[(Value, Arc<store::Record>)], definition: &Value) -> Result<(), Status> {
+    if terminating(definition) {
+        return Ok(());
+    }
+    let others: Vec<Value> =
+        all.iter().map(|(other, _)| other.clone()).filter(|other| name(other) != name(definition)).collect();
+    let mut settled = definition.clone();
+    if !crd::establish(&mut settled, &others, server.env.clock.now()) {
+        return Ok(());
+    }
+    let path = format!("{PATH}/{}/status", name(definition));
+    match send(server, Method::PUT, &path, &settled).await {
+        // It changed meanwhile: that change wakes us again.
+        Err(status) if status.code == 409 || status.code == 404 => Ok(()),
+        result => result,
+    }
+}
+
+async fn send(server: &Server, method: Method, path: &str, body: &Value) -> Result<(), Status> {
+    let caller = Caller::Inside(Arc::new(User::apiserver()));
+    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(http::header::CONTENT_TYPE, media)
+        .header(http::header::USER_AGENT, "mainstay-apiserver")
+        .body(crate::render::to_bytes(body))
+        .map_err(Status::internal)?;
+    // The request is a whole trip through the server, so its future is boxed to keep ours small.
+    let response = Box::pin(server.handle(request, &caller)).await;
+    let code = response.status().as_u16();
+    if code < 300 || code == 404 {
+        return Ok(());
+    }
+    let bytes: Bytes = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+    let status: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+    Err(Status::new(code, "InternalError", status.text(&["message"]).to_owned()))
+}
+
+/// The definition behind a custom kind.
+pub fn key_of(kind: &Kind) -> String {
+    format!("{PREFIX}{}.{}", kind.plural, kind.group)
+}
+
+/// No objects are added to a definition that is going.
+pub fn check_create(reader: &Reader, kind: &Kind) -> Result<(), Status> {
+    if !kind.custom {
+        return Ok(());
+    }
+    let definition = reader.store.get(&key_of(kind)).map(|record| reader::parse(&record)).transpose()?;
+    match definition.as_ref().and_then(crd::refuses_create) {
+        Some(why) => Err(Status::new(405, "MethodNotAllowed", why)),
+        None => Ok(()),
+    }
+}
