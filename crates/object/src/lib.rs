@@ -17,6 +17,7 @@ pub mod name;
 pub mod openapi;
 pub mod patch;
 pub mod pod;
+pub mod protobuf;
 pub mod quantity;
 pub mod schema;
 pub mod selector;

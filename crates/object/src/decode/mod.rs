@@ -11,6 +11,7 @@ mod strict;
 mod trail;
 
 pub(crate) use scalar::instant;
+pub(crate) use strict::refuse_object;
 pub use strict::{FieldValidation, Strict};
 
 /// How deep objects and lists may nest. Stored objects travel inside lists and watch events, and most JSON readers stop at 128

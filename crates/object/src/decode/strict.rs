@@ -66,7 +66,7 @@ impl Strict {
 }
 
 /// The 400 of an object that cannot be read as what it says it is.
-pub(super) fn refuse_object(object: &Value, sentence: &str) -> Status {
+pub(crate) fn refuse_object(object: &Value, sentence: &str) -> Status {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or("");
     let api_version = text("apiVersion");
     let version = api_version.rsplit('/').next().unwrap_or(api_version);

@@ -65,9 +65,10 @@ pub fn conform(
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let unknown = match &kind.schema {
-        Some(schema) => decode::conform(schema, value)?,
-        None => Vec::new(),
+    let unknown = match (kind.rules.conform(value), &kind.schema) {
+        (Some(conformed), _) => conformed?,
+        (None, Some(schema)) => decode::conform(schema, value)?,
+        (None, None) => Vec::new(),
     };
     warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
     Ok(())

@@ -1,0 +1,97 @@
+//! Request bodies in protobuf, as Go clients send them: read into the same value that the JSON of the object would have been.
+//!
+//! Only reading: answers are JSON, which every client that sends protobuf reads too. The types are those of the built-in arena;
+//! their field numbers are in `build/protobuf-fields.txt`.
+
+use crate::decode::{DEPTH_MAX, refuse_object};
+use crate::kind::Kinds;
+use crate::schema::{self, TypeId};
+use crate::status::Status;
+use serde_json::{Map, Value};
+use std::sync::Arc;
+
+mod message;
+mod numbers;
+mod wire;
+
+#[cfg(test)]
+mod encode;
+#[cfg(test)]
+mod tests;
+
+pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
+
+/// Stands before every body, so that nobody takes other bytes for one.
+const MAGIC: &[u8] = b"k8s\0";
+
+/// Reads a body. `type_of` says by the body's `apiVersion` and `kind` which built-in type it is of, or why it cannot be read.
+pub fn decode(bytes: &[u8], type_of: impl FnOnce(&str, &str) -> Result<TypeId, Status>) -> Result<Value, Status> {
+    let envelope = envelope(bytes)
+        .map_err(|why| Status::bad_request(format!("the body of the request is not an object in protobuf: {why}")))?;
+    let ty = type_of(&envelope.api_version, &envelope.kind)?;
+    let mut members = Map::new();
+    let read = message::read(ty, envelope.raw, DEPTH_MAX, &mut members);
+    // After the message: a kind has no fields of these names, whatever its bytes say.
+    members.insert("apiVersion".to_owned(), Value::String(envelope.api_version));
+    members.insert("kind".to_owned(), Value::String(envelope.kind));
+    let object = Value::Object(members);
+    match read {
+        Ok(()) => Ok(object),
+        Err(why) => Err(refuse_object(&object, &why)),
+    }
+}
+
+/// The built-in type of a body that says it is of this kind: one that is served, or the body of a subresource or a DELETE.
+pub fn type_of(kinds: &Kinds, api_version: &str, kind: &str) -> Option<TypeId> {
+    let arena = schema::builtin();
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    if let Some(row) = kinds.by_kind(group, version, kind) {
+        // Custom resources have no protobuf form: nobody numbered their fields.
+        return row.schema.as_ref().filter(|found| Arc::ptr_eq(&found.schema, arena)).map(|found| found.ty);
+    }
+    arena.named(match (api_version, kind) {
+        ("v1", "Binding") => "io.k8s.api.core.v1.Binding",
+        ("policy/v1", "Eviction") => "io.k8s.api.policy.v1.Eviction",
+        ("authentication.k8s.io/v1", "TokenRequest") => "io.k8s.api.authentication.v1.TokenRequest",
+        ("autoscaling/v1", "Scale") => "io.k8s.api.autoscaling.v1.Scale",
+        // Clients send it in whatever group and version they delete from.
+        (_, "DeleteOptions") => "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
+        _ => return None,
+    })
+}
+
+/// `runtime.Unknown`: an object's bytes with its type beside them.
+struct Envelope<'a> {
+    api_version: String,
+    kind: String,
+    raw: &'a [u8],
+}
+
+fn envelope(bytes: &[u8]) -> Result<Envelope<'_>, String> {
+    let body = bytes.strip_prefix(MAGIC).ok_or("it does not begin with the bytes that mark one")?;
+    let mut found = Envelope { api_version: String::new(), kind: String::new(), raw: &[] };
+    for field in wire::Fields(body) {
+        let (number, wire) = field?;
+        match number {
+            1 => {
+                for field in wire::Fields(wire.bytes("typeMeta")?) {
+                    match field? {
+                        (1, wire) => found.api_version = wire.text("apiVersion")?.to_owned(),
+                        (2, wire) => found.kind = wire.text("kind")?.to_owned(),
+                        _ => {}
+                    }
+                }
+            }
+            2 => found.raw = wire.bytes("raw")?,
+            3 if !wire.bytes("contentEncoding")?.is_empty() => return Err("its content is encoded".to_owned()),
+            4 if !matches!(wire.text("contentType")?, "" | MEDIA_TYPE) => {
+                return Err("its content is of another type".to_owned());
+            }
+            _ => {}
+        }
+    }
+    if found.kind.is_empty() {
+        return Err("Object 'Kind' is missing".to_owned());
+    }
+    Ok(found)
+}
