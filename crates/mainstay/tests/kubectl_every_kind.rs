@@ -126,7 +126,7 @@ fn describe_tells_the_story_of_every_kind() {
     let cases: &[(&str, &[&str])] = &[
         ("namespace/every-space", &["Status: Active", "team=storage", "No resource quota."]),
         ("node/every-node", &["Taints: dedicated=db:NoSchedule", "Unschedulable: false", "Non-terminated Pods:"]),
-        ("serviceaccount/every", &["Name: every", "Tokens: <none>"]),
+        ("serviceaccount/every", &["Name: every", "Image pull secrets: <none>"]),
         ("configmap/every", &["color: ---- blue", "raw: 3 bytes"]),
         ("secret/every", &["Type: Opaque", "password: 7 bytes"]),
         (
