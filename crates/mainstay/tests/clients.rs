@@ -114,17 +114,15 @@ fn a_reflector_with_streaming_lists_mirrors_the_server() {
         }
         let (reader, writer) = reflector::store();
         let stream = watcher::watcher(maps.clone(), ours().streaming_lists());
-        let mut changes = pin!(stream.reflect(writer).touched_objects());
-        for _ in 0..20 {
-            changes.next().await.expect("no end").expect("no error");
-        }
+        let mut events = pin!(stream.reflect(writer));
+        while !matches!(events.next().await, Some(Ok(Event::InitDone))) {}
         reader.wait_until_ready().await.expect("the writer lives");
         assert_eq!(reader.len(), 20);
         maps.delete("m0", &DeleteParams::default()).await.expect("deleted");
         let patch = Patch::Merge(serde_json::json!({"data": {"value": "new"}}));
         maps.patch("m1", &PatchParams::default(), &patch).await.expect("patched");
         for _ in 0..2 {
-            changes.next().await.expect("no end").expect("no error");
+            events.next().await.expect("no end").expect("no error");
         }
         assert_eq!(reader.len(), 19);
         let stored = reader.find(|object| object.name_any() == "m1").expect("it is mirrored");
