@@ -17,6 +17,27 @@ struct Cli {
 pub enum Command {
     /// Run everything in one process
     Up(Box<UpArgs>),
+    /// Measure an API server: our own, or any other by its kubeconfig
+    Bench(Box<BenchArgs>),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    /// Measure this server instead of one of our own
+    #[arg(long, env = "MAINSTAY_BENCH_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Simulated clients, each with its own connection
+    #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N")]
+    pub clients: usize,
+    /// Objects to work with
+    #[arg(long, env = "MAINSTAY_BENCH_OBJECTS", default_value_t = 3000, value_name = "N")]
+    pub objects: usize,
+    /// Let our own server keep nothing on disk
+    #[arg(long, env = "MAINSTAY_BENCH_IN_MEMORY", conflicts_with = "kubeconfig")]
+    pub in_memory: bool,
+    /// Write the figures to this file as JSON too
+    #[arg(long, env = "MAINSTAY_BENCH_JSON", value_name = "FILE")]
+    pub json: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

@@ -1,5 +1,6 @@
 //! The binary: arguments and wiring, nothing else.
 
+mod bench;
 mod cli;
 mod log;
 mod paths;
@@ -22,6 +23,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             cli::Command::Up(args) => up::run(args).await,
+            cli::Command::Bench(args) => bench::run(args).await,
         }
     });
     match result {

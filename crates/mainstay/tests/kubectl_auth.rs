@@ -56,7 +56,7 @@ fn can_i_answers_for_others_too() {
         ("get pods", "yes"),
         ("list pods", "yes"),
         ("delete pods", "no"),
-        ("get pods/log", "no"),
+        ("get pods --subresource=log", "no"),
         ("get secrets", "no"),
         ("get pods --all-namespaces", "no"),
         ("get /healthz", "yes"),
@@ -112,7 +112,7 @@ fn a_service_account_is_held_to_its_role() {
             ),
         ),
         (
-            "scale sts web --replicas=1",
+            "patch sts web -p {}",
             format!("statefulsets.apps \"web\" is forbidden: {account} cannot get resource \"statefulsets\""),
         ),
         ("get pods --as=jane", format!("users \"jane\" is forbidden: {account} cannot impersonate resource \"users\"")),
@@ -142,7 +142,7 @@ fn tokens_say_who_for_whom_and_how_long() {
     assert_eq!(token["kubernetes.io"]["serviceaccount"]["name"], "robot");
     let token = claims(&kubectl.ok("create token robot --audience=https://vault.example.com"));
     assert_eq!(token["aud"], json!(["https://vault.example.com"]));
-    kubectl.ok("run web --image=nginx:1");
+    kubectl.create("apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {serviceAccountName: robot, containers: [{name: c, image: i}]}\n");
     let uid = kubectl.object("pod/web")["metadata"]["uid"].clone();
     let token = kubectl.ok(&format!(
         "create token robot --bound-object-kind=Pod --bound-object-name=web --bound-object-uid={}",
@@ -207,9 +207,8 @@ fn bootstrap_roles_are_upstreams() {
         "create clusterrolebinding {name} --clusterrole=view --serviceaccount={}:viewer",
         kubectl.namespace()
     ));
-    kubectl.ok(
-        r#"wait clusterrole/view --for=jsonpath='{.rules[?(@.resources[0]=="nodes")].verbs[0]}'=get --timeout=30s"#,
-    );
+    // Rules come in the order of their roles' names, and this name is an early one.
+    kubectl.ok("wait clusterrole/view --for=jsonpath={.rules[0].resources[0]}=nodes --timeout=30s");
     kubectl.prints(&format!("auth can-i get nodes --as=system:serviceaccount:{}:viewer", kubectl.namespace()), "yes");
     let reconciled = kubectl.ok_with("auth reconcile -f -", "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: again}\nrules: [{apiGroups: [''], resources: [pods], verbs: [get]}]\n");
     assert!(reconciled.contains("role.rbac.authorization.k8s.io/again reconciled"), "{reconciled}");

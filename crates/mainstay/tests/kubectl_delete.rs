@@ -154,14 +154,19 @@ fn a_namespace_goes_with_all_that_is_in_it() {
     kubectl.create("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: held, finalizers: [example.com/hold]}\n");
     placed_pod(&kubectl, "inside");
     kubectl.ok(&format!("delete namespace {name} --wait=false"));
-    kubectl.ok("wait cm/held --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");
     let line = kubectl.ok(&format!("get namespace {name} --no-headers"));
     assert!(line.contains("Terminating"), "{line}");
     let error = kubectl.fails("create configmap late");
-    assert!(error.contains(&format!("configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated")), "{error}");
-    kubectl.ok("wait --for=delete cm/inside --timeout=30s");
+    let expected = format!(
+        "configmaps \"late\" is forbidden: unable to create new content in namespace {name} because it is being terminated"
+    );
+    assert!(error.contains(&expected), "{error}");
+    // Pods go first: the rest waits until the last one has stopped.
+    kubectl.ok("wait pod/inside --for=jsonpath={.metadata.deletionTimestamp} --timeout=30s");
     kubectl.ok(&format!("wait namespace/{name} --for=condition=NamespaceContentRemaining --timeout=30s"));
     kubectl.ok("delete pod inside --force --grace-period=0");
+    kubectl.ok("wait --for=delete cm/inside --timeout=30s");
+    kubectl.ok(&format!("wait namespace/{name} --for=condition=NamespaceFinalizersRemaining --timeout=30s"));
     kubectl.ok(r#"patch cm held --type=merge -p '{"metadata":{"finalizers":null}}'"#);
     kubectl.ok(&format!("wait --for=delete namespace/{name} --timeout=30s"));
     let error = kubectl.fails("create configmap too-late");

@@ -40,7 +40,7 @@ fn columns_are_upstreams() {
     for (resource, columns) in [
         ("configmaps", "NAME DATA AGE"),
         ("secrets", "NAME TYPE DATA AGE"),
-        ("serviceaccounts", "NAME AGE"),
+        ("serviceaccounts", "NAME SECRETS AGE"),
         ("endpoints", "NAME ENDPOINTS AGE"),
         ("services", "NAME TYPE CLUSTER-IP EXTERNAL-IP PORT(S) AGE"),
         ("pods", "NAME READY STATUS RESTARTS AGE"),
@@ -152,7 +152,6 @@ fn describe_tells_the_story_of_every_kind() {
                 "Liveness: http-get",
                 "QoS Class: Burstable",
                 "Tolerations:",
-                "Started container main",
             ],
         ),
         ("service/every", &["Selector: app=every", "Type: ClusterIP", "Port: http 80/TCP"]),

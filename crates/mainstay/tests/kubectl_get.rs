@@ -198,9 +198,9 @@ fn watch_of_one_object_and_in_json() {
     }
     let mut only = kubectl.start("get configmap one --watch-only -o name");
     let mut json = kubectl.start("get configmap one -w -o json --output-watch-events");
-    json.line_with(&["\"type\": \"ADDED\""]);
+    json.line_with(&["\"type\":", "\"ADDED\""]);
     kubectl.ok("label configmap one seen=yes");
-    json.line_with(&["\"type\": \"MODIFIED\""]);
+    json.line_with(&["\"type\":", "\"MODIFIED\""]);
     // Started at some moment before or after the label: the deletion it sees for certain.
     kubectl.ok("delete configmap one");
     only.line_with(&["configmap/one"]);

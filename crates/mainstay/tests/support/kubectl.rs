@@ -50,7 +50,9 @@ impl Kubectl {
     /// The same server seen by the holder of a bearer token (`None`: by nobody in particular).
     pub fn with_token(&self, token: Option<&str>) -> Kubectl {
         let mut config = self.value("config view --raw -o json");
-        let user = token.map_or(serde_json::json!({}), |token| serde_json::json!({"token": token}));
+        // kubectl asks for a name where it is given nothing at all; a password says nothing to the server.
+        let nobody = || serde_json::json!({"username": "nobody", "password": "nothing"});
+        let user = token.map_or_else(nobody, |token| serde_json::json!({"token": token}));
         config["users"][0]["user"] = user;
         let name = format!("kubeconfig-{}", token.map_or(0, |token| token.len()));
         let name = format!("{name}-{}", self.namespace.as_deref().unwrap_or("default"));

@@ -4,7 +4,7 @@
 //! holds it.
 
 // Each test file is a crate of its own and uses a part of this.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod cluster;
 mod kubectl;

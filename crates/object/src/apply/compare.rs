@@ -152,7 +152,7 @@ fn member(parent: Ty, name: &str, old: Option<&Value>, new: Option<&Value>, impl
     if there && old.is_none() && members(new).is_empty() && list(new).is_empty() {
         return Found::default();
     }
-    compare(ty, old.or(there.then_some(&EMPTY)), new, struct_there)
+    compare(ty, old.or_else(|| there.then_some(&EMPTY)), new, struct_there)
 }
 
 fn compare_leaf(old: Option<&Value>, new: Option<&Value>) -> Found {

@@ -2,7 +2,7 @@
 
 use super::Writer;
 use super::compare::Diff;
-use super::set::{Node, Set};
+use super::set::Set;
 use crate::write::stamp;
 use serde_json::{Map, Value};
 
@@ -120,7 +120,9 @@ impl Entry {
             let time = time.as_str().ok_or("time must be text")?;
             parsed.set_time(time.parse().map_err(|error| format!("time {time:?} is not RFC 3339: {error}"))?);
         }
-        parsed.set = Set::parse(members.get("fieldsV1").unwrap_or(&Value::Object(Node::new())))?;
+        if let Some(fields) = members.get("fieldsV1") {
+            parsed.set = Set::parse(fields)?;
+        }
         Ok(parsed)
     }
 

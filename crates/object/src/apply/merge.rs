@@ -36,17 +36,14 @@ pub(super) fn prune(ty: &TypeRef, object: &mut Value, last: &Set, owned: &Set) {
 fn merged(ty: Ty, live: &Value, config: &Value) -> Value {
     match (ty.shape(Some(live), Some(config)), live, config) {
         (Shape::Members, Value::Object(live), Value::Object(config)) => {
-            let mut members = live.clone();
-            for (name, value) in config {
-                let value = match members.get(name) {
-                    _ if value.is_null() => None,
-                    Some(old) => Some(merged(ty.member(name), old, value)),
-                    None => Some(without_nulls(value)),
+            let kept = live.iter().filter(|(name, _)| !config.contains_key(*name));
+            let mut members: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            for (name, value) in config.iter().filter(|(_, value)| !value.is_null()) {
+                let value = match live.get(name) {
+                    Some(old) => merged(ty.member(name), old, value),
+                    None => without_nulls(value),
                 };
-                match value {
-                    Some(value) => drop(members.insert(name.clone(), value)),
-                    None => drop(members.remove(name)),
-                }
+                members.insert(name.clone(), value);
             }
             Value::Object(members)
         }
@@ -147,7 +144,8 @@ fn pruned(ty: Ty, value: &mut Value, last: Option<&Node>, owned: Option<&Node>, 
         return true;
     }
     let was_empty = is_empty(value);
-    prune_value(ty, value, last, owned.unwrap_or(&Node::new()));
+    let none = Node::new();
+    prune_value(ty, value, last, owned.unwrap_or(&none));
     is_empty(value) && !was_empty
 }
 

@@ -70,7 +70,8 @@ pub fn apply(
     if writer.manager == last_applied::KUBECTL {
         last_applied::refresh(&mut merged, applied);
     }
-    if !managed.is_empty() {
+    // Where the last owner gave up its last field, an empty list says so: absent means "as before" to those who carry it over.
+    if !managed.is_empty() || live.is_some_and(|live| live.has(&["metadata", "managedFields"])) {
         merged.put(&["metadata", "managedFields"], managed.write());
     }
     Ok(merged)

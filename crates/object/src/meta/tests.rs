@@ -13,31 +13,11 @@ impl Rules for Labelled {
 }
 
 fn kind(namespaced: bool, builtin: bool) -> Kind {
-    let schema = if builtin {
-        schema::builtin().clone()
-    } else {
-        let mut schema = Schema::default();
-        schema.add(Type::Struct(Struct::default()));
-        Arc::new(schema)
-    };
-    Kind {
-        group: "".into(),
-        version: "v1".into(),
-        kind: "Thing".into(),
-        plural: "things".into(),
-        singular: "thing".into(),
-        short_names: Vec::new(),
-        categories: Vec::new(),
-        namespaced,
-        stored: true,
-        subresources: Vec::new(),
-        storage: "core/things".into(),
-        schema: Some(TypeRef { schema, ty: schema::TypeId(0) }),
-        custom: false,
-        openapi: None,
-        list: None,
-        rules: Arc::new(Labelled),
-    }
+    let mut kind = Kind::clone(crate::kinds::testing::kind("ConfigMap"));
+    kind.namespaced = namespaced;
+    kind.custom = !builtin;
+    kind.rules = Arc::new(Labelled);
+    kind
 }
 
 fn created(meta: Value) -> String {

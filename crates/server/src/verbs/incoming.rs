@@ -42,6 +42,12 @@ fn protobuf(call: &Call<'_>) -> Result<Decoded, Status> {
 
 /// The body must be of the kind that the URL names; leaving apiVersion and kind out is allowed.
 fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
+    for field in ["apiVersion", "kind"] {
+        if value.get(field).is_some_and(|said| !said.is_string() && !said.is_null()) {
+            let why = format!("couldn't get version/kind; json parse error: {field} must be of type string");
+            return Err(Status::bad_request(why));
+        }
+    }
     let (said_version, said_kind) = (value.text(&["apiVersion"]), value.text(&["kind"]));
     let api_version = kind.api_version();
     if !said_version.is_empty() && said_version != api_version {
@@ -68,9 +74,10 @@ pub fn conform(
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let unknown = match &kind.schema {
-        Some(schema) => decode::conform(schema, value)?,
-        None => Vec::new(),
+    let unknown = match (kind.rules.conform(value), &kind.schema) {
+        (Some(own), _) => own?,
+        (None, Some(schema)) => decode::conform(schema, value)?,
+        (None, None) => Vec::new(),
     };
     warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
     Ok(())

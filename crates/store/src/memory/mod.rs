@@ -9,7 +9,7 @@ mod topics;
 use crate::{Error, Event, Next, Page, Range, Record, Revision, Watcher};
 use log::Log;
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 use topics::Topics;
@@ -167,19 +167,23 @@ impl State {
 
     fn page_now(&self, range: Range<'_>) -> Page {
         let end = after_prefix(range.prefix);
-        let mut rest = self.live.range::<str, _>(keys(range, end.as_deref())).map(|(_, record)| record);
-        let records: Vec<_> = rest.by_ref().take(limit(range)).cloned().collect();
-        let remaining = rest.count() as u64;
-        Page { records, revision: self.revision, more: remaining > 0, remaining: Some(remaining) }
+        let records = self.live.range::<str, _>(keys(range, end.as_deref())).map(|(_, record)| record);
+        page(records, range.limit, self.revision)
     }
 
     /// As [`State::page_now`], but keys that changed after `at` show what they were before the first such change.
+    ///
+    /// Costs a step for each event since then. Who asks for the past usually asks for the next page of a list just begun.
     fn page_at(&self, range: Range<'_>, at: Revision) -> Page {
         let end = after_prefix(range.prefix);
         let keys = keys(range, end.as_deref());
+        let mut changed = BTreeMap::new();
+        for event in self.log.after(at).filter(|event| RangeBounds::<str>::contains(&keys, &*event.key)) {
+            changed.entry(&event.key).or_insert(event.previous.as_ref());
+        }
         let mut live = self.live.range::<str, _>(keys).peekable();
-        let mut changed = self.log.changed_after(keys, at).peekable();
-        let mut versions = std::iter::from_fn(move || {
+        let mut changed = changed.into_iter().peekable();
+        let versions = std::iter::from_fn(move || {
             loop {
                 let use_changed = match (live.peek(), changed.peek()) {
                     (None, None) => return None,
@@ -188,18 +192,16 @@ impl State {
                     (Some((live_key, _)), Some((changed_key, _))) => changed_key <= live_key,
                 };
                 if !use_changed {
-                    return live.next().map(|(_, record)| Arc::clone(record));
+                    return live.next().map(|(_, record)| record);
                 }
                 let (key, before) = changed.next()?;
                 live.next_if(|(live_key, _)| *live_key == key);
-                if let Some(record) = before {
-                    return Some(Arc::clone(record));
+                if before.is_some() {
+                    return before;
                 }
             }
         });
-        let records: Vec<_> = versions.by_ref().take(limit(range)).collect();
-        let remaining = versions.count() as u64;
-        Page { records, revision: at, more: remaining > 0, remaining: Some(remaining) }
+        page(versions, range.limit, at)
     }
 
     fn apply(&mut self, change: Change, woken: &mut Vec<Arc<Notify>>) {
@@ -287,8 +289,15 @@ impl Drop for Reader {
     }
 }
 
-fn limit(range: Range<'_>) -> usize {
-    if range.limit == 0 { usize::MAX } else { range.limit }
+/// A page of the first `limit` records.
+fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: usize, revision: Revision) -> Page {
+    // Whoever reads a long list page by page must not pay for the whole of it with each page.
+    const COUNTED_MAX: usize = 10_000;
+    let limit = if limit == 0 { usize::MAX } else { limit };
+    let page: Vec<_> = records.by_ref().take(limit).cloned().collect();
+    let counted = records.take(COUNTED_MAX + 1).count();
+    let remaining = (counted <= COUNTED_MAX).then_some(counted as u64);
+    Page { records: page, revision, more: counted > 0, remaining }
 }
 
 /// The keys of a range whose prefix ends before `end`.

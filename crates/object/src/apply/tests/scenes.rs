@@ -80,7 +80,7 @@ fn equal_values_are_shared() {
     let live = applied(CONFIG_MAP, Some(&live), &without_data, "one");
     let live = applied(CONFIG_MAP, Some(&live), &without_data, "two");
     assert_eq!(live.get("data"), None);
-    assert_eq!(live["metadata"], json!({"name": "m", "namespace": "default"}));
+    assert_eq!(live["metadata"], json!({"name": "m", "namespace": "default", "managedFields": []}));
 }
 
 #[test]

@@ -173,3 +173,13 @@ fn fields_that_look_like_directives_are_fields() {
     let kind = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.CustomResourceDefinition";
     assert_eq!(run(kind, json!({}), patch.clone()).unwrap(), patch);
 }
+
+#[test]
+fn a_service_account_merges_its_secrets_and_replaces_its_pull_secrets() {
+    let account = json!({"secrets": [{"name": "a"}], "imagePullSecrets": [{"name": "p"}]});
+    let patch = json!({"secrets": [{"name": "b"}], "imagePullSecrets": [{"name": "q"}]});
+    assert_eq!(
+        run("io.k8s.api.core.v1.ServiceAccount", account, patch).unwrap(),
+        json!({"secrets": [{"name": "b"}, {"name": "a"}], "imagePullSecrets": [{"name": "q"}]})
+    );
+}

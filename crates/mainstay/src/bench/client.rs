@@ -1,0 +1,108 @@
+//! A thin HTTPS client: one connection for each simulated client, nothing between it and the socket that could be measured instead.
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::{Method, Request, StatusCode};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1;
+use hyper_util::rt::TokioIo;
+use kube::client::ConfigExt;
+use std::path::Path;
+use std::sync::Arc;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// The server to measure.
+#[derive(Clone)]
+pub struct Target {
+    host: String,
+    port: u16,
+    tls: TlsConnector,
+    token: Option<String>,
+}
+
+impl Target {
+    pub async fn read(kubeconfig: &Path) -> Result<Target> {
+        let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)
+            .with_context(|| format!("cannot read the kubeconfig {}", kubeconfig.display()))?;
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+        let url = &config.cluster_url;
+        let host = url.host().context("the kubeconfig's server has no host")?.to_owned();
+        let port = url.port_u16().unwrap_or(443);
+        let mut tls = config.rustls_client_config()?;
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Target { host, port, tls: TlsConnector::from(Arc::new(tls)), token: None })
+    }
+
+    pub async fn connect(&self) -> Result<Connection> {
+        let stream = TcpStream::connect((self.host.trim_matches(['[', ']']), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let name = rustls::pki_types::ServerName::try_from(self.host.trim_matches(['[', ']']).to_owned())?;
+        let stream = self.tls.connect(name, stream).await?;
+        let (sender, connection) = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
+        Ok(Connection { sender, host: self.host.clone(), token: self.token.clone() })
+    }
+}
+
+/// One connection; one request at a time.
+pub struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    host: String,
+    token: Option<String>,
+}
+
+impl Connection {
+    async fn send(&mut self, method: Method, path: &str, media: &str, body: Bytes) -> Result<http::Response<Incoming>> {
+        self.sender.ready().await?;
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::HOST, &self.host)
+            .header(http::header::USER_AGENT, "mainstay-bench")
+            .header(http::header::ACCEPT, "application/json");
+        if !body.is_empty() {
+            request = request.header(http::header::CONTENT_TYPE, media);
+        }
+        if let Some(token) = &self.token {
+            request = request.header(http::header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        Ok(self.sender.send_request(request.body(Full::new(body))?).await?)
+    }
+
+    /// A request whose whole answer is read; an error unless it is a success.
+    pub async fn call(&mut self, method: Method, path: &str, media: &str, body: Bytes) -> Result<usize> {
+        let (code, bytes) = self.answer(method.clone(), path, media, body).await?;
+        if !code.is_success() {
+            bail!("{method} {path}: {code}: {}", String::from_utf8_lossy(&bytes[..bytes.len().min(300)]));
+        }
+        Ok(bytes.len())
+    }
+
+    pub async fn answer(
+        &mut self,
+        method: Method,
+        path: &str,
+        media: &str,
+        body: Bytes,
+    ) -> Result<(StatusCode, Bytes)> {
+        let response = self.send(method, path, media, body).await?;
+        let code = response.status();
+        let bytes = response.into_body().collect().await?.to_bytes();
+        Ok((code, bytes))
+    }
+
+    /// A watch: the body as it comes.
+    pub async fn watch(&mut self, path: &str) -> Result<Incoming> {
+        let response = self.send(Method::GET, path, "", Bytes::new()).await?;
+        if !response.status().is_success() {
+            bail!("GET {path}: {}", response.status());
+        }
+        Ok(response.into_body())
+    }
+}
