@@ -136,8 +136,6 @@ pub trait Rules: Send + Sync {
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
-    /// The last change before a DELETE is stored; `gone` says whether the object goes now or stays terminating.
-    fn prepare_delete(&self, _object: &mut Value, _gone: bool, _ctx: &Ctx) {}
     /// Columns of `kubectl get`, the name column first; `cells` has one value for each.
     fn columns(&self) -> &[Column] {
         crate::table::NAME_AND_AGE

@@ -27,8 +27,8 @@ pub fn objects(client: &Client, resource: &Resource) -> impl Stream<Item = Chang
 
 /// Follows metadata alone, for those who need no more.
 pub fn metadata(client: &Client, resource: &Resource) -> impl Stream<Item = Change> + Send + use<> {
-    let api: Api<DynamicObject> = Api::all_with(client.clone(), &api_resource(resource));
-    let stream = kube::runtime::metadata_watcher(api, watcher::Config::default()).default_backoff();
+    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &api_resource(resource));
+    let stream = watcher(api, watcher::Config::default()).default_backoff();
     changes(stream, resource.clone(), |object: PartialObjectMeta<DynamicObject>| {
         Ok(serde_json::json!({"metadata": serde_json::to_value(object.metadata)?}))
     })

@@ -167,7 +167,8 @@ impl Server {
             now: self.env.clock.now(),
         };
         // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
-        let answer = Box::pin(verbs::answer(&call)).await?;
+        let mut answer = Box::pin(verbs::answer(&call)).await?;
+        answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
         Ok(response(answer, &parts.headers))
     }
 

@@ -48,7 +48,10 @@ pub struct Record {
 /// object's bytes here, so that one encoding serves every reader.)
 pub type Finish = fn(stored: &Bytes, revision: Revision) -> Bytes;
 
-/// A transaction: all operations happen, at one revision, if all conditions hold; otherwise nothing happens.
+/// A transaction: all operations happen, at one revision, if all conditions hold; otherwise nothing happens. Of several
+/// operations on one key the last one counts; to delete what is not there changes nothing.
+///
+/// Events of one revision cannot be told apart by it. Clients that resume by revision want one key of a kind in a transaction.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
     pub conditions: Vec<Condition>,
@@ -148,9 +151,11 @@ pub enum Next {
 
 /// A reader of changes with a position of its own: the store holds no buffer for it, so a slow one costs nothing and falls behind.
 pub trait Watcher: Send {
-    /// Waits for the next events with the watcher's prefix; at most `events_max` at once. Cancel-safe.
+    /// Waits for the next events with the watcher's prefix; at most `events_max` at once, but always all of a revision.
+    /// Cancel-safe.
     fn next(&mut self, events_max: usize) -> BoxFuture<'_, Next>;
-    /// The revision up to which this watcher has seen everything.
+    /// The revision up to which this watcher has seen everything: moves on with changes that are not its own, too, so a watcher
+    /// that waits in vain can tell its reader how far it is.
     fn position(&self) -> Revision;
 }
 
@@ -167,9 +172,9 @@ pub trait Store: Send + Sync {
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Watches keys with `prefix` for events after revision `after`.
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, Error>;
-    /// Forgets versions that nobody at or after `revision` can see.
+    /// Forgets versions that nobody at or after `revision` can see. What is forgotten already stays so.
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>>;
-    /// Deletes the keys whose time has come; returns how many.
+    /// Deletes the keys whose time has come, each in a transaction of its own; returns how many.
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>>;
     /// Whether writes are possible now; the error says why not.
     fn healthy(&self) -> Result<(), Error>;

@@ -89,10 +89,7 @@ impl Walk<'_> {
     /// Whether a zero of this type may mean that the field is not set. Quantities and the like are structs in Go, which are never
     /// left out.
     fn is_plain(&self, ty: TypeId) -> bool {
-        match self.schema.get(ty) {
-            Type::Scalar(Scalar::Quantity | Scalar::IntOrString) | Type::Any => false,
-            _ => true,
-        }
+        !matches!(self.schema.get(ty), Type::Scalar(Scalar::Quantity | Scalar::IntOrString) | Type::Any)
     }
 
     /// Adds the items of one field: one, or several scalars packed.

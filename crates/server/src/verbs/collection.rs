@@ -30,5 +30,5 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
     let metadata = json!({"resourceVersion": page.revision.to_string()});
     let form = call.form()?;
     let body = render::list(&call.kind, form, &deleted, metadata, call.now)?;
-    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new(), form })
+    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
 }

@@ -97,6 +97,7 @@ fn prepare(
         return Err(call.invalid(&object_name, &errors));
     }
     definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
+    about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
     call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| admission.judge(write))

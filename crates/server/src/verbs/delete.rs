@@ -177,7 +177,6 @@ pub async fn delete_with(
             }
             Deleted::Unchanged => changed,
         };
-        call.kind.rules.prepare_delete(&mut next, gone, &call.ctx());
         let mut together = call.admit(
             admission::Verb::Delete,
             "",

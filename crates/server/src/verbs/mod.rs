@@ -45,13 +45,11 @@ pub struct Answer {
     pub code: u16,
     pub body: Body,
     pub warnings: Vec<String>,
-    /// Longer bodies are compressed where the client takes it; streams are not.
-    pub form: Form,
 }
 
 impl Answer {
     fn new(code: u16, bytes: Bytes) -> Answer {
-        Answer { code, body: Body::Once(bytes), warnings: Vec::new(), form: Form::Object }
+        Answer { code, body: Body::Once(bytes), warnings: Vec::new() }
     }
 }
 
@@ -144,14 +142,14 @@ impl Call<'_> {
     pub fn show(&self, code: u16, bytes: &Bytes, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::one(&self.kind, form, bytes, self.now)?;
-        Ok(Answer { code, body: Body::Once(body), warnings, form })
+        Ok(Answer { code, body: Body::Once(body), warnings })
     }
 
     /// The answer that shows an object as it would be stored, or was last.
     pub fn show_object(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::object(&self.kind, form, object, self.now);
-        Ok(Answer { code, body: Body::Once(body), warnings, form })
+        Ok(Answer { code, body: Body::Once(body), warnings })
     }
 
     /// Runs `step` with a fresh write for admission.

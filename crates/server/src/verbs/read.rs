@@ -132,7 +132,7 @@ pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
         }
     }
     let body = render::list(&call.kind, form, &items, metadata, call.now)?;
-    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new(), form })
+    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
 }
 
 pub struct ListPage {

@@ -164,6 +164,7 @@ fn prepare(
     }
     if !status {
         definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
+        about.warnings.extend(meta::warnings(new, Some(old)));
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }

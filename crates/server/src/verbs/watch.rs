@@ -59,7 +59,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         let chunk = stream.next().await?;
         Some((chunk, stream))
     })));
-    Ok(Answer { code: 200, body, warnings: Vec::new(), form })
+    Ok(Answer { code: 200, body, warnings: Vec::new() })
 }
 
 /// What a watch sends first, and the revision after which it goes on.

@@ -1,25 +1,23 @@
-//! The recent past: every event after the oldest readable revision, in order, and by key.
+//! The recent past: every event after the oldest readable revision, in order.
 
 use super::Bounds;
 use crate::{Event, Record, Revision};
-use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
+use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Memory of an event beside its values: itself, and its places in the log, under its key and in topics.
+/// Memory of an event beside its values: itself, its record's frame, and its places in the log and in topics.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
-/// Holds exactly the events after `oldest`, each also in the queue of its key.
+/// Holds exactly the events after `oldest`.
 pub(super) struct Log {
     events: VecDeque<Arc<Event>>,
-    by_key: BTreeMap<Arc<str>, VecDeque<Arc<Event>>>,
     bytes: usize,
     oldest: Revision,
 }
 
 impl Log {
     pub fn new(oldest: Revision) -> Log {
-        Log { events: VecDeque::new(), by_key: BTreeMap::new(), bytes: 0, oldest }
+        Log { events: VecDeque::new(), bytes: 0, oldest }
     }
 
     pub fn oldest(&self) -> Revision {
@@ -40,23 +38,10 @@ impl Log {
         self.events.range(self.events.partition_point(|event| event.revision <= revision)..)
     }
 
-    /// The keys within `bounds` that changed after `at`, and what each was at `at`.
-    pub fn changed_after<'a>(
-        &'a self,
-        bounds: (Bound<&'a str>, Bound<&'a str>),
-        at: Revision,
-    ) -> impl Iterator<Item = (&'a Arc<str>, Option<&'a Arc<Record>>)> {
-        self.by_key.range::<str, _>(bounds).filter_map(move |(key, events)| {
-            let first = events.get(events.partition_point(|event| event.revision <= at))?;
-            Some((key, first.previous.as_ref()))
-        })
-    }
-
     pub fn push(&mut self, event: Arc<Event>) {
         let newest = self.events.back().map_or(self.oldest, |last| last.revision);
         assert!(event.revision >= newest && event.revision > self.oldest, "event {} after {newest}", event.revision);
         self.bytes += bytes(&event);
-        self.by_key.entry(Arc::clone(&event.key)).or_default().push_back(Arc::clone(&event));
         self.events.push_back(event);
     }
 
@@ -65,12 +50,6 @@ impl Log {
         let Some(revision) = self.events.front().map(|event| event.revision) else { return };
         assert!(revision > self.oldest, "the log reaches back before its oldest revision");
         while let Some(event) = self.events.pop_front_if(|event| event.revision == revision) {
-            let of_key = self.by_key.get_mut(&event.key).expect("each event is also under its key");
-            let first = of_key.pop_front().expect("each event is also under its key");
-            assert!(Arc::ptr_eq(&first, &event), "events of {} are out of order", event.key);
-            if of_key.is_empty() {
-                self.by_key.remove(&event.key);
-            }
             self.bytes -= bytes(&event);
             forgotten.push(event);
         }

@@ -9,7 +9,7 @@ mod topics;
 use crate::{Error, Event, Next, Page, Range, Record, Revision, Watcher};
 use log::Log;
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 use topics::Topics;
@@ -172,11 +172,17 @@ impl State {
     }
 
     /// As [`State::page_now`], but keys that changed after `at` show what they were before the first such change.
+    ///
+    /// Costs a step for each event since then. Who asks for the past usually asks for the next page of a list just begun.
     fn page_at(&self, range: Range<'_>, at: Revision) -> Page {
         let end = after_prefix(range.prefix);
         let keys = keys(range, end.as_deref());
+        let mut changed = BTreeMap::new();
+        for event in self.log.after(at).filter(|event| RangeBounds::<str>::contains(&keys, &*event.key)) {
+            changed.entry(&event.key).or_insert(event.previous.as_ref());
+        }
         let mut live = self.live.range::<str, _>(keys).peekable();
-        let mut changed = self.log.changed_after(keys, at).peekable();
+        let mut changed = changed.into_iter().peekable();
         let versions = std::iter::from_fn(move || {
             loop {
                 let use_changed = match (live.peek(), changed.peek()) {
