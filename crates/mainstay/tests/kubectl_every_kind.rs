@@ -194,6 +194,10 @@ fn describe_tells_the_story_of_every_kind() {
         ("crd/everies.example.com", &["Kind: CustomResourceDefinition", "Group: example.com", "Plural: everies"]),
     ];
     for (what, parts) in cases {
+        // These read VolumeAttributesClasses in v1beta1 only, which Kubernetes 1.37 does not serve either.
+        if what.starts_with("volumeattributesclass/") && (29..34).contains(&kubectl.minor()) {
+            continue;
+        }
         let text = kubectl.ok(&format!("describe {what}"));
         let flat = compact(&text);
         for part in *parts {
