@@ -61,6 +61,23 @@ fn crates_do_not_know_what_they_must_not() {
     }
 }
 
+/// `cargo deny` checks more (licences), but is not at hand everywhere; what would break the build is checked here.
+#[test]
+fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
+    let deny = read(&root().join("deny.toml"));
+    let banned: Vec<&str> = deny.split("{ crate = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(banned.contains(&"openssl-sys"), "the list of bans was found: {banned:?}");
+    let lock = read(&root().join("Cargo.lock"));
+    for line in lock.lines() {
+        if let Some(name) = line.strip_prefix("name = ") {
+            assert!(!banned.contains(&name.trim_matches('"')), "{name} is locked, but deny.toml bans it");
+        }
+        if let Some(source) = line.strip_prefix("source = ") {
+            assert!(source.starts_with("\"registry+"), "{source} is not the registry");
+        }
+    }
+}
+
 #[test]
 fn the_conformance_table_is_complete_and_true() {
     let table = read(&root().join("docs/conformance.md"));
