@@ -22,7 +22,6 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
         ("unknown group", "apiVersion: garden/v1\nkind: Flower\nmetadata: {name: x}\n".to_owned(), "no matches for kind \"Flower\" in version \"garden/v1\""),
         ("unknown field", pod("x").replace("image:", "imagine:"), "strict decoding error: unknown field \"spec.containers[0].imagine\""),
         ("unknown field at the top", format!("{}colour: red\n", pod("x")), "strict decoding error: unknown field \"colour\""),
-        ("duplicate key", pod("x").replace("spec: {", "spec: {restartPolicy: Always, restartPolicy: Never, "), "already"),
         ("text for a number", pod("x").replace("spec: {", "spec: {activeDeadlineSeconds: soon, "), "json: cannot unmarshal string into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64"),
         ("number for a text", pod("x").replace("'nginx:1'", "7"), "json: cannot unmarshal number into Go struct field Container.spec.containers.image of type string"),
         ("map for a list", pod("x").replace("[{name: c, image: 'nginx:1'}]", "{name: c}"), "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container"),
@@ -44,7 +43,9 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
         ("another namespace", pod("x").replace("{name: x}", "{name: x, namespace: elsewhere}"), "the namespace from the provided object \"elsewhere\" does not match the namespace"),
     ];
     for (mistake, manifest, sentence) in cases {
-        let error = kubectl.fails_with("create -f -", manifest);
+        let said = kubectl.run_with("create -f -", manifest);
+        assert!(!said.status.success(), "{mistake} was accepted: {said}");
+        let error = said.failed();
         assert!(error.contains(sentence), "{mistake}: expected {sentence:?}, got:\n{error}");
         assert!(!error.contains("Internal error"), "{mistake}: {error}");
     }
@@ -109,7 +110,7 @@ fn changes_that_may_not_be_are_refused() {
         ),
         (
             r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#,
-            "is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
         ),
         (
             r#"patch cm x --type=merge -p '{"data":{"a":"b"}}'"#,
@@ -127,6 +128,10 @@ fn changes_that_may_not_be_are_refused() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
+    // A bound claim may grow, where its class says so.
+    kubectl.ok(r#"patch pvc x --subresource=status --type=merge -p '{"status":{"phase":"Bound"}}'"#);
+    let error = kubectl.fails(r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#);
+    assert!(error.contains("is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"), "{error}");
 }
 
 #[test]
@@ -211,5 +216,9 @@ fn the_server_survives_what_no_client_should_send() {
         let error = kubectl.fails(&format!("create --raw {path} -f {file}"));
         assert!(error.contains("Error from server (BadRequest)"), "{text:?}: {error}");
     }
+    let twice = r#"{"metadata":{"name":"twice"},"data":{"a":"1","a":"2"}}"#;
+    let file = kubectl.cluster.write("twice.json", twice);
+    let error = kubectl.fails(&format!("create --raw {path}?fieldValidation=Strict -f {file}"));
+    assert!(error.contains("strict decoding error: duplicate field \"data.a\""), "{error}");
     kubectl.prints("get --raw /readyz", "ok");
 }

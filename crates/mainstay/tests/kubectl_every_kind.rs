@@ -69,7 +69,7 @@ fn columns_are_upstreams() {
         ("limitranges", "NAME CREATED AT"),
         ("resourcequotas", "NAME REQUEST LIMIT AGE"),
         ("customresourcedefinitions", "NAME CREATED AT"),
-        ("csistoragecapacities", "NAME AGE"),
+        ("csistoragecapacities", "NAME STORAGECLASSNAME CAPACITY AGE"),
     ] {
         let table = kubectl.ok(&format!("get {resource}"));
         assert_eq!(compact(table.lines().next().unwrap_or("")), columns, "{resource}:\n{table}");
@@ -183,7 +183,7 @@ fn describe_tells_the_story_of_every_kind() {
         ("csidriver/every.example.com", &["Kind: CSIDriver", "Attach Required: false"]),
         ("csinode/every-node", &["every.example.com:", "Node ID: node-1", "Allocatables: Count: 10"]),
         ("volumeattachment/every-attachment", &["Attacher: every.example.com", "Persistent Volume Name: every-volume"]),
-        ("volumeattributesclass/every-attributes", &["every.example.com", "iops=4000"]),
+        ("volumeattributesclass/every-attributes", &["every.example.com", "4000"]),
         ("csistoragecapacity/every", &["Kind: CSIStorageCapacity", "Capacity: 10Gi"]),
         ("lease/every", &["Holder Identity: me", "Lease Duration Seconds: 15"]),
         ("pdb/every", &["Min available: 1", "Selector: app=every", "Allowed disruptions:"]),

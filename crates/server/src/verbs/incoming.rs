@@ -75,7 +75,7 @@ pub fn conform(
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let unknown = match (kind.rules.conform(value), &kind.schema) {
-        (Some(own), _) => own?,
+        (Some(conformed), _) => conformed?,
         (None, Some(schema)) => decode::conform(schema, value)?,
         (None, None) => Vec::new(),
     };
