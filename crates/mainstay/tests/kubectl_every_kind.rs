@@ -126,7 +126,7 @@ fn describe_tells_the_story_of_every_kind() {
     let cases: &[(&str, &[&str])] = &[
         ("namespace/every-space", &["Status: Active", "team=storage", "No resource quota."]),
         ("node/every-node", &["Taints: dedicated=db:NoSchedule", "Unschedulable: false", "Non-terminated Pods:"]),
-        ("serviceaccount/every", &["Name: every", "Tokens: <none>"]),
+        ("serviceaccount/every", &["Name: every", "Image pull secrets: <none>"]),
         ("configmap/every", &["color: ---- blue", "raw: 3 bytes"]),
         ("secret/every", &["Type: Opaque", "password: 7 bytes"]),
         (
@@ -194,6 +194,10 @@ fn describe_tells_the_story_of_every_kind() {
         ("crd/everies.example.com", &["Kind: CustomResourceDefinition", "Group: example.com", "Plural: everies"]),
     ];
     for (what, parts) in cases {
+        // These read VolumeAttributesClasses in v1beta1 only, which Kubernetes 1.37 does not serve either.
+        if what.starts_with("volumeattributesclass/") && (29..34).contains(&kubectl.minor()) {
+            continue;
+        }
         let text = kubectl.ok(&format!("describe {what}"));
         let flat = compact(&text);
         for part in *parts {
