@@ -58,7 +58,11 @@ fn success(call: &Call<'_>, object: &Value) -> Value {
 
 impl DeleteOptions {
     pub fn read(call: &Call<'_>) -> Result<DeleteOptions, Status> {
-        let body = if call.body.is_empty() { json!({}) } else { incoming::other(call)? };
+        let body = if call.body.is_empty() {
+            json!({})
+        } else {
+            incoming::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
+        };
         let mut options = DeleteOptions::from_value(&body)?;
         if let Some(text) = call.query.get("gracePeriodSeconds") {
             let seconds = text.parse().map_err(|_| {

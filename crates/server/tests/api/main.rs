@@ -1,0 +1,6 @@
+//! The whole server through its real API, in process: requests in, answers out, on a store in memory.
+
+mod support;
+
+mod deletion;
+mod writes;
