@@ -203,9 +203,7 @@ impl Candidate {
         let written = match self.leases.get_opt("leader").await.expect("leases can be read") {
             None => {
                 let metadata = ObjectMeta { name: Some("leader".to_owned()), ..ObjectMeta::default() };
-                self.leases
-                    .create(&PostParams::default(), &Lease { metadata, spec: Some(spec), ..Default::default() })
-                    .await
+                self.leases.create(&PostParams::default(), &Lease { metadata, spec: Some(spec) }).await
             }
             Some(held) if !self.may_take(&held, now) => return false,
             Some(mut held) => {
