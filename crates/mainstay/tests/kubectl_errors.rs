@@ -160,6 +160,9 @@ fn missing_places_and_wrong_names_are_named() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
+    kubectl.create(&pod("x"));
+    let error = kubectl.fails("debug x --image=busybox");
+    assert!(error.contains("ephemeral containers are disabled for this cluster"), "{error}");
 }
 
 #[test]
