@@ -156,14 +156,12 @@ fn dependencies(package: &str) -> BTreeSet<String> {
 /// The files that cargo compiles by itself: one crate each.
 fn roots() -> Vec<PathBuf> {
     let is_root = |file: &Path| {
-        let parent = file.parent().and_then(Path::file_name).and_then(|name| name.to_str()).unwrap_or("");
-        let name = file.file_name().and_then(|name| name.to_str()).unwrap_or("");
-        let in_package = |depth: usize| file.ancestors().nth(depth).is_some_and(|dir| dir.join("Cargo.toml").exists());
-        match parent {
-            "src" => matches!(name, "lib.rs" | "main.rs") && in_package(2),
-            "bin" => in_package(3),
-            "tests" | "benches" | "examples" => in_package(2),
-            _ => name == "build.rs" && in_package(1),
+        let package = file.ancestors().find(|directory| directory.join("Cargo.toml").exists());
+        let inside = package.and_then(|package| file.strip_prefix(package).ok()).and_then(Path::to_str).unwrap_or("");
+        match inside.split('/').collect::<Vec<_>>()[..] {
+            ["build.rs"] | ["src", "lib.rs" | "main.rs"] | ["src", "bin", _] | ["src", "bin", _, "main.rs"] => true,
+            ["tests" | "benches" | "examples", _] | ["tests" | "benches" | "examples", _, "main.rs"] => true,
+            _ => false,
         }
     };
     sources().into_iter().filter(|file| is_root(file)).collect()
