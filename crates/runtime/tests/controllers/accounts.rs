@@ -20,7 +20,9 @@ async fn every_namespace_has_an_account_and_the_certificate() {
     world.create(new_namespace("new")).await;
     for namespace in ["default", "kube-system", "new"] {
         world.until_is(&account(namespace), "the account", |_| true).await;
-        world.until_is(&certificate(namespace), "the certificate", |map| map["data"]["ca.crt"] == "THE CERTIFICATE").await;
+        world
+            .until_is(&certificate(namespace), "the certificate", |map| map["data"]["ca.crt"] == "THE CERTIFICATE")
+            .await;
     }
     world.stop().await;
 }
@@ -35,7 +37,12 @@ async fn they_come_back_when_they_are_deleted_or_changed() {
         world.until_is(&wanted, "is back", |found| uid(found) != uid(&first)).await;
     }
     world.until_is(&certificate("new"), "the certificate", |map| map["data"]["ca.crt"] == "THE CERTIFICATE").await;
-    world.merge(&certificate("new"), json!({"data": {"ca.crt": "forged", "more": "x"}, "metadata": {"labels": {"a": "b"}}})).await;
+    world
+        .merge(
+            &certificate("new"),
+            json!({"data": {"ca.crt": "forged", "more": "x"}, "metadata": {"labels": {"a": "b"}}}),
+        )
+        .await;
     let repaired = world
         .until_is(&certificate("new"), "is repaired", |map| map["data"] == json!({"ca.crt": "THE CERTIFICATE"}))
         .await;

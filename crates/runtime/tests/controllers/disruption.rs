@@ -137,7 +137,10 @@ async fn of_many_evictions_at_once_only_as_many_succeed_as_are_allowed() {
         assert_eq!(status["message"], "Cannot evict pod as it would violate the pod's disruption budget.");
         let cause = &status["details"]["causes"][0];
         assert_eq!(cause["reason"], "DisruptionBudget");
-        assert!(cause.text(&["message"]).starts_with("The disruption budget budget needs 9 healthy pods and has"), "{cause}");
+        assert!(
+            cause.text(&["message"]).starts_with("The disruption budget budget needs 9 healthy pods and has"),
+            "{cause}"
+        );
     }
     let evicted = &pods[granted[0]];
     assert!(terminating(&world.now(evicted).await.expect("its grace period runs")));

@@ -33,7 +33,11 @@ async fn chains_of_any_depth_go_to_the_end() {
     for policy in ["Background", "Foreground"] {
         let mut chain = vec![world.create(stateful_set("default", "top", 0)).await];
         for at in 0..5 {
-            let link = if at % 2 == 0 { config_map("default", &format!("link-{at}")) } else { secret("default", &format!("link-{at}")) };
+            let link = if at % 2 == 0 {
+                config_map("default", &format!("link-{at}"))
+            } else {
+                secret("default", &format!("link-{at}"))
+            };
             chain.push(world.create(blocking(link, &[&chain[at]])).await);
         }
         world.delete(&chain[0], policy).await;
@@ -127,10 +131,11 @@ async fn one_solid_owner_is_enough_and_the_lost_ones_are_dropped() {
     world.delete(&waits, "Foreground").await;
     let left = world.until_is(&shared, "the waiting owner is dropped", |shared| owners(shared).len() == 1).await;
     assert_eq!(owners(&left), [uid(&stays)]);
-    world.until_is(&waits, "the waiting owner is released", |waits| {
-        waits["metadata"]["finalizers"] == json!(["example.com/held"])
-    })
-    .await;
+    world
+        .until_is(&waits, "the waiting owner is released", |waits| {
+            waits["metadata"]["finalizers"] == json!(["example.com/held"])
+        })
+        .await;
     world.delete(&stays, "Background").await;
     world.until_gone(&shared).await;
     world.stop().await;
@@ -226,7 +231,9 @@ async fn cluster_scoped_owners_own_everywhere() {
 async fn owners_of_unknown_kind_or_version_cannot_be_judged() {
     let world = world().await;
     let mut kept = Vec::new();
-    for (at, (version, kind)) in [("v1", "Nothing"), ("nowhere.io/v1", "ConfigMap"), ("v9", "ConfigMap")].iter().enumerate() {
+    for (at, (version, kind)) in
+        [("v1", "Nothing"), ("nowhere.io/v1", "ConfigMap"), ("v9", "ConfigMap")].iter().enumerate()
+    {
         let mut dependent = secret("default", &format!("kept-{at}"));
         dependent["metadata"]["ownerReferences"] =
             json!([{"apiVersion": version, "kind": kind, "name": "owner", "uid": "some-uid"}]);

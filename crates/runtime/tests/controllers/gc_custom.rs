@@ -78,7 +78,8 @@ async fn an_owner_whose_version_is_not_served_any_more_is_not_gone() {
     }
     world.settle().await;
     assert!(!terminating(&world.now(&dependent).await.expect("stays")));
-    let other = json!({"apiVersion": "example.com/v1", "kind": "Gear", "metadata": {"namespace": "default", "name": "owner"}});
+    let other =
+        json!({"apiVersion": "example.com/v1", "kind": "Gear", "metadata": {"namespace": "default", "name": "owner"}});
     let found = world.now(&other).await.expect("still there");
     assert_eq!(uid(&found), uid(&owner));
     world.delete(&owner, "Background").await;

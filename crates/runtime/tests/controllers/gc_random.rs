@@ -149,7 +149,8 @@ fn check(history: &History, alive: &BTreeMap<String, Vec<String>>) {
 
 #[test]
 fn nothing_with_a_solid_owner_goes_and_nothing_without_any_stays() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
     let config = ProptestConfig { cases: 24, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in steps())| {
         runtime.block_on(play(&steps));

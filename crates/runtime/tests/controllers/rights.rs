@@ -69,8 +69,13 @@ async fn nothing_that_the_controllers_do_is_forbidden_to_them() {
     }
     world.delete(&namespace, "").await;
     world.until_gone(&namespace).await;
-    let accounts: std::collections::BTreeSet<_> =
-        world.requests.take().into_iter().inspect(|asked| assert_ne!(asked.code, 403, "{asked:?}")).map(|asked| asked.account).collect();
+    let accounts: std::collections::BTreeSet<_> = world
+        .requests
+        .take()
+        .into_iter()
+        .inspect(|asked| assert_ne!(asked.code, 403, "{asked:?}"))
+        .map(|asked| asked.account)
+        .collect();
     assert_eq!(accounts.len(), runtime::NAMES.len(), "all of them worked: {accounts:?}");
     world.stop().await;
 }
@@ -91,7 +96,10 @@ async fn a_collector_that_may_not_delete_still_orphans() {
     until_refused(&world, "DELETE", "/api/v1/namespaces/default/secrets/dependent").await;
     assert!(!terminating(&world.now(&dependent).await.expect("stays")));
     for asked in world.requests.refused() {
-        assert_eq!((asked.method.as_str(), asked.path.as_str()), ("DELETE", "/api/v1/namespaces/default/secrets/dependent"));
+        assert_eq!(
+            (asked.method.as_str(), asked.path.as_str()),
+            ("DELETE", "/api/v1/namespaces/default/secrets/dependent")
+        );
     }
     world.stop().await;
 }

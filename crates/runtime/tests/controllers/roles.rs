@@ -23,14 +23,20 @@ fn has(role: &Value, resource: &str) -> bool {
 async fn aggregated_roles_follow_the_roles_they_are_made_of() {
     let world = World::with("clusterrole-aggregation-controller").await;
     for name in ["admin", "edit", "view"] {
-        world.until_is(&sum(name), "the default rules", |role| role["rules"].as_array().is_some_and(|rules| rules.len() > 3)).await;
+        world
+            .until_is(&sum(name), "the default rules", |role| {
+                role["rules"].as_array().is_some_and(|rules| rules.len() > 3)
+            })
+            .await;
     }
     let gears = world.create(role("gear-viewer", "view", "gears")).await;
     // view is part of edit, which is part of admin.
     for name in ["view", "edit", "admin"] {
         world.until_is(&sum(name), "the new rule", |role| has(role, "gears")).await;
     }
-    world.merge(&gears, json!({"rules": [{"apiGroups": ["example.com"], "resources": ["wheels"], "verbs": ["get"]}]})).await;
+    world
+        .merge(&gears, json!({"rules": [{"apiGroups": ["example.com"], "resources": ["wheels"], "verbs": ["get"]}]}))
+        .await;
     for name in ["view", "edit", "admin"] {
         world.until_is(&sum(name), "the changed rule", |role| has(role, "wheels") && !has(role, "gears")).await;
     }

@@ -61,7 +61,8 @@ impl World {
     pub fn start(&mut self, list: &str) {
         let client = |account: &str| {
             let user = service_account_user("kube-system", account);
-            let service = Recorded { inner: self.running.local(user), account: account.into(), to: self.requests.clone() };
+            let service =
+                Recorded { inner: self.running.local(user), account: account.into(), to: self.requests.clone() };
             kube::Client::new(service, "default")
         };
         let root_ca = Some(Arc::from("THE CERTIFICATE"));
@@ -123,8 +124,7 @@ impl World {
     }
 
     pub async fn merge(&self, object: &Value, patch: Value) -> Value {
-        let (code, stored) =
-            self.send("PATCH", &path(object), "application/merge-patch+json", Some(&patch)).await;
+        let (code, stored) = self.send("PATCH", &path(object), "application/merge-patch+json", Some(&patch)).await;
         assert_eq!(code, 200, "{patch}: {stored}");
         stored
     }
@@ -185,9 +185,8 @@ impl World {
     pub async fn until_event(&self, about: &Value, reason: &str) -> Value {
         let place = if namespace(about).is_empty() { "default" } else { namespace(about) };
         let events = format!("/api/v1/namespaces/{place}/events");
-        let is_it = |event: &&Value| {
-            event.text(&["involvedObject", "uid"]) == uid(about) && event.text(&["reason"]) == reason
-        };
+        let is_it =
+            |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about) && event.text(&["reason"]) == reason;
         self.until(&format!("event {reason}"), || async {
             self.get(&events).await.and_then(|list| list.items(&["items"]).iter().find(is_it).cloned())
         })
@@ -243,7 +242,8 @@ impl Requests {
             *counts.entry(format!("{account} {method} {path} {code}")).or_default() += 1;
         }
         let mut text = String::new();
-        for (asked, count) in counts.iter().filter(|(asked, _)| !asked.contains("watch=") && !asked.contains("limit=")) {
+        for (asked, count) in counts.iter().filter(|(asked, _)| !asked.contains("watch=") && !asked.contains("limit="))
+        {
             let _ = writeln!(text, "{count:6} {asked}");
         }
         text
