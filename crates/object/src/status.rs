@@ -22,6 +22,8 @@ pub struct Details {
     pub uid: String,
     pub causes: Vec<Cause>,
     pub retry_after_seconds: u32,
+    /// For a list whose snapshot is gone: how to go on from the same place in what is there now. Sent as `metadata.continue`.
+    pub continue_token: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -63,6 +65,11 @@ impl Status {
 
     pub fn retry_after(mut self, seconds: u32) -> Status {
         self.details_mut().retry_after_seconds = seconds;
+        self
+    }
+
+    pub fn continue_with(mut self, token: String) -> Status {
+        self.details_mut().continue_token = token;
         self
     }
 
@@ -183,7 +190,13 @@ impl Status {
             "code": self.code,
         });
         if let Some(details) = &self.details {
-            status["details"] = details.to_value();
+            let told = details.to_value();
+            if told.as_object().is_some_and(|told| !told.is_empty()) {
+                status["details"] = told;
+            }
+            if !details.continue_token.is_empty() {
+                status["metadata"]["continue"] = json!(details.continue_token);
+            }
         }
         status
     }

@@ -55,6 +55,8 @@ impl Answer {
 
 /// Runs the verb.
 pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
+    // What nobody could read the answer of is not done.
+    call.form()?;
     if !call.kind.stored {
         return special::review(call);
     }
@@ -244,9 +246,7 @@ pub fn store_status(error: &store::Error) -> Status {
 }
 
 pub fn too_large(asked: u64, newest: u64) -> Status {
-    Status::timeout(format!("Too large resource version: {asked}, current: {newest}")).with_cause(
-        "ResourceVersionTooLarge",
-        "Too large resource version",
-        "",
-    )
+    Status::timeout(format!("Timeout: Too large resource version: {asked}, current: {newest}"))
+        .with_cause("ResourceVersionTooLarge", "Too large resource version", "")
+        .retry_after(1)
 }

@@ -3,4 +3,6 @@
 mod support;
 
 mod deletion;
+mod lists;
+mod watches;
 mod writes;

@@ -164,7 +164,8 @@ impl Api {
     pub async fn send(&self, method: &str, path: &str, content_type: &str, body: impl Into<Bytes>) -> Reply {
         let response = self.open(method, path, content_type, body.into()).await;
         let (parts, body) = response.into_parts();
-        let bytes = body.collect().await.unwrap().to_bytes();
+        let bytes = tokio::time::timeout(Duration::from_secs(20), body.collect()).await;
+        let bytes = bytes.unwrap_or_else(|_| panic!("{method} {path} goes on without end")).unwrap().to_bytes();
         let body = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
         let asked = format!("{method} {path}");
         Reply { asked, code: parts.status.as_u16(), headers: parts.headers, body, bytes }
@@ -257,7 +258,7 @@ impl Watching {
                 let line: Vec<u8> = self.buffer.drain(..=at).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            let frame = tokio::time::timeout(Duration::from_secs(3600), self.body.frame()).await;
+            let frame = tokio::time::timeout(Duration::from_secs(90), self.body.frame()).await;
             match frame.expect("an event in time") {
                 Some(frame) => self.buffer.extend_from_slice(&frame.unwrap().into_data().unwrap()),
                 None => return None,
