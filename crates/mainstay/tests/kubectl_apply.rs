@@ -287,7 +287,7 @@ fn set_and_scale_change_one_thing() {
     assert_eq!((&scale["spec"]["replicas"], &scale["status"]["selector"]), (&json!(2), &json!("app=web")));
     kubectl.ok(r#"patch sts web --subresource=scale --type=merge -p '{"spec":{"replicas":4}}'"#);
     kubectl.prints("get sts web -o jsonpath={.spec.replicas}", "4");
-    let error = kubectl.fails("scale cm nothing --replicas=1");
+    let error = kubectl.fails("scale cm kube-root-ca.crt --replicas=1");
     assert!(
         error.contains("the server could not find the requested resource") || error.contains("cannot scale"),
         "{error}"

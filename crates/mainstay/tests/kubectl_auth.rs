@@ -121,7 +121,7 @@ fn a_service_account_is_held_to_its_role() {
         assert!(error.starts_with("Error from server (Forbidden): ") && error.contains(&action), "{command}: {error}");
     }
     // Escalation: nobody gives what they do not have.
-    kubectl.ok("create role roles --verb='*' --resource=roles.rbac.authorization.k8s.io");
+    kubectl.ok("create role roles --verb=get,create --resource=roles.rbac.authorization.k8s.io");
     kubectl.ok(&format!("create rolebinding roles --role=roles --serviceaccount={space}:robot"));
     let error = robot.fails("create role thief --verb=get --resource=secrets");
     assert!(error.contains("is attempting to grant RBAC permissions not currently held"), "{error}");
@@ -210,6 +210,11 @@ fn bootstrap_roles_are_upstreams() {
     // Rules come in the order of their roles' names, and this name is an early one.
     kubectl.ok("wait clusterrole/view --for=jsonpath={.rules[0].resources[0]}=nodes --timeout=30s");
     kubectl.prints(&format!("auth can-i get nodes --as=system:serviceaccount:{}:viewer", kubectl.namespace()), "yes");
-    let reconciled = kubectl.ok_with("auth reconcile -f -", "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {name: again}\nrules: [{apiGroups: [''], resources: [pods], verbs: [get]}]\n");
+    let role = format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata: {{name: again, namespace: {}}}\n\
+         rules: [{{apiGroups: [''], resources: [pods], verbs: [get]}}]\n",
+        kubectl.namespace()
+    );
+    let reconciled = kubectl.ok_with("auth reconcile -f -", &role);
     assert!(reconciled.contains("role.rbac.authorization.k8s.io/again reconciled"), "{reconciled}");
 }

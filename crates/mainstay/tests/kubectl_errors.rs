@@ -22,12 +22,11 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
         ("unknown group", "apiVersion: garden/v1\nkind: Flower\nmetadata: {name: x}\n".to_owned(), "no matches for kind \"Flower\" in version \"garden/v1\""),
         ("unknown field", pod("x").replace("image:", "imagine:"), "strict decoding error: unknown field \"spec.containers[0].imagine\""),
         ("unknown field at the top", format!("{}colour: red\n", pod("x")), "strict decoding error: unknown field \"colour\""),
-        ("duplicate key", pod("x").replace("spec: {", "spec: {restartPolicy: Always, restartPolicy: Never, "), "already"),
         ("text for a number", pod("x").replace("spec: {", "spec: {activeDeadlineSeconds: soon, "), "json: cannot unmarshal string into Go struct field PodSpec.spec.activeDeadlineSeconds of type int64"),
         ("number for a text", pod("x").replace("'nginx:1'", "7"), "json: cannot unmarshal number into Go struct field Container.spec.containers.image of type string"),
         ("map for a list", pod("x").replace("[{name: c, image: 'nginx:1'}]", "{name: c}"), "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container"),
         ("bad name", pod("Bad_Name"), "The Pod \"Bad_Name\" is invalid: metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"),
-        ("no name", pod("''"), "resource name may not be empty"),
+        ("no name", pod("''"), "name or generateName is required"),
         ("no containers", pod("x").replace("containers: [{name: c, image: 'nginx:1'}]", "containers: []"), "spec.containers: Required value"),
         ("twins", pod("x").replace("[{name: c", "[{name: c, image: a}, {name: c"), "spec.containers[1].name: Duplicate value: \"c\""),
         ("bad policy", pod("x").replace("spec: {", "spec: {restartPolicy: Sometimes, "), "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\""),
@@ -44,7 +43,9 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
         ("another namespace", pod("x").replace("{name: x}", "{name: x, namespace: elsewhere}"), "the namespace from the provided object \"elsewhere\" does not match the namespace"),
     ];
     for (mistake, manifest, sentence) in cases {
-        let error = kubectl.fails_with("create -f -", manifest);
+        let said = kubectl.run_with("create -f -", manifest);
+        assert!(!said.status.success(), "{mistake} was accepted: {said}");
+        let error = said.failed();
         assert!(error.contains(sentence), "{mistake}: expected {sentence:?}, got:\n{error}");
         assert!(!error.contains("Internal error"), "{mistake}: {error}");
     }
@@ -109,13 +110,13 @@ fn changes_that_may_not_be_are_refused() {
         ),
         (
             r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#,
-            "is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize",
+            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
         ),
         (
             r#"patch cm x --type=merge -p '{"data":{"a":"b"}}'"#,
             "data: Forbidden: field is immutable when `immutable` is set",
         ),
-        (r#"patch cm x --type=merge -p '{"metadata":{"uid":"7"}}'"#, "uid"),
+        (r#"patch cm x --type=merge -p '{"metadata":{"uid":"7"}}'"#, "Precondition failed: UID in precondition: 7"),
         (r#"patch cm x --type=merge -p '{"metadata":{"resourceVersion":"1"}}'"#, "the object has been modified"),
         (r#"patch cm x --type=merge -p '[1]'"#, ""),
         ("delete namespace kube-system", "namespaces \"kube-system\" is forbidden: this namespace may not be deleted"),
@@ -127,6 +128,10 @@ fn changes_that_may_not_be_are_refused() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
+    // A bound claim may grow, where its class says so.
+    kubectl.ok(r#"patch pvc x --subresource=status --type=merge -p '{"status":{"phase":"Bound"}}'"#);
+    let error = kubectl.fails(r#"patch pvc x --type=merge -p '{"spec":{"resources":{"requests":{"storage":"2Gi"}}}}'"#);
+    assert!(error.contains("is forbidden: only dynamically provisioned pvc can be resized and the storageclass that provisions the pvc must support resize"), "{error}");
 }
 
 #[test]
@@ -155,6 +160,9 @@ fn missing_places_and_wrong_names_are_named() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
+    kubectl.create(&pod("x"));
+    let error = kubectl.fails("debug x --image=busybox");
+    assert!(error.contains("ephemeral containers are disabled for this cluster"), "{error}");
 }
 
 #[test]
@@ -211,5 +219,9 @@ fn the_server_survives_what_no_client_should_send() {
         let error = kubectl.fails(&format!("create --raw {path} -f {file}"));
         assert!(error.contains("Error from server (BadRequest)"), "{text:?}: {error}");
     }
+    let twice = r#"{"metadata":{"name":"twice"},"data":{"a":"1","a":"2"}}"#;
+    let file = kubectl.cluster.write("twice.json", twice);
+    let error = kubectl.fails(&format!("create --raw {path}?fieldValidation=Strict -f {file}"));
+    assert!(error.contains("strict decoding error: duplicate field \"data.a\""), "{error}");
     kubectl.prints("get --raw /readyz", "ok");
 }

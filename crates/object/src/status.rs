@@ -22,6 +22,8 @@ pub struct Details {
     pub uid: String,
     pub causes: Vec<Cause>,
     pub retry_after_seconds: u32,
+    /// For a list whose snapshot is gone: how to go on from the same place in what is there now. Sent as `metadata.continue`.
+    pub continue_token: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -66,6 +68,11 @@ impl Status {
         self
     }
 
+    pub fn continue_with(mut self, token: String) -> Status {
+        self.details_mut().continue_token = token;
+        self
+    }
+
     /// 404 of an object: `pods "web-0" not found`.
     pub fn not_found(group: &str, plural: &str, name: &str) -> Status {
         Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, plural)))
@@ -74,7 +81,12 @@ impl Status {
 
     /// 404 of a path that serves nothing.
     pub fn no_such_path() -> Status {
-        Status::new(404, "NotFound", "the server could not find the requested resource")
+        // Clients look into the details of a 404, kubectl debug without asking whether there are any.
+        Status::new(404, "NotFound", "the server could not find the requested resource").with_cause(
+            "UnexpectedServerResponse",
+            "404 page not found",
+            "",
+        )
     }
 
     pub fn already_exists(group: &str, plural: &str, name: &str) -> Status {
@@ -178,7 +190,13 @@ impl Status {
             "code": self.code,
         });
         if let Some(details) = &self.details {
-            status["details"] = details.to_value();
+            let told = details.to_value();
+            if told.as_object().is_some_and(|told| !told.is_empty()) {
+                status["details"] = told;
+            }
+            if !details.continue_token.is_empty() {
+                status["metadata"]["continue"] = json!(details.continue_token);
+            }
         }
         status
     }

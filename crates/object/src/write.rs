@@ -187,7 +187,8 @@ pub fn for_delete(kind: &Kind, object: &Value, asked: Deletion, now: jiff::Times
         settle_gc_finalizers(&mut marked, asked.propagation);
     }
     let grace = kind.rules.grace_seconds(object, asked.grace_seconds).unwrap_or(0).max(0);
-    let shortens = was_terminating && grace < old_grace;
+    // A running deletion goes on as it is, unless somebody asks for less time.
+    let shortens = was_terminating && asked.grace_seconds.is_some() && grace < old_grace;
     if !was_terminating {
         kind.rules.mark_terminating(&mut marked);
     }

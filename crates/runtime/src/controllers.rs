@@ -84,6 +84,11 @@ pub struct Controllers {
 }
 
 impl Controllers {
+    /// Whether `list` selects controllers that there are; the error is one sentence.
+    pub fn check(list: &str) -> Result<(), String> {
+        select(list).map(drop)
+    }
+
     /// Starts the controllers that `list` selects (`*`, `*,-name`, `name,name`); `client` makes a client that acts as a
     /// ServiceAccount of `kube-system`. The error is one sentence about a bad list.
     pub fn start(

@@ -9,6 +9,7 @@ use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
 use plan::disruption::{self, Scale};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,9 +96,8 @@ impl Control {
         for pod in pods.iter().filter(|pod| disruption::selects(budget, pod)) {
             let Some(owner) = disruption::controller(pod) else { continue };
             let owner_uid = owner.text(&["uid"]).to_owned();
-            if !scales.contains_key(&owner_uid) {
-                let scale = self.scale(namespace(pod), owner).await?;
-                scales.insert(owner_uid, scale);
+            if let Entry::Vacant(place) = scales.entry(owner_uid) {
+                place.insert(self.scale(namespace(pod), owner).await?);
             }
         }
         Ok(scales)

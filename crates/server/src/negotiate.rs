@@ -1,7 +1,7 @@
 //! Content negotiation: which form of an answer a client takes, and in which form it sent its body.
 
 use http::HeaderMap;
-use object::Status;
+use object::{Status, protobuf};
 
 /// The form in which objects are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,6 +21,7 @@ pub enum RowObject {
 }
 
 const SERVED: &str = "application/json, application/yaml";
+const READ: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
 /// Chooses the first acceptable form of the `Accept` header; 406 when there is none.
 pub fn accept(headers: &HeaderMap, include_object: Option<&str>) -> Result<Form, Status> {
@@ -78,6 +79,8 @@ fn row_object(include_object: Option<&str>) -> Result<RowObject, Status> {
 pub enum Language {
     Json,
     Yaml,
+    /// Of built-in kinds only, see [`no_protobuf`]; answers are never in it.
+    Protobuf,
 }
 
 /// The language of a body that holds an object; 415 for what we do not read.
@@ -85,10 +88,20 @@ pub fn object_language(headers: &HeaderMap) -> Result<Language, Status> {
     match media_type(headers).as_str() {
         "" | "application/json" | "text/json" => Ok(Language::Json),
         "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Language::Yaml),
-        other => Err(Status::unsupported_media_type(format!(
-            "the body of the request was in an unknown format - {other}: accepted media types include: {SERVED}"
-        ))),
+        protobuf::MEDIA_TYPE => Ok(Language::Protobuf),
+        other => Err(unknown_format(other, READ)),
     }
+}
+
+/// The 415 of a body in protobuf whose kind has no protobuf form: custom resources, and kinds that we do not know.
+pub fn no_protobuf() -> Status {
+    unknown_format(protobuf::MEDIA_TYPE, SERVED)
+}
+
+fn unknown_format(media: &str, accepted: &str) -> Status {
+    Status::unsupported_media_type(format!(
+        "the body of the request was in an unknown format - {media}: accepted media types include: {accepted}"
+    ))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -161,10 +174,12 @@ mod tests {
     fn unknown_bodies_are_refused() {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", "application/vnd.kubernetes.protobuf".parse().unwrap());
-        assert_eq!(object_language(&headers).unwrap_err().code, 415);
+        assert_eq!(object_language(&headers).unwrap(), Language::Protobuf);
         assert_eq!(patch_type(&headers).unwrap_err().code, 415);
         headers.insert("content-type", "application/apply-patch+yaml; charset=utf-8".parse().unwrap());
         assert_eq!(patch_type(&headers).unwrap(), PatchType::Apply);
+        assert_eq!(object_language(&headers).unwrap_err().code, 415);
+        assert_eq!(no_protobuf().code, 415);
         headers.insert("accept-encoding", "deflate, gzip;q=1.0".parse().unwrap());
         assert!(takes_gzip(&headers));
     }

@@ -187,6 +187,26 @@ pub struct ListOptions {
 }
 
 impl ListOptions {
+    /// The options of a list, which knows less than a watch.
+    pub fn for_list(query: &Query) -> Result<ListOptions, Status> {
+        let options = ListOptions::parse(query)?;
+        if options.send_initial_events.is_some() {
+            let why = "Forbidden: sendInitialEvents is forbidden for list".to_owned();
+            return Err(options_invalid("sendInitialEvents", why));
+        }
+        Ok(options)
+    }
+
+    /// The options of a watch, where only initial events have a version to match.
+    pub fn for_watch(query: &Query) -> Result<ListOptions, Status> {
+        let options = ListOptions::parse(query)?;
+        if options.send_initial_events.is_none() && options.version_match != VersionMatch::Unset {
+            let why = "Forbidden: resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided";
+            return Err(options_invalid("resourceVersionMatch", why.to_owned()));
+        }
+        Ok(options)
+    }
+
     pub fn parse(query: &Query) -> Result<ListOptions, Status> {
         let bad =
             |what: &str, why: String| Status::bad_request(format!("unable to parse requirement of {what}: {why}"));
@@ -227,9 +247,7 @@ impl ListOptions {
 
     fn check(&self) -> Result<(), Status> {
         let forbidden = |field: &str, why: &str| Err(options_invalid(field, format!("Forbidden: {why}")));
-        if let Some(true) = self.send_initial_events
-            && self.version_match != VersionMatch::NotOlderThan
-        {
+        if self.send_initial_events.is_some() && self.version_match != VersionMatch::NotOlderThan {
             return forbidden(
                 "resourceVersionMatch",
                 "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",

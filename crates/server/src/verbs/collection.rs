@@ -11,7 +11,7 @@ use object::Status;
 use serde_json::json;
 
 pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
-    let list_options = ListOptions::parse(&call.query)?;
+    let list_options = ListOptions::for_list(&call.query)?;
     let selection = Selection::new(&call.kind, &list_options, "")?;
     let options = DeleteOptions::read(call)?;
     let page = read_page(call, &list_options, &selection)?;

@@ -58,7 +58,11 @@ fn success(call: &Call<'_>, object: &Value) -> Value {
 
 impl DeleteOptions {
     pub fn read(call: &Call<'_>) -> Result<DeleteOptions, Status> {
-        let body = if call.body.is_empty() { json!({}) } else { incoming::other(call)? };
+        let body = if call.body.is_empty() {
+            json!({})
+        } else {
+            incoming::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
+        };
         let mut options = DeleteOptions::from_value(&body)?;
         if let Some(text) = call.query.get("gracePeriodSeconds") {
             let seconds = text.parse().map_err(|_| {
@@ -177,17 +181,10 @@ pub async fn delete_with(
             }
             Deleted::Unchanged => changed,
         };
-        let mut together = call.admit(
-            admission::Verb::Delete,
-            "",
-            object_name,
-            &mut old.clone(),
-            Some(&old),
-            &mut about,
-            |admission, write| {
-                if gone { admission.judge(write) } else { admission.judge_marking(write) }
-            },
-        )?;
+        let mut going = old.clone();
+        let mut write = call.write(admission::Verb::Delete, "", object_name, &mut going, Some(&old), &mut about);
+        let admission = &call.server.admission;
+        let mut together = if gone { admission.judge(&mut write)? } else { admission.judge_marking(&mut write)? };
         together.txn.conditions.extend(more.txn.conditions);
         together.txn.operations.extend(more.txn.operations);
         if options.dry_run {

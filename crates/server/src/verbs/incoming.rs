@@ -5,7 +5,7 @@ use crate::negotiate::{self, Language};
 use crate::request::WriteOptions;
 use object::access::Access;
 use object::decode::{self, Decoded, FieldValidation, Strict};
-use object::{Kind, Status, Value};
+use object::{Kind, Status, Value, schema};
 
 /// The object in the body of a create or update, ready for defaults. Warnings about unknown fields go to `warnings`.
 pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String>) -> Result<Value, Status> {
@@ -16,9 +16,16 @@ pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String
     Ok(value)
 }
 
-/// A body that holds some other kind: a Binding, a Scale, DeleteOptions.
-pub fn other(call: &Call<'_>) -> Result<Value, Status> {
-    read(call).map(|decoded| decoded.value)
+/// A body that holds some other kind, known by its type: a Binding, a Scale, DeleteOptions. Unknown fields are dropped.
+pub fn other(call: &Call<'_>, type_name: &str) -> Result<Value, Status> {
+    let mut value = read(call)?.value;
+    let kind = type_name.rsplit('.').next().unwrap_or(type_name);
+    let said = value.text(&["kind"]);
+    if !said.is_empty() && said != kind {
+        return Err(Status::bad_request(format!("the body of this request must be of kind {kind}, not {said}")));
+    }
+    decode::conform(&schema::builtin_type(type_name), &mut value)?;
+    Ok(value)
 }
 
 pub fn read(call: &Call<'_>) -> Result<Decoded, Status> {
@@ -28,7 +35,16 @@ pub fn read(call: &Call<'_>) -> Result<Decoded, Status> {
     match negotiate::object_language(call.headers)? {
         Language::Json => decode::json(&call.body),
         Language::Yaml => decode::yaml(&call.body),
+        Language::Protobuf => protobuf(call),
     }
+}
+
+/// By the kind that the body names: a wrong one for this URL is refused later, in the words that JSON gets too.
+fn protobuf(call: &Call<'_>) -> Result<Decoded, Status> {
+    let value = object::protobuf::decode(&call.body, |api_version, kind| {
+        object::protobuf::type_of(&call.kinds, api_version, kind).ok_or_else(negotiate::no_protobuf)
+    })?;
+    Ok(Decoded { value, duplicates: Vec::new() })
 }
 
 /// The body must be of the kind that the URL names; leaving apiVersion and kind out is allowed.
@@ -66,7 +82,7 @@ pub fn conform(
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let unknown = match (kind.rules.conform(value), &kind.schema) {
-        (Some(own), _) => own?,
+        (Some(conformed), _) => conformed?,
         (None, Some(schema)) => decode::conform(schema, value)?,
         (None, None) => Vec::new(),
     };

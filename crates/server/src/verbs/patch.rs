@@ -3,7 +3,7 @@
 use super::update::change;
 use super::{About, Answer, Call, create, incoming};
 use crate::negotiate::{self, PatchType};
-use object::access::{Access, name};
+use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::schema::TypeRef;
 use object::{Status, Value, decode, patch};
@@ -83,6 +83,11 @@ fn check_name(call: &Call<'_>, patched: &Value) -> Result<(), Status> {
             name(patched),
             call.target.name
         )));
+    }
+    if call.kind.namespaced && namespace(patched) != call.target.namespace {
+        return Err(Status::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
     }
     if patched.text(&["kind"]) != call.kind.kind || patched.text(&["apiVersion"]) != call.kind.api_version() {
         return Err(Status::bad_request("a patch may not change apiVersion or kind"));

@@ -119,7 +119,7 @@ impl Selection {
 }
 
 pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
-    let options = ListOptions::parse(&call.query)?;
+    let options = ListOptions::for_list(&call.query)?;
     let selection = Selection::new(&call.kind, &options, "")?;
     let page = read_page(call, &options, &selection)?;
     let form = call.form()?;
@@ -156,7 +156,8 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
             prefix: &prefix,
             after: after.as_deref(),
             limit: want,
-            at: at.or((page.revision > 0).then_some(page.revision)),
+            // Further rounds of one page read the same snapshot as the first.
+            at: at.or_else(|| (page.revision > 0).then_some(page.revision)),
         };
         let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
         page.revision = found.revision;
@@ -164,7 +165,7 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
         page.records.extend(found.records.into_iter().filter(|record| selection.takes(record)));
         let Some(last) = last.filter(|_| found.more) else { return Ok(page) };
         if options.limit > 0 && page.records.len() >= options.limit {
-            page.continue_token = Some(token(page.revision, last.strip_prefix(&*prefix).unwrap_or(&last)));
+            page.continue_token = Some(token(Some(page.revision), last.strip_prefix(&*prefix).unwrap_or(&last)));
             page.remaining = found.remaining.filter(|_| selection.is_everything());
             return Ok(page);
         }
@@ -194,7 +195,7 @@ fn start_of(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<(Opt
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
         let (revision, start) = read_token(text)?;
-        return Ok((Some(revision), Some(format!("{prefix}{start}"))));
+        return Ok((revision, Some(format!("{prefix}{start}"))));
     }
     let newest = call.server.store.revision();
     match (options.resource_version, options.version_match) {
@@ -208,24 +209,37 @@ fn start_of(call: &Call<'_>, options: &ListOptions, prefix: &str) -> Result<(Opt
 
 fn continue_status(error: &store::Error, options: &ListOptions) -> Status {
     match error {
-        store::Error::Compacted { .. } if options.continue_token.is_some() => Status::expired(
-            "The provided continue parameter is too old to display a consistent list result. You must start a new list without \
-             the continue parameter.",
-        ),
+        store::Error::Compacted { .. } => match options.continue_token.as_deref().and_then(|text| read_token(text).ok()) {
+            Some((_, start)) => Status::expired(
+                "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+                 without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+                 results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+                 modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+            )
+            .continue_with(token(None, &start)),
+            None => store_status(error),
+        },
         error => store_status(error),
     }
 }
 
-fn token(revision: u64, start: &str) -> String {
+/// The revision that stands for "as it is now" in a token: who goes on there gave up on one snapshot.
+const NOW: i64 = -1;
+
+fn token(revision: Option<u64>, start: &str) -> String {
+    let revision = revision.map_or_else(|| json!(NOW), |revision| json!(revision));
     URL_SAFE_NO_PAD.encode(json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start}).to_string())
 }
 
-fn read_token(text: &str) -> Result<(u64, String), Status> {
+fn read_token(text: &str) -> Result<(Option<u64>, String), Status> {
     let bad =
         || Status::bad_request("continue key is not valid: take it unchanged from the metadata of the list before");
     let bytes = URL_SAFE_NO_PAD.decode(text.trim_end_matches('=')).map_err(|_| bad())?;
     let value: Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
-    let revision = value["rv"].as_u64().filter(|revision| *revision > 0).ok_or_else(bad)?;
+    let revision = match value["rv"].as_i64() {
+        Some(NOW) => None,
+        _ => Some(value["rv"].as_u64().filter(|revision| *revision > 0).ok_or_else(bad)?),
+    };
     let start = value["start"].as_str().filter(|start| !start.is_empty()).ok_or_else(bad)?;
     if value["v"] != "meta.k8s.io/v1" || start.contains("..") {
         return Err(bad());
@@ -239,7 +253,9 @@ mod tests {
 
     #[test]
     fn continue_tokens_round_trip_and_forged_ones_are_refused() {
-        assert_eq!(read_token(&token(7, "default/web-0")).unwrap(), (7, "default/web-0".to_owned()));
+        for revision in [Some(7), None] {
+            assert_eq!(read_token(&token(revision, "default/web-0")).unwrap(), (revision, "default/web-0".to_owned()));
+        }
         for bad in ["", "x", "eyJ9", &URL_SAFE_NO_PAD.encode("{\"v\":\"other\",\"rv\":1,\"start\":\"a\"}")] {
             assert_eq!(read_token(bad).unwrap_err().code, 400, "{bad:?}");
         }

@@ -17,6 +17,8 @@ use object::kind::Subresource;
 use object::{Errors, Status, Value, decode, schema, write};
 use serde_json::json;
 
+const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
+
 /// Answers a review: nothing is stored.
 pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
@@ -40,7 +42,7 @@ pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Ans
     let object = match verb {
         Verb::Get => call.stored(&call.target.name)?.0,
         Verb::Update => {
-            let sent = incoming::other(call)?;
+            let sent = incoming::other(call, SCALE)?;
             set_scale(call, sub, |_| Ok(sent.clone())).await?
         }
         Verb::Patch => {
@@ -48,7 +50,7 @@ pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Ans
             if patch_type == PatchType::Apply {
                 return Err(Status::unsupported_media_type("a scale takes JSON, merge and strategic merge patches"));
             }
-            let schema = schema::builtin_type("io.k8s.api.autoscaling.v1.Scale");
+            let schema = schema::builtin_type(SCALE);
             let document = decode::document(&call.body)?.value;
             set_scale(call, sub, |now| patch::patched(Some(&schema), patch_type, &now, &document)).await?
         }
@@ -74,7 +76,7 @@ async fn set_scale(
 /// Puts a pod on a node.
 pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
-    let asked = incoming::other(call)?;
+    let asked = incoming::other(call, "io.k8s.api.core.v1.Binding")?;
     for _ in 0..ATTEMPTS_MAX {
         let (old, record) = call.stored(&call.target.name)?;
         let mut new = binding::bind(&old, &asked, call.now)?;
@@ -98,7 +100,7 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
 
 /// Deletes a pod if the disruption budgets allow it; the budget is charged in the same transaction.
 pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call)?;
+    let asked = incoming::other(call, "io.k8s.api.policy.v1.Eviction")?;
     let mut options = DeleteOptions::from_value(asked.at(&["deleteOptions"]).unwrap_or(&Value::Null))?;
     options.dry_run |= call.options()?.dry_run;
     let reader = Reader { store: call.server.store.clone() };
@@ -128,7 +130,7 @@ fn success() -> Answer {
 
 /// A token for a ServiceAccount.
 pub fn token(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call)?;
+    let asked = incoming::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
     let reader = Reader { store: call.server.store.clone() };
     let (namespace, name) = (&call.target.namespace, &call.target.name);
     let tokens = &call.server.authn.tokens;

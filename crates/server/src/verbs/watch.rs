@@ -26,7 +26,7 @@ const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 const EVENTS_PER_CHUNK: usize = 128;
 
 pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
-    let options = ListOptions::parse(&call.query)?;
+    let options = ListOptions::for_watch(&call.query)?;
     let selection = Selection::new(&call.kind, &options, &call.target.name)?;
     let form = call.form()?;
     let store = &call.server.store;
@@ -41,6 +41,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
     let source = match store.watch(&prefix, after) {
         Ok(watcher) => Source::Following(watcher),
+        Err(store::Error::Compacted { asked, oldest }) => Source::Refused(too_old(asked, oldest)),
         Err(error) => Source::Refused(store_status(&error)),
     };
     let length = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LENGTH_DEFAULT, Duration::from_secs);
@@ -118,9 +119,9 @@ impl Stream {
                 Source::Ended => return None,
             };
             let until = self.bookmark_at.map_or(self.deadline, |at| at.min(self.deadline));
+            // Time comes first: a watch that always has something to say ends too.
             let next = tokio::select! {
                 biased;
-                next = watcher.next(EVENTS_PER_CHUNK) => next,
                 () = self.stopping.cancelled() => return None,
                 () = tokio::time::sleep_until(until) => {
                     let position = watcher.position();
@@ -129,6 +130,7 @@ impl Stream {
                     }
                     continue;
                 }
+                next = watcher.next(EVENTS_PER_CHUNK) => next,
             };
             match next {
                 Next::Events { events, .. } => {
@@ -137,8 +139,7 @@ impl Stream {
                     }
                 }
                 Next::Compacted { oldest } => {
-                    let message = format!("too old resource version: {} ({oldest})", self.told);
-                    self.source = Source::Refused(Status::expired(message));
+                    self.source = Source::Refused(too_old(self.told, oldest));
                 }
                 Next::Closed => return None,
             }
@@ -169,7 +170,7 @@ impl Stream {
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    /// A quiet moment: time for a bookmark, or for the end.
+    /// Time for a bookmark, or for the end.
     fn pause(&mut self, position: u64) -> Option<Bytes> {
         let now = Instant::now();
         if now >= self.deadline {
@@ -277,6 +278,10 @@ fn plain_frame(what: &str, object: &[u8]) -> Bytes {
     out.extend_from_slice(object.trim_ascii_end());
     out.extend_from_slice(b"}\n");
     Bytes::from(out)
+}
+
+fn too_old(asked: u64, oldest: u64) -> Status {
+    Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
 fn error_frame(status: &Status) -> Bytes {
