@@ -5,7 +5,7 @@
 
 use super::Collector;
 use super::watch::is_followed;
-use crate::api::{ApiError, Resource};
+use crate::api::ApiError;
 use object::Value;
 use object::access::{Access, uid};
 use plan::gc::{Place, Uid};
@@ -62,12 +62,11 @@ impl Collector {
 
     /// Reads everything that can depend on something in a namespace (`""`: on something cluster-scoped).
     async fn look_around(&self, namespace: &str) -> Result<Sight, ApiError> {
-        let resources: Vec<Resource> = {
-            let kinds = self.kinds.read().expect("no panic happens under this lock");
-            kinds.values().filter(|served| is_followed(served)).map(|served| served.resource.clone()).collect()
-        };
+        // Also kinds that came a moment ago and are not followed yet: what is unheard of holds the owner until they are.
+        let served = self.discovery.look().await?;
+        let resources = served.iter().filter(|served| is_followed(served)).map(|served| &served.resource);
         let mut sight = Sight { version: u64::MAX, dependents: HashMap::new() };
-        for resource in resources.iter().filter(|resource| resource.namespaced || namespace.is_empty()) {
+        for resource in resources.filter(|resource| resource.namespaced || namespace.is_empty()) {
             let note = |object: &Value| {
                 for owner in object.items(&["metadata", "ownerReferences"]) {
                     sight.dependents.entry(owner.text(&["uid"]).into()).or_default().push(uid(object).into());

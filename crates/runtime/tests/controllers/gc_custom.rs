@@ -86,3 +86,20 @@ async fn an_owner_whose_version_is_not_served_any_more_is_not_gone() {
     world.until_gone(&dependent).await;
     world.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn orphans_of_a_kind_that_came_a_moment_ago_are_not_lost() {
+    let world = World::with(GC).await;
+    world.settle().await;
+    for kind in ["Gear", "Wheel", "Axle", "Bolt", "Screw"] {
+        let owner = world.create(config_map("default", "owner")).await;
+        world.create(definition(kind, true, &["v1"])).await;
+        let mut orphan = gear("default", "orphan");
+        orphan["kind"] = json!(kind);
+        let orphan = world.create(owned(orphan, &[&owner])).await;
+        world.delete(&owner, "Orphan").await;
+        world.until_gone(&owner).await;
+        assert!(world.now(&orphan).await.is_some_and(|orphan| !terminating(&orphan)), "{kind}");
+    }
+    world.stop().await;
+}
