@@ -29,6 +29,11 @@ fn is_custom(call: &Call<'_>) -> bool {
 
 async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) -> Result<Answer, Status> {
     let options = call.options()?;
+    if call.query.get("force").is_some() {
+        let why = "Forbidden: may not be specified for non-apply patch";
+        return Err(Status::new(422, "Invalid", format!("PatchOptions.meta.k8s.io \"\" is invalid: force: {why}"))
+            .with_cause("FieldValueForbidden", why, "force"));
+    }
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     let document = decode::document(&call.body)?;
     let mut found = Vec::new();

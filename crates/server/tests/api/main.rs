@@ -2,7 +2,10 @@
 
 mod support;
 
+mod admission;
+mod definitions;
 mod deletion;
 mod lists;
+mod patches;
 mod watches;
 mod writes;
