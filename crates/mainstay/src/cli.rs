@@ -17,6 +17,8 @@ struct Cli {
 pub enum Command {
     /// Run everything in one process
     Up(Box<UpArgs>),
+    /// Serve the API alone, without controllers
+    Server(Box<ServingArgs>),
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }

@@ -23,6 +23,7 @@ fn main() -> ExitCode {
     let result = runtime.block_on(async {
         match command {
             cli::Command::Up(args) => up::run(args).await,
+            cli::Command::Server(args) => up::run_server(*args).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -1,4 +1,4 @@
-//! `mainstay up`: everything in one process.
+//! `mainstay up`: everything in one process; `mainstay server`: the API alone.
 
 use crate::cli::{BadInput, ServingArgs, UpArgs};
 use crate::paths;
@@ -14,9 +14,24 @@ use store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
+/// The API alone: controllers run elsewhere, or not at all.
+pub async fn run_server(args: ServingArgs) -> Result<()> {
+    let started = Instant::now();
+    crate::log::start();
+    let (place, running) = serve(&args).await?;
+    announce(&place, started);
+    wait_for_signal().await?;
+    eprintln!("Stopping.");
+    running.stop().await;
+    place.clean();
+    Ok(())
+}
+
 pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     crate::log::start();
+    // Bad input is refused before anything is opened or written.
+    runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
     let (place, running) = serve(&args.serving).await?;
     let metrics = runtime::Metrics::default();
     running.server.metrics.extend(|registry| metrics.register(registry));

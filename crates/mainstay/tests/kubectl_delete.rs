@@ -173,19 +173,28 @@ fn a_namespace_goes_with_all_that_is_in_it() {
     assert!(error.contains(&format!("namespaces \"{name}\" not found")), "{error}");
 }
 
+/// V1, V5: admission protects new claims and volumes; while something holds them, get and describe say Terminating.
 #[test]
-fn protected_claims_and_volumes_stay_while_used() {
+fn claims_and_volumes_are_protected_and_say_when_they_go() {
     let Some(kubectl) = kubectl() else { return };
-    kubectl.create(
-        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {name: data}\nspec:\n  accessModes: [ReadWriteOnce]\n  \
-         storageClassName: ''\n  resources: {requests: {storage: 1Gi}}\n",
-    );
-    assert_eq!(kubectl.object("pvc/data")["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection"]));
-    kubectl.ok("delete pvc data --wait=false");
-    // V5: its controller comes with a later issue; until then the finalizer holds it, and get and describe say so.
-    if kubectl.run("get pvc data").status.success() {
-        assert!(kubectl.ok("get pvc data --no-headers").contains("Terminating"));
-        assert!(kubectl.ok("describe pvc data").contains("Terminating (lasts"));
+    let volume = format!("volume-{}", kubectl.namespace());
+    kubectl.create(&format!(
+        "apiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data, finalizers: [example.com/hold]}}\nspec:\n  \
+         accessModes: [ReadWriteOnce]\n  storageClassName: ''\n  resources: {{requests: {{storage: 1Gi}}}}\n---\n\
+         apiVersion: v1\nkind: PersistentVolume\nmetadata: {{name: {volume}, finalizers: [example.com/hold]}}\nspec:\n  \
+         accessModes: [ReadWriteOnce]\n  capacity: {{storage: 1Gi}}\n  csi: {{driver: d.example.com, volumeHandle: h}}\n"
+    ));
+    for (what, protection) in [
+        ("pvc/data".to_owned(), "kubernetes.io/pvc-protection"),
+        (format!("pv/{volume}"), "kubernetes.io/pv-protection"),
+    ] {
+        let finalizers = kubectl.object(&what)["metadata"]["finalizers"].clone();
+        assert_eq!(finalizers, json!(["example.com/hold", protection]), "{what}");
+        kubectl.ok(&format!("delete {what} --wait=false"));
+        let line = kubectl.ok(&format!("get {what} --no-headers"));
+        assert!(line.contains("Terminating"), "{line}");
+        let text = kubectl.ok(&format!("describe {what}"));
+        assert!(text.contains("Terminating (lasts"), "{text}");
     }
 }
 

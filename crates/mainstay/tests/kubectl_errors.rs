@@ -26,7 +26,7 @@ fn manifests_with_mistakes_are_refused_with_their_reason() {
         ("number for a text", pod("x").replace("'nginx:1'", "7"), "json: cannot unmarshal number into Go struct field Container.spec.containers.image of type string"),
         ("map for a list", pod("x").replace("[{name: c, image: 'nginx:1'}]", "{name: c}"), "json: cannot unmarshal object into Go struct field PodSpec.spec.containers of type []v1.Container"),
         ("bad name", pod("Bad_Name"), "The Pod \"Bad_Name\" is invalid: metadata.name: Invalid value: \"Bad_Name\": a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-' or '.', and must start and end with an alphanumeric character"),
-        ("no name", pod("''"), "resource name may not be empty"),
+        ("no name", pod("''"), "name or generateName is required"),
         ("no containers", pod("x").replace("containers: [{name: c, image: 'nginx:1'}]", "containers: []"), "spec.containers: Required value"),
         ("twins", pod("x").replace("[{name: c", "[{name: c, image: a}, {name: c"), "spec.containers[1].name: Duplicate value: \"c\""),
         ("bad policy", pod("x").replace("spec: {", "spec: {restartPolicy: Sometimes, "), "spec.restartPolicy: Unsupported value: \"Sometimes\": supported values: \"Always\", \"OnFailure\", \"Never\""),
@@ -116,7 +116,7 @@ fn changes_that_may_not_be_are_refused() {
             r#"patch cm x --type=merge -p '{"data":{"a":"b"}}'"#,
             "data: Forbidden: field is immutable when `immutable` is set",
         ),
-        (r#"patch cm x --type=merge -p '{"metadata":{"uid":"7"}}'"#, "uid"),
+        (r#"patch cm x --type=merge -p '{"metadata":{"uid":"7"}}'"#, "Precondition failed: UID in precondition: 7"),
         (r#"patch cm x --type=merge -p '{"metadata":{"resourceVersion":"1"}}'"#, "the object has been modified"),
         (r#"patch cm x --type=merge -p '[1]'"#, ""),
         ("delete namespace kube-system", "namespaces \"kube-system\" is forbidden: this namespace may not be deleted"),
@@ -160,6 +160,9 @@ fn missing_places_and_wrong_names_are_named() {
         let error = kubectl.fails(command);
         assert!(error.contains(sentence), "{command}: expected {sentence:?}, got:\n{error}");
     }
+    kubectl.create(&pod("x"));
+    let error = kubectl.fails("debug x --image=busybox");
+    assert!(error.contains("ephemeral containers are disabled for this cluster"), "{error}");
 }
 
 #[test]

@@ -16,6 +16,68 @@ fn compact(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
+/// What `describe` must tell, white space aside.
+const DESCRIBED: &[(&str, &[&str])] = &[
+    ("namespace/every-space", &["Status: Active", "team=storage", "No resource quota."]),
+    ("node/every-node", &["Taints: dedicated=db:NoSchedule", "Unschedulable: false", "Non-terminated Pods:"]),
+    ("serviceaccount/every", &["Name: every", "Image pull secrets: <none>"]),
+    ("configmap/every", &["color: ---- blue", "raw: 3 bytes"]),
+    ("secret/every", &["Type: Opaque", "password: 7 bytes"]),
+    (
+        "pv/every-volume",
+        &["StorageClass: every-class", "Reclaim Policy: Delete", "Type: CSI", "VolumeHandle: handle-1", "tier=gold"],
+    ),
+    ("pvc/every", &["StorageClass: every-class", "Status: Pending", "VolumeMode: Filesystem", "Used By: every"]),
+    (
+        "pod/every",
+        &[
+            "Node: every-node",
+            "ClaimName: every",
+            "Image: nginx:1",
+            "<set to the key 'color' of config map 'every'>",
+            "<set to the key 'password' in secret 'every'>",
+            "memory: 128Mi",
+            "Liveness: http-get",
+            "QoS Class: Burstable",
+            "Tolerations:",
+        ],
+    ),
+    ("service/every", &["Selector: app=every", "Type: ClusterIP", "Port: http 80/TCP"]),
+    ("endpoints/every", &["Addresses: 10.1.2.3", "http 80 TCP"]),
+    ("event/every.1", &["Reason: Started", "Message: Started container main"]),
+    ("event.events.k8s.io/every.2", &["Reason: Pulled"]),
+    ("resourcequota/every", &["Resource", "pods", "10", "requests.storage", "100Gi"]),
+    ("limitrange/every", &["Container", "cpu", "50m", "500m", "PersistentVolumeClaim", "50Gi"]),
+    (
+        "statefulset/every",
+        &[
+            "Selector: app=every-set",
+            "Replicas: 2 desired",
+            "Update Strategy: RollingUpdate",
+            "Image: nginx:1",
+            "Volume Claims:",
+            "Capacity: 1Gi",
+        ],
+    ),
+    ("controllerrevision/every-1", &["Kind: ControllerRevision", "Revision: 1"]),
+    (
+        "storageclass/every-class",
+        &["Provisioner: every.example.com", "AllowVolumeExpansion: True", "VolumeBindingMode: WaitForFirstConsumer"],
+    ),
+    ("csidriver/every.example.com", &["Kind: CSIDriver", "Attach Required: false"]),
+    ("csinode/every-node", &["every.example.com:", "Node ID: node-1", "Allocatables: Count: 10"]),
+    ("volumeattachment/every-attachment", &["Attacher: every.example.com", "Persistent Volume Name: every-volume"]),
+    ("volumeattributesclass/every-attributes", &["every.example.com", "4000"]),
+    ("csistoragecapacity/every", &["Kind: CSIStorageCapacity", "Capacity: 10Gi"]),
+    ("lease/every", &["Holder Identity: me", "Lease Duration Seconds: 15"]),
+    ("pdb/every", &["Min available: 1", "Selector: app=every", "Allowed disruptions:"]),
+    ("role/every", &["pods", "[get list]"]),
+    ("rolebinding/every", &["Kind: Role", "ServiceAccount every every-space"]),
+    ("clusterrole/every-role", &["nodes", "[get]"]),
+    ("clusterrolebinding/every-binding", &["Kind: ClusterRole", "User someone"]),
+    ("crd/everies.example.com", &["Kind: CustomResourceDefinition", "Group: example.com", "Plural: everies"]),
+];
+
 #[test]
 fn the_manifest_has_every_kind() {
     let Some(kubectl) = every_kind() else { return };
@@ -123,77 +185,11 @@ fn cells_say_what_users_look_for() {
 #[test]
 fn describe_tells_the_story_of_every_kind() {
     let Some(kubectl) = every_kind() else { return };
-    let cases: &[(&str, &[&str])] = &[
-        ("namespace/every-space", &["Status: Active", "team=storage", "No resource quota."]),
-        ("node/every-node", &["Taints: dedicated=db:NoSchedule", "Unschedulable: false", "Non-terminated Pods:"]),
-        ("serviceaccount/every", &["Name: every", "Tokens: <none>"]),
-        ("configmap/every", &["color: ---- blue", "raw: 3 bytes"]),
-        ("secret/every", &["Type: Opaque", "password: 7 bytes"]),
-        (
-            "pv/every-volume",
-            &[
-                "StorageClass: every-class",
-                "Reclaim Policy: Delete",
-                "Type: CSI",
-                "VolumeHandle: handle-1",
-                "tier=gold",
-            ],
-        ),
-        ("pvc/every", &["StorageClass: every-class", "Status: Pending", "VolumeMode: Filesystem", "Used By: every"]),
-        (
-            "pod/every",
-            &[
-                "Node: every-node",
-                "ClaimName: every",
-                "Image: nginx:1",
-                "<set to the key 'color' of config map 'every'>",
-                "<set to the key 'password' in secret 'every'>",
-                "memory: 128Mi",
-                "Liveness: http-get",
-                "QoS Class: Burstable",
-                "Tolerations:",
-            ],
-        ),
-        ("service/every", &["Selector: app=every", "Type: ClusterIP", "Port: http 80/TCP"]),
-        ("endpoints/every", &["Addresses: 10.1.2.3", "http 80 TCP"]),
-        ("event/every.1", &["Reason: Started", "Message: Started container main"]),
-        ("event.events.k8s.io/every.2", &["Reason: Pulled"]),
-        ("resourcequota/every", &["Resource", "pods", "10", "requests.storage", "100Gi"]),
-        ("limitrange/every", &["Container", "cpu", "50m", "500m", "PersistentVolumeClaim", "50Gi"]),
-        (
-            "statefulset/every",
-            &[
-                "Selector: app=every-set",
-                "Replicas: 2 desired",
-                "Update Strategy: RollingUpdate",
-                "Image: nginx:1",
-                "Volume Claims:",
-                "Capacity: 1Gi",
-            ],
-        ),
-        ("controllerrevision/every-1", &["Kind: ControllerRevision", "Revision: 1"]),
-        (
-            "storageclass/every-class",
-            &[
-                "Provisioner: every.example.com",
-                "AllowVolumeExpansion: True",
-                "VolumeBindingMode: WaitForFirstConsumer",
-            ],
-        ),
-        ("csidriver/every.example.com", &["Kind: CSIDriver", "Attach Required: false"]),
-        ("csinode/every-node", &["every.example.com:", "Node ID: node-1", "Allocatables: Count: 10"]),
-        ("volumeattachment/every-attachment", &["Attacher: every.example.com", "Persistent Volume Name: every-volume"]),
-        ("volumeattributesclass/every-attributes", &["every.example.com", "4000"]),
-        ("csistoragecapacity/every", &["Kind: CSIStorageCapacity", "Capacity: 10Gi"]),
-        ("lease/every", &["Holder Identity: me", "Lease Duration Seconds: 15"]),
-        ("pdb/every", &["Min available: 1", "Selector: app=every", "Allowed disruptions:"]),
-        ("role/every", &["pods", "[get list]"]),
-        ("rolebinding/every", &["Kind: Role", "ServiceAccount every every-space"]),
-        ("clusterrole/every-role", &["nodes", "[get]"]),
-        ("clusterrolebinding/every-binding", &["Kind: ClusterRole", "User someone"]),
-        ("crd/everies.example.com", &["Kind: CustomResourceDefinition", "Group: example.com", "Plural: everies"]),
-    ];
-    for (what, parts) in cases {
+    for (what, parts) in DESCRIBED {
+        // These read VolumeAttributesClasses in v1beta1 only, which Kubernetes 1.37 does not serve either.
+        if what.starts_with("volumeattributesclass/") && (29..34).contains(&kubectl.minor()) {
+            continue;
+        }
         let text = kubectl.ok(&format!("describe {what}"));
         let flat = compact(&text);
         for part in *parts {

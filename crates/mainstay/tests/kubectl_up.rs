@@ -58,7 +58,7 @@ fn files_are_private() {
     let data = TempDir::new().expect("a temporary directory can be made");
     let cluster = Cluster::start(Place::Directory(data.path()));
     let mut open = vec![data.path().to_owned()];
-    let mut found = vec![cluster.kubeconfig.clone()];
+    let mut found = vec![cluster.kubeconfig];
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(&directory).expect("the data directory can be read") {
             let path = entry.expect("its entries too").path();

@@ -81,7 +81,12 @@ impl Status {
 
     /// 404 of a path that serves nothing.
     pub fn no_such_path() -> Status {
-        Status::new(404, "NotFound", "the server could not find the requested resource")
+        // Clients look into the details of a 404, kubectl debug without asking whether there are any.
+        Status::new(404, "NotFound", "the server could not find the requested resource").with_cause(
+            "UnexpectedServerResponse",
+            "404 page not found",
+            "",
+        )
     }
 
     pub fn already_exists(group: &str, plural: &str, name: &str) -> Status {

@@ -3,12 +3,13 @@
 use object::access::{Access, name};
 use object::selector::LabelSelector;
 use object::{Value, json};
+use std::borrow::Borrow;
 
 /// The rules that `role` must have, given all ClusterRoles; `None` when it has them already or does not aggregate.
 /// A broken selector selects nothing: it was validated when the role was written.
-pub fn rules(role: &Value, all: &[Value]) -> Option<Vec<Value>> {
+pub fn rules<V: Borrow<Value>>(role: &Value, all: &[V]) -> Option<Vec<Value>> {
     role.at(&["aggregationRule"])?;
-    let mut sorted: Vec<&Value> = all.iter().filter(|other| name(other) != name(role)).collect();
+    let mut sorted: Vec<&Value> = all.iter().map(Borrow::borrow).filter(|other| name(other) != name(role)).collect();
     sorted.sort_by_key(|other| name(other));
     let mut rules: Vec<Value> = Vec::new();
     for selector in role.items(&["aggregationRule", "clusterRoleSelectors"]) {
@@ -34,14 +35,14 @@ pub fn apply(role: &Value, rules: Vec<Value>) -> Value {
 }
 
 /// The names of the roles that aggregate `changed` (before or after its change): what to look at again.
-pub fn aggregators<'a>(changed: &Value, all: &'a [Value]) -> Vec<&'a str> {
+pub fn aggregators<V: Borrow<Value>>(changed: &Value, all: &[V]) -> Vec<String> {
     let labels = changed.members(&["metadata", "labels"]);
     let selects = |role: &&Value| {
         role.items(&["aggregationRule", "clusterRoleSelectors"])
             .iter()
             .any(|selector| LabelSelector::from_object(selector).is_ok_and(|selector| selector.matches(labels)))
     };
-    all.iter().filter(selects).map(name).collect()
+    all.iter().map(Borrow::borrow).filter(selects).map(|role| name(role).to_owned()).collect()
 }
 
 #[cfg(test)]
@@ -89,6 +90,6 @@ mod tests {
     fn a_role_that_selects_nothing_loses_its_rules() {
         let mut sum = aggregate("nothing");
         sum.put(&["rules"], json!([{"verbs": ["get"]}]));
-        assert_eq!(rules(&sum, &[]), Some(Vec::new()));
+        assert_eq!(rules::<Value>(&sum, &[]), Some(Vec::new()));
     }
 }

@@ -31,16 +31,29 @@ impl Remaining {
     }
 }
 
+impl Content {
+    /// Nothing is left, and that is certain.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.error.is_none()
+    }
+}
+
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Kinds (indices into the given content) to empty with a deletecollection, propagation Background.
-    pub delete: Vec<usize>,
     /// The namespace with its new status: PUT to `/status` when there is one.
     pub status: Option<Value>,
     /// The namespace without the finalizer: PUT to `/finalize`, when nothing is left. The server then removes it.
     pub finalize: Option<Value>,
-    /// What is left or failed: the runtime looks again when content changes, and after a back-off.
-    pub remaining: usize,
+    /// Something is left or failed: look again after a while.
+    pub again: bool,
+}
+
+/// The kinds (indices into `content`) whose objects are to be told to go now, propagation Background.
+pub fn due(content: &[Content]) -> Vec<usize> {
+    // Pods first: what they mount and talk to stays until they are down.
+    let pods_left = content.iter().any(|kind| is_pods(kind) && !kind.is_empty());
+    let is_due = |kind: &Content| kind.objects.iter().any(|object| !object.deleting) && (!pods_left || is_pods(kind));
+    content.iter().enumerate().filter(|(_, kind)| is_due(kind)).map(|(at, _)| at).collect()
 }
 
 /// What to do about a namespace. `content` holds every namespaced kind that can be listed and deleted, also the empty ones;
@@ -50,12 +63,7 @@ pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str
     if !terminating(namespace) || !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
         return Plan::default();
     }
-    // Pods first: what they mount and talk to stays until they are down.
-    let pods_left = content.iter().any(|kind| is_pods(kind) && !kind.objects.is_empty());
-    let due = |kind: &Content| kind.objects.iter().any(|object| !object.deleting) && (!pods_left || is_pods(kind));
-    let delete = content.iter().enumerate().filter(|(_, kind)| due(kind)).map(|(at, _)| at).collect();
-    let remaining: usize = content.iter().map(|kind| kind.objects.len()).sum();
-    let failed = discovery_error.is_some() || content.iter().any(|kind| kind.error.is_some());
+    let again = discovery_error.is_some() || !content.iter().all(Content::is_empty);
 
     let mut changed = namespace.clone();
     changed.put(&["status", "phase"], "Terminating");
@@ -63,12 +71,12 @@ pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str
         object::condition::set(&mut changed, &["status", "conditions"], condition, now);
     }
     let status = (changed != *namespace).then(|| changed.clone());
-    let finalize = (remaining == 0 && !failed).then(|| {
+    let finalize = (!again).then(|| {
         let rest: Vec<Value> = finalizers.iter().filter(|finalizer| **finalizer != FINALIZER).cloned().collect();
         changed.put(&["spec", "finalizers"], rest);
         changed
     });
-    Plan { delete, status, finalize, remaining: remaining.max(usize::from(failed)) }
+    Plan { status, finalize, again }
 }
 
 fn is_pods(kind: &Content) -> bool {
@@ -171,15 +179,16 @@ mod tests {
         let secrets = content("secrets", &[(false, &[])]);
         let plan_of = |content: &[Content]| plan(&namespace(), content, None, now());
 
-        let first = plan_of(&[secrets.clone(), pods]);
-        assert_eq!((first.delete, first.finalize.is_some(), first.remaining), (vec![1], false, 2));
-        let leaving = plan_of(&[secrets.clone(), content("pods", &[(true, &[])])]);
-        assert_eq!(leaving.delete, [] as [usize; 0], "waits for the pods to be gone");
-        let second = plan_of(&[secrets, content("pods", &[])]);
-        assert_eq!(second.delete, [0]);
+        let first = [secrets.clone(), pods];
+        assert_eq!((due(&first), plan_of(&first).finalize, plan_of(&first).again), (vec![1], None, true));
+        let leaving = [secrets.clone(), content("pods", &[(true, &[])])];
+        assert_eq!(due(&leaving), [] as [usize; 0], "waits for the pods to be gone");
+        let unknown = [secrets.clone(), Content { error: Some("no answer".to_owned()), ..content("pods", &[]) }];
+        assert_eq!(due(&unknown), [] as [usize; 0], "there may be pods");
+        assert_eq!(due(&[secrets, content("pods", &[])]), [0]);
         let last = plan_of(&[content("secrets", &[]), content("pods", &[])]);
         assert_eq!(last.finalize.unwrap()["spec"]["finalizers"], json!(["example.com/x"]));
-        assert_eq!(last.remaining, 0);
+        assert!(!last.again);
     }
 
     #[test]
@@ -228,7 +237,7 @@ mod tests {
         let mut broken = content("gadgets", &[]);
         broken.error = Some("the server is away".to_owned());
         let held = plan(&namespace(), &[broken], None, now());
-        assert_eq!((held.finalize, held.remaining), (None, 1));
+        assert_eq!((held.finalize, held.again), (None, true));
         assert_eq!(
             message(&held.status.unwrap(), "NamespaceDeletionContentFailure"),
             ("True", "Failed to delete all resource types, 1 remaining: the server is away")

@@ -5,7 +5,6 @@ use crate::controllers::Part;
 use crate::worker::{self, Source, key};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
-use std::time::Duration;
 
 const ACCOUNT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
@@ -48,10 +47,9 @@ async fn keep_in_every_namespace(
 ) {
     let namespaces =
         Source::new(Resource::new("v1", "Namespace", "namespaces", false), |namespace| vec![key(namespace)]);
-    let objects = Source::new(resource.clone(), move |object| {
-        // The namespace is the key here, whatever woke it.
-        if name(object) == object_name { vec![("".into(), object::access::namespace(object).into())] } else { vec![] }
-    });
+    // The namespace is the key here, whatever woke it.
+    let objects = Source::new(resource.clone(), |object| vec![("".into(), object::access::namespace(object).into())])
+        .only(format!("metadata.name={object_name}"));
     let (namespace_cache, object_cache) = (namespaces.cache.clone(), objects.cache.clone());
     let api = part.api.clone();
     worker::run(part, vec![namespaces, objects], 4, move |key| {
@@ -63,7 +61,8 @@ async fn keep_in_every_namespace(
             };
             let namespace = name(&namespace);
             let existing = objects.get(&(namespace.into(), object_name.into()));
-            keep(&api, &resource, namespace, existing.as_deref(), wanted(namespace)).await
+            keep(&api, &resource, namespace, existing.as_deref(), wanted(namespace)).await?;
+            Ok(None)
         }
     })
     .await;
@@ -75,18 +74,19 @@ async fn keep(
     namespace: &str,
     existing: Option<&Value>,
     wanted: Value,
-) -> Result<Option<Duration>, ApiError> {
+) -> Result<(), ApiError> {
     match existing {
         None => match api.create(&resource.collection(namespace), &wanted).await {
-            // Already there, or the namespace is on its way out: the next change wakes this key again.
-            Err(error) if matches!(error.code(), 403 | 404 | 409) => {}
+            // Already there, or the namespace is gone or going: the next change wakes this key again.
+            Err(error) if error.is_conflict() || error.is_not_found() || error.is_namespace_ending() => {}
             result => drop(result?),
         },
         Some(existing) if existing.at(&["data"]) != wanted.at(&["data"]) => {
-            let path = resource.object(namespace, name(&wanted));
-            api.merge(&path, &json!({"data": wanted.at(&["data"])})).await?;
+            let mut repaired = existing.clone();
+            repaired.put(&["data"], wanted.at(&["data"]).cloned().unwrap_or_default());
+            api.replace(&resource.object(namespace, name(&wanted)), &repaired).await?;
         }
         Some(_) => {}
     }
-    Ok(None)
+    Ok(())
 }

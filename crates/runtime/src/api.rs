@@ -1,9 +1,13 @@
 //! Requests to an API server, untyped: paths and JSON.
 
 use kube::Client;
+use kube::client::Body;
 use object::Value;
 use object::access::Access;
 use std::sync::Arc;
+
+/// How many objects of a list come at once.
+const PAGE: usize = 500;
 
 /// A resource as discovery describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +58,14 @@ impl Resource {
 pub enum ApiError {
     /// The server said no.
     #[error("{message} ({code})")]
-    Refused { code: u16, reason: String, message: String },
+    Refused {
+        code: u16,
+        message: String,
+        /// The object that the answer is about; empty when it is about none, such as when nothing is served at a path.
+        object: String,
+        /// The reasons of the answer's causes.
+        causes: Vec<String>,
+    },
     /// There was no answer, or not one that can be read.
     #[error(transparent)]
     Broken(kube::Error),
@@ -67,20 +78,35 @@ impl ApiError {
             ApiError::Broken(_) => 0,
         }
     }
+    /// The object is not there, or its kind or namespace is not.
     pub fn is_not_found(&self) -> bool {
         self.code() == 404
+    }
+    /// The object is not there, while its kind is served: what is not served may still exist.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, ApiError::Refused { code: 404, object, .. } if !object.is_empty())
+    }
+    /// Nothing can be created because the namespace is on its way out.
+    pub fn is_namespace_ending(&self) -> bool {
+        matches!(self, ApiError::Refused { code: 403, causes, .. } if causes.iter().any(|cause| cause == "NamespaceTerminating"))
     }
     pub fn is_conflict(&self) -> bool {
         self.code() == 409
     }
 }
 
+impl ApiError {
+    fn refused(status: kube::core::Status) -> ApiError {
+        let (object, causes) = status.details.map(|details| (details.name, details.causes)).unwrap_or_default();
+        let causes = causes.into_iter().map(|cause| cause.reason).collect();
+        ApiError::Refused { code: status.code, message: status.message, object, causes }
+    }
+}
+
 impl From<kube::Error> for ApiError {
     fn from(error: kube::Error) -> ApiError {
         match error {
-            kube::Error::Api(status) => {
-                ApiError::Refused { code: status.code, reason: status.reason.clone(), message: status.message.clone() }
-            }
+            kube::Error::Api(status) => ApiError::refused(*status),
             error => ApiError::Broken(error),
         }
     }
@@ -151,29 +177,46 @@ impl Api {
         self.send("DELETE", path, "application/json", Some(options)).await
     }
 
-    /// All resources that can be listed, watched and deleted, in their preferred versions.
-    pub async fn discover(&self) -> Result<Vec<Resource>, ApiError> {
-        let mut group_versions = vec!["api/v1".to_owned()];
-        let groups = self.get("/apis").await?;
-        for group in groups.items(&["groups"]) {
-            group_versions.push(format!("apis/{}", group.text(&["preferredVersion", "groupVersion"])));
+    /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
+    pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        let mut token = String::new();
+        loop {
+            let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
+            let page = self.metadata(&format!("{path}?limit={PAGE}{more}")).await?;
+            page.items(&["items"]).iter().for_each(&mut visit);
+            token = page.text(&["metadata", "continue"]).to_owned();
+            if token.is_empty() {
+                return Ok(page.text(&["metadata", "resourceVersion"]).to_owned());
+            }
         }
-        let mut found = Vec::new();
-        for group_version in group_versions {
-            // A group that vanished between the two requests is not there any more: nothing to find in it.
-            let Some(list) = self.find(&format!("/{group_version}")).await? else { continue };
-            let api_version = list.text(&["groupVersion"]).to_owned();
-            found.extend(list.items(&["resources"]).iter().filter_map(|resource| collectable(&api_version, resource)));
+    }
+
+    /// GET of a document that the caller may know already: `None` when it is still as `etag` says.
+    pub async fn document(&self, path: &str, accept: &str, etag: &str) -> Result<Option<Document>, ApiError> {
+        let mut request = http::Request::get(path).header(http::header::ACCEPT, accept);
+        if !etag.is_empty() {
+            request = request.header(http::header::IF_NONE_MATCH, etag);
         }
-        Ok(found)
+        let request = request.body(Body::empty()).map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
+        let response = self.client.send(request).await?;
+        let code = response.status().as_u16();
+        if code == 304 {
+            return Ok(None);
+        }
+        let etag = response.headers().get(http::header::ETAG);
+        let etag = etag.and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
+        let bytes = response.into_body().collect_bytes().await?;
+        if code >= 400 {
+            let status = serde_json::from_slice::<kube::core::Status>(&bytes).unwrap_or_default();
+            return Err(ApiError::refused(kube::core::Status { code, ..status }));
+        }
+        let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::Broken(kube::Error::SerdeError(error)))?;
+        Ok(Some(Document { etag, value }))
     }
 }
 
-fn collectable(api_version: &str, resource: &Value) -> Option<Resource> {
-    let plural = resource.text(&["name"]);
-    let can = |verb: &str| resource.items(&["verbs"]).iter().any(|has| has == verb);
-    if plural.contains('/') || !["list", "watch", "delete"].iter().all(|verb| can(verb)) {
-        return None;
-    }
-    Some(Resource::new(api_version, resource.text(&["kind"]), plural, resource.flag(&["namespaced"])))
+/// A document and what to call this state of it.
+pub struct Document {
+    pub etag: String,
+    pub value: Value,
 }

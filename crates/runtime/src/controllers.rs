@@ -1,11 +1,13 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
 use futures::future::BoxFuture;
 use kube::Client;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -14,6 +16,7 @@ use tokio_util::task::TaskTracker;
 pub struct Part {
     pub name: &'static str,
     pub api: Api,
+    pub discovery: Discovery,
     pub events: Events,
     pub metrics: Metrics,
     pub shutdown: CancellationToken,
@@ -72,6 +75,8 @@ pub const NAMES: [&str; ALL.len()] = {
     names
 };
 
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
 /// Controllers at work.
 pub struct Controllers {
     tasks: TaskTracker,
@@ -79,6 +84,11 @@ pub struct Controllers {
 }
 
 impl Controllers {
+    /// Whether `list` selects controllers that there are; the error is one sentence.
+    pub fn check(list: &str) -> Result<(), String> {
+        select(list).map(drop)
+    }
+
     /// Starts the controllers that `list` selects (`*`, `*,-name`, `name,name`); `client` makes a client that acts as a
     /// ServiceAccount of `kube-system`. The error is one sentence about a bad list.
     pub fn start(
@@ -95,20 +105,39 @@ impl Controllers {
             let part = Part {
                 name: controller.name,
                 events: Events::new(api.clone(), controller.account),
+                discovery: Discovery::new(api.clone()),
                 api,
                 metrics: metrics.clone(),
                 shutdown: shutdown.clone(),
                 root_ca: root_ca.clone(),
             };
-            tasks.spawn((controller.run)(part));
+            tasks.spawn(keep_running(controller, part));
         }
         tasks.close();
         Ok(Controllers { tasks, shutdown })
     }
 
+    /// Stops them all; when this returns, none of their tasks is left.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.tasks.wait().await;
+    }
+}
+
+/// A controller that panics has a bug, but the others and its next attempt should not suffer from it.
+async fn keep_running(controller: &'static Controller, part: Part) {
+    loop {
+        let run = tokio::spawn((controller.run)(part.clone()));
+        match run.await {
+            Ok(()) => return,
+            Err(error) => {
+                tracing::error!(controller = controller.name, %error, "a controller broke down; starting it again")
+            }
+        }
+        tokio::select! {
+            () = part.shutdown.cancelled() => return,
+            () = tokio::time::sleep(RESTART_AFTER) => {}
+        }
     }
 }
 

@@ -2,34 +2,48 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
+use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
-use object::Value;
 use object::access::{Access, name, namespace, uid};
+use object::{Value, json};
 use plan::disruption::{self, Scale};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Keeps the status of all budgets, until the part stops.
 pub async fn run(part: Part) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
+    let pods = Resource::new("v1", "Pod", "pods", true);
+    let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let budget_source = Source::new(budgets.clone(), |budget| vec![key(budget)]);
-    let budget_cache = budget_source.cache.clone();
-    let by_pod = budget_cache.clone();
-    let pod_source = Source::new(Resource::new("v1", "Pod", "pods", true), move |pod| {
+    let by_pod = budget_source.cache.clone();
+    let pod_source = Source::new(pods.clone(), move |pod| {
         let near = by_pod.in_namespace(namespace(pod));
         near.iter().filter(|budget| disruption::selects(budget, pod)).map(|budget| key(budget)).collect()
     });
-    let by_set = budget_cache.clone();
-    let set_source = Source::new(Resource::new("apps/v1", "StatefulSet", "statefulsets", true), move |set| {
-        by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect()
+    let by_set = budget_source.cache.clone();
+    let set_source =
+        Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
+    let pod_source = pod_source.trimmed(|pod| {
+        let conditions = pod.cut(&["status", "conditions"]);
+        *pod = json!({"metadata": pod.cut(&["metadata"]), "status": {"conditions": conditions}});
+    });
+    let set_source = set_source.trimmed(|set| {
+        let replicas = set.cut(&["spec", "replicas"]);
+        *set = json!({"metadata": set.cut(&["metadata"]), "spec": {"replicas": replicas}});
     });
     let control = Arc::new(Control {
         api: part.api.clone(),
+        discovery: part.discovery.clone(),
         events: part.events.clone(),
         budgets,
-        budget_cache,
+        pods,
+        budget_cache: budget_source.cache.clone(),
         pod_cache: pod_source.cache.clone(),
+        set_cache: set_source.cache.clone(),
     });
     worker::run(part, vec![budget_source, pod_source, set_source], 4, move |key| {
         let control = control.clone();
@@ -40,10 +54,13 @@ pub async fn run(part: Part) {
 
 struct Control {
     api: Api,
+    discovery: Discovery,
     events: Events,
     budgets: Resource,
+    pods: Resource,
     budget_cache: Cache,
     pod_cache: Cache,
+    set_cache: Cache,
 }
 
 impl Control {
@@ -60,16 +77,17 @@ impl Control {
             self.api.replace(&path, status).await?;
         }
         for event in &plan.events {
-            let about = About {
-                resource: &self.budgets,
-                namespace: namespace(&budget),
-                name: name(&budget),
-                uid: uid(&budget),
-            };
-            let kind = if event.warning { "Warning" } else { "Normal" };
-            self.events.say(&about, kind, event.reason, &event.message).await;
+            self.tell(event, &budget, &pods).await;
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
+    }
+
+    async fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
+        let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
+        let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
+        let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
+        let kind = if event.warning { "Warning" } else { "Normal" };
+        self.events.say(&about, kind, event.reason, &event.message).await;
     }
 
     /// The scale of each controller of the budget's pods, by uid.
@@ -78,23 +96,34 @@ impl Control {
         for pod in pods.iter().filter(|pod| disruption::selects(budget, pod)) {
             let Some(owner) = disruption::controller(pod) else { continue };
             let owner_uid = owner.text(&["uid"]).to_owned();
-            if !scales.contains_key(&owner_uid) {
-                let scale = self.scale(namespace(pod), owner).await?;
-                scales.insert(owner_uid, scale);
+            if let Entry::Vacant(place) = scales.entry(owner_uid) {
+                place.insert(self.scale(namespace(pod), owner).await?);
             }
         }
         Ok(scales)
     }
 
     async fn scale(&self, namespace: &str, owner: &Value) -> Result<Scale, ApiError> {
-        if (owner.text(&["apiVersion"]), owner.text(&["kind"])) != ("apps/v1", "StatefulSet") {
-            return Ok(Scale::None);
-        }
-        let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
-        match self.api.find(&sets.object(namespace, owner.text(&["name"]))).await? {
-            Some(set) if uid(&set) == owner.text(&["uid"]) => {
-                Ok(Scale::Replicas(set.int(&["spec", "replicas"]).unwrap_or(1)))
+        let (api_version, kind) = (owner.text(&["apiVersion"]), owner.text(&["kind"]));
+        let is_owner = |found: &Value| uid(found) == owner.text(&["uid"]);
+        if (api_version, kind) == ("apps/v1", "StatefulSet") {
+            let known = self.set_cache.get(&(namespace.into(), owner.text(&["name"]).into()));
+            if let Some(set) = known.filter(|set| is_owner(set)) {
+                return Ok(Scale::Replicas(set.int(&["spec", "replicas"]).unwrap_or(1)));
             }
+            // The pod may have been heard of before its set: the server knows.
+        }
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let served = self.discovery.look().await?;
+        let served = served.iter().find(|served| {
+            &*served.resource.group == group
+                && &*served.resource.kind == kind
+                && served.versions.iter().any(|served| served == version)
+        });
+        let Some(served) = served.filter(|served| served.scales) else { return Ok(Scale::None) };
+        let path = served.resource.object(namespace, owner.text(&["name"]));
+        match self.api.find(&format!("{path}/scale")).await? {
+            Some(scale) if is_owner(&scale) => Ok(Scale::Replicas(scale.int(&["spec", "replicas"]).unwrap_or(0))),
             _ => Ok(Scale::Gone),
         }
     }

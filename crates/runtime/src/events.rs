@@ -80,7 +80,7 @@ impl Events {
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": format!("{}.", about.name), "namespace": namespace},
+            "metadata": {"generateName": format!("{}.", event_name(about.name)), "namespace": namespace},
             "involvedObject": {
                 "apiVersion": about.resource.api_version(),
                 "kind": &*about.resource.kind,
@@ -103,4 +103,10 @@ impl Events {
     fn said(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Said>> {
         self.said.lock().expect("no panic happens under this lock")
     }
+}
+
+/// Names of some kinds hold what names of events must not.
+fn event_name(name: &str) -> String {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+    name.chars().map(|c| if fits(c) { c } else { '-' }).collect::<String>().trim_matches(['-', '.']).to_owned()
 }

@@ -6,6 +6,8 @@
 mod accounts;
 mod api;
 mod controllers;
+mod delays;
+mod discovery;
 mod disruption;
 mod events;
 mod follow;

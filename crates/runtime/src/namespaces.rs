@@ -2,79 +2,159 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
-use crate::worker::{self, Source, key};
-use object::Value;
-use object::access::{Access, name, terminating};
+use crate::discovery::{Discovery, Served};
+use crate::worker::{self, Key, Source, key};
+use object::access::{Access, name, terminating, uid};
+use object::{Value, json};
 use plan::namespace::{Content, Remaining};
-use serde_json::json;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-/// While content is on its way out, look again after this long; most of it goes at once.
-const LOOK_AGAIN: Duration = Duration::from_millis(200);
+/// Content that was told to go is looked for again after a share of the time that was waited already: soon at first, when most of
+/// it goes, rarely later, when something holds it for long.
+const LOOK_AGAIN_FIRST: Duration = Duration::from_millis(20);
+const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
 
+/// Empties terminating namespaces until the part stops.
 pub async fn run(part: Part) {
     let resource = Resource::new("v1", "Namespace", "namespaces", false);
     let source =
         Source::new(resource.clone(), |namespace| if terminating(namespace) { vec![key(namespace)] } else { vec![] });
     let cache = source.cache.clone();
-    let api = part.api.clone();
+    let control = Arc::new(Control {
+        api: part.api.clone(),
+        discovery: part.discovery.clone(),
+        namespaces: resource,
+        waiting: Mutex::default(),
+    });
     worker::run(part, vec![source], 4, move |key| {
-        let (cache, api, resource) = (cache.clone(), api.clone(), resource.clone());
+        let (cache, control) = (cache.clone(), control.clone());
         async move {
-            match cache.get(&key) {
-                Some(namespace) if terminating(&namespace) => empty(&api, &resource, name(&namespace)).await,
-                _ => Ok(None),
+            match cache.get(&key).filter(|namespace| terminating(namespace)) {
+                Some(_) => control.empty(&key).await,
+                None => {
+                    control.waiting().remove(&key);
+                    Ok(None)
+                }
             }
         }
     })
     .await;
 }
 
-async fn empty(api: &Api, namespaces: &Resource, name: &str) -> Result<Option<Duration>, ApiError> {
-    let path = namespaces.object("", name);
-    let Some(namespace) = api.find(&path).await? else { return Ok(None) };
-    let (resources, discovery_error) = match api.discover().await {
-        Ok(found) => (found, None),
-        Err(error) => (Vec::new(), Some(error.to_string())),
-    };
-    let resources: Vec<Resource> = resources.into_iter().filter(|resource| resource.namespaced).collect();
-    let mut content = Vec::with_capacity(resources.len());
-    for resource in &resources {
-        content.push(look(api, resource, name).await);
-    }
-    let plan = plan::namespace::plan(&namespace, &content, discovery_error.as_deref(), jiff::Timestamp::now());
-    for at in &plan.delete {
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
-        match api.delete(&resources[*at].collection(name), &options).await {
-            Ok(_) => {}
-            Err(error) if error.is_not_found() || error.code() == 405 => {}
-            Err(error) => tracing::debug!(%error, namespace = name, resource = %resources[*at].plural, "cannot empty"),
-        }
-    }
-    let mut version = namespace.text(&["metadata", "resourceVersion"]).to_owned();
-    if let Some(status) = plan.status {
-        let stored = api.replace(&format!("{path}/status"), &status).await?;
-        version = stored.text(&["metadata", "resourceVersion"]).to_owned();
-    }
-    if let Some(mut finalized) = plan.finalize {
-        finalized.put(&["metadata", "resourceVersion"], version);
-        api.replace(&format!("{path}/finalize"), &finalized).await?;
-        return Ok(None);
-    }
-    Ok((plan.remaining > 0 || !plan.delete.is_empty()).then_some(if plan.delete.is_empty() {
-        LOOK_AGAIN
-    } else {
-        Duration::ZERO
-    }))
+struct Control {
+    api: Api,
+    discovery: Discovery,
+    namespaces: Resource,
+    waiting: Mutex<HashMap<Key, Waiting>>,
 }
 
-async fn look(api: &Api, resource: &Resource, namespace: &str) -> Content {
-    let mut content =
-        Content { group: resource.group.to_string(), plural: resource.plural.to_string(), ..Content::default() };
-    match api.metadata(&resource.collection(namespace)).await {
-        Ok(list) => content.objects = list.items(&["items"]).iter().map(|item: &Value| Remaining::of(item)).collect(),
-        Err(error) if error.is_not_found() || error.code() == 405 => {}
-        Err(error) => content.error = Some(error.to_string()),
+/// A namespace whose content is on its way out.
+#[derive(Clone)]
+struct Waiting {
+    uid: String,
+    since: Instant,
+    /// Where something was left. Nothing comes to a terminating namespace, so the others stay empty; they are looked at once more
+    /// in the end.
+    left: Vec<Served>,
+}
+
+impl Control {
+    /// Tells the content of a namespace to go, and lets go of the namespace when nothing is left.
+    async fn empty(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
+        let path = self.namespaces.object("", &key.1);
+        let before = self.waiting().remove(key);
+        let Some(namespace) = self.api.find(&path).await? else { return Ok(None) };
+        let before = before.filter(|before| before.uid == uid(&namespace));
+        let since = before.as_ref().map_or_else(Instant::now, |before| before.since);
+        let mut served = before.map(|before| before.left).unwrap_or_default();
+        let mut content = self.sweep(&key.1, &served).await;
+        let mut discovery_error = None;
+        if content.iter().all(Content::is_empty) {
+            served = match self.discovery.look().await {
+                Ok(all) => all.into_iter().filter(is_content).collect(),
+                Err(error) => {
+                    discovery_error = Some(error.to_string());
+                    Vec::new()
+                }
+            };
+            content = self.sweep(&key.1, &served).await;
+        }
+        let plan = plan::namespace::plan(&namespace, &content, discovery_error.as_deref(), jiff::Timestamp::now());
+        let mut version = namespace.text(&["metadata", "resourceVersion"]).to_owned();
+        if let Some(status) = plan.status {
+            let stored = self.api.replace(&format!("{path}/status"), &status).await?;
+            version = stored.text(&["metadata", "resourceVersion"]).to_owned();
+        }
+        if let Some(mut finalized) = plan.finalize {
+            finalized.put(&["metadata", "resourceVersion"], version);
+            self.api.replace(&format!("{path}/finalize"), &finalized).await?;
+        }
+        if !plan.again {
+            return Ok(None);
+        }
+        let left = served.into_iter().zip(&content).filter(|(_, content)| !content.is_empty());
+        let left = left.map(|(served, _)| served).collect();
+        self.waiting().insert(key.clone(), Waiting { uid: uid(&namespace).to_owned(), since, left });
+        Ok(Some((since.elapsed() / 2).clamp(LOOK_AGAIN_FIRST, LOOK_AGAIN_MAX)))
     }
-    content
+
+    /// Tells the objects of these resources to go, in the right order; says what is left of each.
+    async fn sweep(&self, namespace: &str, served: &[Served]) -> Vec<Content> {
+        let mut content = Vec::with_capacity(served.len());
+        for served in served {
+            content.push(self.look(served, namespace).await);
+        }
+        let mut told = vec![false; served.len()];
+        // What goes lets others go, such as the last pod; but nothing is told twice.
+        while let Some(at) = plan::namespace::due(&content).into_iter().find(|at| !told[*at]) {
+            told[at] = true;
+            let result = self.clear(&served[at], namespace).await;
+            content[at] = self.look(&served[at], namespace).await;
+            if let Err(error) = result {
+                content[at].error = Some(error.to_string());
+            }
+        }
+        content
+    }
+
+    async fn look(&self, served: &Served, namespace: &str) -> Content {
+        let Resource { group, plural, .. } = &served.resource;
+        let mut content = Content { group: group.to_string(), plural: plural.to_string(), ..Content::default() };
+        let note = |object: &Value| content.objects.push(Remaining::of(object));
+        match self.api.each_metadata(&served.resource.collection(namespace), note).await {
+            Ok(_) => {}
+            // A kind that is just being removed.
+            Err(error) if error.is_not_found() => content.objects.clear(),
+            Err(error) => content.error = Some(error.to_string()),
+        }
+        content
+    }
+
+    async fn clear(&self, served: &Served, namespace: &str) -> Result<(), ApiError> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
+        let mut paths = Vec::new();
+        if served.can(&["deletecollection"]) {
+            paths.push(served.resource.collection(namespace));
+        } else {
+            let note = |object: &Value| paths.push(served.resource.object(namespace, name(object)));
+            self.api.each_metadata(&served.resource.collection(namespace), note).await?;
+        }
+        for path in paths {
+            match self.api.delete(&path, &options).await {
+                Err(error) if error.is_not_found() => {}
+                result => drop(result?),
+            }
+        }
+        Ok(())
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {
+        self.waiting.lock().expect("no panic happens under this lock")
+    }
+}
+
+fn is_content(served: &Served) -> bool {
+    served.resource.namespaced && served.can(&["list", "delete"])
 }

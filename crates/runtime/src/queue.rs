@@ -1,12 +1,13 @@
 //! A queue of keys: no key is worked on twice at once, a change during the work makes it run again, failures wait longer each time.
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use crate::delays::Delays;
+use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
-use std::sync::{Arc, Mutex};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 const BACKOFF_MAX: Duration = Duration::from_secs(60);
 
 /// Shared by those who add and those who work.
@@ -23,78 +24,70 @@ struct State<K> {
     running: HashSet<K>,
     /// Keys that changed while they were being worked on.
     again: HashSet<K>,
-    failures: HashMap<K, u32>,
+    /// Keys that come back by themselves.
+    delays: Delays<K>,
 }
 
-impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
-    pub fn new() -> Arc<Queue<K>> {
+impl<K: Clone + Eq + Hash> Queue<K> {
+    pub fn new() -> Queue<K> {
         let state = State {
             line: VecDeque::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
             again: HashSet::new(),
-            failures: HashMap::new(),
+            delays: Delays::new(BACKOFF_MAX),
         };
-        Arc::new(Queue { state: Mutex::new(state), news: Notify::new() })
+        Queue { state: Mutex::new(state), news: Notify::new() }
     }
 
     /// Puts a key in line, once.
     pub fn add(&self, key: K) {
-        let mut state = self.lock();
-        if state.running.contains(&key) {
-            state.again.insert(key);
-        } else if state.waiting.insert(key.clone()) {
-            state.line.push_back(key);
-            drop(state);
-            self.news.notify_one();
-        }
-    }
-
-    /// Puts a key in line after a while.
-    pub fn add_after(self: &Arc<Self>, key: K, delay: Duration) {
-        let queue = self.clone();
-        tokio::spawn(async move {
-            tokio::time::sleep(delay).await;
-            queue.add(key);
-        });
+        self.lock().add(key);
+        self.news.notify_one();
     }
 
     /// The next key; it is worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
     pub async fn next(&self) -> K {
         loop {
-            let news = self.news.notified();
-            {
+            let wake_at = {
                 let mut state = self.lock();
-                if let Some(key) = state.line.pop_front() {
-                    state.waiting.remove(&key);
-                    state.running.insert(key.clone());
+                if let Some(key) = state.take(Instant::now()) {
                     if !state.line.is_empty() {
                         self.news.notify_one();
                     }
                     return key;
                 }
+                state.delays.next_at()
+            };
+            match wake_at {
+                None => self.news.notified().await,
+                Some(at) => tokio::select! {
+                    () = self.news.notified() => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
             }
-            news.await;
         }
     }
 
-    /// The work on a key is done for now.
-    pub fn done(&self, key: &K) {
-        self.lock().failures.remove(key);
-        self.release(key);
+    /// The work on a key is done; it comes back by itself after `again`, if that is given.
+    pub fn done(&self, key: &K, again: Option<Duration>) {
+        let mut state = self.lock();
+        state.delays.forget(key);
+        if let Some(delay) = again {
+            state.delays.wait_until(key.clone(), Instant::now() + delay);
+        }
+        state.release(key);
+        drop(state);
+        self.news.notify_one();
     }
 
     /// The work failed: the key comes back after a while that doubles each time. Returns that while.
-    pub fn failed(self: &Arc<Self>, key: &K) -> Duration {
-        let failures = {
-            let mut state = self.lock();
-            let count = state.failures.entry(key.clone()).or_insert(0);
-            *count += 1;
-            *count
-        };
-        let delay = BACKOFF_FIRST.saturating_mul(1 << (failures - 1).min(16)).min(BACKOFF_MAX);
-        self.release(key);
-        self.add_after(key.clone(), delay);
+    pub fn failed(&self, key: &K) -> Duration {
+        let mut state = self.lock();
+        let delay = state.delays.wait_after_failure(key, Instant::now());
+        state.release(key);
+        drop(state);
+        self.news.notify_one();
         delay
     }
 
@@ -103,18 +96,37 @@ impl<K: Clone + Eq + Hash + Send + 'static> Queue<K> {
         self.lock().line.len()
     }
 
-    fn release(&self, key: &K) {
-        let mut state = self.lock();
-        state.running.remove(key);
-        if state.again.remove(key) && state.waiting.insert(key.clone()) {
-            state.line.push_back(key.clone());
-            drop(state);
-            self.news.notify_one();
+    fn lock(&self) -> MutexGuard<'_, State<K>> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    fn add(&mut self, key: K) {
+        if self.running.contains(&key) {
+            self.again.insert(key);
+        } else if self.waiting.insert(key.clone()) {
+            self.line.push_back(key);
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State<K>> {
-        self.state.lock().expect("no panic happens under this lock")
+    fn take(&mut self, now: Instant) -> Option<K> {
+        for key in self.delays.take_due(now) {
+            self.add(key);
+        }
+        let key = self.line.pop_front()?;
+        self.waiting.remove(&key);
+        self.running.insert(key.clone());
+        // This run says anew when the key is wanted again.
+        self.delays.cancel(&key);
+        Some(key)
+    }
+
+    fn release(&mut self, key: &K) {
+        self.running.remove(key);
+        if self.again.remove(key) {
+            self.add(key.clone());
+        }
     }
 }
 
@@ -131,9 +143,9 @@ mod tests {
         assert_eq!(queue.next().await, "a");
         queue.add("a");
         assert_eq!(queue.depth(), 0, "not while it runs");
-        queue.done(&"a");
+        queue.done(&"a", None);
         assert_eq!(queue.next().await, "a");
-        queue.done(&"a");
+        queue.done(&"a", None);
         assert_eq!(queue.depth(), 0);
     }
 
@@ -146,13 +158,28 @@ mod tests {
             let key = queue.next().await;
             delays.push(queue.failed(&key));
         }
-        assert_eq!(delays[0], BACKOFF_FIRST);
-        assert_eq!(delays[1], BACKOFF_FIRST * 2);
+        assert_eq!(delays[1], delays[0] * 2);
         assert_eq!(delays[19], BACKOFF_MAX);
         let key = queue.next().await;
-        queue.done(&key);
+        queue.done(&key, None);
         queue.add("a");
         let key = queue.next().await;
-        assert_eq!(queue.failed(&key), BACKOFF_FIRST);
+        assert_eq!(queue.failed(&key), delays[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_key_that_wants_to_come_back_does_so_once_however_often_it_ran() {
+        let queue = Queue::new();
+        let start = Instant::now();
+        for _ in 0..5 {
+            queue.add("a");
+            let key = queue.next().await;
+            queue.done(&key, Some(Duration::from_secs(10)));
+        }
+        let key = queue.next().await;
+        assert_eq!(start.elapsed(), Duration::from_secs(10));
+        queue.done(&key, None);
+        let more = tokio::time::timeout(Duration::from_secs(100), queue.next()).await;
+        assert!(more.is_err(), "nothing else waits");
     }
 }

@@ -2,31 +2,29 @@
 
 use crate::api::Resource;
 use crate::controllers::Part;
-use crate::worker::{self, Source, key};
+use crate::worker::{self, Cache, Source, key};
 use object::Value;
 use plan::aggregate;
 
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
+/// Keeps the rules of aggregated roles, until the part stops.
 pub async fn run(part: Part) {
     let roles = Resource::new("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false);
-    let cache = worker::Cache::default();
+    let cache = Cache::default();
     let woken = cache.clone();
-    let mut source = Source::new(roles.clone(), move |changed| {
-        let all: Vec<Value> = woken.all().iter().map(|role| Value::clone(role)).collect();
-        let aggregators = aggregate::aggregators(changed, &all).into_iter().map(|name| ("".into(), name.into()));
-        aggregators.chain([key(changed)]).collect()
-    });
-    source.cache = cache.clone();
+    let wakes = move |changed: &Value| {
+        let aggregators = aggregate::aggregators(changed, &woken.all());
+        aggregators.into_iter().map(|name| ("".into(), name.into())).chain([key(changed)]).collect()
+    };
+    let source = Source::new(roles.clone(), wakes).into(cache.clone());
     let api = part.api.clone();
     worker::run(part, vec![source], 2, move |key| {
         let (cache, api, roles) = (cache.clone(), api.clone(), roles.clone());
         async move {
             let Some(role) = cache.get(&key) else { return Ok(None) };
-            let all: Vec<Value> = cache.all().iter().map(|role| Value::clone(role)).collect();
-            if let Some(rules) = aggregate::rules(&role, &all) {
-                let path = roles.object("", &key.1);
-                api.apply(&path, MANAGER, &aggregate::apply(&role, rules)).await?;
+            if let Some(rules) = aggregate::rules(&role, &cache.all()) {
+                api.apply(&roles.object("", &key.1), MANAGER, &aggregate::apply(&role, rules)).await?;
             }
             Ok(None)
         }

@@ -6,7 +6,7 @@ use crate::follow::{self, Change};
 use crate::queue::Queue;
 use futures::StreamExt;
 use object::Value;
-use object::access::{name, namespace};
+use object::access::{Access, name, namespace};
 use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
 use std::sync::{Arc, Mutex};
@@ -42,6 +42,9 @@ impl Cache {
             .map(|(_, object)| object.clone())
             .collect()
     }
+    fn remove_all_but(&self, fresh: &HashSet<Key>) -> Vec<Arc<Value>> {
+        self.lock().extract_if(.., |key, _| !fresh.contains(key)).map(|(_, object)| object).collect()
+    }
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Key, Arc<Value>>> {
         self.objects.lock().expect("no panic happens under this lock")
     }
@@ -51,13 +54,36 @@ impl Cache {
 pub struct Source {
     pub resource: Resource,
     pub cache: Cache,
+    /// Only the objects that this field selector takes.
+    fields: Option<String>,
+    /// Cuts off what nobody here reads: most of the memory of a cache.
+    trim: fn(&mut Value),
     /// The keys to work on when an object (as it was or as it is) changes.
-    pub wakes: Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>,
+    wakes: Wakes,
 }
 
+type Wakes = Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>;
+
 impl Source {
+    /// Follows all objects of a resource; managed fields are never kept.
     pub fn new(resource: Resource, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
-        Source { resource, cache: Cache::default(), wakes: Box::new(wakes) }
+        Source { resource, cache: Cache::default(), fields: None, trim: |_| {}, wakes: Box::new(wakes) }
+    }
+
+    pub fn only(mut self, field_selector: String) -> Source {
+        self.fields = Some(field_selector);
+        self
+    }
+
+    pub fn trimmed(mut self, trim: fn(&mut Value)) -> Source {
+        self.trim = trim;
+        self
+    }
+
+    /// Fills this cache instead of a new one.
+    pub fn into(mut self, cache: Cache) -> Source {
+        self.cache = cache;
+        self
     }
 }
 
@@ -68,33 +94,32 @@ where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
-    let queue = Queue::new();
+    let queue = Arc::new(Queue::new());
+    let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
-    let (filled, mut all_filled) = watch::channel(0_usize);
-    let filled = Arc::new(filled);
-    let count = sources.len();
     for source in sources {
-        tasks.spawn(fill(part.clone(), source, queue.clone(), filled.clone()));
+        tasks.spawn(fill(part.clone(), source, queue.clone(), unfilled.clone()));
     }
-    let mut workers_tasks = JoinSet::new();
     for _ in 0..workers {
-        let (part, queue, work, mut all_filled) = (part.clone(), queue.clone(), work.clone(), all_filled.clone());
-        workers_tasks.spawn(async move {
-            if all_filled.wait_for(|filled| *filled >= count).await.is_err() {
-                return;
-            }
-            loop {
-                attend(&part, &queue, &work).await;
+        let (part, queue, work, mut unfilled) = (part.clone(), queue.clone(), work.clone(), unfilled.subscribe());
+        tasks.spawn(async move {
+            // It fails only when those who fill are gone: then there is nothing to work on.
+            if unfilled.wait_for(|count| *count == 0).await.is_ok() {
+                loop {
+                    attend(&part, &queue, &work).await;
+                }
             }
         });
     }
-    all_filled.mark_unchanged();
-    part.shutdown.cancelled().await;
-    workers_tasks.shutdown().await;
+    tokio::select! {
+        () = part.shutdown.cancelled() => {}
+        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
+    }
     tasks.shutdown().await;
 }
 
-async fn attend<F, Fut>(part: &Part, queue: &Arc<Queue<Key>>, work: &F)
+async fn attend<F, Fut>(part: &Part, queue: &Queue<Key>, work: &F)
 where
     F: Fn(Key) -> Fut,
     Fut: Future<Output = Result<Option<Duration>, ApiError>>,
@@ -105,12 +130,7 @@ where
     let result = work(key.clone()).await;
     part.metrics.reconciled(part.name, started.elapsed(), result.is_err());
     match result {
-        Ok(again) => {
-            queue.done(&key);
-            if let Some(delay) = again {
-                queue.add_after(key, delay);
-            }
-        }
+        Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
             // A conflict means that the cache is a moment behind: not worth a line.
@@ -123,40 +143,37 @@ where
     }
 }
 
-async fn fill(part: Part, source: Source, queue: Arc<Queue<Key>>, filled: Arc<watch::Sender<usize>>) {
-    let mut changes = Box::pin(follow::objects(&part.api.client, &source.resource));
+async fn fill(part: Part, source: Source, queue: Arc<Queue<Key>>, unfilled: Arc<watch::Sender<usize>>) {
+    let mut changes = Box::pin(follow::objects(&part.api.client, &source.resource, source.fields.as_deref()));
     let mut fresh: Option<HashSet<Key>> = None;
-    let mut told = false;
+    let mut filled = false;
     while let Some(change) = changes.next().await {
         let wake = |object: &Value| (source.wakes)(object).into_iter().for_each(|key| queue.add(key));
         match change {
             Change::Restart => fresh = Some(HashSet::new()),
-            Change::Seen(object) => {
+            Change::Seen(mut object) => {
+                object.cut(&["metadata", "managedFields"]);
+                (source.trim)(&mut object);
                 let key = key(&object);
                 if let Some(fresh) = &mut fresh {
                     fresh.insert(key.clone());
                 }
                 let object = Arc::new(object);
                 let before = source.cache.lock().insert(key, object.clone());
-                if let Some(before) = before {
-                    wake(&before);
-                }
+                before.iter().for_each(|before| wake(before));
                 wake(&object);
             }
             Change::Gone(object) => {
-                source.cache.lock().remove(&key(&object));
+                let before = source.cache.lock().remove(&key(&object));
+                before.iter().for_each(|before| wake(before));
                 wake(&object);
             }
             Change::Ready => {
-                if let Some(fresh) = fresh.take() {
-                    let mut cache = source.cache.lock();
-                    let gone: Vec<Key> = cache.keys().filter(|key| !fresh.contains(*key)).cloned().collect();
-                    let objects: Vec<Arc<Value>> = gone.iter().filter_map(|key| cache.remove(key)).collect();
-                    drop(cache);
-                    objects.iter().for_each(|object| wake(object));
-                }
-                if !std::mem::replace(&mut told, true) {
-                    filled.send_modify(|count| *count += 1);
+                let fresh = fresh.take().unwrap_or_default();
+                let gone = source.cache.remove_all_but(&fresh);
+                gone.iter().for_each(|object| wake(object));
+                if !std::mem::replace(&mut filled, true) {
+                    unfilled.send_modify(|count| *count -= 1);
                 }
             }
         }

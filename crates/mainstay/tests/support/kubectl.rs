@@ -60,6 +60,11 @@ impl Kubectl {
         Kubectl { kubeconfig, ..self.clone() }
     }
 
+    /// kubectl's own version, 1.x.
+    pub fn minor(&self) -> u32 {
+        minor_version(self.program).expect("it was found by its version")
+    }
+
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
     }

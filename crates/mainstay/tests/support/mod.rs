@@ -8,7 +8,7 @@
 
 mod cluster;
 mod kubectl;
-mod program;
+pub mod program;
 
 pub use cluster::{Cluster, Place, mainstay};
 pub use kubectl::{Kubectl, words};

@@ -1,6 +1,5 @@
 use super::*;
 use crate::kind::Rules;
-use crate::schema::{self, Schema, Struct, Type, TypeRef};
 use proptest::prelude::*;
 use serde_json::json;
 use std::sync::Arc;

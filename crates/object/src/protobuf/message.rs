@@ -201,16 +201,11 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a negative int32 is sign-extended on the wire; Go cuts it off the same way"
-)]
-#[expect(clippy::cast_possible_wrap, reason = "signed numbers are two's complement in a varint")]
 fn scalar(of: Scalar, name: &str, wire: Wire<'_>) -> Result<Option<Value>, String> {
     Ok(Some(match of {
         Scalar::String => Value::from(wire.text(name)?),
-        Scalar::Int32 => Value::from(wire.varint(name)? as i32),
-        Scalar::Int64 => Value::from(wire.varint(name)? as i64),
+        Scalar::Int32 => Value::from(wire.int32(name)?),
+        Scalar::Int64 => Value::from(wire.int64(name)?),
         Scalar::Bool => Value::from(wire.varint(name)? != 0),
         Scalar::Float => {
             let number = Number::from_f64(wire.double(name)?);
@@ -235,13 +230,12 @@ fn quantity(name: &str, bytes: &[u8]) -> Result<Value, String> {
 }
 
 /// `{1: which, 2: number, 3: text}`, where `which` is 0 for the number and 1 for the text.
-#[expect(clippy::cast_possible_truncation, reason = "a negative int32 is sign-extended on the wire")]
 fn int_or_string(name: &str, bytes: &[u8]) -> Result<Value, String> {
     let (mut which, mut number, mut text) = (0, 0, "");
     for field in Fields(bytes) {
         match field? {
             (1, wire) => which = wire.varint(name)?,
-            (2, wire) => number = wire.varint(name)? as i32,
+            (2, wire) => number = wire.int32(name)?,
             (3, wire) => text = wire.text(name)?,
             _ => {}
         }
@@ -254,8 +248,6 @@ fn int_or_string(name: &str, bytes: &[u8]) -> Result<Value, String> {
 }
 
 /// `{1: seconds, 2: nanoseconds}`; an empty message is the time that is not set.
-#[expect(clippy::cast_possible_truncation, reason = "a negative int32 is sign-extended on the wire")]
-#[expect(clippy::cast_possible_wrap, reason = "signed numbers are two's complement in a varint")]
 fn time(of: Scalar, name: &str, bytes: &[u8]) -> Result<Option<Value>, String> {
     if bytes.is_empty() {
         return Ok(None);
@@ -263,8 +255,8 @@ fn time(of: Scalar, name: &str, bytes: &[u8]) -> Result<Option<Value>, String> {
     let (mut seconds, mut nanos) = (0, 0);
     for field in Fields(bytes) {
         match field? {
-            (1, wire) => seconds = wire.varint(name)? as i64,
-            (2, wire) => nanos = wire.varint(name)? as i32,
+            (1, wire) => seconds = wire.int64(name)?,
+            (2, wire) => nanos = wire.int32(name)?,
             _ => {}
         }
     }

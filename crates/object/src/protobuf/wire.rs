@@ -77,6 +77,14 @@ impl<'a> Wire<'a> {
             other => Err(other.wrong(field)),
         }
     }
+    /// Signed numbers are two's complement.
+    pub fn int64(self, field: &str) -> Result<i64, String> {
+        self.varint(field).map(u64::cast_signed)
+    }
+    /// Cut off an int64, as Go does: a negative one is sign-extended on the wire.
+    pub fn int32(self, field: &str) -> Result<i32, String> {
+        self.varint(field).map(|value| value as i32)
+    }
     pub fn double(self, field: &str) -> Result<f64, String> {
         match self {
             Wire::Fixed64(bits) => Ok(f64::from_bits(bits)),

@@ -29,7 +29,8 @@ pub enum Step {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In order; a later one must not run when an earlier one failed.
+    /// In order; a later one must not run when an earlier one failed. Those that drop owners are each about another object and
+    /// may run at once.
     pub actions: Vec<Action>,
     /// Objects that proved to be gone before a watch said so: `apply` them as [`super::Event::Gone`].
     pub gone: Vec<Uid>,
@@ -63,6 +64,15 @@ impl Held {
 }
 
 impl Plan {
+    /// The object that this plan lets go of for good, after which its dependents are on their own.
+    pub fn releases(&self) -> Option<(&Place, &Uid, &str)> {
+        self.actions.iter().find_map(|action| match action {
+            Action::RemoveFinalizer { place, uid, resource_version, .. } => {
+                Some((place, uid, resource_version.as_str()))
+            }
+            _ => None,
+        })
+    }
     fn held(held: Held) -> Step {
         Step::Do(Plan { held: Some(held), ..Plan::default() })
     }
@@ -179,7 +189,8 @@ impl Graph {
         let mut owners = Owners::default();
         let mut ask = Vec::new();
         for reference in &live.owners {
-            if self.is_gone(&reference.uid) {
+            // A cluster-scoped object must be asked about all the same: its owner may be of a kind that cannot own it.
+            if self.is_gone(&reference.uid) && !live.place.namespace.is_empty() {
                 owners.dangling.push(reference);
                 continue;
             }

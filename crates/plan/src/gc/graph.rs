@@ -2,7 +2,6 @@
 
 use super::{Fact, OwnerRef, Place, Uid};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 
 /// How many uids known to be gone are remembered, so that the dependents of one owner do not each ask for it.
 const GONE_MAX: usize = 4096;
@@ -14,6 +13,8 @@ pub enum Event {
     Seen(Fact),
     /// No object has this uid any more, and none ever will.
     Gone(Uid),
+    /// The object is not watched any more: whether it is still there must be asked.
+    Unwatched(Uid),
 }
 
 /// What to look at: an object that may have to go, or an owner whose dependents are to be orphaned.
@@ -71,7 +72,11 @@ impl Graph {
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::Seen(fact) => self.see(&fact),
-            Event::Gone(uid) => self.forget(&uid),
+            Event::Gone(uid) => {
+                self.remember_gone(&uid);
+                self.forget(&uid);
+            }
+            Event::Unwatched(uid) => self.forget(&uid),
         }
     }
 
@@ -108,9 +113,13 @@ impl Graph {
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
-    /// Where a known object lives: its namespace, `""` for cluster-scoped objects.
-    pub fn namespace_of(&self, uid: &Uid) -> Option<Arc<str>> {
-        self.nodes.get(uid).map(|node| node.place.namespace.clone())
+    /// Where a known object is.
+    pub fn place_of(&self, uid: &Uid) -> Option<&Place> {
+        self.nodes.get(uid).map(|node| &node.place)
+    }
+    /// Whether the graph has caught up with `dependent` having `owner` as an owner: it shows that, or that the dependent is gone.
+    pub fn has_heard_of(&self, owner: &Uid, dependent: &Uid) -> bool {
+        self.is_gone(dependent) || self.dependents.get(owner).is_some_and(|dependents| dependents.contains(dependent))
     }
     /// How much work waits, for metrics.
     pub fn queued(&self) -> usize {
@@ -198,15 +207,19 @@ impl Graph {
         }
     }
 
-    fn forget(&mut self, uid: &Uid) {
-        if self.gone.insert(uid.clone()) {
-            self.gone_order.push_back(uid.clone());
-            if self.gone_order.len() > GONE_MAX
-                && let Some(oldest) = self.gone_order.pop_front()
-            {
-                self.gone.remove(&oldest);
-            }
+    fn remember_gone(&mut self, uid: &Uid) {
+        if !self.gone.insert(uid.clone()) {
+            return;
         }
+        self.gone_order.push_back(uid.clone());
+        if self.gone_order.len() > GONE_MAX
+            && let Some(oldest) = self.gone_order.pop_front()
+        {
+            self.gone.remove(&oldest);
+        }
+    }
+
+    fn forget(&mut self, uid: &Uid) {
         if let Some(node) = self.nodes.remove(uid) {
             for owner in &node.owners {
                 self.unlink(uid, &owner.uid);
@@ -224,7 +237,7 @@ impl Graph {
     }
 
     /// Whether the graph alone cannot say that there is nothing to do.
-    fn in_doubt(&self, work: &Work) -> bool {
+    pub fn in_doubt(&self, work: &Work) -> bool {
         match work {
             Work::Orphan(uid) => self.nodes.get(uid).is_some_and(|node| node.orphaning),
             Work::Attempt(uid) => self.nodes.get(uid).is_some_and(|node| {

@@ -19,8 +19,9 @@
 //! }
 //! ```
 //!
-//! Orphaning takes the dependents from the graph, so a driver that can tell should let every watch catch up with the owner's
-//! resourceVersion before it runs [`Work::Orphan`]: a dependent not yet seen then would be collected afterwards.
+//! The dependents are those in the graph, which may be behind. So before a driver carries out a plan that [`Plan::releases`] an
+//! owner, it reads what is there and waits until the graph [`Graph::has_heard_of`] every dependent: one that no watch has shown
+//! yet would not be orphaned but collected, or outlive an owner that was to wait for it.
 
 mod action;
 mod decide;

@@ -353,6 +353,29 @@ fn cluster_scoped_objects_are_never_deleted_for_a_namespaced_owner() {
     world.settle();
     assert_eq!(world.reports.len(), 1, "{:?}", world.reports);
     assert_eq!(world.names(), BTreeSet::from(["child", "pod", "volume"]));
+    world.delete("pod", Policy::Background);
+    world.settle();
+    assert_eq!(world.names(), BTreeSet::from(["child", "volume"]), "also when that owner is known to be gone");
+}
+
+#[test]
+fn what_is_not_watched_any_more_is_asked_about() {
+    let mut world = World::default();
+    world.pod("owner", &[]);
+    world.create("Set", "a", "set", vec![owner("Pod", "owner", "uid-owner", true)]);
+    world.settle();
+    world.graph.apply(Event::Unwatched("uid-owner".into()));
+    let work = world.graph.next_work().unwrap();
+    assert_eq!(work, Work::Attempt("uid-set".into()));
+    let Step::Ask(places) = world.graph.decide(&work, &Answers::default()) else { panic!("asks") };
+    let mut answers = Answers::from([(places[0].clone(), world.answer(&places[0]))]);
+    let Step::Ask(places) = world.graph.decide(&work, &answers) else { panic!("asks") };
+    assert_eq!(places, [place("Pod", "a", "owner")]);
+    answers.insert(places[0].clone(), world.answer(&places[0]));
+    let Step::Do(plan) = world.graph.decide(&work, &answers) else { panic!("decides") };
+    assert_eq!((plan.actions, plan.held), (vec![], Some(Held::OwnerNotWatched(places[0].clone()))));
+    assert!(!world.graph.has_heard_of(&"uid-owner".into(), &"uid-other".into()));
+    assert!(world.graph.has_heard_of(&"uid-owner".into(), &"uid-set".into()));
 }
 
 #[test]

@@ -81,9 +81,8 @@ fn prepare(
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
-    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| {
-        admission.mutate(write)
-    })?;
+    let admission = &call.server.admission;
+    admission.mutate(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
     kind.rules.default(new, &ctx);
     kind.rules.prepare_create(new, &ctx);
     if let (Ownership::Update(manager), Some(schema)) = (ownership, &kind.schema) {
@@ -100,7 +99,7 @@ fn prepare(
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
-    call.admit(admission::Verb::Create, "", &object_name, new, None, about, |admission, write| admission.judge(write))
+    admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))
 }
 
 /// The namespace of the URL and of the object must agree; an absent one is filled in.

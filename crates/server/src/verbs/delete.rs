@@ -181,17 +181,10 @@ pub async fn delete_with(
             }
             Deleted::Unchanged => changed,
         };
-        let mut together = call.admit(
-            admission::Verb::Delete,
-            "",
-            object_name,
-            &mut old.clone(),
-            Some(&old),
-            &mut about,
-            |admission, write| {
-                if gone { admission.judge(write) } else { admission.judge_marking(write) }
-            },
-        )?;
+        let mut going = old.clone();
+        let mut write = call.write(admission::Verb::Delete, "", object_name, &mut going, Some(&old), &mut about);
+        let admission = &call.server.admission;
+        let mut together = if gone { admission.judge(&mut write)? } else { admission.judge_marking(&mut write)? };
         together.txn.conditions.extend(more.txn.conditions);
         together.txn.operations.extend(more.txn.operations);
         if options.dry_run {

@@ -154,18 +154,17 @@ impl Call<'_> {
         Ok(Answer { code, body: Body::Once(body), warnings })
     }
 
-    /// Runs `step` with a fresh write for admission.
-    pub fn admit<T>(
-        &self,
+    /// The write of `object`, as admission sees it.
+    pub fn write<'w>(
+        &'w self,
         verb: admission::Verb,
-        subresource: &str,
-        name: &str,
-        object: &mut Value,
-        old: Option<&Value>,
-        about: &mut About,
-        step: impl FnOnce(&admission::Admission, &mut admission::Write<'_>) -> Result<T, Status>,
-    ) -> Result<T, Status> {
-        let mut write = admission::Write {
+        subresource: &'w str,
+        name: &'w str,
+        object: &'w mut Value,
+        old: Option<&'w Value>,
+        about: &'w mut About,
+    ) -> admission::Write<'w> {
+        admission::Write {
             verb,
             kind: &self.kind,
             subresource,
@@ -178,8 +177,7 @@ impl Call<'_> {
             object,
             old,
             warnings: &mut about.warnings,
-        };
-        step(&self.server.admission, &mut write)
+        }
     }
 
     /// Commits one object's change together with what admission asked for.

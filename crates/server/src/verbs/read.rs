@@ -163,7 +163,8 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
             prefix: &prefix,
             after: after.as_deref(),
             limit: want,
-            at: at.or((page.revision > 0).then_some(page.revision)),
+            // Further rounds of one page read the same snapshot as the first.
+            at: at.or_else(|| (page.revision > 0).then_some(page.revision)),
         };
         let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
         page.revision = found.revision;

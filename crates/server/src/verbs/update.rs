@@ -136,9 +136,8 @@ fn prepare(
         _ => write::for_update(kind, new, old),
     }
     kind.rules.default(new, &ctx);
-    call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
-        admission.mutate(write)
-    })?;
+    let admission = &call.server.admission;
+    admission.mutate(&mut call.write(admission::Verb::Update, subresource, asked, new, Some(old), about))?;
     match subresource {
         "status" => kind.rules.prepare_status(new, old, &ctx),
         // An ordinary update keeps the finalizers as they were, which is what this write is there to change.
@@ -168,9 +167,7 @@ fn prepare(
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }
-    call.admit(admission::Verb::Update, subresource, asked, new, Some(old), about, |admission, write| {
-        admission.judge(write)
-    })
+    admission.judge(&mut call.write(admission::Verb::Update, subresource, asked, new, Some(old), about))
 }
 
 /// A write to a namespace's `/finalize` changes its `spec.finalizers` and nothing else.
@@ -226,15 +223,9 @@ async fn remove(
     about: &mut About,
 ) -> Result<Outcome, Status> {
     let object_name = name(&last).to_owned();
-    let together = call.admit(
-        admission::Verb::Delete,
-        "",
-        &object_name,
-        &mut last.clone(),
-        Some(old),
-        about,
-        |admission, write| admission.judge(write),
-    )?;
+    let mut going = last.clone();
+    let mut write = call.write(admission::Verb::Delete, "", &object_name, &mut going, Some(old), about);
+    let together = call.server.admission.judge(&mut write)?;
     let operation = Operation::Delete { key: record.key.clone(), last: Some(call.encode(&last)) };
     match call.commit(&record.key, record.modified, operation, together).await {
         Ok(committed) => {

@@ -1,0 +1,225 @@
+//! Checks of the code, as tests: nothing dead, nothing left over, nothing too long, no forbidden edge, documents in step.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LINES_MAX: usize = 700;
+
+/// What each crate must never know, directly or through others.
+const FORBIDDEN: &[(&str, &[&str])] = &[
+    ("object", &["tokio", "hyper", "store", "server", "runtime", "plan", "kube-client"]),
+    ("plan", &["tokio", "hyper", "kube-client", "store", "server", "runtime", "rand"]),
+    ("store", &["object", "server", "runtime", "plan", "k8s-openapi", "kube-client"]),
+    ("server", &["runtime", "plan", "kube-client"]),
+    ("runtime", &["server", "store"]),
+];
+
+/// The ids of the contract: letter and how many.
+const CONTRACT: &[(char, u32)] = &[('R', 16), ('O', 6), ('T', 18), ('V', 5), ('H', 10)];
+
+#[test]
+fn every_file_is_named_by_a_mod() {
+    let mut reached = BTreeSet::new();
+    for root in roots() {
+        reach(&root, &root, &mut reached);
+    }
+    let dead: Vec<PathBuf> = sources().into_iter().filter(|file| !reached.contains(file)).collect();
+    assert!(dead.is_empty(), "no mod names these files, so they are never compiled: {dead:#?}");
+}
+
+#[test]
+fn files_are_short() {
+    for file in sources() {
+        let lines = read(&file).lines().count();
+        assert!(lines <= LINES_MAX, "{} has {lines} lines: split it where its ideas split", file.display());
+    }
+}
+
+#[test]
+fn nothing_is_left_over() {
+    let leftovers = ["todo!(", "unimplemented!(", "dbg!(", "#[ignore", "FIXME", "TODO", "XXX"];
+    for file in sources().into_iter().filter(|file| !file.ends_with("tests/tidy.rs")) {
+        for (number, line) in read(&file).lines().enumerate() {
+            for leftover in leftovers {
+                assert!(!line.contains(leftover), "{}:{}: {leftover} is left over", file.display(), number + 1);
+            }
+        }
+    }
+}
+
+#[test]
+fn crates_do_not_know_what_they_must_not() {
+    for (package, forbidden) in FORBIDDEN {
+        let known = dependencies(package);
+        assert!(known.contains(*package), "cargo tree names the package itself: {known:?}");
+        let found: Vec<_> = forbidden.iter().filter(|name| known.contains(**name)).collect();
+        assert!(
+            found.is_empty(),
+            "{package} must never know {found:?}; `cargo tree -e normal -p {package} -i NAME` says why"
+        );
+    }
+}
+
+/// `cargo deny` checks more (licences), but is not at hand everywhere; what would break the build is checked here.
+#[test]
+fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
+    let deny = read(&root().join("deny.toml"));
+    let banned: Vec<&str> = deny.split("{ crate = \"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    assert!(banned.contains(&"openssl-sys"), "the list of bans was found: {banned:?}");
+    let lock = read(&root().join("Cargo.lock"));
+    for line in lock.lines() {
+        if let Some(name) = line.strip_prefix("name = ") {
+            assert!(!banned.contains(&name.trim_matches('"')), "{name} is locked, but deny.toml bans it");
+        }
+        if let Some(source) = line.strip_prefix("source = ") {
+            assert!(source.starts_with("\"registry+"), "{source} is not the registry");
+        }
+    }
+}
+
+#[test]
+fn the_conformance_table_is_complete_and_true() {
+    let table = read(&root().join("docs/conformance.md"));
+    let rows: Vec<Vec<&str>> = table
+        .lines()
+        .filter(|line| line.starts_with("| ") && !line.starts_with("| id "))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect();
+    let ids: Vec<String> = CONTRACT
+        .iter()
+        .flat_map(|(letter, count)| (1..=*count).map(move |number| format!("{letter}{number}")))
+        .collect();
+    let listed: Vec<&str> = rows.iter().map(|row| row[0]).collect();
+    assert_eq!(listed, ids, "each id of the contract has its row, in order");
+    let tests = tests();
+    for row in &rows {
+        let [id, _, shown_by] = row[..] else { panic!("a row has three cells: {row:?}") };
+        for name in shown_by.split('`').skip(1).step_by(2) {
+            let carries = tests.iter().any(|test| test.name == name && has_word(&test.text, id));
+            assert!(carries, "{id} is said to be shown by {name}, but no test of that name carries the id");
+        }
+    }
+}
+
+struct Test {
+    name: String,
+    /// Its comments, attributes, name and body.
+    text: String,
+}
+
+/// All tests of the workspace.
+fn tests() -> Vec<Test> {
+    let mut found = Vec::new();
+    for file in sources() {
+        let text = read(&file);
+        let lines: Vec<&str> = text.lines().collect();
+        for (at, line) in lines.iter().enumerate() {
+            let Some(name) = function_name(line) else { continue };
+            // What stands above a function without a gap belongs to it, and so does what follows up to the next gap before
+            // another item.
+            let above = lines[..at].iter().rev().take_while(|line| line.trim_start().starts_with(['#', '/'])).count();
+            let indent = line.len() - line.trim_start().len();
+            let close = format!("{}}}", " ".repeat(indent));
+            let body = lines[at..].iter().take_while(|line| **line != close).count();
+            if !lines[at - above..at].iter().any(|line| line.contains("test")) {
+                continue;
+            }
+            found.push(Test { name: name.to_owned(), text: lines[at - above..at + body].join("\n") });
+        }
+    }
+    found
+}
+
+fn function_name(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let rest = line.strip_prefix("fn ").or_else(|| line.strip_prefix("async fn "))?;
+    rest.split(['(', '<']).next()
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word)
+}
+
+/// The names of all packages that a package is built of, without what only its tests need.
+fn dependencies(package: &str) -> BTreeSet<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", package])
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// The files that cargo compiles by itself: one crate each.
+fn roots() -> Vec<PathBuf> {
+    let is_root = |file: &Path| {
+        let package = file.ancestors().find(|directory| directory.join("Cargo.toml").exists());
+        let inside = package.and_then(|package| file.strip_prefix(package).ok()).and_then(Path::to_str).unwrap_or("");
+        match inside.split('/').collect::<Vec<_>>()[..] {
+            ["build.rs"] | ["src", "lib.rs" | "main.rs"] | ["src", "bin", _] | ["src", "bin", _, "main.rs"] => true,
+            ["tests" | "benches" | "examples", _] | ["tests" | "benches" | "examples", _, "main.rs"] => true,
+            _ => false,
+        }
+    };
+    sources().into_iter().filter(|file| is_root(file)).collect()
+}
+
+/// Follows the modules that a file names.
+fn reach(file: &Path, root: &Path, reached: &mut BTreeSet<PathBuf>) {
+    if !reached.insert(file.to_owned()) {
+        return;
+    }
+    let directory = file.parent().expect("files are in directories");
+    let stem = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or("");
+    let children = if file == root || stem == "mod" { directory.to_owned() } else { directory.join(stem) };
+    let text = read(file);
+    let mut path = None;
+    for line in text.lines().map(str::trim) {
+        if let Some(given) = line.strip_prefix("#[path = \"").and_then(|rest| rest.strip_suffix("\"]")) {
+            path = Some(directory.join(given));
+        } else if let Some(name) = module_name(line) {
+            let given = path.take().into_iter();
+            let places = [children.join(format!("{name}.rs")), children.join(name).join("mod.rs")];
+            for place in given.chain(places).filter(|place| place.exists()) {
+                reach(&place, root, reached);
+            }
+        }
+    }
+}
+
+/// The name in `mod name;`, with or without `pub`.
+fn module_name(line: &str) -> Option<&str> {
+    let line = line.strip_suffix(';')?;
+    let (before, name) = line.split_once("mod ")?;
+    let visible = before.is_empty() || (before.starts_with("pub") && before.ends_with(' '));
+    (visible && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).then_some(name)
+}
+
+/// All Rust files of the workspace.
+fn sources() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root().join("crates")];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(&directory).expect("the workspace can be read") {
+            let path = entry.expect("its entries too").path();
+            if path.is_dir() && !path.ends_with("target") {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                found.push(path);
+            }
+        }
+    }
+    found.sort();
+    found
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates are two levels deep").to_owned()
+}
+
+fn read(file: &Path) -> String {
+    std::fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
+}

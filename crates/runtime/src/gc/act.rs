@@ -1,0 +1,90 @@
+//! Asking and acting: the requests of the garbage collector.
+
+use super::Collector;
+use crate::api::{ApiError, Resource};
+use futures::future::try_join_all;
+use object::{Value, json};
+use plan::gc::{Action, Answer, Event, Fact, Place, Plan};
+
+/// How many dependents of one owner are orphaned at once.
+const TOGETHER: usize = 64;
+
+impl Collector {
+    /// Does what is planned; says whether the work must come back.
+    pub(super) async fn carry_out(&self, plan: Plan) -> Result<bool, ApiError> {
+        self.apply(plan.gone.into_iter().map(Event::Gone));
+        let (drops, rest): (Vec<Action>, Vec<Action>) =
+            plan.actions.into_iter().partition(|action| matches!(action, Action::DropOwners { .. }));
+        for together in drops.chunks(TOGETHER) {
+            try_join_all(together.iter().map(|action| self.act(action))).await?;
+        }
+        for action in &rest {
+            self.act(action).await?;
+        }
+        Ok(plan.held.is_some_and(|held| held.retries()))
+    }
+
+    pub(super) async fn ask(&self, place: &Place) -> Answer {
+        let Some(resource) = self.resource(place) else { return Answer::UnknownKind };
+        if resource.namespaced && place.namespace.is_empty() {
+            return Answer::NeedsNamespace;
+        }
+        match self.api.metadata(&resource.object(&place.namespace, &place.name)).await {
+            Ok(object) => Answer::Found(Fact::of(&place.api_version, &place.kind, &object)),
+            Err(error) if error.is_absent() => Answer::NotFound,
+            Err(error) => {
+                if error.is_not_found() {
+                    // Not the object is missing but its resource, which tells nothing about the object.
+                    self.rediscover.notify_one();
+                }
+                tracing::debug!(%error, %place, "no answer");
+                Answer::Failed
+            }
+        }
+    }
+
+    async fn act(&self, action: &Action) -> Result<(), ApiError> {
+        let (Action::Delete { place, .. }
+        | Action::DropOwners { place, .. }
+        | Action::Unblock { place, .. }
+        | Action::RemoveFinalizer { place, .. }
+        | Action::Report { place, .. }) = action;
+        // The kind went away meanwhile, and its objects with it.
+        let Some(resource) = self.resource(place) else { return Ok(()) };
+        match self.send(action, &resource, &resource.object(&place.namespace, &place.name)).await {
+            // Already as it should be.
+            Err(error) if error.is_not_found() => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn send(&self, action: &Action, resource: &Resource, path: &str) -> Result<(), ApiError> {
+        match action {
+            Action::Delete { .. } => {
+                self.api.delete(path, &action.delete_options().unwrap_or_default()).await?;
+            }
+            Action::RemoveFinalizer { .. } => {
+                self.api.merge(path, &action.patch().unwrap_or_default()).await?;
+            }
+            Action::DropOwners { .. } | Action::Unblock { .. } => {
+                self.patch_owners(action, path).await?;
+            }
+            Action::Report { place, uid, reason, message } => {
+                self.part.events.warn(resource, place, uid, reason, message).await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Custom resources know no strategic merge: for them the whole list of references is written.
+    async fn patch_owners(&self, action: &Action, path: &str) -> Result<Value, ApiError> {
+        match self.api.strategic(path, &action.patch().unwrap_or_default()).await {
+            Err(error) if error.code() == 415 => {
+                let live = self.api.metadata(path).await?;
+                let patch = action.merge_patch(&live).unwrap_or_else(|| json!({}));
+                self.api.merge(path, &patch).await
+            }
+            result => result,
+        }
+    }
+}

@@ -1,0 +1,238 @@
+//! What feeds the graph: one follower for each resource, for as long as it is served.
+
+use super::Collector;
+use crate::api::Resource;
+use crate::discovery::Served;
+use crate::follow::{self, Change};
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use plan::gc::{Event, Fact, OwnerRef, Place, Uid};
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch as channel;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+/// Kinds also come by other servers' definitions: look again this often even when no definition was seen to change.
+const REDISCOVER_EVERY: Duration = Duration::from_secs(30);
+const REDISCOVER_AFTER_ERROR: Duration = Duration::from_secs(1);
+/// A resource that cannot be listed in this time does not hold up the others any longer.
+const SYNC_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// One at work.
+struct Follower {
+    retire: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+/// Counts a resource as not listed yet, until it is dropped.
+pub(super) struct Unsynced(channel::Sender<usize>);
+
+impl Unsynced {
+    pub(super) fn new(count: &channel::Sender<usize>) -> Unsynced {
+        count.send_modify(|count| *count += 1);
+        Unsynced(count.clone())
+    }
+}
+
+impl Drop for Unsynced {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
+    }
+}
+
+impl Collector {
+    /// Finds the resources, follows each as one of `tasks`, and looks again when definitions change. `unlooked` holds all
+    /// judgement up until the first look.
+    pub(super) async fn discover(self: Arc<Self>, unlooked: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
+        let mut followers: HashMap<Resource, Follower> = HashMap::new();
+        let mut unlooked = Some(unlooked);
+        loop {
+            let pause = match self.discovery.look().await {
+                Ok(served) => {
+                    self.retire(&served, &mut followers).await;
+                    for served in served.iter().filter(|served| is_followed(served)) {
+                        followers.entry(served.resource.clone()).or_insert_with(|| {
+                            let retire = stop.child_token();
+                            let unsynced = Unsynced::new(&self.unsynced);
+                            let follow = self.clone().follow(served.resource.clone(), unsynced, retire.clone());
+                            Follower { retire, task: tasks.spawn(follow) }
+                        });
+                    }
+                    self.learn(served);
+                    drop(unlooked.take());
+                    REDISCOVER_EVERY
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot discover resources; trying again");
+                    REDISCOVER_AFTER_ERROR
+                }
+            };
+            tokio::select! {
+                () = self.rediscover.notified() => {}
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// Ends the followers of what is not served any more, before others take over the same objects in another version.
+    async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Follower>) {
+        let stays: HashSet<&Resource> =
+            served.iter().filter(|served| is_followed(served)).map(|served| &served.resource).collect();
+        let leaving =
+            followers.extract_if(|resource, follower| !stays.contains(resource) || follower.task.is_finished());
+        for (resource, follower) in leaving.collect::<Vec<_>>() {
+            follower.retire.cancel();
+            if let Err(error) = follower.task.await {
+                tracing::error!(%error, resource = %resource.plural, "a follower broke down");
+            }
+        }
+    }
+
+    fn learn(&self, served: Vec<Served>) {
+        let by_kind: HashMap<_, _> = served
+            .into_iter()
+            .map(|served| ((served.resource.group.clone(), served.resource.kind.clone()), served))
+            .collect();
+        let mut kinds = self.kinds.write().expect("no panic happens under this lock");
+        if *kinds != by_kind {
+            *kinds = by_kind;
+            drop(kinds);
+            // Whose owner's kind was unknown may be decidable now.
+            self.expedite();
+        }
+    }
+
+    async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
+        let mut scribe = Scribe::new(&self, resource);
+        let mut unsynced = Some(unsynced);
+        let mut changes = Box::pin(follow::metadata(&self.api.client, &scribe.resource));
+        let late = tokio::time::sleep(SYNC_TIME_MAX);
+        tokio::pin!(late);
+        loop {
+            let change = tokio::select! {
+                () = retire.cancelled() => return scribe.leave(),
+                change = changes.next() => change,
+                () = late.as_mut(), if unsynced.is_some() => {
+                    tracing::warn!(resource = %scribe.resource.plural, "cannot be listed; garbage collection goes on without");
+                    unsynced = None;
+                    continue;
+                }
+            };
+            let Some(change) = change else { return scribe.leave() };
+            if matches!(change, Change::Ready) {
+                scribe.write(change);
+                unsynced = None;
+            } else {
+                scribe.write(change);
+            }
+        }
+    }
+}
+
+fn is_followed(served: &Served) -> bool {
+    // Events own nothing and come in masses.
+    let is_event = &*served.resource.plural == "events" && matches!(&*served.resource.group, "" | "events.k8s.io");
+    !is_event && served.can(&["list", "watch", "delete"])
+}
+
+/// Writes down in the graph what is heard of one resource.
+struct Scribe<'a> {
+    collector: &'a Collector,
+    resource: Resource,
+    api_version: Arc<str>,
+    /// Objects that the graph has from here.
+    known: HashSet<Uid>,
+    /// Those seen since a restart; what was known before and is not among them has gone unseen.
+    fresh: Option<HashSet<Uid>>,
+}
+
+impl Scribe<'_> {
+    fn new(collector: &Collector, resource: Resource) -> Scribe<'_> {
+        Scribe { collector, api_version: resource.api_version().into(), resource, known: HashSet::new(), fresh: None }
+    }
+
+    fn write(&mut self, change: Change<ObjectMeta>) {
+        match change {
+            Change::Restart => self.fresh = Some(HashSet::new()),
+            Change::Seen(metadata) => {
+                let fact = self.fact(metadata);
+                self.known.insert(fact.uid.clone());
+                if let Some(fresh) = &mut self.fresh {
+                    fresh.insert(fact.uid.clone());
+                }
+                self.note_definition(&fact.place.name, false);
+                self.collector.apply([Event::Seen(fact)]);
+            }
+            Change::Gone(metadata) => {
+                let uid: Uid = metadata.uid.unwrap_or_default().into();
+                self.known.remove(&uid);
+                self.gone([uid]);
+            }
+            Change::Ready => {
+                if let Some(fresh) = self.fresh.take() {
+                    let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
+                    self.known = fresh;
+                    self.gone(gone);
+                }
+            }
+        }
+    }
+
+    fn gone(&self, uids: impl IntoIterator<Item = Uid>) {
+        for uid in uids {
+            let name = self.collector.graph().place_of(&uid).map(|place| place.name.clone());
+            if let Some(name) = name {
+                self.note_definition(&name, true);
+            }
+            self.collector.apply([Event::Gone(uid)]);
+        }
+    }
+
+    /// The resource is not served any more. With its definition its objects went; otherwise nobody can say.
+    fn leave(self) {
+        let definition = format!("{}.{}", self.resource.plural, self.resource.group);
+        let gone = self.collector.removed_definitions().contains(&definition);
+        let last_word = if gone { Event::Gone } else { Event::Unwatched };
+        self.collector.apply(self.known.into_iter().map(last_word));
+    }
+
+    /// Definitions bring and take resources.
+    fn note_definition(&self, name: &str, gone: bool) {
+        if &*self.resource.plural != "customresourcedefinitions" {
+            return;
+        }
+        if gone {
+            self.collector.removed_definitions().insert(name.to_owned());
+        } else {
+            self.collector.removed_definitions().remove(name);
+        }
+        self.collector.rediscover.notify_one();
+    }
+
+    fn fact(&self, metadata: ObjectMeta) -> Fact {
+        let owners = metadata.owner_references.unwrap_or_default().into_iter().map(|owner| OwnerRef {
+            api_version: owner.api_version.into(),
+            kind: owner.kind.into(),
+            name: owner.name.into(),
+            uid: owner.uid.into(),
+            blocks: owner.block_owner_deletion.unwrap_or(false),
+        });
+        Fact {
+            owners: owners.collect(),
+            // The same for all objects of the resource, so they share it.
+            place: Place {
+                api_version: self.api_version.clone(),
+                kind: self.resource.kind.clone(),
+                namespace: metadata.namespace.unwrap_or_default().into(),
+                name: metadata.name.unwrap_or_default().into(),
+            },
+            uid: metadata.uid.unwrap_or_default().into(),
+            resource_version: metadata.resource_version.unwrap_or_default(),
+            finalizers: metadata.finalizers.unwrap_or_default(),
+            deleting: metadata.deletion_timestamp.is_some(),
+        }
+    }
+}

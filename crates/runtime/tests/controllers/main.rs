@@ -1,0 +1,13 @@
+//! The controllers against the real server in one process, each with its own identity and its own role.
+
+mod accounts;
+mod cost;
+mod disruption;
+mod gc;
+mod gc_custom;
+mod gc_random;
+mod namespaces;
+mod rights;
+mod robustness;
+mod roles;
+mod world;

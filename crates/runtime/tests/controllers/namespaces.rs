@@ -1,0 +1,146 @@
+//! The end of namespaces.
+
+use crate::world::*;
+use futures::future::join_all;
+use object::access::{Access, terminating};
+use object::{Value, json};
+use std::time::{Duration, Instant};
+
+fn condition<'a>(namespace: &'a Value, name: &str) -> (&'a str, &'a str) {
+    let found = object::condition::get(namespace, name);
+    found.map(|condition| (condition.text(&["status"]), condition.text(&["message"]))).unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_content_goes_and_then_the_namespace() {
+    let world = World::with(NAMESPACES).await;
+    let namespace = world.create(new_namespace("full")).await;
+    world.create(definition("Gear", true, &["v1"])).await;
+    let mut content = Vec::new();
+    for object in [
+        config_map("full", "a"),
+        secret("full", "a"),
+        pod("full", "a"),
+        gear("full", "a"),
+        stateful_set("full", "a", 3),
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"namespace": "full", "name": "a"}}),
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "full", "name": "a"}, "spec": {"ports": [{"port": 80}]}}),
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"namespace": "full", "name": "a"}}),
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "full", "name": "a"}}),
+        json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "full", "name": "a"},
+            "involvedObject": {"namespace": "full"}, "reason": "Test", "message": "x", "type": "Normal",
+        }),
+    ] {
+        content.push(world.create(object).await);
+    }
+    let elsewhere = world.create(secret("default", "a")).await;
+    world.delete(&namespace, "").await;
+    world.until_gone(&namespace).await;
+    for object in &content {
+        let listed = world.names(&collection(object)).await;
+        assert_eq!(listed, [] as [&str; 0], "{}", path(object));
+    }
+    assert!(world.now(&elsewhere).await.is_some());
+    // The name is free again, and nothing haunts it.
+    let again = world.create(new_namespace("full")).await;
+    world.create(secret("full", "a")).await;
+    world.delete(&again, "").await;
+    world.until_gone(&again).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_held_holds_the_namespace_which_says_so() {
+    let world = World::with(NAMESPACES).await;
+    let namespace = world.create(new_namespace("held")).await;
+    let holder = world.create(held(config_map("held", "holder"))).await;
+    world.create(secret("held", "free")).await;
+    world.delete(&namespace, "").await;
+    let said = world
+        .until_is(&namespace, "says what holds it", |namespace| {
+            condition(namespace, "NamespaceFinalizersRemaining").0 == "True"
+        })
+        .await;
+    assert_eq!(said["status"]["phase"], "Terminating");
+    assert_eq!(
+        condition(&said, "NamespaceFinalizersRemaining").1,
+        "Some content in the namespace has finalizers remaining: example.com/held in 1 resource instances"
+    );
+    assert_eq!(
+        condition(&said, "NamespaceContentRemaining"),
+        ("True", "Some resources are remaining: configmaps. has 1 resource instances")
+    );
+    assert_eq!(condition(&said, "NamespaceDeletionContentFailure").0, "False");
+    assert_eq!(condition(&said, "NamespaceDeletionDiscoveryFailure").0, "False");
+    let (code, refused) = world.try_create(&secret("held", "late")).await;
+    assert_eq!(code, 403);
+    assert_eq!(
+        refused["message"],
+        "secrets \"late\" is forbidden: unable to create new content in namespace held because it is being terminated"
+    );
+    // It waits quietly: about as often as the time doubles, and only where something is left.
+    world.requests.take();
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let waiting = world.requests.take();
+    assert!(waiting.len() < 40, "{} requests: {waiting:?}", waiting.len());
+    world.merge(&holder, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&namespace).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pods_have_their_grace_period_and_go_before_the_rest() {
+    let world = World::with(NAMESPACES).await;
+    let namespace = world.create(new_namespace("busy")).await;
+    let mut running = pod("busy", "running");
+    running["spec"]["nodeName"] = json!("node");
+    running["spec"]["terminationGracePeriodSeconds"] = json!(600);
+    let running = world.create(running).await;
+    let mounted = world.create(secret("busy", "mounted")).await;
+    world.delete(&namespace, "").await;
+    let going = world.until_is(&running, "told to go", terminating).await;
+    assert_eq!(going["metadata"]["deletionGracePeriodSeconds"], 600);
+    let said = world
+        .until_is(&namespace, "says what is left", |namespace| {
+            condition(namespace, "NamespaceContentRemaining").0 == "True"
+        })
+        .await;
+    assert!(condition(&said, "NamespaceContentRemaining").1.contains("pods. has 1 resource instances"), "{said}");
+    assert!(world.now(&mounted).await.is_some(), "what a pod uses stays until it is down");
+    let force = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+    world.send("DELETE", &path(&running), "application/json", Some(&force)).await;
+    world.until_gone(&namespace).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn some_namespaces_never_go() {
+    let world = World::with(NAMESPACES).await;
+    for name in ["default", "kube-system", "kube-public"] {
+        let (code, refused) = world.delete(&new_namespace(name), "").await;
+        assert_eq!(code, 403, "{refused}");
+        assert_eq!(refused["message"], format!("namespaces {name:?} is forbidden: this namespace may not be deleted"));
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_namespace_with_a_thousand_objects_goes_quickly() {
+    let world = World::with("*").await;
+    let namespace = world.create(new_namespace("large")).await;
+    for at in 0..10 {
+        let batch = (0..100).map(|more| {
+            let name = format!("n-{at}-{more}");
+            world.create(if at % 2 == 0 { config_map("large", &name) } else { pod("large", &name) })
+        });
+        join_all(batch).await;
+    }
+    let started = Instant::now();
+    world.delete(&namespace, "").await;
+    world.until_gone(&namespace).await;
+    let took = started.elapsed();
+    println!("a namespace with 1,000 objects went in {took:?}");
+    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }), "{took:?}");
+    world.stop().await;
+}

@@ -1,0 +1,405 @@
+//! A server with controllers, and a user who looks at them.
+
+use http::{Request, Response};
+use object::access::{Access, name, namespace, uid};
+use object::{Value, json};
+use runtime::{Controllers, Metrics};
+use server::authn::{Identity, StaticTokens, service_account_user};
+use server::{Body, Env, Launch, Local, Running, User};
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::fmt::Write;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use store::{Next, Store, Volatile};
+
+/// Nothing here takes longer, even on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub const GC: &str = "garbage-collector-controller";
+pub const NAMESPACES: &str = "namespace-controller";
+
+pub struct World {
+    pub running: Running,
+    pub store: Arc<dyn Store>,
+    pub requests: Requests,
+    admin: kube::Client,
+    controllers: Option<Controllers>,
+}
+
+/// What a request was answered with.
+pub type Answer = (u16, Value);
+
+impl World {
+    /// A server with these controllers.
+    pub async fn with(controllers: &str) -> World {
+        let mut world = World::bare().await;
+        world.start(controllers);
+        world
+    }
+
+    /// A server alone.
+    pub async fn bare() -> World {
+        let store = Volatile::new(server::codec::finish, store::Options::default());
+        let launch = Launch {
+            store: store.clone(),
+            identity: Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"),
+            gates: object::Gates::default(),
+            env: Env::default(),
+            static_tokens: StaticTokens::default(),
+            listener: None,
+            issuer: "https://test".to_owned(),
+        };
+        let running = launch.start().await.expect("a server");
+        let admin = kube::Client::new(running.local(User::apiserver()), "default");
+        World { running, store, requests: Requests::default(), admin, controllers: None }
+    }
+
+    pub fn start(&mut self, list: &str) {
+        let client = |account: &str| {
+            let user = service_account_user("kube-system", account);
+            let service =
+                Recorded { inner: self.running.local(user), account: account.into(), to: self.requests.clone() };
+            kube::Client::new(service, "default")
+        };
+        let root_ca = Some(Arc::from("THE CERTIFICATE"));
+        let started = Controllers::start(list, &Metrics::default(), root_ca, client).expect("a good list");
+        assert!(self.controllers.replace(started).is_none(), "they run already");
+    }
+
+    pub async fn stop_controllers(&mut self) {
+        self.controllers.take().expect("they run").stop().await;
+    }
+
+    /// Stops everything, in order.
+    pub async fn stop(mut self) {
+        if let Some(controllers) = self.controllers.take() {
+            controllers.stop().await;
+        }
+        self.running.stop().await;
+    }
+
+    pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Answer {
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        let request = Request::builder().method(method).uri(path).header("content-type", media);
+        match self.admin.request::<Value>(request.body(body).expect("a request")).await {
+            Ok(value) => (200, value),
+            Err(kube::Error::Api(status)) => (status.code, serde_json::to_value(status).expect("a status")),
+            Err(error) => panic!("{method} {path}: {error}"),
+        }
+    }
+
+    /// Stores a new object; its kind says where.
+    pub async fn create(&self, object: Value) -> Value {
+        let (code, stored) = self.try_create(&object).await;
+        assert_eq!(code, 200, "{object}: {stored}");
+        stored
+    }
+
+    pub async fn try_create(&self, object: &Value) -> Answer {
+        self.send("POST", &collection(object), "application/json", Some(object)).await
+    }
+
+    pub async fn get(&self, path: &str) -> Option<Value> {
+        let (code, found) = self.send("GET", path, "application/json", None).await;
+        match code {
+            200 => Some(found),
+            404 => None,
+            _ => panic!("GET {path}: {found}"),
+        }
+    }
+
+    /// The object as it is now.
+    pub async fn now(&self, object: &Value) -> Option<Value> {
+        let found = self.get(&path(object)).await?;
+        (uid(object).is_empty() || uid(&found) == uid(object)).then_some(found)
+    }
+
+    pub async fn names(&self, collection: &str) -> Vec<String> {
+        let list = self.get(collection).await.expect("a list");
+        list.items(&["items"]).iter().map(|object| name(object).to_owned()).collect()
+    }
+
+    pub async fn merge(&self, object: &Value, patch: Value) -> Value {
+        let (code, stored) = self.send("PATCH", &path(object), "application/merge-patch+json", Some(&patch)).await;
+        assert_eq!(code, 200, "{patch}: {stored}");
+        stored
+    }
+
+    /// Replaces the status.
+    pub async fn set_status(&self, object: &Value, status: Value) {
+        let patch = json!({"status": status});
+        let path = format!("{}/status", path(object));
+        let (code, answer) = self.send("PATCH", &path, "application/merge-patch+json", Some(&patch)).await;
+        assert_eq!(code, 200, "{answer}");
+    }
+
+    /// Deletes; an empty policy leaves it to the server.
+    pub async fn delete(&self, object: &Value, policy: &str) -> Answer {
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        if !policy.is_empty() {
+            options["propagationPolicy"] = json!(policy);
+        }
+        self.send("DELETE", &path(object), "application/json", Some(&options)).await
+    }
+
+    /// Waits until `check` gives something: it is asked after every change of the store, until patience ends.
+    pub async fn until<T, F: Future<Output = Option<T>>>(&self, what: &str, check: impl Fn() -> F) -> T {
+        let waiting = async {
+            let mut watcher = self.store.watch("", self.store.revision()).expect("a watch");
+            loop {
+                if let Some(found) = check().await {
+                    return found;
+                }
+                if let Next::Compacted { .. } = watcher.next(usize::MAX).await {
+                    watcher = self.store.watch("", self.store.revision()).expect("a watch");
+                }
+            }
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(found) => found,
+            Err(_) => panic!("in vain: {what}\n{}", self.requests.summary()),
+        }
+    }
+
+    pub async fn until_gone(&self, object: &Value) {
+        let what = format!("{} goes", path(object));
+        self.until(&what, || async { self.now(object).await.is_none().then_some(()) }).await;
+    }
+
+    pub async fn until_all_gone(&self, objects: &[Value]) {
+        for object in objects {
+            self.until_gone(object).await;
+        }
+    }
+
+    /// Waits until the object is as wanted.
+    pub async fn until_is(&self, object: &Value, what: &str, check: impl Fn(&Value) -> bool) -> Value {
+        self.until(what, || async { self.now(object).await.filter(|found| check(found)) }).await
+    }
+
+    /// Waits for an event about an object.
+    pub async fn until_event(&self, about: &Value, reason: &str) -> Value {
+        let place = if namespace(about).is_empty() { "default" } else { namespace(about) };
+        let events = format!("/api/v1/namespaces/{place}/events");
+        let is_it =
+            |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about) && event.text(&["reason"]) == reason;
+        self.until(&format!("event {reason}"), || async {
+            self.get(&events).await.and_then(|list| list.items(&["items"]).iter().find(is_it).cloned())
+        })
+        .await
+    }
+
+    /// Waits until the garbage collector has judged all that was written before: it collects a new object whose owner is absent,
+    /// which it can only after everything of that kind was heard of.
+    pub async fn settle(&self) {
+        let mut marker = config_map("default", "marker");
+        marker["metadata"]["generateName"] = json!("marker-");
+        marker["metadata"].cut(&["name"]);
+        marker["metadata"]["ownerReferences"] = json!([
+            {"apiVersion": "v1", "kind": "ConfigMap", "name": "nobody", "uid": "no-such-uid"}
+        ]);
+        let marker = self.create(marker).await;
+        self.until_gone(&marker).await;
+    }
+}
+
+/// What the controllers asked and what they were answered.
+#[derive(Clone, Default)]
+pub struct Requests {
+    all: Arc<Mutex<Vec<Asked>>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub account: Arc<str>,
+    pub method: String,
+    /// With its query.
+    pub path: String,
+    pub code: u16,
+}
+
+impl Requests {
+    pub fn take(&self) -> Vec<Asked> {
+        std::mem::take(&mut self.all.lock().expect("no panic"))
+    }
+
+    pub fn count(&self) -> usize {
+        self.all.lock().expect("no panic").len()
+    }
+
+    pub fn refused(&self) -> Vec<Asked> {
+        self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
+    }
+
+    /// How often what was asked, for failure messages.
+    fn summary(&self) -> String {
+        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+        for Asked { account, method, path, code } in &*self.all.lock().expect("no panic") {
+            *counts.entry(format!("{account} {method} {path} {code}")).or_default() += 1;
+        }
+        let mut text = String::new();
+        for (asked, count) in counts.iter().filter(|(asked, _)| !asked.contains("watch=") && !asked.contains("limit="))
+        {
+            let _ = writeln!(text, "{count:6} {asked}");
+        }
+        text
+    }
+}
+
+/// The server as one controller sees it, with a record of what it asks.
+#[derive(Clone)]
+struct Recorded {
+    inner: Local,
+    account: Arc<str>,
+    to: Requests,
+}
+
+impl tower::Service<Request<kube::client::Body>> for Recorded {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let mut this = self.clone();
+        let method = request.method().to_string();
+        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        Box::pin(async move {
+            let response = this.inner.call(request).await?;
+            let code = response.status().as_u16();
+            this.to.all.lock().expect("no panic").push(Asked { account: this.account, method, path, code });
+            Ok(response)
+        })
+    }
+}
+
+/// Where objects of this one's kind are.
+pub fn collection(object: &Value) -> String {
+    let api_version = object.text(&["apiVersion"]);
+    let root = if api_version.contains('/') { "apis" } else { "api" };
+    let plural = match object.text(&["kind"]) {
+        "NetworkPolicy" => "networkpolicies".to_owned(),
+        "StorageClass" => "storageclasses".to_owned(),
+        "Endpoints" => "endpoints".to_owned(),
+        kind => format!("{}s", kind.to_lowercase()),
+    };
+    match namespace(object) {
+        "" => format!("/{root}/{api_version}/{plural}"),
+        namespace => format!("/{root}/{api_version}/namespaces/{namespace}/{plural}"),
+    }
+}
+
+pub fn path(object: &Value) -> String {
+    format!("{}/{}", collection(object), name(object))
+}
+
+pub fn config_map(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": namespace, "name": name}})
+}
+
+pub fn secret(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"namespace": namespace, "name": name}})
+}
+
+pub fn volume(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "hostPath": {"path": "/x"}},
+    })
+}
+
+pub fn claim(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"namespace": namespace, "name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+pub fn pod(namespace: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name, "labels": {"app": "web"}},
+        "spec": {"containers": [{"name": "main", "image": "x"}]},
+    })
+}
+
+pub fn stateful_set(namespace: &str, name: &str, replicas: i64) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"namespace": namespace, "name": name},
+        "spec": {
+            "replicas": replicas, "serviceName": "", "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "main", "image": "x"}]},
+            },
+        },
+    })
+}
+
+pub fn new_namespace(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+}
+
+/// A CustomResourceDefinition in `example.com`: `Gear`, or `Planet`; served in these versions, the first is stored.
+pub fn definition(kind: &str, namespaced: bool, versions: &[&str]) -> Value {
+    let plural = format!("{}s", kind.to_lowercase());
+    let versions: Vec<Value> = versions
+        .iter()
+        .enumerate()
+        .map(|(at, version)| {
+            json!({
+                "name": version, "served": true, "storage": at == 0,
+                "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+            })
+        })
+        .collect();
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.example.com")},
+        "spec": {
+            "group": "example.com", "scope": if namespaced { "Namespaced" } else { "Cluster" },
+            "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
+            "versions": versions,
+        },
+    })
+}
+
+pub fn gear(namespace: &str, name: &str) -> Value {
+    json!({"apiVersion": "example.com/v1", "kind": "Gear", "metadata": {"namespace": namespace, "name": name}})
+}
+
+/// An entry of `ownerReferences`.
+pub fn reference(owner: &Value, blocks: bool) -> Value {
+    json!({
+        "apiVersion": owner.text(&["apiVersion"]), "kind": owner.text(&["kind"]), "name": name(owner), "uid": uid(owner),
+        "blockOwnerDeletion": blocks,
+    })
+}
+
+/// The object with these owners, none of which it blocks.
+pub fn owned(object: Value, owners: &[&Value]) -> Value {
+    with_owners(object, owners, false)
+}
+
+/// The object with these owners, whose foreground deletion it blocks.
+pub fn blocking(object: Value, owners: &[&Value]) -> Value {
+    with_owners(object, owners, true)
+}
+
+fn with_owners(mut object: Value, owners: &[&Value], blocks: bool) -> Value {
+    let references: Vec<Value> = owners.iter().map(|owner| reference(owner, blocks)).collect();
+    object["metadata"]["ownerReferences"] = json!(references);
+    object
+}
+
+pub fn held(mut object: Value) -> Value {
+    object["metadata"]["finalizers"] = json!(["example.com/held"]);
+    object
+}
