@@ -2,7 +2,9 @@
 
 use super::update::change;
 use super::{About, Answer, Call, create, incoming};
+use crate::app::attributes;
 use crate::negotiate::{self, PatchType};
+use crate::request::Verb;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::schema::TypeRef;
@@ -131,6 +133,10 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
             let why = "uid mismatch: the provided object specified uid, and no existing object was found";
             return Err(Status::conflict(&call.kind.group, &call.kind.plural, &call.target.name, why));
         }
+        // Who may only change what is there does not create it this way.
+        let mut attributes = attributes(&call.target);
+        Verb::Create.as_str().clone_into(&mut attributes.verb);
+        call.server.authz.check(&call.user, &attributes)?;
         let new = apply::apply(schema, None, &applied, &writer, options.force)?;
         return create::store_new(call, new, &mut about, create::Ownership::Applied).await;
     }
