@@ -43,7 +43,13 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
-        incoming::conform(&call.kind, &mut patched, document.duplicates.clone(), options.field_validation, &mut found)?;
+        incoming::conform_patched(
+            call,
+            &mut patched,
+            document.duplicates.clone(),
+            options.field_validation,
+            &mut found,
+        )?;
         // An untouched version in the patched document is the old one: no precondition of the client's.
         if patched.text(&["metadata", "resourceVersion"]) == old.text(&["metadata", "resourceVersion"]) {
             patched.cut(&["metadata", "resourceVersion"]);

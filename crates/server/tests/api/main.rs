@@ -3,6 +3,7 @@
 mod support;
 
 mod admission;
+mod connections;
 mod definitions;
 mod deletion;
 mod documents;

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use tokio::sync::Semaphore;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
@@ -359,9 +359,12 @@ async fn too_many_requests_are_told_to_come_back() {
 }
 
 #[tokio::test]
-async fn secrets_stay_out_of_errors() {
+async fn secrets_stay_out_of_errors_and_logs() {
+    let log = Log::default();
+    let _guard = tracing::subscriber::set_default(log.clone());
     let world = World::new().await;
     let admin = world.admin();
+    tracing::info!("the log is heard");
     let path = "/api/v1/namespaces/default/secrets";
     let secret = json!({"metadata": {"name": "s"}, "data": {"password": "aHVudGVyMg=="}, "immutable": true});
     admin.post(path, &secret).await.expect(201);
@@ -392,5 +395,56 @@ async fn secrets_stay_out_of_errors() {
         for word in ["hunter2", "aHVudGVyMg", "aHVudGVyMw"] {
             assert!(!said.contains(word), "{}: {said}", reply.asked);
         }
+    }
+    let jane = world.outside().header("authorization", "Bearer sesame-open-please");
+    assert_eq!(jane.get("/api").await.code, 200);
+    world.outside().header("authorization", "Bearer wrong-but-secret").get("/api").await.refused(401, "Unauthorized");
+    let token_request = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest"});
+    let token = admin.post(&format!("{ACCOUNTS}/default/token"), &token_request).await.expect(201);
+    let token = text(&token, "/status/token");
+    let lines = log.0.lock().unwrap().join("\n");
+    assert!(lines.contains("the log is heard"));
+    for word in ["hunter2", "aHVudGVyMg", "aHVudGVyMw", "sesame-open", "wrong-but-secret", &token] {
+        assert!(!lines.contains(word), "{word} in {lines}");
+    }
+}
+
+/// Everything that is logged, at every level.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<String>>>);
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, attributes: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        self.keep(|line| attributes.record(line));
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, values: &tracing::span::Record<'_>) {
+        self.keep(|line| values.record(line));
+    }
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        self.keep(|line| event.record(line));
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+impl Log {
+    fn keep(&self, record: impl FnOnce(&mut Line)) {
+        let mut line = Line::default();
+        record(&mut line);
+        self.0.lock().unwrap().push(line.0);
+    }
+}
+
+#[derive(Default)]
+struct Line(String);
+
+impl tracing::field::Visit for Line {
+    fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+        self.0.push_str(&format!("{field}={value:?} "));
     }
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::{Options, Store, Volatile};
+use tokio::net::TcpListener;
 use tower::Service;
 
 /// 2026-01-01T00:00:00Z
@@ -32,8 +33,21 @@ impl World {
     }
 
     pub async fn with(store: Arc<dyn Store>, identity: Identity) -> World {
-        let clock = Arc::new(TestClock { now_s: AtomicI64::new(START_S) });
-        World { running: launch(store.clone(), clock.clone(), identity).await, clock, store }
+        World::start(store, identity, None, START_S).await
+    }
+
+    pub async fn start(store: Arc<dyn Store>, identity: Identity, listener: Option<TcpListener>, now_s: i64) -> World {
+        let clock = Arc::new(TestClock { now_s: AtomicI64::new(now_s) });
+        let launch = Launch {
+            store: store.clone(),
+            identity,
+            gates: object::Gates::default(),
+            env: Env { clock: clock.clone(), ids: Arc::new(CountingIds(AtomicU64::new(0))) },
+            static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
+            listener,
+            issuer: "https://test".to_owned(),
+        };
+        World { running: launch.start().await.unwrap(), clock, store }
     }
 
     /// Everything is allowed.
@@ -61,19 +75,6 @@ impl World {
     pub async fn namespace(&self, name: &str) {
         self.admin().post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.expect(201);
     }
-}
-
-async fn launch(store: Arc<dyn Store>, clock: Arc<TestClock>, identity: Identity) -> Running {
-    let launch = Launch {
-        store,
-        identity,
-        gates: object::Gates::default(),
-        env: Env { clock, ids: Arc::new(CountingIds(AtomicU64::new(0))) },
-        static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
-        listener: None,
-        issuer: "https://test".to_owned(),
-    };
-    launch.start().await.unwrap()
 }
 
 /// Keys take a while to make, so all tests share one set.
