@@ -11,6 +11,7 @@ mod durability;
 mod input;
 mod lists;
 mod patches;
+mod races;
 mod security;
 mod watches;
 mod writes;
