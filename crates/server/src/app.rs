@@ -161,7 +161,7 @@ impl Server {
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
         // A watch keeps its place until it ends.
         if let Body::Stream(chunks) = answer.body {
-            answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| drop(place.as_ref()))));
+            answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| _ = &place)));
         }
         Ok(response(answer, &parts.headers))
     }
