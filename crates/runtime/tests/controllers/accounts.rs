@@ -1,7 +1,7 @@
 //! What every namespace has.
 
 use crate::world::*;
-use object::access::{name, uid};
+use object::access::uid;
 use object::{Value, json};
 
 const BOTH: &str = "serviceaccount-controller,root-ca-certificate-publisher-controller";
