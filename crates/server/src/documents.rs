@@ -61,8 +61,8 @@ impl Documents {
         variant: Variant,
         address: &str,
     ) -> Option<Arc<Finished>> {
-        // The core discovery document names the address that it was asked at, so it is not kept.
-        let kept = path != "/api";
+        // The plain core document names the address that it was asked at, so it is not kept.
+        let kept = !(path == "/api" && variant == Variant::Discovery(Form::Plain));
         let key = (path.to_owned(), variant);
         {
             let mut made = self.made.lock().expect("no panic happens under this lock");

@@ -10,6 +10,7 @@ use serde_json::json;
 pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Result<Bytes, object::Status> {
     match form {
         Form::Object if !kind.rules.converts() => Ok(bytes.clone()),
+        Form::Metadata if !kind.rules.converts() => partial_bytes(kind, bytes),
         form => Ok(self::object(kind, form, &served(kind, bytes)?, now)),
     }
 }
@@ -41,6 +42,10 @@ pub fn list(
             let converted: Vec<Bytes> = served_items()?.iter().map(to_bytes).collect();
             Ok(join(&kind.api_version(), &kind.list_kind(), &metadata, &converted))
         }
+        Form::Metadata if !kind.rules.converts() => {
+            let partials = items.iter().map(|bytes| partial_bytes(kind, bytes)).collect::<Result<Vec<Bytes>, _>>()?;
+            Ok(join("meta.k8s.io/v1", "PartialObjectMetadataList", &metadata, &partials))
+        }
         Form::Metadata => {
             let partials: Vec<Bytes> = served_items()?.iter().map(|object| to_bytes(&partial(object))).collect();
             Ok(join("meta.k8s.io/v1", "PartialObjectMetadataList", &metadata, &partials))
@@ -67,10 +72,27 @@ fn join(api_version: &str, list_kind: &str, metadata: &Value, items: &[Bytes]) -
 
 /// The object as its kind serves it, which for a few kinds is not as it is stored.
 pub fn served(kind: &Kind, bytes: &Bytes) -> Result<Value, object::Status> {
-    let mut object: Value = serde_json::from_slice(bytes)
-        .map_err(|error| object::Status::internal(format!("a stored {} is unreadable: {error}", kind.kind)))?;
+    let mut object: Value = serde_json::from_slice(bytes).map_err(|error| unreadable(kind, &error))?;
     kind.rules.from_stored(&mut object);
     Ok(object)
+}
+
+fn unreadable(kind: &Kind, error: &serde_json::Error) -> object::Status {
+    object::Status::internal(format!("a stored {} is unreadable: {error}", kind.kind))
+}
+
+/// The metadata of an object alone, cut out of its bytes: whoever follows the metadata of everything costs little.
+fn partial_bytes(kind: &Kind, bytes: &Bytes) -> Result<Bytes, object::Status> {
+    #[derive(serde::Deserialize)]
+    struct Partial<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a serde_json::value::RawValue>,
+    }
+    let partial: Partial<'_> = serde_json::from_slice(bytes).map_err(|error| unreadable(kind, &error))?;
+    let metadata = partial.metadata.map_or("{}", serde_json::value::RawValue::get);
+    Ok(Bytes::from(format!(
+        "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{metadata}}}"
+    )))
 }
 
 /// The metadata of an object alone.

@@ -129,6 +129,13 @@ async fn some_namespaces_never_go() {
 async fn a_namespace_with_a_thousand_objects_goes_quickly() {
     let world = World::with("*").await;
     let namespace = world.create(new_namespace("large")).await;
+    // A quota is charged for each of them.
+    let quota = json!({"hard": {"count/configmaps": "2000"}});
+    world
+        .create(json!({
+            "apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"namespace": "large", "name": "quota"}, "spec": quota,
+        }))
+        .await;
     for at in 0..10 {
         let batch = (0..100).map(|more| {
             let name = format!("n-{at}-{more}");

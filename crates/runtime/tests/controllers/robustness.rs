@@ -1,1 +1,153 @@
+//! Broken watches, forgotten history, servers out of order, and a clean end.
 
+use crate::world::*;
+use futures::future::join_all;
+use object::access::{name, uid};
+use object::json;
+use runtime::{Controllers, Metrics};
+use std::time::Duration;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watches_that_break_go_on_where_they_were() {
+    let world = World::with("*").await;
+    let mut objects = Vec::new();
+    for round in 0..10 {
+        world.faults.cut_watches();
+        let owner = world.create(config_map("default", &format!("owner-{round}"))).await;
+        objects.push(world.create(owned(secret("default", &format!("dependent-{round}")), &[&owner])).await);
+        world.faults.cut_watches();
+        world.delete(&owner, "Background").await;
+    }
+    world.until_all_gone(&objects).await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_happened_while_nobody_could_watch_is_found_by_a_new_list() {
+    let world = World::with("*").await;
+    let owner = world.create(config_map("default", "owner")).await;
+    let waiting = world.create(config_map("default", "waiting")).await;
+    let stays = world.create(config_map("default", "stays")).await;
+    let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
+    let blocks = world.create(held(blocking(secret("default", "blocks"), &[&waiting]))).await;
+    let safe = world.create(owned(secret("default", "safe"), &[&stays])).await;
+    world.settle().await;
+    world.faults.refuse(Some(503));
+    world.faults.cut_watches();
+    world.delete(&owner, "Background").await;
+    world.merge(&blocks, json!({"metadata": {"finalizers": null}})).await;
+    world.delete(&blocks, "Background").await;
+    world.delete(&waiting, "Foreground").await;
+    let leaving = world.create(new_namespace("leaving")).await;
+    world.delete(&leaving, "").await;
+    let certificate = config_map("default", "kube-root-ca.crt");
+    let before = world.now(&certificate).await.expect("there");
+    world.delete(&certificate, "").await;
+    // The history that the watches would go on with is forgotten.
+    world.store.compact(world.store.revision()).await.expect("compacts");
+    world.faults.refuse(None);
+    world.until_all_gone(&[dependent, waiting, leaving]).await;
+    world.until_is(&certificate, "is back", |found| uid(found) != uid(&before)).await;
+    assert!(world.now(&safe).await.is_some());
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn compaction_at_any_moment_loses_nothing() {
+    let world = World::with(GC).await;
+    let compacting = async {
+        loop {
+            world.store.compact(world.store.revision()).await.expect("compacts");
+            tokio::task::yield_now().await;
+        }
+    };
+    let writing = async {
+        let mut gone = Vec::new();
+        let mut kept = Vec::new();
+        for round in 0..10 {
+            let owner = world.create(config_map("default", &format!("owner-{round}"))).await;
+            let more = (0..10).map(|at| world.create(owned(secret("default", &format!("d-{round}-{at}")), &[&owner])));
+            let dependents = join_all(more).await;
+            let orphan = round % 2 == 0;
+            world.delete(&owner, if orphan { "Orphan" } else { "Background" }).await;
+            if orphan { kept.extend(dependents) } else { gone.extend(dependents) }
+        }
+        world.until_all_gone(&gone).await;
+        world.settle().await;
+        for object in &kept {
+            assert!(world.now(object).await.is_some(), "{} was to be orphaned", name(object));
+        }
+    };
+    tokio::select! {
+        () = writing => {}
+        () = compacting => unreachable!("it does not end"),
+    }
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_out_of_order_is_not_hammered() {
+    let world = World::with("*").await;
+    let owner = world.create(config_map("default", "owner")).await;
+    let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
+    let namespace = world.create(new_namespace("leaving")).await;
+    world.settle().await;
+    world.faults.refuse(Some(500));
+    world.faults.cut_watches();
+    world.delete(&owner, "Background").await;
+    world.delete(&namespace, "").await;
+    world.requests.take();
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let asked = world.requests.take();
+    // About forty resources are followed, and each attempt waits twice as long as the one before.
+    assert!(asked.len() < 1000, "{} requests in a minute", asked.len());
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    let asked = world.requests.take();
+    assert!(asked.len() < 2500, "{} requests in ten minutes", asked.len());
+    world.faults.refuse(None);
+    // The longest pause between two attempts.
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    world.until_all_gone(&[dependent, namespace]).await;
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn nothing_is_left_running_after_a_stop() {
+    let mut world = World::bare().await;
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    for _ in 0..3 {
+        let mut unknown = secret("default", "unknown");
+        unknown["metadata"]["generateName"] = json!("unknown-");
+        unknown["metadata"]["ownerReferences"] =
+            json!([{"apiVersion": "nowhere.io/v1", "kind": "Thing", "name": "x", "uid": "y"}]);
+        unknown["metadata"].as_object_mut().expect("metadata").remove("name");
+        world.create(unknown).await;
+        world.start("*");
+        world.settle().await;
+        assert!(tasks() > before);
+        world.stop_controllers().await;
+        // The clients' own tasks end when they notice that nobody holds them any more.
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(tasks(), before);
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
+    let world = World::bare().await;
+    let client = |_: &str| kube::Client::new(world.running.local(server::User::apiserver()), "default");
+    for list in ["nobody", "*,-nobody", "garbage-collector-controller,nobody", "-*", "* *"] {
+        let Err(why) = Controllers::start(list, &Metrics::default(), None, client) else { panic!("{list:?} is good") };
+        assert!(why.starts_with("there is no controller \""), "{why}");
+        assert!(why.contains("namespace-controller"), "{why}");
+    }
+    for list in ["", " ", ",", "-namespace-controller", "namespace-controller,-namespace-controller"] {
+        let Ok(none) = Controllers::start(list, &Metrics::default(), None, client) else { panic!("{list:?} is bad") };
+        none.stop().await;
+    }
+    world.stop().await;
+}

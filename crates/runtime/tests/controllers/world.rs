@@ -1,5 +1,6 @@
 //! A server with controllers, and a user who looks at them.
 
+use futures::StreamExt;
 use http::{Request, Response};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
@@ -15,6 +16,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use store::{Next, Store, Volatile};
+use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -26,6 +28,7 @@ pub struct World {
     pub running: Running,
     pub store: Arc<dyn Store>,
     pub requests: Requests,
+    pub faults: Faults,
     admin: kube::Client,
     controllers: Option<Controllers>,
 }
@@ -55,14 +58,18 @@ impl World {
         };
         let running = launch.start().await.expect("a server");
         let admin = kube::Client::new(running.local(User::apiserver()), "default");
-        World { running, store, requests: Requests::default(), admin, controllers: None }
+        World { running, store, requests: Requests::default(), faults: Faults::default(), admin, controllers: None }
     }
 
     pub fn start(&mut self, list: &str) {
         let client = |account: &str| {
             let user = service_account_user("kube-system", account);
-            let service =
-                Recorded { inner: self.running.local(user), account: account.into(), to: self.requests.clone() };
+            let service = Recorded {
+                inner: self.running.local(user),
+                account: account.into(),
+                to: self.requests.clone(),
+                faults: self.faults.clone(),
+            };
             kube::Client::new(service, "default")
         };
         let root_ca = Some(Arc::from("THE CERTIFICATE"));
@@ -227,10 +234,6 @@ impl Requests {
         std::mem::take(&mut self.all.lock().expect("no panic"))
     }
 
-    pub fn count(&self) -> usize {
-        self.all.lock().expect("no panic").len()
-    }
-
     pub fn refused(&self) -> Vec<Asked> {
         self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
     }
@@ -250,12 +253,55 @@ impl Requests {
     }
 }
 
+/// What is wrong between the controllers and the server.
+#[derive(Clone, Default)]
+pub struct Faults {
+    state: Arc<Mutex<FaultState>>,
+}
+
+#[derive(Default)]
+struct FaultState {
+    /// Every request is answered with this code.
+    refuse: Option<u16>,
+    /// Cancelled to end the open watches.
+    watches: CancellationToken,
+}
+
+impl Faults {
+    /// From now on every request of a controller is answered with this code, or (`None`) as usual.
+    pub fn refuse(&self, code: Option<u16>) {
+        self.state.lock().expect("no panic").refuse = code;
+    }
+
+    /// Ends all open watches.
+    pub fn cut_watches(&self) {
+        std::mem::take(&mut self.state.lock().expect("no panic").watches).cancel();
+    }
+
+    fn refusal(&self) -> Option<Response<Body>> {
+        let code = self.state.lock().expect("no panic").refuse?;
+        let status = object::Status::new(code, "InternalError", "out of order");
+        Some(server::app::status_response(&status))
+    }
+
+    fn tap(&self, body: Body) -> Body {
+        match body {
+            Body::Stream(stream) => {
+                let cut = self.state.lock().expect("no panic").watches.clone();
+                Body::Stream(Box::pin(stream.take_until(cut.cancelled_owned())))
+            }
+            once => once,
+        }
+    }
+}
+
 /// The server as one controller sees it, with a record of what it asks.
 #[derive(Clone)]
 struct Recorded {
     inner: Local,
     account: Arc<str>,
     to: Requests,
+    faults: Faults,
 }
 
 impl tower::Service<Request<kube::client::Body>> for Recorded {
@@ -272,7 +318,10 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
-            let response = this.inner.call(request).await?;
+            let response = match this.faults.refusal() {
+                Some(refusal) => refusal,
+                None => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
+            };
             let code = response.status().as_u16();
             this.to.all.lock().expect("no panic").push(Asked { account: this.account, method, path, code });
             Ok(response)

@@ -29,6 +29,10 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     let options = ListOptions::for_watch(&call.query)?;
     let selection = Selection::new(&call.kind, &options, &call.target.name)?;
     let form = call.form()?;
+    if call.server.stopping.is_cancelled() {
+        // A watch that ended at once would only be opened again, and again.
+        return Err(Status::new(503, "ServiceUnavailable", "the server is stopping"));
+    }
     let store = &call.server.store;
     if let Some(version) = options.resource_version
         && version > store.revision()
