@@ -381,3 +381,59 @@ async fn fields_that_do_not_belong() {
     let warned = admin.patch(&path, MERGE, &json!({"extra": 1})).await;
     assert_eq!(warned.warnings(), ["299 - \"unknown field \\\"extra\\\"\""]);
 }
+
+#[tokio::test]
+async fn conditions_merge_by_their_type() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(PODS, &scheduled("p")).await.expect(201);
+    let path = format!("{PODS}/p/status");
+    let condition = |kind: &str, status: &str| json!({"status": {"conditions": [{"type": kind, "status": status}]}});
+    admin.patch(&path, STRATEGIC, &condition("Ready", "False")).await.expect(200);
+    admin.patch(&path, STRATEGIC, &condition("Initialized", "True")).await.expect(200);
+    let now = admin.patch(&path, STRATEGIC, &condition("Ready", "True")).await.expect(200);
+    let mut seen: Vec<String> = now["status"]["conditions"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|condition| format!("{} {}", text(condition, "/type"), text(condition, "/status")))
+        .collect();
+    seen.sort();
+    assert_eq!(seen, ["Initialized True", "Ready True"]);
+    // Two controllers, each with a condition of its own by apply.
+    let applied = |kind: &str| {
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "status": {"conditions": [{"type": kind, "status": "True"}]}})
+    };
+    admin.apply(&path, "one", &applied("x.io/One")).await.expect(200);
+    admin.apply(&path, "two", &applied("x.io/Two")).await.expect(200);
+    let none = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
+    let now = admin.apply(&path, "one", &none).await.expect(200);
+    let kinds: Vec<String> =
+        now["status"]["conditions"].as_array().unwrap().iter().map(|condition| text(condition, "/type")).collect();
+    assert!(kinds.contains(&"x.io/Two".to_owned()) && !kinds.contains(&"x.io/One".to_owned()), "{kinds:?}");
+}
+
+/// kubectl apply without --server-side: three ways, from the last applied annotation, sent as a strategic merge.
+#[tokio::test]
+async fn what_kubectl_apply_sends() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let mut set = stateful_set("web");
+    set["spec"]["template"]["spec"]["containers"][0]["env"] =
+        json!([{"name": "A", "value": "1"}, {"name": "B", "value": "2"}]);
+    set["spec"]["template"]["spec"]["containers"][0]["ports"] = json!([{"containerPort": 80, "name": "http"}]);
+    admin.post(SETS, &set).await.expect(201);
+    let patch = json!({"spec": {"template": {"spec": {
+        "$setElementOrder/containers": [{"name": "main"}],
+        "containers": [{"name": "main",
+            "$setElementOrder/env": [{"name": "B"}, {"name": "C"}],
+            "env": [{"$patch": "delete", "name": "A"}, {"name": "C", "value": "3"}],
+            "$setElementOrder/ports": [{"containerPort": 81}],
+            "ports": [{"containerPort": 81, "name": "http"}, {"$patch": "delete", "containerPort": 80}]}]}}}});
+    let now = admin.patch(&format!("{SETS}/web"), STRATEGIC, &patch).await.expect(200);
+    let main = &now["spec"]["template"]["spec"]["containers"][0];
+    assert_eq!(main["env"], json!([{"name": "B", "value": "2"}, {"name": "C", "value": "3"}]));
+    assert_eq!(main["ports"], json!([{"containerPort": 81, "name": "http", "protocol": "TCP"}]));
+    assert_eq!(now["metadata"]["generation"], 2);
+}

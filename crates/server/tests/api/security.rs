@@ -448,3 +448,17 @@ impl tracing::field::Visit for Line {
         self.0.push_str(&format!("{field}={value:?} "));
     }
 }
+
+#[tokio::test]
+async fn the_roles_of_the_first_hour_hold() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let binding = json!({"metadata": {"name": "kim-views"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "kim"}]});
+    admin.post(&format!("{RBAC}/namespaces/default/rolebindings"), &binding).await.expect(201);
+    let kim = world.as_user("kim", &[]);
+    kim.get(PODS).await.expect(200);
+    kim.get("/api/v1/namespaces/default/secrets").await.refused(403, "Forbidden");
+    kim.post(PODS, &pod("p")).await.refused(403, "Forbidden");
+    kim.get("/api/v1/pods").await.refused(403, "Forbidden");
+}
