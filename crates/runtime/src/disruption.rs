@@ -27,14 +27,7 @@ pub async fn run(part: Part) {
     let by_set = budget_source.cache.clone();
     let set_source =
         Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
-    let pod_source = pod_source.trimmed(|pod| {
-        let conditions = pod.cut(&["status", "conditions"]);
-        *pod = json!({"metadata": pod.cut(&["metadata"]), "status": {"conditions": conditions}});
-    });
-    let set_source = set_source.trimmed(|set| {
-        let replicas = set.cut(&["spec", "replicas"]);
-        *set = json!({"metadata": set.cut(&["metadata"]), "spec": {"replicas": replicas}});
-    });
+    let (pod_source, set_source) = (pod_source.trimmed(trim_pod), set_source.trimmed(trim_set));
     let control = Arc::new(Control {
         api: part.api.clone(),
         discovery: part.discovery.clone(),
@@ -50,6 +43,24 @@ pub async fn run(part: Part) {
         async move { control.sync(key).await }
     })
     .await;
+}
+
+/// What is read of a pod: who it is, whose it is, whether it is healthy.
+fn trim_pod(pod: &mut Value) {
+    let conditions = pod.items(&["status", "conditions"]).iter();
+    let ready: Vec<Value> = conditions.filter(|condition| condition.text(&["type"]) == "Ready").cloned().collect();
+    *pod = json!({"metadata": trimmed_metadata(pod), "status": {"conditions": ready}});
+}
+
+fn trim_set(set: &mut Value) {
+    let replicas = set.cut(&["spec", "replicas"]);
+    *set = json!({"metadata": trimmed_metadata(set), "spec": {"replicas": replicas}});
+}
+
+fn trimmed_metadata(object: &mut Value) -> Value {
+    let fields = ["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
+    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
+    Value::Object(kept.collect())
 }
 
 struct Control {

@@ -4,6 +4,7 @@
 //! creation of a dependent that came first. Whoever lets go of the owner then would lose the dependent.
 
 use super::Collector;
+use super::watch::is_followed;
 use crate::api::{ApiError, Resource};
 use object::Value;
 use object::access::{Access, uid};
@@ -63,8 +64,7 @@ impl Collector {
     async fn look_around(&self, namespace: &str) -> Result<Sight, ApiError> {
         let resources: Vec<Resource> = {
             let kinds = self.kinds.read().expect("no panic happens under this lock");
-            let can_depend = kinds.values().filter(|served| served.can(&["list", "watch", "delete"]));
-            can_depend.map(|served| served.resource.clone()).collect()
+            kinds.values().filter(|served| is_followed(served)).map(|served| served.resource.clone()).collect()
         };
         let mut sight = Sight { version: u64::MAX, dependents: HashMap::new() };
         for resource in resources.iter().filter(|resource| resource.namespaced || namespace.is_empty()) {

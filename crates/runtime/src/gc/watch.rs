@@ -122,17 +122,17 @@ impl Collector {
                 }
             };
             let Some(change) = change else { return scribe.leave() };
-            if matches!(change, Change::Ready) {
-                scribe.write(change);
+            let ready = matches!(change, Change::Ready);
+            scribe.write(change);
+            if ready {
                 unsynced = None;
-            } else {
-                scribe.write(change);
             }
         }
     }
 }
 
-fn is_followed(served: &Served) -> bool {
+/// Whether the graph shows the objects of a resource.
+pub(super) fn is_followed(served: &Served) -> bool {
     // Events own nothing and come in masses.
     let is_event = &*served.resource.plural == "events" && matches!(&*served.resource.group, "" | "events.k8s.io");
     !is_event && served.can(&["list", "watch", "delete"])

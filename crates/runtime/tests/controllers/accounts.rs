@@ -52,7 +52,7 @@ async fn they_come_back_when_they_are_deleted_or_changed() {
     world.merge(&other, json!({"data": {"ca.crt": "mine"}})).await;
     world.delete(&account("new"), "").await;
     world.until_is(&account("new"), "is back", |_| true).await;
-    assert_eq!(world.now(&other).await.expect("the other map is there")["data"]["ca.crt"], "mine");
+    assert_eq!(world.now(&other).await.expect("there")["data"]["ca.crt"], "mine");
     world.stop().await;
 }
 

@@ -290,3 +290,37 @@ async fn a_collector_that_starts_in_the_middle_finishes_the_job() {
     assert_eq!(owners(&orphan), [] as [&str; 0]);
     world.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_event_that_names_an_owner_holds_up_nobody() {
+    let world = world().await;
+    for policy in ["Orphan", "Foreground", "Background"] {
+        let owner = world.create(config_map("default", "owner")).await;
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event", "metadata": {"namespace": "default", "name": format!("event-{policy}").to_lowercase()},
+            "involvedObject": {"namespace": "default"}, "reason": "Test", "message": "x", "type": "Normal",
+        });
+        let event = world.create(blocking(event, &[&owner])).await;
+        world.delete(&owner, policy).await;
+        world.until_gone(&owner).await;
+        assert!(world.now(&event).await.is_some(), "events go by themselves, in time");
+    }
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_policy_holds_until_a_later_deletion_changes_it() {
+    let world = world().await;
+    let owner = world.create(held(config_map("default", "owner"))).await;
+    let dependent = world.create(held(blocking(secret("default", "dependent"), &[&owner]))).await;
+    world.delete(&owner, "Foreground").await;
+    world.until_is(&dependent, "is told to go", terminating).await;
+    world.delete(&owner, "Background").await;
+    let left = world.now(&owner).await.expect("held by another");
+    assert_eq!(left["metadata"]["finalizers"], json!(["example.com/held"]));
+    world.merge(&owner, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&owner).await;
+    world.merge(&dependent, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&dependent).await;
+    world.stop().await;
+}

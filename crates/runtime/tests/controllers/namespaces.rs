@@ -148,6 +148,6 @@ async fn a_namespace_with_a_thousand_objects_goes_quickly() {
     world.until_gone(&namespace).await;
     let took = started.elapsed();
     println!("a namespace with 1,000 objects went in {took:?}");
-    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 10 } else { 1 }), "{took:?}");
+    assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 15 } else { 3 }), "{took:?}");
     world.stop().await;
 }
