@@ -26,9 +26,9 @@ async fn class(admin: &Api, name: &str, extra: Value) {
     admin.post(CLASSES, &class).await.expect(201);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn quotas_are_exact_under_concurrency() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     quota(
         &admin,
@@ -265,9 +265,9 @@ async fn pods_run_as_an_account_and_get_its_token() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn service_addresses_are_unique_and_come_back() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     let made = join_all((0..60).map(|at| {
         let admin = admin.clone();

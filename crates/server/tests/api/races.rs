@@ -5,9 +5,9 @@ use futures::future::join_all;
 use object::quantity::Quantity;
 use serde_json::{Value, json};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn appliers_who_meet_all_get_their_fields() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     for round in 0..10 {
         let path = format!("{CONFIG_MAPS}/shared-{round}");
@@ -29,9 +29,9 @@ async fn appliers_who_meet_all_get_their_fields() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn a_quota_stays_true_whatever_happens() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "9", "requests.cpu": "3", "count/configmaps": "12",
         "persistentvolumeclaims": "6", "requests.storage": "20Gi"}}});
@@ -83,9 +83,9 @@ async fn a_quota_stays_true_whatever_happens() {
     assert!(running <= 7 && claims <= 6 && maps <= 12, "{used}");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn nothing_slips_into_a_namespace_that_goes() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     for round in 0..10 {
         let name = format!("ns-{round}");
@@ -110,9 +110,9 @@ async fn nothing_slips_into_a_namespace_that_goes() {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+#[tokio::test]
 async fn finalizers_that_leave_at_once_remove_the_object_once() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     let finalizers: Vec<String> = (0..8).map(|at| format!("x.io/f-{at}")).collect();
     let mut object = config_map("held");

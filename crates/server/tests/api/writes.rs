@@ -139,7 +139,7 @@ async fn a_stale_version_or_another_uid_is_a_conflict() {
 
 #[tokio::test]
 async fn only_one_of_many_writers_of_a_version_wins() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     let path = format!("{CONFIG_MAPS}/a");
     let first = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
