@@ -158,11 +158,15 @@ fn roots() -> Vec<PathBuf> {
     let is_root = |file: &Path| {
         let package = file.ancestors().find(|directory| directory.join("Cargo.toml").exists());
         let inside = package.and_then(|package| file.strip_prefix(package).ok()).and_then(Path::to_str).unwrap_or("");
-        match inside.split('/').collect::<Vec<_>>()[..] {
-            ["build.rs"] | ["src", "lib.rs" | "main.rs"] | ["src", "bin", _] | ["src", "bin", _, "main.rs"] => true,
-            ["tests" | "benches" | "examples", _] | ["tests" | "benches" | "examples", _, "main.rs"] => true,
-            _ => false,
-        }
+        matches!(
+            inside.split('/').collect::<Vec<_>>()[..],
+            ["build.rs"]
+                | ["src", "lib.rs" | "main.rs"]
+                | ["src", "bin", _]
+                | ["src", "bin", _, "main.rs"]
+                | ["tests" | "benches" | "examples", _]
+                | ["tests" | "benches" | "examples", _, "main.rs"]
+        )
     };
     sources().into_iter().filter(|file| is_root(file)).collect()
 }

@@ -49,11 +49,19 @@ pub fn for_update(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// Carries over from `old` all that a write to `/status` may not change: everything but status and the user's metadata.
-pub fn for_status(new: &mut Value, old: &Value) {
+/// Carries over from `old` all that a write to `/status` may not change: everything but status and the user's metadata, and of
+/// custom resources that too.
+pub fn for_status(kind: &Kind, new: &mut Value, old: &Value) {
     let status = new.cut(&["status"]);
-    let metadata = new.cut(&["metadata"]).unwrap_or_else(|| json!({}));
+    let mut metadata = new.cut(&["metadata"]).unwrap_or_else(|| json!({}));
     *new = old.clone();
+    if kind.custom {
+        let managed = metadata.cut(&["managedFields"]);
+        metadata = old.at(&["metadata"]).cloned().unwrap_or_else(|| json!({}));
+        if let Some(managed) = managed {
+            metadata.put(&["managedFields"], managed);
+        }
+    }
     new.put(&["metadata"], metadata);
     match status {
         Some(status) => new.put(&["status"], status),
@@ -303,12 +311,17 @@ mod tests {
         let old = json!({"metadata": {"name": "a", "uid": "1", "ownerReferences": [{"uid": "o"}]}, "spec": {"x": 1}, "status": {"ok": true}});
         let mut new =
             json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 2}, "status": {"ok": false}});
-        for_status(&mut new, &old);
+        let mut kind = kind(Arc::new(Graceful));
+        let mut of_custom = new.clone();
+        for_status(&kind, &mut new, &old);
         assert_eq!(
             new,
             json!({"metadata": {"name": "a", "uid": "1", "labels": {"l": "1"}, "ownerReferences": [{"uid": "o"}]},
                 "spec": {"x": 1}, "status": {"ok": false}})
         );
+        kind.custom = true;
+        for_status(&kind, &mut of_custom, &old);
+        assert_eq!((&of_custom["metadata"], &of_custom["status"]), (&old["metadata"], &json!({"ok": false})));
     }
 
     #[test]

@@ -15,6 +15,7 @@ use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use object::{Gates, Kind, Status};
 use std::sync::Arc;
@@ -38,7 +39,7 @@ pub struct Server {
     pub admission: Admission,
     pub metrics: Metrics,
     pub(crate) documents: Documents,
-    pub(crate) limits: Limits,
+    pub limits: Limits,
     /// Cancelled when the server stops: watches end by themselves then.
     pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
@@ -136,25 +137,14 @@ impl Server {
         user: User,
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
-        let attributes = Attributes {
-            verb: target.verb.as_str().to_owned(),
-            group: target.group.clone(),
-            version: target.version.clone(),
-            resource: target.plural.clone(),
-            subresource: target.subresource.clone(),
-            // A namespace is in itself, so that a role bound there covers it.
-            namespace: if is_namespace(&target) { target.name.clone() } else { target.namespace.clone() },
-            name: target.name.clone(),
-            path: String::new(),
-        };
-        self.authz.check(&user, &attributes)?;
+        self.authz.check(&user, &attributes(&target))?;
         let kinds = self.registry.kinds();
         let kind =
             kinds.get(&target.group, &target.version, &target.plural).cloned().ok_or_else(Status::no_such_path)?;
         label.resource(&kind.group, &kind.plural);
         label.verb(target.verb);
         check_scope(&kind, &target)?;
-        let _place = self.limits.enter(&target, &kind)?;
+        let place = self.limits.enter(&target, &kind)?;
         let call = Call {
             server: self,
             kinds,
@@ -169,12 +159,31 @@ impl Server {
         // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
         let mut answer = Box::pin(verbs::answer(&call)).await?;
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
+        // A watch keeps its place until it ends.
+        if let Body::Stream(chunks) = answer.body {
+            answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| _ = &place)));
+        }
         Ok(response(answer, &parts.headers))
     }
 
     /// When objects of a kind go by themselves.
     pub(crate) fn expires_at_s(&self, kind: &Kind, now: jiff::Timestamp) -> Option<u64> {
         (kind.storage == "core/events").then(|| u64::try_from(now.as_second()).unwrap_or(0) + EVENT_LIFE_S)
+    }
+}
+
+/// What a request asks for, as roles see it.
+pub(crate) fn attributes(target: &ResourceRequest) -> Attributes {
+    Attributes {
+        verb: target.verb.as_str().to_owned(),
+        group: target.group.clone(),
+        version: target.version.clone(),
+        resource: target.plural.clone(),
+        subresource: target.subresource.clone(),
+        // A namespace is in itself, so that a role bound there covers it.
+        namespace: if is_namespace(target) { target.name.clone() } else { target.namespace.clone() },
+        name: target.name.clone(),
+        path: String::new(),
     }
 }
 

@@ -65,7 +65,12 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
-    let stream = match tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)).await {
+    let handshake = tokio::select! {
+        handshake = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)) => handshake,
+        // Nothing was asked yet, so nothing is lost.
+        () = shutdown.cancelled() => return,
+    };
+    let stream = match handshake {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
         Err(_) => return tracing::debug!("TLS handshake took too long"),

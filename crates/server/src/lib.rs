@@ -17,7 +17,7 @@ mod env;
 mod housekeeping;
 mod http;
 mod launch;
-mod limits;
+pub mod limits;
 mod local;
 pub mod metrics;
 mod negotiate;

@@ -17,10 +17,11 @@ pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// The largest set of request headers.
 pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 
+/// The places that are free.
 pub struct Limits {
-    writes: Arc<Semaphore>,
-    reads: Arc<Semaphore>,
-    watches: Arc<Semaphore>,
+    pub writes: Arc<Semaphore>,
+    pub reads: Arc<Semaphore>,
+    pub watches: Arc<Semaphore>,
 }
 
 impl Default for Limits {

@@ -1,9 +1,9 @@
 //! What a request asks for, read from method, path and query alone: no server in sight.
 
 use http::Method;
-use object::Status;
 use object::decode::FieldValidation;
 use object::selector::{FieldSelector, LabelSelector};
+use object::{Errors, Path, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -289,6 +289,8 @@ fn options_invalid(field: &str, body: String) -> Status {
     )
 }
 
+const MANAGER_BYTES_MAX: usize = 128;
+
 /// The options of create, update, patch and delete.
 #[derive(Clone, Debug)]
 pub struct WriteOptions {
@@ -299,23 +301,32 @@ pub struct WriteOptions {
 }
 
 impl WriteOptions {
-    pub fn parse(query: &Query, user_agent: &str) -> Result<WriteOptions, Status> {
+    pub fn parse(verb: Verb, query: &Query, user_agent: &str) -> Result<WriteOptions, Status> {
+        let kind = match verb {
+            Verb::Update => "UpdateOptions",
+            Verb::Patch => "PatchOptions",
+            Verb::Delete | Verb::DeleteCollection => "DeleteOptions",
+            _ => "CreateOptions",
+        };
+        let mut errors = Errors::default();
         let mut dry_run = false;
         for value in query.all("dryRun") {
             match value {
                 "All" => dry_run = true,
                 "" => {}
-                other => {
-                    return Err(Status::bad_request(format!(
-                        "dryRun: Unsupported value: {other:?}: supported values: \"All\""
-                    )));
-                }
+                other => errors.not_supported(&Path::new("dryRun"), other, &["All"]),
             }
         }
-        let field_validation = FieldValidation::parse(query.get("fieldValidation").unwrap_or(""), "CreateOptions")?;
+        let field_validation = FieldValidation::parse(query.get("fieldValidation").unwrap_or(""), kind)?;
         let asked = query.get("fieldManager").unwrap_or("");
-        if asked.len() > 128 {
-            return Err(Status::bad_request("fieldManager: Too long: may not be more than 128 bytes"));
+        if asked.len() > MANAGER_BYTES_MAX {
+            errors.too_long(&Path::new("fieldManager"), MANAGER_BYTES_MAX);
+        }
+        if asked.chars().any(char::is_control) {
+            errors.invalid(&Path::new("fieldManager"), asked, "should only contain printable characters");
+        }
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", kind, "", &errors));
         }
         let field_manager = if asked.is_empty() { manager_of(user_agent) } else { asked.to_owned() };
         Ok(WriteOptions { dry_run, field_validation, field_manager, force: query.flag("force") })
@@ -325,7 +336,7 @@ impl WriteOptions {
 /// The manager of a client that names none: its user agent up to the first slash.
 fn manager_of(user_agent: &str) -> String {
     let name = user_agent.split('/').next().unwrap_or("").trim();
-    let printable: String = name.chars().filter(|c| !c.is_control()).take(128).collect();
+    let printable: String = name.chars().filter(|c| !c.is_control()).take(MANAGER_BYTES_MAX).collect();
     if printable.is_empty() { "unknown".to_owned() } else { printable }
 }
 
@@ -402,7 +413,7 @@ mod tests {
         assert_eq!(options("resourceVersionMatch=Exact").unwrap_err().code, 422);
         assert_eq!(options("sendInitialEvents=true").unwrap_err().code, 422);
         assert!(options("limit=5&continue=abc&labelSelector=a%3Db").is_ok());
-        assert!(WriteOptions::parse(&Query::parse("dryRun=Some").unwrap(), "").is_err());
+        assert!(WriteOptions::parse(Verb::Create, &Query::parse("dryRun=Some").unwrap(), "").is_err());
         assert_eq!(manager_of("kubectl/v1.32 (linux)"), "kubectl");
     }
 }

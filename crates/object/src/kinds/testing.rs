@@ -72,7 +72,7 @@ pub(crate) fn change_refused(name: &str, old: &Value, change: impl FnOnce(&mut V
 pub(crate) fn update_status(name: &str, old: &Value, mut new: Value) -> (Value, Errors) {
     let kind = kind(name);
     with_ctx(&Gates::default(), |ctx| {
-        write::for_status(&mut new, old);
+        write::for_status(kind, &mut new, old);
         kind.rules.default(&mut new, ctx);
         kind.rules.prepare_status(&mut new, old, ctx);
         let mut errors = Errors::default();

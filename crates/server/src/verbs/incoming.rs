@@ -81,11 +81,32 @@ pub fn conform(
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let unknown = match (kind.rules.conform(value), &kind.schema) {
-        (Some(conformed), _) => conformed?,
-        (None, Some(schema)) => decode::conform(schema, value)?,
-        (None, None) => Vec::new(),
-    };
+    let unknown = unknown(kind, value)?;
     warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
     Ok(())
+}
+
+/// The same for an object that came out of a patch: a refusal shows the patch, unless that might show a secret.
+pub fn conform_patched(
+    call: &Call<'_>,
+    value: &mut Value,
+    duplicates: Vec<String>,
+    validation: FieldValidation,
+    warnings: &mut Vec<String>,
+) -> Result<(), Status> {
+    let strict = Strict { unknown: unknown(&call.kind, value)?, duplicates };
+    warnings.extend(match call.kind.storage.as_ref() {
+        "core/secrets" => strict.judge(validation, value)?,
+        _ => strict.judge_patch(validation, &String::from_utf8_lossy(&call.body))?,
+    });
+    Ok(())
+}
+
+/// Makes `value` an object of the kind's schema; returns the paths of what it dropped.
+fn unknown(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Status> {
+    match (kind.rules.conform(value), &kind.schema) {
+        (Some(conformed), _) => conformed,
+        (None, Some(schema)) => decode::conform(schema, value),
+        (None, None) => Ok(Vec::new()),
+    }
 }

@@ -119,7 +119,7 @@ impl Call<'_> {
     }
     pub fn options(&self) -> Result<WriteOptions, Status> {
         let agent = self.headers.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");
-        WriteOptions::parse(&self.query, agent)
+        WriteOptions::parse(self.target.verb, &self.query, agent)
     }
     pub fn form(&self) -> Result<Form, Status> {
         negotiate::accept(self.headers, self.query.get("includeObject"))

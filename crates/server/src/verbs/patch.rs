@@ -1,8 +1,10 @@
 //! Patch: three ways to change a document, and server-side apply.
 
 use super::update::change;
-use super::{About, Answer, Call, create, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, create, incoming};
+use crate::app::attributes;
 use crate::negotiate::{self, PatchType};
+use crate::request::Verb;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::schema::TypeRef;
@@ -29,6 +31,11 @@ fn is_custom(call: &Call<'_>) -> bool {
 
 async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) -> Result<Answer, Status> {
     let options = call.options()?;
+    if call.query.get("force").is_some() {
+        let why = "Forbidden: may not be specified for non-apply patch";
+        return Err(Status::new(422, "Invalid", format!("PatchOptions.meta.k8s.io \"\" is invalid: force: {why}"))
+            .with_cause("FieldValueForbidden", why, "force"));
+    }
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     let document = decode::document(&call.body)?;
     let mut found = Vec::new();
@@ -36,7 +43,13 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
-        incoming::conform(&call.kind, &mut patched, document.duplicates.clone(), options.field_validation, &mut found)?;
+        incoming::conform_patched(
+            call,
+            &mut patched,
+            document.duplicates.clone(),
+            options.field_validation,
+            &mut found,
+        )?;
         // An untouched version in the patched document is the old one: no precondition of the client's.
         if patched.text(&["metadata", "resourceVersion"]) == old.text(&["metadata", "resourceVersion"]) {
             patched.cut(&["metadata", "resourceVersion"]);
@@ -117,28 +130,64 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
         .ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
     let api_version = call.kind.api_version();
     let writer = Writer { manager: &options.field_manager, subresource, api_version: &api_version, now: call.now };
-    let exists = call.server.store.get(&call.key(&call.target.name)).is_some();
-    if !exists && !subresource.is_empty() {
-        return Err(call.not_found(&call.target.name));
-    }
-    if !exists {
-        if !object::access::uid(&applied).is_empty() {
-            let why = "uid mismatch: the provided object specified uid, and no existing object was found";
-            return Err(Status::conflict(&call.kind.group, &call.kind.plural, &call.target.name, why));
+    let wanted = Wanted { schema, applied: &applied, writer, force: options.force };
+    let warnings = about.warnings.clone();
+    for _ in 0..ATTEMPTS_MAX {
+        about.warnings.clone_from(&warnings);
+        let exists = call.server.store.get(&call.key(&call.target.name)).is_some();
+        let result = if exists {
+            apply_to_existing(call, subresource, &wanted, &mut about).await
+        } else if subresource.is_empty() {
+            apply_new(call, &wanted, &mut about).await
+        } else {
+            return Err(call.not_found(&call.target.name));
+        };
+        match result {
+            // Somebody created or removed it meanwhile: then it is the other case.
+            Err(status) if status.reason == if exists { "NotFound" } else { "AlreadyExists" } && !about.dry_run => {}
+            result => return result,
         }
-        let new = apply::apply(schema, None, &applied, &writer, options.force)?;
-        return create::store_new(call, new, &mut about, create::Ownership::Applied).await;
     }
-    let changed = change(call, subresource, &mut about, None, |old| {
-        let mut new = apply::apply(schema, Some(old), &applied, &writer, options.force)?;
-        match applied.at(&["metadata", "resourceVersion"]) {
+    Err(call.modified(&call.target.name))
+}
+
+/// What an apply asks for, and for whom.
+struct Wanted<'a> {
+    schema: &'a TypeRef,
+    applied: &'a Value,
+    writer: Writer<'a>,
+    force: bool,
+}
+
+async fn apply_new(call: &Call<'_>, wanted: &Wanted<'_>, about: &mut About) -> Result<Answer, Status> {
+    if !object::access::uid(wanted.applied).is_empty() {
+        let why = "uid mismatch: the provided object specified uid, and no existing object was found";
+        return Err(Status::conflict(&call.kind.group, &call.kind.plural, &call.target.name, why));
+    }
+    // Who may only change what is there does not create it this way.
+    let mut attributes = attributes(&call.target);
+    Verb::Create.as_str().clone_into(&mut attributes.verb);
+    call.server.authz.check(&call.user, &attributes)?;
+    let new = apply::apply(wanted.schema, None, wanted.applied, &wanted.writer, wanted.force)?;
+    create::store_new(call, new, about, create::Ownership::Applied).await
+}
+
+async fn apply_to_existing(
+    call: &Call<'_>,
+    subresource: &str,
+    wanted: &Wanted<'_>,
+    about: &mut About,
+) -> Result<Answer, Status> {
+    let changed = change(call, subresource, about, None, |old| {
+        let mut new = apply::apply(wanted.schema, Some(old), wanted.applied, &wanted.writer, wanted.force)?;
+        match wanted.applied.at(&["metadata", "resourceVersion"]) {
             Some(version) => new.put(&["metadata", "resourceVersion"], version.clone()),
             None => drop(new.cut(&["metadata", "resourceVersion"])),
         }
         Ok(new)
     })
     .await?;
-    changed.answer(call, about.warnings)
+    changed.answer(call, std::mem::take(&mut about.warnings))
 }
 
 fn check_applied(call: &Call<'_>, applied: &Value) -> Result<(), Status> {

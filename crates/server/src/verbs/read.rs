@@ -35,21 +35,28 @@ pub struct Facets {
 
 impl Facets {
     pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
+        // Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition.
+        if kind.custom && !kind.rules.selectable_fields().is_empty() {
+            let object = render::served(kind, &record.value).unwrap_or_default();
+            return Arc::new(Facets::of_object(kind, &object));
+        }
         let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
         // Kinds that share a store place share selectable fields too, so the memo is always ours.
         made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
     }
 
     pub fn read(kind: &Kind, bytes: &Bytes) -> Facets {
-        let object: Value = serde_json::from_slice(bytes).unwrap_or_default();
+        Facets::of_object(kind, &serde_json::from_slice(bytes).unwrap_or_default())
+    }
+
+    fn of_object(kind: &Kind, object: &Value) -> Facets {
         let labels = object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-        let fields =
-            kind.rules.selectable_fields().iter().map(|field| kind.rules.field_value(&object, field)).collect();
+        let fields = kind.rules.selectable_fields().iter().map(|field| kind.rules.field_value(object, field)).collect();
         Facets {
             labels,
             fields,
-            name: object::access::name(&object).to_owned(),
-            namespace: object::access::namespace(&object).to_owned(),
+            name: object::access::name(object).to_owned(),
+            namespace: object::access::namespace(object).to_owned(),
         }
     }
 

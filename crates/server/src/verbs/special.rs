@@ -66,7 +66,7 @@ async fn set_scale(
 ) -> Result<Value, Status> {
     let options = call.options()?;
     let mut about = About { dry_run: options.dry_run, ..About::default() };
-    let changed = change(call, "", &mut about, Some(&options.field_manager), |old| {
+    let changed = change(call, "scale", &mut about, Some(&options.field_manager), |old| {
         scale::apply(&call.kind, sub, old, &make(scale::of(sub, old)?)?)
     })
     .await?;

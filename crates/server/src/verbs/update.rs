@@ -131,7 +131,7 @@ fn prepare(
     let asked = call.target.name.as_str();
     let status = subresource == "status";
     match subresource {
-        "status" => write::for_status(new, old),
+        "status" => write::for_status(kind, new, old),
         "finalize" => carry_all_but_finalizers(new, old),
         _ => write::for_update(kind, new, old),
     }

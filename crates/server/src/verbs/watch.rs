@@ -51,6 +51,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     let length = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LENGTH_DEFAULT, Duration::from_secs);
     let start = Instant::now();
     let stream = Stream {
+        definition: Definition::of(call),
         frames,
         first: Some(first).filter(|bytes| !bytes.is_empty()),
         source,
@@ -95,6 +96,7 @@ enum Source {
 }
 
 struct Stream {
+    definition: Option<Definition>,
     frames: Frames,
     first: Option<Bytes>,
     source: Source,
@@ -137,6 +139,8 @@ impl Stream {
                 next = watcher.next(EVENTS_PER_CHUNK) => next,
             };
             match next {
+                // What comes now is of another shape: the client begins a new watch where this one ended.
+                Next::Events { .. } if self.definition.as_mut().is_some_and(Definition::changed) => return None,
                 Next::Events { events, .. } => {
                     if let Some(chunk) = self.take(&events) {
                         return Some(chunk);
@@ -188,6 +192,39 @@ impl Stream {
         self.told = position;
         Some(self.frames.bookmark(position, false))
     }
+}
+
+/// The definition of a custom kind, as it was when the watch began.
+struct Definition {
+    store: Arc<dyn store::Store>,
+    key: String,
+    seen: u64,
+    spec: Value,
+}
+
+impl Definition {
+    fn of(call: &Call<'_>) -> Option<Definition> {
+        if !call.kind.custom {
+            return None;
+        }
+        let (store, key) = (call.server.store.clone(), crate::definitions::key_of(&call.kind));
+        let record = store.get(&key)?;
+        let spec = spec_of(&record);
+        Some(Definition { seen: record.modified, spec, store, key })
+    }
+
+    /// Whether the kind is defined otherwise now. While its objects are deleted with it, it is not.
+    fn changed(&mut self) -> bool {
+        let Some(record) = self.store.get(&self.key).filter(|record| record.modified != self.seen) else {
+            return false;
+        };
+        self.seen = record.modified;
+        spec_of(&record) != self.spec
+    }
+}
+
+fn spec_of(definition: &Record) -> Value {
+    crate::reader::parse(definition).ok().and_then(|mut definition| definition.cut(&["spec"])).unwrap_or_default()
 }
 
 /// Makes the lines of a watch.

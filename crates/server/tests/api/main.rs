@@ -2,7 +2,16 @@
 
 mod support;
 
+mod admission;
+mod connections;
+mod definitions;
 mod deletion;
+mod documents;
+mod durability;
+mod input;
 mod lists;
+mod patches;
+mod races;
+mod security;
 mod watches;
 mod writes;

@@ -11,7 +11,8 @@ use server::{Body, Clock, Env, Ids, Launch, Local, Running, User};
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use store::{Options, Store, Volatile};
+use store::{BoxFuture, Committed, Options, Page, Range, Record, Revision, Store, Txn, Volatile, Watcher};
+use tokio::net::TcpListener;
 use tower::Service;
 
 /// 2026-01-01T00:00:00Z
@@ -31,9 +32,28 @@ impl World {
         World::with(Volatile::new(server::codec::finish, Options::default()), identity()).await
     }
 
+    /// A world in which writers meet: each lets all others go first between what it read and what it writes.
+    pub async fn contended() -> World {
+        let store = Volatile::new(server::codec::finish, Options::default());
+        World::with(Arc::new(Polite(store)), identity()).await
+    }
+
     pub async fn with(store: Arc<dyn Store>, identity: Identity) -> World {
-        let clock = Arc::new(TestClock { now_s: AtomicI64::new(START_S) });
-        World { running: launch(store.clone(), clock.clone(), identity).await, clock, store }
+        World::start(store, identity, None, START_S).await
+    }
+
+    pub async fn start(store: Arc<dyn Store>, identity: Identity, listener: Option<TcpListener>, now_s: i64) -> World {
+        let clock = Arc::new(TestClock { now_s: AtomicI64::new(now_s) });
+        let launch = Launch {
+            store: store.clone(),
+            identity,
+            gates: object::Gates::default(),
+            env: Env { clock: clock.clone(), ids: Arc::new(CountingIds(AtomicU64::new(0))) },
+            static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
+            listener,
+            issuer: "https://test".to_owned(),
+        };
+        World { running: launch.start().await.unwrap(), clock, store }
     }
 
     /// Everything is allowed.
@@ -61,19 +81,6 @@ impl World {
     pub async fn namespace(&self, name: &str) {
         self.admin().post("/api/v1/namespaces", &json!({"metadata": {"name": name}})).await.expect(201);
     }
-}
-
-async fn launch(store: Arc<dyn Store>, clock: Arc<TestClock>, identity: Identity) -> Running {
-    let launch = Launch {
-        store,
-        identity,
-        gates: object::Gates::default(),
-        env: Env { clock, ids: Arc::new(CountingIds(AtomicU64::new(0))) },
-        static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
-        listener: None,
-        issuer: "https://test".to_owned(),
-    };
-    launch.start().await.unwrap()
 }
 
 /// Keys take a while to make, so all tests share one set.
@@ -331,3 +338,48 @@ pub const CONFIG_MAPS: &str = "/api/v1/namespaces/default/configmaps";
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
 pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 pub const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+
+/// A store whose writers step aside once before they write, so that writes which were prepared together meet for certain.
+struct Polite(Arc<dyn Store>);
+
+impl Store for Polite {
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, store::Error>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            self.0.txn(txn).await
+        })
+    }
+    fn get(&self, key: &str) -> Option<Arc<Record>> {
+        self.0.get(key)
+    }
+    fn list(&self, range: Range<'_>) -> Result<Page, store::Error> {
+        self.0.list(range)
+    }
+    fn count(&self, prefix: &str) -> u64 {
+        self.0.count(prefix)
+    }
+    fn revision(&self) -> Revision {
+        self.0.revision()
+    }
+    fn oldest(&self) -> Revision {
+        self.0.oldest()
+    }
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, store::Error> {
+        self.0.watch(prefix, after)
+    }
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), store::Error>> {
+        self.0.compact(revision)
+    }
+    fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, store::Error>> {
+        self.0.expire(now_s)
+    }
+    fn healthy(&self) -> Result<(), store::Error> {
+        self.0.healthy()
+    }
+    fn disk_bytes(&self) -> u64 {
+        self.0.disk_bytes()
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.0.close()
+    }
+}

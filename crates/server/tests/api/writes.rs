@@ -139,7 +139,7 @@ async fn a_stale_version_or_another_uid_is_a_conflict() {
 
 #[tokio::test]
 async fn only_one_of_many_writers_of_a_version_wins() {
-    let world = World::new().await;
+    let world = World::contended().await;
     let admin = world.admin();
     let path = format!("{CONFIG_MAPS}/a");
     let first = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -308,8 +308,14 @@ async fn a_dry_run_answers_as_if_and_changes_nothing() {
     admin.post(&format!("{PODS}/p/eviction?dryRun=All"), &eviction).await.expect(201);
 
     assert_eq!(world.store.revision(), before, "nothing was written");
-    let said = admin.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("z")).await;
-    assert!(matches!(said.code, 400 | 422), "{}", said.body);
+    let said = admin.post(&format!("{CONFIG_MAPS}?dryRun=Some"), &config_map("z")).await.refused(422, "Invalid");
+    assert_eq!(
+        said,
+        "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"Some\": supported values: \"All\""
+    );
+    let long = format!("{path}?fieldManager={}", "m".repeat(129));
+    let said = admin.patch(&long, MERGE, &json!({})).await.refused(422, "Invalid");
+    assert!(said.starts_with("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Too long: "), "{said}");
     assert_eq!(names(&admin.get(CONFIG_MAPS).await.expect(200)), ["a"]);
 }
 
