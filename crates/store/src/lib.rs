@@ -152,7 +152,8 @@ pub enum Next {
 /// A reader of changes with a position of its own: the store holds no buffer for it, so a slow one costs nothing and falls behind.
 pub trait Watcher: Send {
     /// Waits for the next events with the watcher's prefix; at most `events_max` at once, but always all of a revision.
-    /// Cancel-safe.
+    /// Cancel-safe. While it waits, everything up to the store's `revision()` of that moment has been delivered: authorization and
+    /// the kind table rely on this to judge by the newest state, on every backend.
     fn next(&mut self, events_max: usize) -> BoxFuture<'_, Next>;
     /// The revision up to which this watcher has seen everything: moves on with changes that are not its own, too, so a watcher
     /// that waits in vain can tell its reader how far it is.
