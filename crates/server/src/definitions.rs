@@ -1,11 +1,8 @@
 //! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
 
-use crate::app::{Caller, Server};
-use crate::attributes::User;
+use crate::app::Server;
 use crate::reader::{self, Reader};
-use bytes::Bytes;
-use http::{Method, Request};
-use http_body_util::BodyExt;
+use http::Method;
 use object::access::{Access, name, terminating};
 use object::crd::{self, Cleanup};
 use object::{Kind, Status, Value, json};
@@ -15,6 +12,7 @@ use store::Next;
 use tokio_util::sync::CancellationToken;
 
 pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+const AGENT: &str = "mainstay-apiserver";
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// While objects with finalizers are on their way out, look again after this long.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
@@ -137,24 +135,11 @@ async fn re_establish(server: &Server, all: &[(Value, Arc<store::Record>)], defi
 }
 
 async fn send(server: &Server, method: Method, path: &str, body: &Value) -> Result<(), Status> {
-    let caller = Caller::Inside(Arc::new(User::apiserver()));
-    let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
-    let request = Request::builder()
-        .method(method)
-        .uri(path)
-        .header(http::header::CONTENT_TYPE, media)
-        .header(http::header::USER_AGENT, "mainstay-apiserver")
-        .body(crate::render::to_bytes(body))
-        .map_err(Status::internal)?;
-    // The request is a whole trip through the server, so its future is boxed to keep ours small.
-    let response = Box::pin(server.handle(request, &caller)).await;
-    let code = response.status().as_u16();
-    if code < 300 || code == 404 {
-        return Ok(());
+    match server.send(AGENT, method, path, body).await {
+        // Gone already: that is what was wanted.
+        Err(status) if status.code == 404 => Ok(()),
+        result => result,
     }
-    let bytes: Bytes = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-    let status: Value = serde_json::from_slice(&bytes).unwrap_or_default();
-    Err(Status::new(code, "InternalError", status.text(&["message"]).to_owned()))
 }
 
 /// The definition behind a custom kind.

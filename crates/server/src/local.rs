@@ -4,7 +4,10 @@ use crate::app::{Caller, Server};
 use crate::attributes::User;
 use crate::body::Body;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Method, Request, Response};
+use http_body_util::BodyExt;
+use object::access::Access;
+use object::{Status, Value};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
@@ -23,6 +26,30 @@ pub struct Local {
 impl Local {
     pub fn new(server: Arc<Server>, user: User) -> Local {
         Local { server, caller: Caller::Inside(Arc::new(user)) }
+    }
+}
+
+impl Server {
+    /// Sends a request of the server's own to itself, under the name `agent`; the error is the answer's.
+    pub(crate) async fn send(&self, agent: &str, method: Method, path: &str, body: &Value) -> Result<(), Status> {
+        let media = if method == Method::PATCH { "application/merge-patch+json" } else { "application/json" };
+        let request = Request::builder()
+            .method(method)
+            .uri(path.replace(':', "%3A"))
+            .header(http::header::CONTENT_TYPE, media)
+            .header(http::header::USER_AGENT, agent)
+            .body(crate::render::to_bytes(body))
+            .map_err(Status::internal)?;
+        let caller = Caller::Inside(Arc::new(User::apiserver()));
+        // The request is a whole trip through the server, so its future is boxed to keep ours small.
+        let response = Box::pin(self.handle(request, &caller)).await;
+        let code = response.status().as_u16();
+        if code < 300 {
+            return Ok(());
+        }
+        let bytes: Bytes = response.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();
+        let status: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        Err(Status::new(code, "InternalError", format!("{path}: {}", status.text(&["message"]))))
     }
 }
 
