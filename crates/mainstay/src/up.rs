@@ -33,10 +33,13 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
     let (place, running) = serve(&args.serving).await?;
-    let metrics = runtime::Metrics::default();
-    running.server.metrics.extend(|registry| metrics.register(registry));
-    let root_ca = Some(place.root_ca.clone());
-    let controllers = runtime::Controllers::start(&args.controllers, &metrics, root_ca, |name| {
+    let setup = runtime::Setup {
+        root_ca: Some(place.root_ca.clone()),
+        gates: Gates::parse(&args.serving.feature_gates).map_err(BadInput)?,
+        ..runtime::Setup::new(&args.controllers)
+    };
+    running.server.metrics.extend(|registry| setup.metrics.register(registry));
+    let controllers = runtime::Controllers::start(&setup, |name| {
         let user = authn::service_account_user("kube-system", name);
         kube::Client::new(running.local(user), "default")
     })

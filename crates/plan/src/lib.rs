@@ -7,3 +7,4 @@ pub mod aggregate;
 pub mod disruption;
 pub mod gc;
 pub mod namespace;
+pub mod statefulset;

@@ -6,6 +6,7 @@ use crate::metrics::Metrics;
 use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
 use futures::future::BoxFuture;
 use kube::Client;
+use object::Gates;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -22,6 +23,36 @@ pub struct Part {
     pub shutdown: CancellationToken,
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
+    pub gates: Gates,
+    pub clock: Clock,
+}
+
+/// Tells the time: the machine's, or a test's.
+pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
+
+/// What all controllers of a process share.
+#[derive(Clone)]
+pub struct Setup {
+    /// Which controllers to run: `*`, `*,-name`, `name,name`.
+    pub list: String,
+    pub metrics: Metrics,
+    /// The API server's CA certificate, where it is known.
+    pub root_ca: Option<Arc<str>>,
+    pub gates: Gates,
+    pub clock: Clock,
+}
+
+impl Setup {
+    /// The default gates and the machine's clock.
+    pub fn new(list: &str) -> Setup {
+        Setup {
+            list: list.to_owned(),
+            metrics: Metrics::default(),
+            root_ca: None,
+            gates: Gates::default(),
+            clock: Arc::new(jiff::Timestamp::now),
+        }
+    }
 }
 
 struct Controller {
@@ -89,15 +120,10 @@ impl Controllers {
         select(list).map(drop)
     }
 
-    /// Starts the controllers that `list` selects (`*`, `*,-name`, `name,name`); `client` makes a client that acts as a
-    /// ServiceAccount of `kube-system`. The error is one sentence about a bad list.
-    pub fn start(
-        list: &str,
-        metrics: &Metrics,
-        root_ca: Option<Arc<str>>,
-        client: impl Fn(&str) -> Client,
-    ) -> Result<Controllers, String> {
-        let selected = select(list)?;
+    /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`. The error
+    /// is one sentence about a bad list.
+    pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
+        let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
@@ -107,9 +133,11 @@ impl Controllers {
                 events: Events::new(api.clone(), controller.account),
                 discovery: Discovery::new(api.clone()),
                 api,
-                metrics: metrics.clone(),
+                metrics: setup.metrics.clone(),
                 shutdown: shutdown.clone(),
-                root_ca: root_ca.clone(),
+                root_ca: setup.root_ca.clone(),
+                gates: setup.gates.clone(),
+                clock: setup.clock.clone(),
             };
             tasks.spawn(keep_running(controller, part));
         }

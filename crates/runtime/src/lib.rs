@@ -4,19 +4,20 @@
 //! API server.
 
 mod accounts;
-mod api;
+pub mod api;
 mod controllers;
 mod delays;
 mod discovery;
 mod disruption;
-mod events;
-mod follow;
+pub mod events;
+pub mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
 mod queue;
 mod roles;
-mod worker;
+pub mod worker;
 
-pub use controllers::{Controllers, NAMES};
+pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
+pub use discovery::Discovery;
 pub use metrics::Metrics;

@@ -4,7 +4,7 @@ use crate::world::*;
 use futures::future::join_all;
 use object::access::{name, uid};
 use object::json;
-use runtime::{Controllers, Metrics};
+use runtime::{Controllers, Setup};
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -141,12 +141,12 @@ async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
     let world = World::bare().await;
     let client = |_: &str| kube::Client::new(world.running.local(server::User::apiserver()), "default");
     for list in ["nobody", "*,-nobody", "garbage-collector-controller,nobody", "-*", "* *"] {
-        let Err(why) = Controllers::start(list, &Metrics::default(), None, client) else { panic!("{list:?} is good") };
+        let Err(why) = Controllers::start(&Setup::new(list), client) else { panic!("{list:?} is good") };
         assert!(why.starts_with("there is no controller \""), "{why}");
         assert!(why.contains("namespace-controller"), "{why}");
     }
     for list in ["", " ", ",", "-namespace-controller", "namespace-controller,-namespace-controller"] {
-        let Ok(none) = Controllers::start(list, &Metrics::default(), None, client) else { panic!("{list:?} is bad") };
+        let Ok(none) = Controllers::start(&Setup::new(list), client) else { panic!("{list:?} is bad") };
         none.stop().await;
     }
     world.stop().await;

@@ -4,7 +4,7 @@ use futures::StreamExt;
 use http::{Request, Response};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
-use runtime::{Controllers, Metrics};
+use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Body, Env, Launch, Local, Running, User};
 use std::collections::BTreeMap;
@@ -73,7 +73,7 @@ impl World {
             kube::Client::new(service, "default")
         };
         let root_ca = Some(Arc::from("THE CERTIFICATE"));
-        let started = Controllers::start(list, &Metrics::default(), root_ca, client).expect("a good list");
+        let started = Controllers::start(&Setup { root_ca, ..Setup::new(list) }, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
     }
 

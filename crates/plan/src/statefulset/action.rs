@@ -1,0 +1,132 @@
+//! The actions of a plan, and what each tells people when it is done or fails.
+
+use object::Value;
+use object::access::name;
+
+/// One request, with its precondition.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Action {
+    /// Ask the server itself whether the set is still this one and not being deleted: adoptions follow.
+    ConfirmSet {
+        uid: String,
+    },
+    /// Make the set the controller (and a blocking owner).
+    AdoptPod {
+        pod: String,
+        uid: String,
+    },
+    AdoptRevision {
+        revision: String,
+        uid: String,
+    },
+    /// Take the set's reference away.
+    ReleasePod {
+        pod: String,
+        uid: String,
+    },
+    CreateRevision(Value),
+    /// A revision comes back into use: it becomes the newest.
+    RenumberRevision {
+        revision: String,
+        uid: String,
+        resource_version: String,
+        number: i64,
+    },
+    DeleteRevision {
+        revision: String,
+        uid: String,
+    },
+    /// For a pod that is to be created (`with_pod`: its failure is the pod's too), or for one that waits for it.
+    CreateClaim {
+        claim: Value,
+        pod: String,
+        with_pod: bool,
+    },
+    /// Sets all owner references of a claim.
+    OwnClaim {
+        claim: String,
+        uid: String,
+        resource_version: String,
+        owners: Vec<Value>,
+        pod: String,
+    },
+    CreatePod(Value),
+    /// Put identity labels back.
+    LabelPod {
+        pod: String,
+        uid: String,
+        resource_version: String,
+        labels: Vec<(String, String)>,
+    },
+    /// `counted`: the planned status already counts it as gone from `currentReplicas`.
+    DeletePod {
+        pod: String,
+        uid: String,
+        counted: bool,
+    },
+}
+
+/// Something to tell about the set.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Event {
+    pub warning: bool,
+    pub reason: &'static str,
+    pub message: String,
+}
+
+impl Action {
+    /// What is told when it is done.
+    pub fn done(&self, set: &str) -> Option<Event> {
+        let normal = |reason, message| Some(Event { warning: false, reason, message });
+        match self {
+            Action::CreateClaim { claim, pod, .. } => normal(
+                "SuccessfulCreate",
+                format!("Create Claim {} Pod {pod} in StatefulSet {set} success", name(claim)),
+            ),
+            Action::CreatePod(pod) => {
+                normal("SuccessfulCreate", format!("Create Pod {} in StatefulSet {set} successful", name(pod)))
+            }
+            Action::LabelPod { pod, .. } => {
+                normal("SuccessfulUpdate", format!("Update Pod {pod} in StatefulSet {set} successful"))
+            }
+            Action::DeletePod { pod, .. } => {
+                normal("SuccessfulDelete", format!("Delete Pod {pod} in StatefulSet {set} successful"))
+            }
+            _ => None,
+        }
+    }
+
+    /// What is told when it fails.
+    pub fn failed(&self, set: &str, error: &str) -> Vec<Event> {
+        let warning = |reason, message| Event { warning: true, reason, message };
+        let pod_create = |pod: &str, error: &str| {
+            warning("FailedCreate", format!("Create Pod {pod} in StatefulSet {set} failed error: {error}"))
+        };
+        match self {
+            Action::CreateClaim { claim, pod, with_pod } => {
+                let claim = name(claim);
+                let message = format!("Create Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}");
+                let mut events = vec![warning("FailedCreate", message)];
+                if *with_pod {
+                    events.push(pod_create(pod, &format!("failed to create PVC {claim}: {error}")));
+                }
+                events
+            }
+            Action::CreatePod(pod) => vec![pod_create(name(pod), error)],
+            Action::OwnClaim { claim, pod, .. } => vec![warning(
+                "FailedUpdate",
+                format!(
+                    "Update Pod {pod} in StatefulSet {set} failed error: could not update claim {claim} for delete policy \
+                     ownerRefs: {error}"
+                ),
+            )],
+            Action::LabelPod { pod, .. } => {
+                vec![warning("FailedUpdate", format!("Update Pod {pod} in StatefulSet {set} failed error: {error}"))]
+            }
+            Action::DeletePod { pod, .. } => {
+                vec![warning("FailedDelete", format!("Delete Pod {pod} in StatefulSet {set} failed error: {error}"))]
+            }
+            _ => Vec::new(),
+        }
+    }
+}
