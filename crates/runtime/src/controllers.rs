@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
+use crate::{accounts, disruption, events::Events, gc, namespaces, roles, statefulset};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -93,6 +93,11 @@ const ALL: &[Controller] = &[
         account: "disruption-controller",
         run: |part| Box::pin(disruption::run(part)),
     },
+    Controller {
+        name: "statefulset-controller",
+        account: "statefulset-controller",
+        run: |part| Box::pin(statefulset::run(part)),
+    },
 ];
 
 /// The names of all controllers.
@@ -130,7 +135,14 @@ impl Controllers {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::new(api.clone(), controller.account),
+                events: Events::start(
+                    &api,
+                    controller.account,
+                    &setup.metrics,
+                    &setup.clock,
+                    &tasks,
+                    &shutdown,
+                ),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),

@@ -17,6 +17,7 @@ mod metrics;
 mod namespaces;
 mod queue;
 mod roles;
+mod statefulset;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
