@@ -135,6 +135,13 @@ impl Controllers {
         select(list).map(drop)
     }
 
+    /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
+    pub fn accounts(list: &str) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list)?;
+        let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
+        Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
+    }
+
     /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`. The error
     /// is one sentence about a bad list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
