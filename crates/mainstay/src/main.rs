@@ -2,6 +2,9 @@
 
 mod bench;
 mod cli;
+mod connect;
+mod controllers;
+mod health;
 mod log;
 mod paths;
 mod up;
@@ -24,6 +27,7 @@ fn main() -> ExitCode {
         match command {
             cli::Command::Up(args) => up::run(args).await,
             cli::Command::Server(args) => up::run_server(*args).await,
+            cli::Command::Controllers(args) => controllers::run(args).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -119,7 +119,7 @@ fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
     Ok(tokens)
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener> {
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => "; something serves there already, choose another address with --listen",
@@ -189,7 +189,8 @@ fn announce(place: &Place, started: Instant) {
     println!("Ctrl-C stops it.");
 }
 
-async fn wait_for_signal() -> Result<()> {
+/// Waits until the process is told to end.
+pub async fn wait_for_signal() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     tokio::select! {

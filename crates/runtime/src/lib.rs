@@ -15,6 +15,7 @@ pub mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
+mod protection;
 mod queue;
 mod roles;
 mod statefulset;
