@@ -1,7 +1,11 @@
 //! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
 
 mod creation;
+mod healing;
+mod history;
 mod kubelet;
+mod ownership;
+mod scaling;
 mod sets;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
