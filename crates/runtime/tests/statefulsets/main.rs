@@ -5,8 +5,10 @@ mod healing;
 mod history;
 mod kubelet;
 mod ownership;
+mod revisions;
 mod scaling;
 mod sets;
+mod updates;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;
