@@ -33,6 +33,8 @@ pub struct World {
     pub setup: Setup,
     admin: kube::Client,
     controllers: Option<Controllers>,
+    /// Servers that nobody asks any more. They would take the store with them.
+    retired: Vec<Running>,
 }
 
 /// What a request was answered with.
@@ -57,7 +59,7 @@ impl World {
         let (running, admin) = launch(store.clone(), gates).await;
         let (requests, faults) = (Requests::default(), Faults::default());
         let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
-        World { running, store, requests, faults, setup, admin, controllers: None }
+        World { running, store, requests, faults, setup, admin, controllers: None, retired: Vec::new() }
     }
 
     /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
@@ -65,7 +67,7 @@ impl World {
         assert!(self.controllers.is_none(), "they would lose their server");
         let (running, admin) = launch(self.store.clone(), gates).await;
         self.admin = admin;
-        std::mem::replace(&mut self.running, running).stop().await;
+        self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
     pub fn start(&mut self, list: &str) {
@@ -93,7 +95,9 @@ impl World {
         if let Some(controllers) = self.controllers.take() {
             controllers.stop().await;
         }
-        self.running.stop().await;
+        for server in self.retired.into_iter().chain([self.running]) {
+            server.stop().await;
+        }
     }
 
     pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Answer {
