@@ -70,17 +70,19 @@ impl World {
         self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
-    pub fn start(&mut self, list: &str) {
-        let client = |account: &str| {
-            let user = service_account_user("kube-system", account);
-            let service = Recorded {
-                inner: self.running.local(user),
-                account: account.into(),
-                to: self.requests.clone(),
-                faults: self.faults.clone(),
-            };
-            kube::Client::new(service, "default")
+    /// A client that acts as a controller's account, recorded and with faults.
+    pub fn client(&self, account: &str) -> kube::Client {
+        let service = Recorded {
+            inner: self.running.local(service_account_user("kube-system", account)),
+            account: account.into(),
+            to: self.requests.clone(),
+            faults: self.faults.clone(),
         };
+        kube::Client::new(service, "default")
+    }
+
+    pub fn start(&mut self, list: &str) {
+        let client = |account: &str| self.client(account);
         let setup = Setup { list: list.to_owned(), ..self.setup.clone() };
         let started = Controllers::start(&setup, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
@@ -290,6 +292,8 @@ pub enum Mishap {
     Stuck,
     /// It is done, but never answered.
     AnswerStuck,
+    /// It is done later, when [`Faults::release`] is called.
+    Held,
 }
 
 /// What is wrong between the controllers and the server.
@@ -304,7 +308,8 @@ struct FaultState {
     refuse: Option<u16>,
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
-    mishap: Option<(Mishap, usize)>,
+    mishap: Option<(Mishap, &'static str, usize)>,
+    release: CancellationToken,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -320,9 +325,21 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// The write of a controller after so many others, events excepted, meets with this.
-    pub fn mishap(&self, after: usize, mishap: Mishap) {
-        self.state.lock().expect("no panic").mishap = Some((mishap, after));
+    /// The write of this account after so many others of it, events excepted, meets with this.
+    pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
+        self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
+    }
+
+    /// Waits until the mishap that was asked for has happened. It may change nothing in the store, so only time can tell.
+    pub async fn until_mishap(&self) {
+        while self.mishap_waits() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What is held goes on.
+    pub fn release(&self) {
+        std::mem::take(&mut self.state.lock().expect("no panic").release).cancel();
     }
 
     /// Whether the mishap that was asked for has not happened yet.
@@ -331,10 +348,10 @@ impl Faults {
     }
 
     /// The mishap that this request meets with.
-    fn meets(&self, method: &str, path: &str) -> Option<Mishap> {
+    fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
-        let (mishap, after) = state.mishap.as_mut()?;
-        if method == "GET" || path.contains("/events") {
+        let (mishap, whose, after) = state.mishap.as_mut()?;
+        if account != *whose || !is_write(method, path) {
             return None;
         }
         if *after > 0 {
@@ -344,6 +361,11 @@ impl Faults {
         let mishap = *mishap;
         state.mishap = None;
         Some(mishap)
+    }
+
+    async fn hold(&self) {
+        let released = self.state.lock().expect("no panic").release.clone();
+        released.cancelled().await;
     }
 
     /// Ends all open watches.
@@ -381,6 +403,11 @@ impl FaultState {
     }
 }
 
+/// Whether a request changes anything, events excepted.
+pub fn is_write(method: &str, path: &str) -> bool {
+    method != "GET" && !path.contains("/events")
+}
+
 fn out_of_order(code: u16) -> Response<Body> {
     server::app::status_response(&object::Status::new(code, "InternalError", "out of order"))
 }
@@ -408,7 +435,10 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
-            let mishap = this.faults.meets(&method, &path);
+            let mishap = this.faults.meets(&this.account, &method, &path);
+            if mishap == Some(Mishap::Held) {
+                this.faults.hold().await;
+            }
             let response = match (mishap, this.faults.refusal(&method, &path)) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,

@@ -4,6 +4,7 @@ mod creation;
 mod healing;
 mod history;
 mod kubelet;
+mod mishaps;
 mod ordinals;
 mod ownership;
 mod retention;
