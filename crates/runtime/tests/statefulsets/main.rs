@@ -1,5 +1,6 @@
 //! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
 
+mod cost;
 mod creation;
 mod healing;
 mod history;
