@@ -18,6 +18,7 @@ mod namespaces;
 mod protection;
 mod queue;
 mod roles;
+mod statefulset;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};

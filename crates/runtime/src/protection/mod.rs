@@ -8,6 +8,7 @@ pub use claims::run as run_claims;
 pub use classes::run as run_classes;
 pub use volumes::run as run_volumes;
 
+use crate::cache::pick;
 use object::access::Access;
 use object::{Value, json};
 
@@ -23,8 +24,7 @@ fn trimmed_metadata(object: &mut Value) -> Value {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ];
-    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
-    Value::Object(kept.collect())
+    pick(object, &["metadata"], &fields)
 }
 
 fn trim_volume(volume: &mut Value) {

@@ -10,4 +10,5 @@ mod namespaces;
 mod rights;
 mod robustness;
 mod roles;
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;
