@@ -7,4 +7,5 @@ pub mod aggregate;
 pub mod disruption;
 pub mod gc;
 pub mod namespace;
+pub mod schedule;
 pub mod statefulset;
