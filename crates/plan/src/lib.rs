@@ -6,6 +6,8 @@
 pub mod aggregate;
 pub mod disruption;
 pub mod gc;
+pub mod kubelet;
 pub mod namespace;
+pub mod node;
 pub mod schedule;
 pub mod statefulset;

@@ -6,7 +6,7 @@
 mod accounts;
 pub mod api;
 mod controllers;
-mod delays;
+pub mod delays;
 mod discovery;
 mod disruption;
 pub mod events;
@@ -14,7 +14,7 @@ pub mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
-mod queue;
+pub mod queue;
 mod roles;
 pub mod worker;
 

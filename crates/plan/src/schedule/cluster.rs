@@ -144,9 +144,8 @@ impl Cluster {
         self.pods.get(key)
     }
 
-    /// The pods that wait for a node or hold a place on one without being bound to it.
-    pub fn unbound(&self) -> impl Iterator<Item = (&Key, &Pod)> {
-        self.pods.iter().filter(|(_, pod)| pod.wants.is_some())
+    pub fn pod_keys(&self) -> impl Iterator<Item = &Key> {
+        self.pods.keys()
     }
 
     /// The pods of one namespace.
@@ -160,11 +159,13 @@ impl Cluster {
         self.stand(key, Standing::Reserved(node.clone()));
     }
 
-    /// The pod waits again.
-    pub fn release(&mut self, key: &Key) {
-        if matches!(self.pods.get(key), Some(Pod { standing: Standing::Reserved(_), .. })) {
+    /// The pod waits again. True when room was kept for it.
+    pub fn release(&mut self, key: &Key) -> bool {
+        let reserved = matches!(self.pods.get(key), Some(Pod { standing: Standing::Reserved(_), .. }));
+        if reserved {
             self.stand(key, Standing::Pending);
         }
+        reserved
     }
 
     fn stand(&mut self, key: &Key, standing: Standing) {
@@ -182,6 +183,10 @@ impl Cluster {
 
     pub fn remove_namespace(&mut self, name: &str) {
         self.namespaces.remove(name);
+    }
+
+    pub fn namespace_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.namespaces.keys()
     }
 
     pub fn volumes(&self) -> &Volumes {

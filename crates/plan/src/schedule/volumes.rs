@@ -152,6 +152,18 @@ impl Volumes {
         self.classes.remove(name);
     }
 
+    pub fn claim_keys(&self) -> impl Iterator<Item = &Key> {
+        self.claims.keys()
+    }
+
+    pub fn volume_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.volumes.keys()
+    }
+
+    pub fn class_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.classes.keys()
+    }
+
     pub(super) fn note_user(&mut self, pod: &Key, claims: &[ClaimUse]) {
         for used in claims {
             self.users.entry((pod.0.clone(), used.name.clone())).or_default().push(pod.clone());
