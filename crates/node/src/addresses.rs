@@ -15,6 +15,16 @@ pub fn of_node(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(NODES_FIRST + offset)
 }
 
+/// How many pods each of so many nodes has addresses for.
+pub fn pods_max(nodes: usize) -> i64 {
+    i64::from(part(nodes)) - 2
+}
+
+fn part(nodes: usize) -> u32 {
+    let nodes = nodes.clamp(1, NODES_MAX).next_power_of_two();
+    PODS_COUNT / u32::try_from(nodes).unwrap_or(PODS_COUNT)
+}
+
 /// The addresses of pods. Each node has its part of the range; an address is given once at a time.
 #[derive(Debug)]
 pub struct Addresses {
@@ -26,9 +36,7 @@ pub struct Addresses {
 
 impl Addresses {
     pub fn new(nodes: usize) -> Addresses {
-        let nodes = nodes.clamp(1, NODES_MAX);
-        let part = PODS_COUNT / u32::try_from(nodes.next_power_of_two()).unwrap_or(PODS_COUNT);
-        Addresses { part, next: vec![1; nodes], taken: HashSet::new() }
+        Addresses { part: part(nodes), next: vec![1; nodes], taken: HashSet::new() }
     }
 
     /// A free address of a node's part; `None` when all are taken.

@@ -16,6 +16,7 @@ mod voice;
 use kube::Client;
 use kubelet::Kubelets;
 use object::Value;
+use object::quantity::Quantity;
 use plan::node::Machine;
 use register::Registrar;
 use runtime::Clock;
@@ -32,6 +33,8 @@ use voice::Voice;
 /// How many pods are looked after at once: as many writes as share one sync to disk well.
 const KUBELET_WORKERS: usize = 64;
 const NODE_WORKERS: usize = 8;
+/// As many pods as nobody tries to run on one node.
+const PODS_PLENTY: i64 = 100_000;
 
 /// Which nodes there are, and what they do.
 #[derive(Clone)]
@@ -51,7 +54,8 @@ pub struct Setup {
 impl Setup {
     /// Large nodes that take all comers, and the machine's clock.
     pub fn new(count: usize) -> Setup {
-        let capacity = [("cpu", "1000"), ("memory", "4Ti"), ("ephemeral-storage", "16Ti"), ("pods", "65k")];
+        let pods = addresses::pods_max(count).min(PODS_PLENTY).to_string();
+        let capacity = [("cpu", "1000"), ("memory", "4Ti"), ("ephemeral-storage", "16Ti"), ("pods", &pods)];
         Setup {
             count,
             prefix: "simulated-".to_owned(),
@@ -60,6 +64,24 @@ impl Setup {
             scheduler: "default-scheduler".to_owned(),
             clock: Arc::new(jiff::Timestamp::now),
         }
+    }
+}
+
+impl Setup {
+    /// Whether there are addresses for so many nodes and pods; the error is one sentence.
+    pub fn check(&self) -> Result<(), String> {
+        if self.count > addresses::NODES_MAX {
+            return Err(format!("there are addresses for {} simulated nodes, not for {}", addresses::NODES_MAX, self.count));
+        }
+        let most = addresses::pods_max(self.count);
+        let pods = self.capacity.get("pods").and_then(|pods| pods.parse::<Quantity>().ok()).unwrap_or(Quantity::ZERO);
+        if pods > Quantity::from_int(most) {
+            return Err(format!(
+                "{} simulated nodes have addresses for {most} pods each, not for {pods}",
+                self.count
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+pub mod cache;
 mod controllers;
 pub mod delays;
 mod discovery;
@@ -14,6 +15,7 @@ pub mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
+mod protection;
 pub mod queue;
 mod roles;
 pub mod worker;

@@ -15,7 +15,7 @@ mod why;
 
 pub use cluster::{Cluster, Moved, Taken};
 pub use facts::{ClaimUse, HostPort, Pod, Requests, Said, Standing, claims_of, key};
-pub use volumes::{BIND_COMPLETED, BOUND_BY_CONTROLLER, Claim, SELECTED_NODE, Step, Volumes};
+pub use volumes::{Claim, Step, Volumes};
 pub use why::{Helps, Unschedulable};
 
 use facts::{Node, Wants};

@@ -4,6 +4,7 @@ use super::Key;
 use super::facts::{ClaimUse, Node, Pod, key};
 use super::selector;
 use super::why::Reason;
+use crate::bind::{BIND_COMPLETED, SELECTED_NODE};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::{BETA_CLASS, class_of};
 use object::quantity::Quantity;
@@ -12,9 +13,6 @@ use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-pub const BIND_COMPLETED: &str = "pv.kubernetes.io/bind-completed";
-pub const BOUND_BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
 /// Claims, volumes, classes, and which pods use which claims.
