@@ -6,5 +6,6 @@
 pub mod aggregate;
 pub mod disruption;
 pub mod gc;
+pub mod lease;
 pub mod namespace;
 pub mod statefulset;

@@ -12,6 +12,7 @@ mod disruption;
 pub mod events;
 pub mod follow;
 mod gc;
+pub mod lease;
 mod metrics;
 mod namespaces;
 mod queue;

@@ -62,19 +62,18 @@ impl World {
     }
 
     pub fn start(&mut self, list: &str) {
-        let client = |account: &str| {
-            let user = service_account_user("kube-system", account);
-            let service = Recorded {
-                inner: self.running.local(user),
-                account: account.into(),
-                to: self.requests.clone(),
-                faults: self.faults.clone(),
-            };
-            kube::Client::new(service, "default")
-        };
+        let client =
+            |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
         let root_ca = Some(Arc::from("THE CERTIFICATE"));
         let started = Controllers::start(&Setup { root_ca, ..Setup::new(list) }, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
+    }
+
+    /// A client of the server, with a record of what it asks under `name`.
+    pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
+        let service =
+            Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
+        kube::Client::new(service, "default")
     }
 
     pub async fn stop_controllers(&mut self) {
@@ -263,6 +262,8 @@ pub struct Faults {
 struct FaultState {
     /// Every request is answered with this code.
     refuse: Option<u16>,
+    /// No request is answered at all.
+    silent: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -271,6 +272,16 @@ impl Faults {
     /// From now on every request of a controller is answered with this code, or (`None`) as usual.
     pub fn refuse(&self, code: Option<u16>) {
         self.state.lock().expect("no panic").refuse = code;
+    }
+
+    /// From now on no request of a controller is answered, and open watches end.
+    pub fn silence(&self) {
+        self.state.lock().expect("no panic").silent = true;
+        self.cut_watches();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.state.lock().expect("no panic").silent
     }
 
     /// Ends all open watches.
@@ -318,6 +329,9 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
+            if this.faults.is_silent() {
+                std::future::pending::<()>().await;
+            }
             let response = match this.faults.refusal() {
                 Some(refusal) => refusal,
                 None => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
