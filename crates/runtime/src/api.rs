@@ -68,7 +68,7 @@ pub enum ApiError {
         causes: Vec<String>,
     },
     /// There was no answer, or not one that can be read.
-    #[error(transparent)]
+    #[error("{}", root_cause(.0))]
     Broken(kube::Error),
 }
 
@@ -105,6 +105,15 @@ impl ApiError {
             ApiError::Broken(error) => error.to_string().into(),
         }
     }
+}
+
+/// The innermost reason, on one line: what is around it says only that something failed.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl ApiError {

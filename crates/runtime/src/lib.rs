@@ -13,6 +13,7 @@ mod disruption;
 pub mod events;
 pub mod follow;
 mod gc;
+pub mod lease;
 mod metrics;
 mod namespaces;
 mod protection;

@@ -6,6 +6,7 @@ mod disruption;
 mod gc;
 mod gc_custom;
 mod gc_random;
+mod lease;
 mod namespaces;
 mod rights;
 mod robustness;

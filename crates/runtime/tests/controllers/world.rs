@@ -69,19 +69,18 @@ impl World {
     }
 
     pub fn start(&mut self, list: &str) {
-        let client = |account: &str| {
-            let user = service_account_user("kube-system", account);
-            let service = Recorded {
-                inner: self.running.local(user),
-                account: account.into(),
-                to: self.requests.clone(),
-                faults: self.faults.clone(),
-            };
-            kube::Client::new(service, "default")
-        };
+        let client =
+            |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
         let setup = Setup { list: list.to_owned(), ..self.setup.clone() };
         let started = Controllers::start(&setup, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
+    }
+
+    /// A client of the server, with a record of what it asks under `name`.
+    pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
+        let service =
+            Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
+        kube::Client::new(service, "default")
     }
 
     pub async fn stop_controllers(&mut self) {
@@ -301,6 +300,8 @@ struct FaultState {
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
     mishap: Option<(Mishap, usize)>,
+    /// No request is answered at all.
+    silent: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -340,6 +341,16 @@ impl Faults {
         let mishap = *mishap;
         state.mishap = None;
         Some(mishap)
+    }
+
+    /// From now on no request of a controller is answered, and open watches end.
+    pub fn silence(&self) {
+        self.state.lock().expect("no panic").silent = true;
+        self.cut_watches();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.state.lock().expect("no panic").silent
     }
 
     /// Ends all open watches.
@@ -404,6 +415,9 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
+            if this.faults.is_silent() {
+                std::future::pending::<()>().await;
+            }
             let mishap = this.faults.meets(&method, &path);
             let response = match (mishap, this.faults.refusal(&method, &path)) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
