@@ -5,7 +5,7 @@ use crate::controllers::Part;
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
-use object::access::{Access, name, namespace, uid};
+use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, json};
 use plan::disruption::{self, Scale};
 use std::collections::HashMap;
@@ -109,7 +109,7 @@ impl Control {
     async fn scales(&self, budget: &Value, pods: &[&Value]) -> Result<HashMap<String, Scale>, ApiError> {
         let mut scales = HashMap::new();
         for pod in pods.iter().filter(|pod| disruption::selects(budget, pod)) {
-            let Some(owner) = disruption::controller(pod) else { continue };
+            let Some(owner) = controller(pod) else { continue };
             let owner_uid = owner.text(&["uid"]).to_owned();
             if let Entry::Vacant(place) = scales.entry(owner_uid) {
                 place.insert(self.scale(namespace(pod), owner).await?);

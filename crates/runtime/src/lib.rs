@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+pub mod cache;
 mod controllers;
 mod delays;
 mod discovery;
