@@ -191,11 +191,11 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
-    /// A merge patch of an object that may be gone: then there is nothing to do.
-    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<(), ApiError> {
+    /// A merge patch where absence is an answer.
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Value>, ApiError> {
         match self.merge(path, body).await {
-            Err(error) if error.is_absent() => Ok(()),
-            result => result.map(drop),
+            Err(error) if error.is_absent() => Ok(None),
+            result => result.map(Some),
         }
     }
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
