@@ -1,10 +1,10 @@
 //! A driver on a directory of its own, served at a socket, and a client of it.
 
-use csi::directory::{DirectoryDriver, Faults, Options, Serving};
+use csi::directory::{DirectoryDriver, Expansion, Faults, Options, Serving};
 use csi::v1::volume_capability::access_mode::Mode;
 use csi::v1::volume_capability::{AccessMode, AccessType, MountVolume};
 use csi::v1::*;
-use csi::{Driver, Settings};
+use csi::{Code, Driver, Failure, Settings};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -20,6 +20,20 @@ pub struct World {
 impl World {
     pub async fn new() -> World {
         World::with(Options::default()).await
+    }
+
+    /// A driver that declares everything it can.
+    pub async fn full() -> World {
+        let place = |zone: &str| [("example.com/zone".to_owned(), zone.to_owned())].into();
+        World::with(Options {
+            attach: true,
+            stage: true,
+            expansion: Expansion::Both,
+            nodes: vec!["node-a".to_owned(), "node-b".to_owned()],
+            places: vec![place("a"), place("b")],
+            ..Options::default()
+        })
+        .await
     }
 
     /// Tests need no synced disk, and all calls.
@@ -39,6 +53,10 @@ impl World {
 
     pub async fn create(&self, name: &str) -> Volume {
         self.driver.create_volume(create(name)).await.unwrap().volume.unwrap()
+    }
+
+    pub async fn delete(&self, id: &str) {
+        self.driver.delete_volume(delete(id)).await.unwrap();
     }
 
     pub async fn ids(&self) -> Vec<String> {
@@ -86,3 +104,11 @@ pub fn delete(id: &str) -> DeleteVolumeRequest {
 pub fn write(directory: &Path, name: &str, text: &str) {
     std::fs::write(directory.join(name), text).unwrap();
 }
+
+/// The code of a call that must fail.
+pub fn code<T: std::fmt::Debug>(result: Result<T, Failure>) -> Code {
+    result.expect_err("the call fails").code
+}
+
+/// An id that no driver made.
+pub const UNKNOWN: &str = "reallyfakevolumeid";
