@@ -19,8 +19,9 @@ use object::Value;
 use object::quantity::Quantity;
 use plan::node::Machine;
 use register::Registrar;
-use runtime::Clock;
 use runtime::api::Api;
+use runtime::events::Events;
+use runtime::{Clock, Metrics};
 use scheduler::Scheduler;
 use sight::{Sight, Watched};
 use std::collections::{BTreeMap, HashMap};
@@ -28,6 +29,7 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use voice::Voice;
 
 /// How many pods are looked after at once: as many writes as share one sync to disk well.
@@ -49,6 +51,7 @@ pub struct Setup {
     /// Pods with this `schedulerName` are placed; empty places none.
     pub scheduler: String,
     pub clock: Clock,
+    pub metrics: Metrics,
 }
 
 impl Setup {
@@ -63,6 +66,7 @@ impl Setup {
             taints: Vec::new(),
             scheduler: "default-scheduler".to_owned(),
             clock: Arc::new(jiff::Timestamp::now),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -71,15 +75,16 @@ impl Setup {
     /// Whether there are addresses for so many nodes and pods; the error is one sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.count > addresses::NODES_MAX {
-            return Err(format!("there are addresses for {} simulated nodes, not for {}", addresses::NODES_MAX, self.count));
+            return Err(format!(
+                "there are addresses for {} simulated nodes, not for {}",
+                addresses::NODES_MAX,
+                self.count
+            ));
         }
         let most = addresses::pods_max(self.count);
         let pods = self.capacity.get("pods").and_then(|pods| pods.parse::<Quantity>().ok()).unwrap_or(Quantity::ZERO);
         if pods > Quantity::from_int(most) {
-            return Err(format!(
-                "{} simulated nodes have addresses for {most} pods each, not for {pods}",
-                self.count
-            ));
+            return Err(format!("{} simulated nodes have addresses for {most} pods each, not for {pods}", self.count));
         }
         Ok(())
     }
@@ -96,6 +101,8 @@ pub enum Identity<'a> {
 /// Simulated nodes at work.
 pub struct Nodes {
     tasks: JoinSet<()>,
+    /// Those who write events down: they end when the others have said their last.
+    scribes: TaskTracker,
     shutdown: CancellationToken,
     registered: watch::Receiver<usize>,
     count: usize,
@@ -105,7 +112,7 @@ impl Nodes {
     /// Starts the nodes and, unless it is to place none, the scheduler. `client` makes the client of each.
     pub fn start(setup: &Setup, client: impl Fn(Identity<'_>) -> Client) -> Nodes {
         let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
-        let sight = Arc::new(Sight::new(&setup.scheduler, &names));
+        let sight = Arc::new(Sight::new(&setup.scheduler, &names, &setup.metrics));
         let machines: HashMap<Arc<str>, Machine> =
             names.iter().enumerate().map(|(number, name)| (name.clone(), machine(setup, number, name))).collect();
         let apis: Arc<HashMap<Arc<str>, Api>> =
@@ -116,19 +123,18 @@ impl Nodes {
             return Nodes::none();
         };
         let (registered, seen) = watch::channel(0);
-        let mut nodes =
-            Nodes { tasks: JoinSet::new(), shutdown: CancellationToken::new(), registered: seen, count: setup.count };
+        let mut nodes = Nodes::new(seen, setup.count);
         for watched in Watched::ALL {
             let (sight, client) = (sight.clone(), watching.clone());
             nodes.spawn(async move { sight.follow(client, watched).await });
         }
         if let Some(client) = scheduler {
-            let voice = Voice::new(Api::new(client.clone()), "default-scheduler");
+            let voice = nodes.voice(setup, &Api::new(client.clone()), "default-scheduler");
             let (sight, clock) = (sight.clone(), setup.clock.clone());
             nodes.spawn(Scheduler { sight, api: Api::new(client), voice, clock }.run());
         }
         if let Some(first) = first {
-            let voice = Voice::new(first.clone(), "kubelet");
+            let voice = nodes.voice(setup, first, "kubelet");
             nodes.run_kubelets(setup, &sight, &apis, &voice);
             nodes.run_registrar(setup, sight, machines, apis.clone(), voice, registered);
         }
@@ -137,7 +143,16 @@ impl Nodes {
 
     fn none() -> Nodes {
         let (_, registered) = watch::channel(0);
-        Nodes { tasks: JoinSet::new(), shutdown: CancellationToken::new(), registered, count: 0 }
+        Nodes::new(registered, 0)
+    }
+
+    fn new(registered: watch::Receiver<usize>, count: usize) -> Nodes {
+        let (tasks, scribes) = (JoinSet::new(), TaskTracker::new());
+        Nodes { tasks, scribes, shutdown: CancellationToken::new(), registered, count }
+    }
+
+    fn voice(&self, setup: &Setup, api: &Api, component: &'static str) -> Voice {
+        Voice { events: Events::start(api, component, &setup.metrics, &setup.clock, &self.scribes, &self.shutdown) }
     }
 
     fn run_kubelets(&mut self, setup: &Setup, sight: &Arc<Sight>, apis: &Arc<HashMap<Arc<str>, Api>>, voice: &Voice) {
@@ -201,6 +216,8 @@ impl Nodes {
                 tracing::error!(%error, "a part of the simulated nodes had broken down");
             }
         }
+        self.scribes.close();
+        self.scribes.wait().await;
     }
 }
 

@@ -2,19 +2,15 @@
 
 use crate::sight::Watched;
 use plan::schedule::Key;
-use runtime::api::{Api, Resource};
+use runtime::api::Resource;
 use runtime::events::{About, Events};
 
 #[derive(Clone)]
 pub struct Voice {
-    events: Events,
+    pub events: Events,
 }
 
 impl Voice {
-    pub fn new(api: Api, component: &'static str) -> Voice {
-        Voice { events: Events::new(api, component) }
-    }
-
     pub fn pod(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
         self.say(Watched::Pods.resource(), key, uid, warning, reason, message);
     }
@@ -25,10 +21,7 @@ impl Voice {
 
     fn say(&self, resource: Resource, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
         let kind = if warning { "Warning" } else { "Normal" };
-        let (events, key, uid, message) = (self.events.clone(), key.clone(), uid.to_owned(), message.to_owned());
-        tokio::spawn(async move {
-            let about = About { resource: &resource, namespace: &key.0, name: &key.1, uid: &uid };
-            events.say(&about, kind, reason, &message).await;
-        });
+        let about = About { resource: &resource, namespace: &key.0, name: &key.1, uid };
+        self.events.say(&about, kind, reason, message);
     }
 }

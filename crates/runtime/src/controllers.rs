@@ -157,14 +157,7 @@ impl Controllers {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::start(
-                    &api,
-                    controller.account,
-                    &setup.metrics,
-                    &setup.clock,
-                    &tasks,
-                    &shutdown,
-                ),
+                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),
