@@ -4,3 +4,5 @@ mod world;
 
 mod creation;
 mod properties;
+mod scaling;
+mod updates;
