@@ -339,7 +339,7 @@ impl World {
         pod.put(&["status", "phase"], "Running");
         let status = if ready { "True" } else { "False" };
         let condition = json!([{"type": "Ready", "status": status, "lastTransitionTime": now}]);
-        if !object::condition::get(pod, "Ready").is_some_and(|old| old.text(&["status"]) == status) {
+        if object::condition::get(pod, "Ready").is_none_or(|old| old.text(&["status"]) != status) {
             pod.put(&["status", "conditions"], condition);
         }
     }
