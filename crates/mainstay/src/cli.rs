@@ -78,6 +78,18 @@ pub struct ControllersArgs {
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
+    /// Let only one of several processes work: the one that holds a Lease
+    #[arg(
+        long, env = "MAINSTAY_LEADER_ELECT", value_name = "BOOL",
+        default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set
+    )]
+    pub leader_elect: bool,
+    /// The namespace of that Lease
+    #[arg(long, env = "MAINSTAY_LEASE_NAMESPACE", default_value = "kube-system", value_name = "NAME")]
+    pub lease_namespace: String,
+    /// The name of that Lease
+    #[arg(long, env = "MAINSTAY_LEASE_NAME", default_value = "mainstay-controllers", value_name = "NAME")]
+    pub lease_name: String,
     /// Serve /metrics, /healthz, /livez and /readyz here, as plain HTTP; port 0 picks a free one
     #[arg(long, env = "MAINSTAY_CONTROLLERS_LISTEN", default_value = "127.0.0.1:10277", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,

@@ -9,6 +9,7 @@ pub mod disruption;
 mod finalizers;
 pub mod gc;
 pub mod kubelet;
+pub mod lease;
 pub mod namespace;
 pub mod node;
 pub mod protect;

@@ -13,11 +13,13 @@ mod disruption;
 pub mod events;
 pub mod follow;
 mod gc;
+pub mod lease;
 mod metrics;
 mod namespaces;
 mod protection;
 pub mod queue;
 mod roles;
+mod statefulset;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
