@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
+use crate::{accounts, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -92,6 +92,11 @@ const ALL: &[Controller] = &[
         name: "disruption-controller",
         account: "disruption-controller",
         run: |part| Box::pin(disruption::run(part)),
+    },
+    Controller {
+        name: "node-lifecycle-controller",
+        account: "node-controller",
+        run: |part| Box::pin(lifecycle::run(part)),
     },
     Controller {
         name: "statefulset-controller",

@@ -14,6 +14,7 @@ pub mod events;
 pub mod follow;
 mod gc;
 pub mod lease;
+mod lifecycle;
 mod metrics;
 mod namespaces;
 mod protection;

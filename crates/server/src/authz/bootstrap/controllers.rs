@@ -24,6 +24,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
+    roles.push(("node-controller", node_lifecycle_rules()));
     roles
 }
 
@@ -78,6 +79,16 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
                 events(),
             ],
         ),
+    ]
+}
+
+fn node_lifecycle_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch patch", "core", "nodes"),
+        allow(READ, "coordination.k8s.io", "leases"),
+        allow("get list watch delete", "core", "pods"),
+        allow("patch", "core", "nodes/status pods/status"),
+        events(),
     ]
 }
 
