@@ -33,9 +33,15 @@ pub struct BenchArgs {
     /// Simulated clients, each with its own connection
     #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N")]
     pub clients: usize,
-    /// Objects to work with
+    /// Objects to create, get, list, patch and delete; 0 leaves that out
     #[arg(long, env = "MAINSTAY_BENCH_OBJECTS", default_value_t = 3000, value_name = "N")]
     pub objects: usize,
+    /// StatefulSets to create, roll, shrink and delete; 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_SETS", default_value_t = 0, value_name = "N")]
+    pub sets: usize,
+    /// Claims to bind to static volumes; 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_PAIRS", default_value_t = 0, value_name = "N")]
+    pub pairs: usize,
     /// Let our own server keep nothing on disk
     #[arg(long, env = "MAINSTAY_BENCH_IN_MEMORY", conflicts_with = "kubeconfig")]
     pub in_memory: bool,

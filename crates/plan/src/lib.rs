@@ -4,8 +4,12 @@
 //! is a value that somebody else carries out.
 
 pub mod aggregate;
+pub mod bind;
 pub mod disruption;
+mod finalizers;
 pub mod gc;
 pub mod lease;
 pub mod namespace;
+pub mod protect;
+pub mod reclaim;
 pub mod statefulset;

@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+pub mod cache;
 mod controllers;
 mod delays;
 mod discovery;
@@ -15,6 +16,7 @@ mod gc;
 pub mod lease;
 mod metrics;
 mod namespaces;
+mod protection;
 mod queue;
 mod roles;
 pub mod worker;

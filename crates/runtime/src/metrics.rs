@@ -13,12 +13,19 @@ struct Controller {
     name: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Cached {
+    name: &'static str,
+    resource: String,
+}
+
 /// Shared by all controllers of a process.
 #[derive(Clone)]
 pub struct Metrics {
     depth: Family<Controller, Gauge>,
     duration: Family<Controller, Histogram>,
     errors: Family<Controller, Counter>,
+    cached: Family<Cached, Gauge>,
 }
 
 impl Default for Metrics {
@@ -28,6 +35,7 @@ impl Default for Metrics {
             depth: Family::default(),
             duration: Family::new_with_constructor(|| Histogram::new(BOUNDS_S)),
             errors: Family::default(),
+            cached: Family::default(),
         }
     }
 }
@@ -37,9 +45,14 @@ impl Metrics {
         registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
         registry.register("reconcile_duration_seconds", "Time a controller takes for one key", self.duration.clone());
         registry.register("reconcile_errors", "Reconciliations that failed and come back", self.errors.clone());
+        registry.register("controller_cache_objects", "Objects that a controller remembers", self.cached.clone());
     }
     pub fn depth(&self, name: &'static str, depth: usize) {
         self.depth.get_or_create(&Controller { name }).set(i64::try_from(depth).unwrap_or(i64::MAX));
+    }
+    /// How many objects of a resource a controller remembers.
+    pub fn cached(&self, name: &'static str, resource: &str) -> Gauge {
+        self.cached.get_or_create(&Cached { name, resource: resource.to_owned() }).clone()
     }
     pub fn reconciled(&self, name: &'static str, took: Duration, failed: bool) {
         self.duration.get_or_create(&Controller { name }).observe(took.as_secs_f64());
