@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles};
+use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, states};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -108,6 +108,7 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.

@@ -19,6 +19,7 @@ mod namespaces;
 mod protection;
 mod queue;
 mod roles;
+mod states;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};

@@ -1,5 +1,6 @@
 //! Figures about controllers.
 
+use crate::states::States;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -26,6 +27,8 @@ pub struct Metrics {
     duration: Family<Controller, Histogram>,
     errors: Family<Controller, Counter>,
     cached: Family<Cached, Gauge>,
+    /// What is said of objects, where a part keeps count of them.
+    pub(crate) states: States,
 }
 
 impl Default for Metrics {
@@ -36,6 +39,7 @@ impl Default for Metrics {
             duration: Family::new_with_constructor(|| Histogram::new(BOUNDS_S)),
             errors: Family::default(),
             cached: Family::default(),
+            states: States::default(),
         }
     }
 }
@@ -46,6 +50,7 @@ impl Metrics {
         registry.register("reconcile_duration_seconds", "Time a controller takes for one key", self.duration.clone());
         registry.register("reconcile_errors", "Reconciliations that failed and come back", self.errors.clone());
         registry.register("controller_cache_objects", "Objects that a controller remembers", self.cached.clone());
+        registry.register_collector(Box::new(self.states.clone()));
     }
     pub fn depth(&self, name: &'static str, depth: usize) {
         self.depth.get_or_create(&Controller { name }).set(i64::try_from(depth).unwrap_or(i64::MAX));

@@ -10,8 +10,8 @@ mod plugins;
 #[cfg(test)]
 mod tests;
 
-pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
 pub(crate) use plugins::no_plugin;
+pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
 
 use crate::bind::{Action, PROVISIONED_BY, Plan, Target, pair};
 use crate::finalizers;
@@ -112,8 +112,7 @@ impl Release<'_> {
             Deleter::None(why) => return self.alone().then_fail(volume, "VolumeFailedDelete", &why),
             Deleter::Directory(directory) => directory.to_owned(),
         };
-        let (early, late) =
-            if terminating(volume) && !is_ours { (None, self.release) } else { (self.release, None) };
+        let (early, late) = if terminating(volume) && !is_ours { (None, self.release) } else { (self.release, None) };
         let of = Target::of(volume);
         let let_go = is_ours.then(|| finalizers::patch(volume, &[], &[FINALIZER]));
         let let_go = let_go.map(|patch| Action::Patch { of: of.clone(), status: false, patch });

@@ -11,4 +11,5 @@ mod namespaces;
 mod rights;
 mod robustness;
 mod roles;
+mod states;
 mod world;

@@ -24,6 +24,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -92,6 +93,14 @@ fn statefulset_rules() -> Vec<Rule> {
         allow("get list watch create update patch delete", "apps", "controllerrevisions"),
         allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
         events(),
+    ]
+}
+
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
     ]
 }
 
