@@ -21,6 +21,8 @@ pub enum Command {
     Server(Box<ServingArgs>),
     /// Run the controllers alone, against any Kubernetes API server
     Controllers(Box<ControllersArgs>),
+    /// Run simulated nodes, against any Kubernetes API server
+    Nodes(Box<crate::nodes::NodesArgs>),
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -57,6 +59,12 @@ pub struct UpArgs {
     /// Controllers to run: '*' is all, '*,-name' leaves one out, or a list of names
     #[arg(long, env = "MAINSTAY_CONTROLLERS", default_value = "*", value_name = "LIST")]
     pub controllers: String,
+    /// Simulated nodes, which place and run pods without executing anything; 0 is none
+    #[arg(long, env = "MAINSTAY_NODES", default_value_t = 1, value_name = "N")]
+    pub nodes: usize,
+    /// What each simulated node has, where that is not plenty: cpu=8,memory=32Gi,pods=110
+    #[arg(long, env = "MAINSTAY_NODE_CAPACITY", default_value = "", value_name = "LIST", hide_default_value = true)]
+    pub node_capacity: String,
 }
 
 #[derive(Debug, Args)]

@@ -6,6 +6,7 @@ mod connect;
 mod controllers;
 mod health;
 mod log;
+mod nodes;
 mod paths;
 mod up;
 
@@ -28,6 +29,7 @@ fn main() -> ExitCode {
             cli::Command::Up(args) => up::run(args).await,
             cli::Command::Server(args) => up::run_server(*args).await,
             cli::Command::Controllers(args) => controllers::run(args).await,
+            cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

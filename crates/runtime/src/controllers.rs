@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, states};
+use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset, states};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -94,6 +94,11 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
+        name: "statefulset-controller",
+        account: "statefulset-controller",
+        run: |part| Box::pin(statefulset::run(part)),
+    },
+    Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
         run: |part| Box::pin(protection::run_claims(part)),
@@ -153,7 +158,7 @@ impl Controllers {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::new(api.clone(), controller.account),
+                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),

@@ -12,7 +12,7 @@ mod volume;
 mod waiting;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use claim::plan as claim;
 pub use matching::{Place, Wanted, place};

@@ -6,6 +6,7 @@
 
 mod action;
 mod claims;
+pub mod invariant;
 mod pods;
 mod replicas;
 mod revisions;
@@ -242,7 +243,8 @@ impl Plan {
         }
     }
 
-    /// The set with the status to write, when some actions failed: a pod whose deletion failed is not gone after all.
+    /// The set with the status to write, when some actions failed or were never attempted: a pod whose deletion was not is not gone
+    /// after all.
     pub fn status_after<'a>(&self, failed: impl IntoIterator<Item = &'a Action>) -> Option<Value> {
         let mut set = self.status.clone()?;
         let kept =
@@ -254,3 +256,6 @@ impl Plan {
         Some(set)
     }
 }
+
+#[cfg(test)]
+mod tests;

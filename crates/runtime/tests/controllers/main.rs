@@ -12,4 +12,5 @@ mod rights;
 mod robustness;
 mod roles;
 mod states;
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;
