@@ -1,4 +1,4 @@
-//! The manifests in `deploy/` say what the controllers need, neither more nor less.
+//! The manifests in `deploy/` say what the controllers need, neither more nor less, and the page about them is complete.
 
 use server::authz::Rule;
 use std::fmt::Write;
@@ -90,6 +90,22 @@ fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
         "{} is out of step: write it anew with {UPDATE}=1 cargo test -p mainstay --test deploy",
         path.display()
     );
+}
+
+#[test]
+fn the_page_about_controllers_names_each_of_them_and_each_figure() {
+    let page = std::fs::read_to_string(root().join("docs/controllers.md")).expect("there is a page");
+    for name in runtime::NAMES {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/controllers.md does not name {name}");
+    }
+    let mut registry = prometheus_client::registry::Registry::default();
+    runtime::Metrics::default().register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("it can be written");
+    let figures = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    for figure in figures {
+        assert!(page.contains(figure), "docs/controllers.md does not say what {figure} is");
+    }
 }
 
 fn yaml(rule: &Rule) -> String {

@@ -109,7 +109,7 @@ spec:
     spec: {containers: [{name: main, image: x}]}
 "#;
 
-/// R13, R16, O6: with the rights of the manifest alone.
+/// R16, O6: with the rights of the manifest alone.
 #[test]
 fn two_processes_share_the_work_by_a_lease() {
     let Some((cluster, kubectl, account)) = server() else { return };
@@ -136,6 +136,9 @@ fn two_processes_share_the_work_by_a_lease() {
     let of_web = "namespace=\"default\",statefulset=\"web\"";
     first.until_figure(&format!("kube_statefulset_status_replicas_ready{{{of_web}}} 2"));
     first.until_figure(&format!("kube_statefulset_ordinals_start{{{of_web}}} 4"));
+    let (_, page) = first.get("/metrics");
+    let delays = page.lines().find_map(|line| line.strip_prefix("statefulset_reconcile_delay_count "));
+    assert!(delays.is_some_and(|count| count != "0"), "{page}");
     first.until_figure("leader_election_master_status{name=\"mainstay-controllers\"} 1");
 
     let holder = kubectl.ok(&format!("{LEASE} -o jsonpath={{.spec.holderIdentity}}"));
