@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset};
+use crate::{accounts, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -118,6 +118,7 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.

@@ -21,6 +21,7 @@ mod protection;
 pub mod queue;
 mod roles;
 mod statefulset;
+mod states;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};

@@ -25,6 +25,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
     roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -103,6 +104,14 @@ fn statefulset_rules() -> Vec<Rule> {
         allow("get list watch create update patch delete", "apps", "controllerrevisions"),
         allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
         events(),
+    ]
+}
+
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
     ]
 }
 
