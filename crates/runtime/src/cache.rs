@@ -24,13 +24,42 @@ pub fn key(object: &Value) -> Key {
 pub fn by_controller(object: &Value) -> Vec<Key> {
     match controller(object) {
         Some(owner) => vec![controlled_by(owner.text(&["uid"]))],
-        None => vec![(namespace(object).into(), "".into())],
+        None => vec![uncontrolled_in(namespace(object))],
     }
 }
 
 /// Where [`by_controller`] finds what a controller of this uid has.
 pub fn controlled_by(uid: &str) -> Key {
     ("".into(), uid.into())
+}
+
+/// Where [`by_controller`] finds what has none.
+pub fn uncontrolled_in(namespace: &str) -> Key {
+    (namespace.into(), "".into())
+}
+
+/// Whether more than the version changed.
+pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after) else { return true };
+    let same = |(name, value): (&String, &Value)| match after.get(name) {
+        Some(other) if name == "metadata" => !metadata_differs(value, other),
+        other => other == Some(value),
+    };
+    before.len() != after.len() || !before.iter().all(same)
+}
+
+fn metadata_differs(before: &Value, after: &Value) -> bool {
+    let [before, after] = [before, after].map(|metadata| {
+        metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion")
+    });
+    !before.eq(after)
+}
+
+/// Takes these members out of what is at `path`: what a trimmed object keeps of it.
+pub fn pick(object: &mut Value, path: &[&str], members: &[&str]) -> Value {
+    let from = object.entry(path);
+    let kept = members.iter().filter_map(|member| Some(((*member).to_owned(), from.cut(&[member])?)));
+    Value::Object(kept.collect())
 }
 
 /// Clones share what they hold.

@@ -65,7 +65,7 @@ where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
     let mut listening = Listening(Vec::new());
@@ -115,7 +115,6 @@ where
     Fut: Future<Output = Result<Option<Duration>, ApiError>>,
 {
     let key = queue.next().await;
-    part.metrics.depth(part.name, queue.depth());
     let started = std::time::Instant::now();
     let result = work(key.clone()).await;
     part.metrics.reconciled(part.name, started.elapsed(), result.is_err());
@@ -123,8 +122,8 @@ where
         Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // A conflict means that the cache is a moment behind: not worth a line.
-            if error.is_conflict() {
+            // The cache is a moment behind: not worth a line.
+            if error.is_stale() {
                 tracing::debug!(controller = part.name, %error, ?delay, "trying again");
             } else {
                 tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");

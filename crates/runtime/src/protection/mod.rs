@@ -9,7 +9,7 @@ pub use classes::run as run_classes;
 pub use volumes::run as run_volumes;
 
 use crate::api::{Api, ApiError};
-use crate::cache::{Cache, Key};
+use crate::cache::{Cache, Key, pick};
 use object::access::{Access, terminating, uid};
 use object::{Value, json};
 
@@ -34,8 +34,7 @@ fn trimmed_metadata(object: &mut Value) -> Value {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ];
-    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
-    Value::Object(kept.collect())
+    pick(object, &["metadata"], &fields)
 }
 
 fn trim_volume(volume: &mut Value) {
