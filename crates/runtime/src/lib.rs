@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+mod binder;
 pub mod cache;
 mod controllers;
 pub mod delays;
@@ -22,6 +23,6 @@ mod roles;
 mod statefulset;
 pub mod worker;
 
-pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
+pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;
