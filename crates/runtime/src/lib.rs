@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+mod binder;
 pub mod cache;
 mod controllers;
 pub mod delays;
@@ -24,6 +25,6 @@ mod statefulset;
 mod states;
 pub mod worker;
 
-pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
+pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;

@@ -62,6 +62,7 @@ pub struct Metrics {
     set_delay: Histogram,
     /// What is said of objects, where a part keeps count of them.
     pub(crate) states: States,
+    pub(crate) volumes: crate::binder::Figures,
 }
 
 /// The figures of one controller's queue.
@@ -91,6 +92,7 @@ impl Default for Metrics {
             unavailable: Family::default(),
             set_delay: seconds(),
             states: States::default(),
+            volumes: crate::binder::Figures::default(),
         }
     }
 }
@@ -99,6 +101,7 @@ const BOUNDS_S: [f64; 11] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.
 
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
+        self.volumes.register(registry);
         registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
         registry.register("workqueue_adds", "Keys that were put in line in a controller's queue", self.adds.clone());
         registry.register("workqueue_retries", "Keys that came back after a failure", self.retries.clone());

@@ -121,11 +121,12 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
         (
             "persistent-volume-binder",
             vec![
-                allow("get list watch create update delete", "core", "persistentvolumes"),
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update", "core", "persistentvolumes/status persistentvolumeclaims/status"),
-                allow(READ, "core", "nodes pods"),
-                allow(READ, "storage.k8s.io", "storageclasses"),
+                allow("get list watch create patch delete", "core", "persistentvolumes"),
+                allow("get list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+                allow("get", "core", "nodes"),
+                allow("list watch", "core", "pods"),
+                allow("list watch", "storage.k8s.io", "storageclasses"),
                 events(),
             ],
         ),
