@@ -15,6 +15,11 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
+/// What the controller that acts as this ServiceAccount of `kube-system` needs, here and on any other Kubernetes API server.
+pub fn rules(account: &str) -> Vec<Rule> {
+    roles().into_iter().filter(|(name, _)| *name == account).flat_map(|(_, rules)| rules).collect()
+}
+
 fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
@@ -107,19 +112,17 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
         (
             "pvc-protection-controller",
             vec![
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update patch", "core", "persistentvolumeclaims/status"),
-                allow(READ, "core", "pods"),
-                events(),
+                allow("list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumeclaims/status"),
+                allow("list watch", "core", "pods"),
             ],
         ),
-        ("pv-protection-controller", vec![allow("get list watch update", "core", "persistentvolumes"), events()]),
+        ("pv-protection-controller", vec![allow("list watch patch", "core", "persistentvolumes")]),
         (
             "volumeattributesclass-protection-controller",
             vec![
-                allow("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
-                allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
-                events(),
+                allow("list watch patch", "storage.k8s.io", "volumeattributesclasses"),
+                allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
             ],
         ),
         (
