@@ -58,8 +58,8 @@ struct Entry<'a, Q: Any + Send + Sync> {
     started: Instant,
 }
 
-impl<Q: Any + Send + Sync> Entry<'_, Q> {
-    fn new(driver: &DirectoryDriver, name: &'static str, subject: String, request: Q) -> Entry<'_, Q> {
+impl<'a, Q: Any + Send + Sync> Entry<'a, Q> {
+    fn new(driver: &'a DirectoryDriver, name: &'static str, subject: String, request: Q) -> Entry<'a, Q> {
         Entry { driver, name, subject, request: Some(request), code: Code::Cancelled, started: Instant::now() }
     }
 }
