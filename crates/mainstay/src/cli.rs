@@ -23,6 +23,8 @@ pub enum Command {
     Controllers(Box<ControllersArgs>),
     /// Run simulated nodes, against any Kubernetes API server
     Nodes(Box<crate::nodes::NodesArgs>),
+    /// Serve a CSI driver whose volumes are directories
+    Csi(Box<crate::csi::CsiArgs>),
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
