@@ -1,6 +1,3 @@
-<<<<<<< HEAD
-
-=======
 use super::*;
 use crate::bind::tests::world::{World, claim, phase, volume};
 use crate::bind::{BOUND_BY_CONTROLLER, STORAGE_PROVISIONERS};
@@ -335,4 +332,3 @@ fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
     world.settle();
     assert_eq!((phase(&world.now(&volume)), world.directories.len()), ("Released", 1));
 }
->>>>>>> main
