@@ -6,7 +6,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use object::access::Access;
 use object::json;
-use runtime::api::{Api, ApiError};
+use runtime::api::{Api, ApiError, root_cause};
 use server::authz::Rule;
 use std::error::Error;
 use std::path::Path;
@@ -142,15 +142,6 @@ async fn infer() -> Result<Config, BadInput> {
             error.source().map_or_else(|| error.to_string(), ToString::to_string)
         ))
     })
-}
-
-/// The innermost reason, on one line: what is around it says only that something failed.
-fn root_cause(error: &dyn Error) -> String {
-    let mut cause = error;
-    while let Some(deeper) = cause.source() {
-        cause = deeper;
-    }
-    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn is_about_certificates(error: &(dyn Error + 'static)) -> bool {

@@ -32,6 +32,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     crate::log::start();
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
+    let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let (place, running) = serve(&args.serving).await?;
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
@@ -44,9 +45,11 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         kube::Client::new(running.local(user), "default")
     })
     .map_err(BadInput)?;
+    let nodes = crate::nodes::start(nodes, &setup.metrics, &running).await;
     announce(&place, started);
     wait_for_signal().await?;
     eprintln!("Stopping.");
+    nodes.stop().await;
     controllers.stop().await;
     running.stop().await;
     place.clean();

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::finalizers;
 use jiff::Timestamp;
-use object::access::{Access, name, namespace, terminating, uid};
+use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::{Gates, Value, condition, json};
 
 const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -72,10 +72,23 @@ pub fn claims_of(pod: &Value) -> impl Iterator<Item = String> {
     pod.items(&["spec", "volumes"]).iter().filter_map(move |volume| claim_of(pod, volume))
 }
 
+/// As much of a pod's volume as says which claim it is of.
+pub fn trimmed_volume(volume: &Value) -> Option<Value> {
+    if volume.has(&["ephemeral"]) {
+        return Some(json!({"name": volume.at(&["name"]), "ephemeral": {}}));
+    }
+    Some(json!({"persistentVolumeClaim": {"claimName": volume.at(&["persistentVolumeClaim", "claimName"])?}}))
+}
+
 /// Whether a pod keeps a claim from going: it is on a node and names the claim. Whether its containers still run does not matter:
 /// its volumes may still be mounted. A pod on no node does not hold, as none takes it while the claim is to go.
 pub fn holds(pod: &Value, claim: &Value) -> bool {
     !pod.text(&["spec", "nodeName"]).is_empty() && names(pod, claim) && !(is_its_own(pod, claim) && is_shut_down(pod))
+}
+
+/// Whether a pod that has not ended names the claim of this name.
+pub fn uses(pod: &Value, claim: &str) -> bool {
+    !is_over(pod) && claims_of(pod).any(|named| named == claim)
 }
 
 fn claim_of(pod: &Value, volume: &Value) -> Option<String> {
@@ -102,8 +115,7 @@ fn is_its_own(pod: &Value, claim: &Value) -> bool {
 }
 
 fn is_controlled_by(claim: &Value, pod: &Value) -> bool {
-    let owners = claim.items(&["metadata", "ownerReferences"]);
-    owners.iter().any(|owner| owner.flag(&["controller"]) && owner.text(&["uid"]) == uid(pod))
+    controller(claim).is_some_and(|owner| owner.text(&["uid"]) == uid(pod))
 }
 
 /// A pod that its node has let go of, and that waits for nothing but its finalizers. Its own claims must not wait for it: it may be

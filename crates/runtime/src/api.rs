@@ -68,7 +68,7 @@ pub enum ApiError {
         causes: Vec<String>,
     },
     /// There was no answer, or not one that can be read.
-    #[error(transparent)]
+    #[error("{}", root_cause(.0))]
     Broken(kube::Error),
 }
 
@@ -105,6 +105,15 @@ impl ApiError {
             ApiError::Broken(error) => error.to_string().into(),
         }
     }
+}
+
+/// The innermost reason, on one line: what is around it says only that something failed.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl ApiError {
@@ -182,11 +191,11 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
-    /// A merge patch of an object that may be gone: then there is nothing to do.
-    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<(), ApiError> {
+    /// A merge patch where absence is an answer.
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Value>, ApiError> {
         match self.merge(path, body).await {
-            Err(error) if error.is_absent() => Ok(()),
-            result => result.map(drop),
+            Err(error) if error.is_absent() => Ok(None),
+            result => result.map(Some),
         }
     }
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {

@@ -1,7 +1,9 @@
 //! What to do about a claim.
 
 use super::matching::{self, Wanted};
-use super::{Action, BOUND_BY_CONTROLLER, Plan, SELECTED_NODE, Seen, Target, annotation, is_bound, is_reserved_for, pair};
+use super::{
+    Action, BOUND_BY_CONTROLLER, Plan, SELECTED_NODE, Seen, Target, annotation, is_bound, is_reserved_for, pair,
+};
 use crate::finalizers::precondition;
 use crate::reclaim::{Plugins, migration};
 use object::Value;
@@ -27,8 +29,7 @@ pub fn plan(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
 fn find(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     let class = class_of(claim);
     let found_class = class.filter(|class| !class.is_empty()).and_then(|class| seen.class(class));
-    let waits_for_pod =
-        found_class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
+    let waits_for_pod = found_class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
     if let Some(volume) = search(claim, waits_for_pod, seen) {
         return Plan::default().then(pair::bind(&volume, claim));
     }

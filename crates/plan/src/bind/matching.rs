@@ -39,7 +39,8 @@ impl Wanted {
     pub fn of(claim: &Value) -> Wanted {
         let selector = claim.at(&["spec", "selector"]);
         // A selector that cannot be read selects nothing.
-        let selector = selector.map(|text| LabelSelector::from_object(text).unwrap_or_else(|_| LabelSelector::nothing()));
+        let selector =
+            selector.map(|text| LabelSelector::from_object(text).unwrap_or_else(|_| LabelSelector::nothing()));
         Wanted { section: section(claim), modes: modes(claim), request: request(claim), selector }
     }
 

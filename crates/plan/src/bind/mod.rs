@@ -12,7 +12,7 @@ mod volume;
 mod waiting;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use claim::plan as claim;
 pub use matching::{Place, Wanted, place};
@@ -74,23 +74,54 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// A merge patch, of exactly the version seen; or, where an earlier action changed the same object, of the version that came of it.
-    Patch { of: Target, status: bool, patch: Value },
+    Patch {
+        of: Target,
+        status: bool,
+        patch: Value,
+    },
     /// Ask the server itself whether the claim let go of the volume: it is gone, or bound to another one; or, where `unless_bound`, it is
     /// not bound at all. Else all is different.
-    ConfirmReleased { claim: Target, volume: String, unless_bound: bool },
+    ConfirmReleased {
+        claim: Target,
+        volume: String,
+        unless_bound: bool,
+    },
     /// Ask the server itself whether there is really no volume of this name.
-    ConfirmNoVolume { name: String },
+    ConfirmNoVolume {
+        name: String,
+    },
     /// Ask the server itself whether the volume is still the one that was seen: what follows cannot be undone.
-    ConfirmVolume { of: Target, version: String },
+    ConfirmVolume {
+        of: Target,
+        version: String,
+    },
     /// Ask the server itself whether pods still use a claim that is gone. Then recycling waits.
-    ConfirmNoPods { namespace: String, claim: String, volume: Target },
+    ConfirmNoPods {
+        namespace: String,
+        claim: String,
+        volume: Target,
+    },
     /// Make a directory, and the volume that stands for it. Where the claim is for a node, the node must be there.
-    Provision { claim: Target, class: String, node: Option<String>, directory: String, volume: Value },
+    Provision {
+        claim: Target,
+        class: String,
+        node: Option<String>,
+        directory: String,
+        volume: Value,
+    },
     /// Remove a volume's directory with all that is in it.
-    Destroy { volume: Target, directory: String },
+    Destroy {
+        volume: Target,
+        directory: String,
+    },
     /// Remove all that is in a volume's directory.
-    Scrub { volume: Target, directory: String },
-    DeleteVolume { of: Target },
+    Scrub {
+        volume: Target,
+        directory: String,
+    },
+    DeleteVolume {
+        of: Target,
+    },
 }
 
 /// A claim, or a volume (without namespace), and which one exactly.

@@ -50,7 +50,9 @@ pub fn set_status(claim: &Value, phase: &str, volume: Option<&Value>) -> Option<
     };
     set("phase", Some(&json!(phase)));
     match volume {
-        None => ["accessModes", "capacity", "currentVolumeAttributesClassName"].iter().for_each(|field| set(field, None)),
+        None => {
+            ["accessModes", "capacity", "currentVolumeAttributesClassName"].iter().for_each(|field| set(field, None))
+        }
         Some(volume) => {
             set("accessModes", volume.at(&["spec", "accessModes"]));
             // Later the size may differ on purpose: the volume has grown, its file system not yet.

@@ -35,9 +35,11 @@ pub(super) fn plan(claim: &Value, class_name: &str, seen: &impl Seen, plugins: &
         "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by the system \
          administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered."
     );
-    Plan { provisioner: Some(provisioner.to_owned()), ..plan }
-        .then(ask(claim, provisioner))
-        .normal(claim, "ExternalProvisioning", message)
+    Plan { provisioner: Some(provisioner.to_owned()), ..plan }.then(ask(claim, provisioner)).normal(
+        claim,
+        "ExternalProvisioning",
+        message,
+    )
 }
 
 /// The annotations that ask a provisioner.

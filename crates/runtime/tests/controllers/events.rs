@@ -23,7 +23,7 @@ impl Teller {
     async fn new(world: &World) -> Teller {
         let about = world.create(config_map("default", "subject")).await;
         let (metrics, tasks, shutdown) = (Metrics::default(), TaskTracker::new(), CancellationToken::new());
-        let api = Api::new(world.client("disruption-controller"));
+        let api = Api::new(world.client("teller", server::User::apiserver(), world.faults.clone()));
         let clock: runtime::Clock = Arc::new(jiff::Timestamp::now);
         let events = Events::start(&api, "teller", &metrics, &clock, &tasks, &shutdown);
         tasks.close();

@@ -70,22 +70,19 @@ impl World {
         self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
-    /// A client that acts as a controller's account, recorded and with faults.
-    pub fn client(&self, account: &str) -> kube::Client {
-        let service = Recorded {
-            inner: self.running.local(service_account_user("kube-system", account)),
-            account: account.into(),
-            to: self.requests.clone(),
-            faults: self.faults.clone(),
-        };
-        kube::Client::new(service, "default")
-    }
-
     pub fn start(&mut self, list: &str) {
-        let client = |account: &str| self.client(account);
+        let client =
+            |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
         let setup = Setup { list: list.to_owned(), ..self.setup.clone() };
         let started = Controllers::start(&setup, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
+    }
+
+    /// A client of the server, with a record of what it asks under `name`.
+    pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
+        let service =
+            Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
+        kube::Client::new(service, "default")
     }
 
     pub async fn stop_controllers(&mut self) {
@@ -183,6 +180,27 @@ impl World {
             Ok(found) => found,
             Err(_) => panic!("in vain: {what}\n{}", self.requests.summary()),
         }
+    }
+
+    /// Waits for something that is in no store.
+    pub async fn until_moment(&self, what: &str, check: impl Fn() -> bool) {
+        let waiting = async {
+            while !check() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("in vain: {what}\n{}", self.requests.summary());
+        }
+    }
+
+    /// The figures of the controllers, as they are shown.
+    pub fn figures(&self) -> String {
+        let mut registry = prometheus_client::registry::Registry::default();
+        self.setup.metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        text
     }
 
     pub async fn until_gone(&self, object: &Value) {
@@ -310,6 +328,8 @@ struct FaultState {
     refuse_times: Option<(&'static str, usize, u16)>,
     mishap: Option<(Mishap, &'static str, usize)>,
     release: CancellationToken,
+    /// No request is answered at all.
+    silent: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -366,6 +386,16 @@ impl Faults {
     async fn hold(&self) {
         let released = self.state.lock().expect("no panic").release.clone();
         released.cancelled().await;
+    }
+
+    /// From now on no request of a controller is answered, and open watches end.
+    pub fn silence(&self) {
+        self.state.lock().expect("no panic").silent = true;
+        self.cut_watches();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.state.lock().expect("no panic").silent
     }
 
     /// Ends all open watches.
@@ -435,6 +465,9 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
+            if this.faults.is_silent() {
+                std::future::pending::<()>().await;
+            }
             let mishap = this.faults.meets(&this.account, &method, &path);
             if mishap == Some(Mishap::Held) {
                 this.faults.hold().await;

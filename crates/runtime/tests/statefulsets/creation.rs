@@ -129,7 +129,8 @@ async fn a_quota_for_claims_keeps_the_pod_away_until_it_is_raised() {
     world.start(SETS);
     let set = world.create(web_with_claims(1)).await;
     let claim = "Create Claim data-web-0 for Pod web-0 in StatefulSet web failed error: persistentvolumeclaims \"data-web-0\" is";
-    let pod = "Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: persistentvolumeclaims";
+    let pod =
+        "Create Pod web-0 in StatefulSet web failed error: failed to create PVC data-web-0: persistentvolumeclaims";
     world.until_told(&set, "FailedCreate", claim).await;
     world.until_told(&set, "FailedCreate", pod).await;
     assert_eq!(world.pods().await, [] as [&str; 0]);
@@ -178,13 +179,15 @@ async fn pods_that_were_there_before_the_controller_are_counted_when_it_starts()
     let set = world.create(web_with_claims(2)).await;
     world.until_done(&set).await;
     drop(kubelet);
-    let before: Vec<String> = [world.the_pod("web-0").await, world.the_pod("web-1").await].map(|pod| uid(&pod).to_owned()).into();
+    let before: Vec<String> =
+        [world.the_pod("web-0").await, world.the_pod("web-1").await].map(|pod| uid(&pod).to_owned()).into();
     world.stop_controllers().await;
     let set = world.change(&set, json!({"replicas": 3})).await;
     world.start(ALL);
     world.play("web-2", running(true, READY_SINCE)).await;
     world.until_done(&set).await;
-    let after: Vec<String> = [world.the_pod("web-0").await, world.the_pod("web-1").await].map(|pod| uid(&pod).to_owned()).into();
+    let after: Vec<String> =
+        [world.the_pod("web-0").await, world.the_pod("web-1").await].map(|pod| uid(&pod).to_owned()).into();
     assert_eq!(before, after);
     world.stop().await;
 }

@@ -139,7 +139,8 @@ async fn r10_an_orphaning_deletion_leaves_all_and_another_set_takes_it_back() {
 async fn sets_with_names_that_begin_alike_do_not_mind_each_other() {
     let (world, _kubelet) = World::lively().await;
     let named = |name: &str, template: &str| {
-        let mut set = with(stateful_set("default", name, 2), json!({"volumeClaimTemplates": [claim_template(template)]}));
+        let mut set =
+            with(stateful_set("default", name, 2), json!({"volumeClaimTemplates": [claim_template(template)]}));
         set["spec"]["selector"]["matchLabels"] = json!({"app": name});
         set["spec"]["template"]["metadata"]["labels"] = json!({"app": name});
         set

@@ -19,7 +19,9 @@ async fn images(world: &World) -> Vec<String> {
 }
 
 async fn until_images(world: &World, wanted: &[&str]) {
-    world.until(&format!("the images are {wanted:?}"), || async { (images(world).await == wanted).then_some(()) }).await;
+    world
+        .until(&format!("the images are {wanted:?}"), || async { (images(world).await == wanted).then_some(()) })
+        .await;
 }
 
 /// In which order pods came to an image.
