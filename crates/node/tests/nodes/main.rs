@@ -1,5 +1,6 @@
 //! Simulated nodes against the real server in one process: each node and the scheduler with its own identity and role.
 
+mod cost;
 mod faults;
 mod fleet;
 mod lifecycle;
