@@ -4,6 +4,7 @@ use kube::Client;
 use kube::client::Body;
 use object::Value;
 use object::access::Access;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How many objects of a list come at once.
@@ -67,7 +68,7 @@ pub enum ApiError {
         causes: Vec<String>,
     },
     /// There was no answer, or not one that can be read.
-    #[error(transparent)]
+    #[error("{}", root_cause(.0))]
     Broken(kube::Error),
 }
 
@@ -93,9 +94,34 @@ impl ApiError {
     pub fn is_conflict(&self) -> bool {
         self.code() == 409
     }
+    /// The object is not what it was thought to be: another version, another one of that name, or gone.
+    pub fn is_stale(&self) -> bool {
+        self.is_conflict() || self.is_absent()
+    }
+    /// What people are told.
+    pub fn message(&self) -> Cow<'_, str> {
+        match self {
+            ApiError::Refused { message, .. } => message.into(),
+            ApiError::Broken(error) => error.to_string().into(),
+        }
+    }
+}
+
+/// The innermost reason, on one line: what is around it says only that something failed.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl ApiError {
+    /// An answer as good as a conflict.
+    pub fn stale(message: String) -> ApiError {
+        ApiError::Refused { code: 409, message, object: String::new(), causes: Vec::new() }
+    }
+
     fn refused(status: kube::core::Status) -> ApiError {
         let (object, causes) = status.details.map(|details| (details.name, details.causes)).unwrap_or_default();
         let causes = causes.into_iter().map(|cause| cause.reason).collect();
@@ -165,6 +191,13 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
+    /// A merge patch where absence is an answer.
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Value>, ApiError> {
+        match self.merge(path, body).await {
+            Err(error) if error.is_absent() => Ok(None),
+            result => result.map(Some),
+        }
+    }
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/strategic-merge-patch+json", Some(body)).await
     }
@@ -177,12 +210,25 @@ impl Api {
         self.send("DELETE", path, "application/json", Some(options)).await
     }
 
+    /// Visits all objects of a collection, a page at a time. Returns the version that the list shows.
+    pub async fn each(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        self.pages(path, Shape::Whole, visit).await
+    }
+
     /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
-    pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+    pub async fn each_metadata(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        self.pages(path, Shape::Metadata, visit).await
+    }
+
+    async fn pages(&self, path: &str, shape: Shape, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
             let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
-            let page = self.metadata(&format!("{path}?limit={PAGE}{more}")).await?;
+            let path = format!("{path}?limit={PAGE}{more}");
+            let page = match shape {
+                Shape::Whole => self.get(&path).await?,
+                Shape::Metadata => self.metadata(&path).await?,
+            };
             page.items(&["items"]).iter().for_each(&mut visit);
             token = page.text(&["metadata", "continue"]).to_owned();
             if token.is_empty() {
@@ -213,6 +259,13 @@ impl Api {
         let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::Broken(kube::Error::SerdeError(error)))?;
         Ok(Some(Document { etag, value }))
     }
+}
+
+/// How much of each object of a list is wanted.
+#[derive(Clone, Copy)]
+enum Shape {
+    Whole,
+    Metadata,
 }
 
 /// A document and what to call this state of it.

@@ -3,7 +3,9 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
+use crate::{
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -24,7 +26,23 @@ pub struct Part {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
+}
+
+/// Which volumes are made for claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Provisioning {
+    /// Any at all.
+    pub dynamic: bool,
+    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    pub host_path: bool,
+}
+
+impl Default for Provisioning {
+    fn default() -> Provisioning {
+        Provisioning { dynamic: true, host_path: false }
+    }
 }
 
 /// Tells the time: the machine's, or a test's.
@@ -39,6 +57,7 @@ pub struct Setup {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
 }
 
@@ -50,6 +69,7 @@ impl Setup {
             metrics: Metrics::default(),
             root_ca: None,
             gates: Gates::default(),
+            provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
         }
     }
@@ -93,6 +113,37 @@ const ALL: &[Controller] = &[
         account: "disruption-controller",
         run: |part| Box::pin(disruption::run(part)),
     },
+    Controller {
+        name: "node-lifecycle-controller",
+        account: "node-controller",
+        run: |part| Box::pin(lifecycle::run(part)),
+    },
+    Controller {
+        name: "statefulset-controller",
+        account: "statefulset-controller",
+        run: |part| Box::pin(statefulset::run(part)),
+    },
+    Controller {
+        name: "persistentvolume-binder-controller",
+        account: "persistent-volume-binder",
+        run: |part| Box::pin(binder::run(part)),
+    },
+    Controller {
+        name: "persistentvolumeclaim-protection-controller",
+        account: "pvc-protection-controller",
+        run: |part| Box::pin(protection::run_claims(part)),
+    },
+    Controller {
+        name: "persistentvolume-protection-controller",
+        account: "pv-protection-controller",
+        run: |part| Box::pin(protection::run_volumes(part)),
+    },
+    Controller {
+        name: "volumeattributesclass-protection-controller",
+        account: "volumeattributesclass-protection-controller",
+        run: |part| Box::pin(protection::run_classes(part)),
+    },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.
@@ -120,6 +171,13 @@ impl Controllers {
         select(list).map(drop)
     }
 
+    /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
+    pub fn accounts(list: &str) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list)?;
+        let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
+        Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
+    }
+
     /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`. The error
     /// is one sentence about a bad list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
@@ -130,13 +188,14 @@ impl Controllers {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::new(api.clone(), controller.account),
+                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),
                 shutdown: shutdown.clone(),
                 root_ca: setup.root_ca.clone(),
                 gates: setup.gates.clone(),
+                provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
             };
             tasks.spawn(keep_running(controller, part));

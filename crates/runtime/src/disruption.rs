@@ -1,12 +1,11 @@
 //! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
 
 use crate::api::{Api, ApiError, Resource};
+use crate::cache::pick;
 use crate::controllers::Part;
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
-use crate::follow::{self, Change};
 use crate::worker::{self, Cache, Key, Source, key};
-use futures::StreamExt;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, json};
 use plan::disruption::{self, Scale};
@@ -18,7 +17,8 @@ use std::time::Duration;
 /// Keeps the status of all budgets, until the part stops.
 pub async fn run(part: Part) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
-    if !wait_for_first(&part, &budgets).await {
+    // Before the first budget nobody wants to know about pods, of which there may be many.
+    if !worker::wait_for_first(&part, &budgets).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
@@ -50,38 +50,19 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// Waits for the first budget: before that nobody wants to know about pods, of which there may be many. False when the part stops.
-async fn wait_for_first(part: &Part, budgets: &Resource) -> bool {
-    let mut changes = Box::pin(follow::metadata(&part.api.client, budgets));
-    loop {
-        tokio::select! {
-            () = part.shutdown.cancelled() => return false,
-            change = changes.next() => match change {
-                Some(Change::Seen(_)) => return true,
-                Some(_) => {}
-                None => return false,
-            },
-        }
-    }
-}
-
 /// What is read of a pod: who it is, whose it is, whether it is healthy.
 fn trim_pod(pod: &mut Value) {
     let conditions = pod.items(&["status", "conditions"]).iter();
     let ready: Vec<Value> = conditions.filter(|condition| condition.text(&["type"]) == "Ready").cloned().collect();
-    *pod = json!({"metadata": trimmed_metadata(pod), "status": {"conditions": ready}});
+    *pod = json!({"metadata": pick(pod, &["metadata"], METADATA), "status": {"conditions": ready}});
 }
 
 fn trim_set(set: &mut Value) {
     let replicas = set.cut(&["spec", "replicas"]);
-    *set = json!({"metadata": trimmed_metadata(set), "spec": {"replicas": replicas}});
+    *set = json!({"metadata": pick(set, &["metadata"], METADATA), "spec": {"replicas": replicas}});
 }
 
-fn trimmed_metadata(object: &mut Value) -> Value {
-    let fields = ["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
-    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
-    Value::Object(kept.collect())
-}
+const METADATA: &[&str] = &["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
 
 struct Control {
     api: Api,
@@ -108,17 +89,17 @@ impl Control {
             self.api.replace(&path, status).await?;
         }
         for event in &plan.events {
-            self.tell(event, &budget, &pods).await;
+            self.tell(event, &budget, &pods);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    async fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
+    fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
         let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
         let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
         let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message).await;
+        self.events.say(&about, kind, event.reason, &event.message);
     }
 
     /// The scale of each controller of the budget's pods, by uid.

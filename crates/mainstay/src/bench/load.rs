@@ -1,6 +1,7 @@
 //! The work itself.
 
 use super::client::{Connection, Target};
+use super::follow;
 use super::report::{Report, latencies};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -14,8 +15,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
-const JSON: &str = "application/json";
-const MERGE: &str = "application/merge-patch+json";
+pub const JSON: &str = "application/json";
+pub const MERGE: &str = "application/merge-patch+json";
 const WATCHERS: usize = 20;
 const LISTERS: usize = 4;
 const LISTS: usize = 200;
@@ -24,10 +25,10 @@ const GETS_PER_OBJECT: usize = 5;
 const CLEAN_TIME_MAX: Duration = Duration::from_secs(300);
 
 pub struct Load {
-    target: Target,
-    clients: usize,
+    pub target: Target,
+    pub clients: usize,
     objects: usize,
-    namespace: String,
+    pub namespace: String,
 }
 
 impl Load {
@@ -90,7 +91,7 @@ impl Load {
         for _ in 0..WATCHERS {
             let mut connection = self.target.connect().await?;
             // From now on, without the initial state.
-            let version = self.version(collection).await?;
+            let version = follow::version(&self.target, collection).await?;
             let mut body = connection.watch(&format!("{collection}?watch=1&resourceVersion={version}")).await?;
             let (delivered, stop) = (delivered.clone(), stop.clone());
             watchers.spawn(async move {
@@ -132,16 +133,8 @@ impl Load {
         Ok(())
     }
 
-    /// The collection's current version.
-    async fn version(&self, collection: &str) -> Result<String> {
-        let mut connection = self.target.connect().await?;
-        let (_, bytes) = connection.answer(Method::GET, &format!("{collection}?limit=1"), "", Bytes::new()).await?;
-        let list: serde_json::Value = serde_json::from_slice(&bytes)?;
-        Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned())
-    }
-
     /// Does `work` for every number below `count`, shared among `clients`, each with a connection of its own.
-    async fn each<F>(&self, clients: usize, count: usize, work: F) -> Result<(Duration, Histogram<u64>)>
+    pub async fn each<F>(&self, clients: usize, count: usize, work: F) -> Result<(Duration, Histogram<u64>)>
     where
         F: for<'a> Fn(&'a mut Connection, usize) -> std::pin::Pin<Box<dyn Future<Output = Result<usize>> + Send + 'a>>
             + Clone

@@ -15,10 +15,17 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
+/// What the controller that acts as this ServiceAccount of `kube-system` needs, here and on any other Kubernetes API server.
+pub fn rules(account: &str) -> Vec<Rule> {
+    roles().into_iter().filter(|(name, _)| *name == account).flat_map(|(_, rules)| rules).collect()
+}
+
 fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
+    roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -76,6 +83,16 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
     ]
 }
 
+fn node_lifecycle_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch patch", "core", "nodes"),
+        allow(READ, "coordination.k8s.io", "leases"),
+        allow("get list watch delete", "core", "pods"),
+        allow("patch", "core", "nodes/status pods/status"),
+        events(),
+    ]
+}
+
 fn statefulset_rules() -> Vec<Rule> {
     vec![
         allow(READ, "apps", "statefulsets"),
@@ -90,36 +107,43 @@ fn statefulset_rules() -> Vec<Rule> {
     ]
 }
 
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
+    ]
+}
+
 /// Controllers of volumes and claims.
 fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
     vec![
         (
             "persistent-volume-binder",
             vec![
-                allow("get list watch create update delete", "core", "persistentvolumes"),
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update", "core", "persistentvolumes/status persistentvolumeclaims/status"),
-                allow(READ, "core", "nodes pods"),
-                allow(READ, "storage.k8s.io", "storageclasses"),
+                allow("get list watch create patch delete", "core", "persistentvolumes"),
+                allow("get list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+                allow("get", "core", "nodes"),
+                allow("list watch", "core", "pods"),
+                allow("list watch", "storage.k8s.io", "storageclasses"),
                 events(),
             ],
         ),
         (
             "pvc-protection-controller",
             vec![
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update patch", "core", "persistentvolumeclaims/status"),
-                allow(READ, "core", "pods"),
-                events(),
+                allow("list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumeclaims/status"),
+                allow("list watch", "core", "pods"),
             ],
         ),
-        ("pv-protection-controller", vec![allow("get list watch update", "core", "persistentvolumes"), events()]),
+        ("pv-protection-controller", vec![allow("list watch patch", "core", "persistentvolumes")]),
         (
             "volumeattributesclass-protection-controller",
             vec![
-                allow("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
-                allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
-                events(),
+                allow("list watch patch", "storage.k8s.io", "volumeattributesclasses"),
+                allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
             ],
         ),
         (

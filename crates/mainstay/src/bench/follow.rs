@@ -1,0 +1,57 @@
+//! A watch, line by line.
+
+use super::client::Target;
+use anyhow::{Context, Result, bail};
+use bytes::{Buf, Bytes, BytesMut};
+use http::Method;
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use serde_json::Value;
+
+/// One change of an object.
+pub struct Change {
+    pub gone: bool,
+    pub object: Value,
+}
+
+/// A watch of a collection from its state now.
+pub struct Follow {
+    body: Incoming,
+    unread: BytesMut,
+}
+
+impl Follow {
+    pub async fn start(target: &Target, collection: &str) -> Result<Follow> {
+        let mut connection = target.connect().await?;
+        let version = version(target, collection).await?;
+        let body = connection.watch(&format!("{collection}?watch=1&resourceVersion={version}")).await?;
+        Ok(Follow { body, unread: BytesMut::new() })
+    }
+
+    pub async fn next(&mut self) -> Result<Change> {
+        loop {
+            if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
+                let line = self.unread.split_to(end);
+                self.unread.advance(1);
+                let mut event: Value = serde_json::from_slice(&line).context("a watch event cannot be read")?;
+                match event["type"].as_str().unwrap_or("") {
+                    "ERROR" => bail!("the watch broke: {}", event["object"]["message"]),
+                    "BOOKMARK" => continue,
+                    kind => return Ok(Change { gone: kind == "DELETED", object: event["object"].take() }),
+                }
+            }
+            let frame = self.body.frame().await.context("the server ended a watch")??;
+            if let Some(data) = frame.data_ref() {
+                self.unread.extend_from_slice(data);
+            }
+        }
+    }
+}
+
+/// The collection's current version.
+pub async fn version(target: &Target, collection: &str) -> Result<String> {
+    let mut connection = target.connect().await?;
+    let (_, bytes) = connection.answer(Method::GET, &format!("{collection}?limit=1"), "", Bytes::new()).await?;
+    let list: Value = serde_json::from_slice(&bytes)?;
+    Ok(list["metadata"]["resourceVersion"].as_str().unwrap_or("0").to_owned())
+}
