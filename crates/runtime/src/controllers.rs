@@ -3,7 +3,9 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
+use crate::{
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -24,7 +26,23 @@ pub struct Part {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
+}
+
+/// Which volumes are made for claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Provisioning {
+    /// Any at all.
+    pub dynamic: bool,
+    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    pub host_path: bool,
+}
+
+impl Default for Provisioning {
+    fn default() -> Provisioning {
+        Provisioning { dynamic: true, host_path: false }
+    }
 }
 
 /// Tells the time: the machine's, or a test's.
@@ -39,6 +57,7 @@ pub struct Setup {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
 }
 
@@ -50,6 +69,7 @@ impl Setup {
             metrics: Metrics::default(),
             root_ca: None,
             gates: Gates::default(),
+            provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
         }
     }
@@ -94,9 +114,19 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
+        name: "node-lifecycle-controller",
+        account: "node-controller",
+        run: |part| Box::pin(lifecycle::run(part)),
+    },
+    Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
         run: |part| Box::pin(statefulset::run(part)),
+    },
+    Controller {
+        name: "persistentvolume-binder-controller",
+        account: "persistent-volume-binder",
+        run: |part| Box::pin(binder::run(part)),
     },
     Controller {
         name: "persistentvolumeclaim-protection-controller",
@@ -113,6 +143,7 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.
@@ -164,6 +195,7 @@ impl Controllers {
                 shutdown: shutdown.clone(),
                 root_ca: setup.root_ca.clone(),
                 gates: setup.gates.clone(),
+                provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
             };
             tasks.spawn(keep_running(controller, part));

@@ -66,6 +66,15 @@ where
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
     let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    run_with(part, queue, sources, workers, work).await;
+}
+
+/// Like [`run`], on a queue that others may put keys in too.
+pub async fn run_with<F, Fut>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
+where
+    F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
+{
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
     let mut listening = Listening(Vec::new());
