@@ -20,6 +20,7 @@ const KNOWN: &[Known] = &[
     Known { name: "StatefulSetSemanticRevisionComparison", default: true, aliases: &[] },
     Known { name: "StaleControllerConsistencyStatefulSet", default: true, aliases: &[] },
     Known { name: "CrossNamespaceVolumeDataSource", default: false, aliases: &[] },
+    Known { name: "PersistentVolumeClaimUnusedSinceTime", default: true, aliases: &[] },
     Known { name: "MutablePVNodeAffinity", default: false, aliases: &[] },
 ];
 

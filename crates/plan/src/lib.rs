@@ -5,6 +5,8 @@
 
 pub mod aggregate;
 pub mod disruption;
+mod finalizers;
 pub mod gc;
 pub mod namespace;
+pub mod protect;
 pub mod statefulset;

@@ -165,6 +165,13 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
+    /// A merge patch of an object that may be gone: then there is nothing to do.
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<(), ApiError> {
+        match self.merge(path, body).await {
+            Err(error) if error.is_absent() => Ok(()),
+            result => result.map(drop),
+        }
+    }
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/strategic-merge-patch+json", Some(body)).await
     }
@@ -177,12 +184,25 @@ impl Api {
         self.send("DELETE", path, "application/json", Some(options)).await
     }
 
+    /// Visits all objects of a collection, a page at a time. Returns the version that the list shows.
+    pub async fn each(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        self.pages(path, Shape::Whole, visit).await
+    }
+
     /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
-    pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+    pub async fn each_metadata(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        self.pages(path, Shape::Metadata, visit).await
+    }
+
+    async fn pages(&self, path: &str, shape: Shape, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
             let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
-            let page = self.metadata(&format!("{path}?limit={PAGE}{more}")).await?;
+            let path = format!("{path}?limit={PAGE}{more}");
+            let page = match shape {
+                Shape::Whole => self.get(&path).await?,
+                Shape::Metadata => self.metadata(&path).await?,
+            };
             page.items(&["items"]).iter().for_each(&mut visit);
             token = page.text(&["metadata", "continue"]).to_owned();
             if token.is_empty() {
@@ -213,6 +233,13 @@ impl Api {
         let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::Broken(kube::Error::SerdeError(error)))?;
         Ok(Some(Document { etag, value }))
     }
+}
+
+/// How much of each object of a list is wanted.
+#[derive(Clone, Copy)]
+enum Shape {
+    Whole,
+    Metadata,
 }
 
 /// A document and what to call this state of it.

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, roles};
+use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -92,6 +92,21 @@ const ALL: &[Controller] = &[
         name: "disruption-controller",
         account: "disruption-controller",
         run: |part| Box::pin(disruption::run(part)),
+    },
+    Controller {
+        name: "persistentvolumeclaim-protection-controller",
+        account: "pvc-protection-controller",
+        run: |part| Box::pin(protection::run_claims(part)),
+    },
+    Controller {
+        name: "persistentvolume-protection-controller",
+        account: "pv-protection-controller",
+        run: |part| Box::pin(protection::run_volumes(part)),
+    },
+    Controller {
+        name: "volumeattributesclass-protection-controller",
+        account: "volumeattributesclass-protection-controller",
+        run: |part| Box::pin(protection::run_classes(part)),
     },
 ];
 

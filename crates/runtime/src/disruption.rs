@@ -4,9 +4,7 @@ use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
-use crate::follow::{self, Change};
 use crate::worker::{self, Cache, Key, Source, key};
-use futures::StreamExt;
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
 use plan::disruption::{self, Scale};
@@ -18,7 +16,8 @@ use std::time::Duration;
 /// Keeps the status of all budgets, until the part stops.
 pub async fn run(part: Part) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
-    if !wait_for_first(&part, &budgets).await {
+    // Before the first budget nobody wants to know about pods, of which there may be many.
+    if !worker::wait_for_first(&part, &budgets).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
@@ -48,21 +47,6 @@ pub async fn run(part: Part) {
         async move { control.sync(key).await }
     })
     .await;
-}
-
-/// Waits for the first budget: before that nobody wants to know about pods, of which there may be many. False when the part stops.
-async fn wait_for_first(part: &Part, budgets: &Resource) -> bool {
-    let mut changes = Box::pin(follow::metadata(&part.api.client, budgets));
-    loop {
-        tokio::select! {
-            () = part.shutdown.cancelled() => return false,
-            change = changes.next() => match change {
-                Some(Change::Seen(_)) => return true,
-                Some(_) => {}
-                None => return false,
-            },
-        }
-    }
 }
 
 /// What is read of a pod: who it is, whose it is, whether it is healthy.

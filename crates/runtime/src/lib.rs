@@ -14,6 +14,7 @@ pub mod follow;
 mod gc;
 mod metrics;
 mod namespaces;
+mod protection;
 mod queue;
 mod roles;
 pub mod worker;

@@ -119,6 +119,21 @@ where
     tasks.shutdown().await;
 }
 
+/// Waits for the first object of a resource: before it, others may not be worth following. False when the part stops.
+pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
+    let mut changes = Box::pin(follow::metadata(&part.api.client, resource));
+    loop {
+        tokio::select! {
+            () = part.shutdown.cancelled() => return false,
+            change = changes.next() => match change {
+                Some(Change::Seen(_)) => return true,
+                Some(_) => {}
+                None => return false,
+            },
+        }
+    }
+}
+
 async fn attend<F, Fut>(part: &Part, queue: &Queue<Key>, work: &F)
 where
     F: Fn(Key) -> Fut,

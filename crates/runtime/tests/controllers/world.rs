@@ -263,6 +263,8 @@ pub struct Faults {
 struct FaultState {
     /// Every request is answered with this code.
     refuse: Option<u16>,
+    /// The next requests of a method are answered with a code, so many times.
+    refuse_times: Option<(&'static str, usize, u16)>,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -273,13 +275,18 @@ impl Faults {
         self.state.lock().expect("no panic").refuse = code;
     }
 
+    /// The next requests of this method, watches excepted, are answered with this code.
+    pub fn refuse_times(&self, method: &'static str, times: usize, code: u16) {
+        self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
+    }
+
     /// Ends all open watches.
     pub fn cut_watches(&self) {
         std::mem::take(&mut self.state.lock().expect("no panic").watches).cancel();
     }
 
-    fn refusal(&self) -> Option<Response<Body>> {
-        let code = self.state.lock().expect("no panic").refuse?;
+    fn refusal(&self, method: &str, path: &str) -> Option<Response<Body>> {
+        let code = self.state.lock().expect("no panic").code(method, path)?;
         let status = object::Status::new(code, "InternalError", "out of order");
         Some(server::app::status_response(&status))
     }
@@ -292,6 +299,20 @@ impl Faults {
             }
             once => once,
         }
+    }
+}
+
+impl FaultState {
+    fn code(&mut self, method: &str, path: &str) -> Option<u16> {
+        if let Some((refused, times, code)) = &mut self.refuse_times
+            && *refused == method
+            && *times > 0
+            && !path.contains("watch=")
+        {
+            *times -= 1;
+            return Some(*code);
+        }
+        self.refuse
     }
 }
 
@@ -318,7 +339,7 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
-            let response = match this.faults.refusal() {
+            let response = match this.faults.refusal(&method, &path) {
                 Some(refusal) => refusal,
                 None => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
             };
@@ -335,7 +356,7 @@ pub fn collection(object: &Value) -> String {
     let root = if api_version.contains('/') { "apis" } else { "api" };
     let plural = match object.text(&["kind"]) {
         "NetworkPolicy" => "networkpolicies".to_owned(),
-        "StorageClass" => "storageclasses".to_owned(),
+        kind @ ("StorageClass" | "VolumeAttributesClass") => format!("{}es", kind.to_lowercase()),
         "Endpoints" => "endpoints".to_owned(),
         kind => format!("{}s", kind.to_lowercase()),
     };

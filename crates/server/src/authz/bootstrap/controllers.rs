@@ -107,19 +107,17 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
         (
             "pvc-protection-controller",
             vec![
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update patch", "core", "persistentvolumeclaims/status"),
-                allow(READ, "core", "pods"),
-                events(),
+                allow("list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumeclaims/status"),
+                allow("list watch", "core", "pods"),
             ],
         ),
-        ("pv-protection-controller", vec![allow("get list watch update", "core", "persistentvolumes"), events()]),
+        ("pv-protection-controller", vec![allow("list watch patch", "core", "persistentvolumes")]),
         (
             "volumeattributesclass-protection-controller",
             vec![
-                allow("get list watch update", "storage.k8s.io", "volumeattributesclasses"),
-                allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
-                events(),
+                allow("list watch patch", "storage.k8s.io", "volumeattributesclasses"),
+                allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
             ],
         ),
         (

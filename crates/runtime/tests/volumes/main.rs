@@ -1,0 +1,6 @@
+//! The controllers of volumes and claims against the real server in one process.
+
+mod protection;
+#[path = "../controllers/world.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod world;

@@ -1,0 +1,197 @@
+//! What is in use stays: volumes, claims, attribute classes.
+
+use crate::world::*;
+use object::access::{Access, terminating};
+use object::{Value, condition, json};
+
+const CLAIMS: &str = "persistentvolumeclaim-protection-controller";
+const VOLUMES: &str = "persistentvolume-protection-controller";
+const CLASSES: &str = "volumeattributesclass-protection-controller";
+
+/// A pod on a node that uses a claim.
+fn user_of(claim: &str, name: &str) -> Value {
+    let mut pod = waiting_user_of(claim, name);
+    pod["spec"]["nodeName"] = json!("node");
+    pod
+}
+
+/// A pod on no node that names a claim.
+fn waiting_user_of(claim: &str, name: &str) -> Value {
+    let mut pod = pod("default", name);
+    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
+    pod
+}
+
+async fn kill(world: &World, pod: &Value) {
+    let force = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+    world.send("DELETE", &path(pod), "application/json", Some(&force)).await;
+}
+
+fn unused(claim: &Value) -> (&str, &str) {
+    let found = condition::get(claim, "Unused");
+    found.map_or(("", ""), |condition| (condition.text(&["status"]), condition.text(&["reason"])))
+}
+
+async fn until_unused(world: &World, claim: &Value, want: (&str, &str)) {
+    world.until_is(claim, &format!("Unused is {want:?}"), |claim| unused(claim) == want).await;
+}
+
+// V2: a volume that is deleted while it is bound stays until it is not. V1: admission gave it the finalizer.
+#[tokio::test(flavor = "multi_thread")]
+async fn v2_a_bound_volume_stays_until_it_is_released() {
+    let world = World::with(VOLUMES).await;
+    let bound = world.create(volume("bound")).await;
+    assert_eq!(bound["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
+    world.set_status(&bound, json!({"phase": "Bound"})).await;
+    let free = world.create(volume("free")).await;
+    world.delete(&bound, "").await;
+    world.delete(&free, "").await;
+    world.until_gone(&free).await;
+    let held = world.now(&bound).await.expect("stays");
+    assert!(terminating(&held));
+    world.set_status(&bound, json!({"phase": "Released"})).await;
+    world.until_gone(&bound).await;
+    world.stop().await;
+}
+
+// V4, scenario G12: objects older than the admission get their finalizers.
+#[tokio::test(flavor = "multi_thread")]
+async fn v4_finalizers_that_are_missing_are_added_also_after_failures() {
+    let mut world = World::bare().await;
+    let strip = json!({"metadata": {"finalizers": ["example.com/held"]}});
+    let volume = world.create(volume("old")).await;
+    let claim = world.create(claim("default", "old")).await;
+    world.merge(&volume, strip.clone()).await;
+    world.merge(&claim, strip).await;
+    world.faults.refuse_times("PATCH", 5, 500);
+    world.start(&format!("{CLAIMS},{VOLUMES}"));
+    let want = json!(["example.com/held", "kubernetes.io/pv-protection"]);
+    world.until_is(&volume, "protected", |volume| volume["metadata"]["finalizers"] == want).await;
+    let want = json!(["example.com/held", "kubernetes.io/pvc-protection"]);
+    world.until_is(&claim, "protected", |claim| claim["metadata"]["finalizers"] == want).await;
+    world.stop().await;
+}
+
+// V2, scenarios H1 and E10: a claim stays while a pod on a node names it.
+#[tokio::test(flavor = "multi_thread")]
+async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
+    let world = World::with(CLAIMS).await;
+    let used = world.create(claim("default", "used")).await;
+    let free = world.create(claim("default", "free")).await;
+    let first = world.create(user_of("used", "first")).await;
+    let ended = world.create(user_of("used", "ended")).await;
+    world.set_status(&ended, json!({"phase": "Succeeded"})).await;
+    let waiting = world.create(waiting_user_of("free", "waiting")).await;
+    world.requests.take();
+    world.delete(&used, "").await;
+    world.delete(&free, "").await;
+    world.until_gone(&free).await;
+    assert!(world.now(&waiting).await.is_some());
+    kill(&world, &first).await;
+    world.until_gone(&first).await;
+    // A pod that has ended holds, as its volumes may still be mounted.
+    let marker = world.create(claim("default", "marker")).await;
+    world.delete(&marker, "").await;
+    world.until_gone(&marker).await;
+    assert!(terminating(&world.now(&used).await.expect("stays")));
+    kill(&world, &ended).await;
+    world.until_gone(&used).await;
+    let lists =
+        world.requests.take().into_iter().filter(|asked| asked.path.starts_with("/api/v1/namespaces/default/pods?"));
+    assert!((3..=4).contains(&lists.count()), "one list before each release");
+    world.stop().await;
+}
+
+// Scenario H4: the pod that replaced another under its name holds the claim too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_held_by_the_next_pod_of_the_same_name() {
+    let world = World::with(CLAIMS).await;
+    let claim = world.create(claim("default", "data")).await;
+    let first = world.create(user_of("data", "web-0")).await;
+    kill(&world, &first).await;
+    let second = world.create(user_of("data", "web-0")).await;
+    world.delete(&claim, "").await;
+    let other = world.create(crate::world::claim("default", "other")).await;
+    world.delete(&other, "").await;
+    world.until_gone(&other).await;
+    assert!(world.now(&claim).await.is_some());
+    kill(&world, &second).await;
+    world.until_gone(&claim).await;
+    world.stop().await;
+}
+
+// Scenario H6, V4: a list that fails delays releases, and is asked for again.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_claim_goes_before_the_server_has_confirmed_that_no_pod_uses_it() {
+    let world = World::with(CLAIMS).await;
+    world.create(new_namespace("other")).await;
+    let (here, there) = (world.create(claim("default", "c")).await, world.create(claim("other", "c")).await);
+    // The caches are filled before anything fails.
+    let first = world.create(claim("default", "first")).await;
+    world.delete(&first, "").await;
+    world.until_gone(&first).await;
+    world.faults.refuse_times("GET", 3, 500);
+    world.requests.take();
+    world.delete(&here, "").await;
+    world.delete(&there, "").await;
+    world.until_all_gone(&[here, there]).await;
+    let asked = world.requests.take();
+    let of = |namespace: &str, code: u16| {
+        let list = format!("/api/v1/namespaces/{namespace}/pods?");
+        asked.iter().filter(|asked| asked.path.starts_with(&list) && asked.code == code).count()
+    };
+    assert_eq!(of("default", 500) + of("other", 500), 3, "{asked:?}");
+    assert_eq!((of("default", 200), of("other", 200)), (1, 1));
+    world.stop().await;
+}
+
+// Scenario H8.
+#[tokio::test(flavor = "multi_thread")]
+async fn claims_say_whether_they_are_in_use() {
+    let world = World::with(CLAIMS).await;
+    let claim = world.create(claim("default", "data")).await;
+    world.set_status(&claim, json!({"phase": "Bound"})).await;
+    until_unused(&world, &claim, ("True", "NoPodsUsingPVC")).await;
+    let pod = world.create(waiting_user_of("data", "web-0")).await;
+    until_unused(&world, &claim, ("False", "PodUsingPVC")).await;
+    world.set_status(&pod, json!({"phase": "Succeeded"})).await;
+    until_unused(&world, &claim, ("True", "NoPodsUsingPVC")).await;
+    world.stop().await;
+}
+
+// Scenario H9: a class that only the status of a claim names stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_attributes_class_stays_while_it_is_named() {
+    let world = World::with(CLASSES).await;
+    let class = |name: &str| {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": name},
+            "driverName": "example.com", "parameters": {"iops": "1"},
+        })
+    };
+    let (gold, silver) = (world.create(class("gold")).await, world.create(class("silver")).await);
+    let claim = world.create(claim("default", "data")).await;
+    world.set_status(&claim, json!({"phase": "Bound", "currentVolumeAttributesClassName": "gold"})).await;
+    world.delete(&gold, "").await;
+    world.delete(&silver, "").await;
+    world.until_gone(&silver).await;
+    assert!(terminating(&world.now(&gold).await.expect("stays")));
+    world.merge(&gold, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    world.set_status(&claim, json!({"currentVolumeAttributesClassName": "silver"})).await;
+    world.until_gone(&gold).await;
+    world.stop().await;
+}
+
+// The roles hold no more than is used, and nothing that is asked is forbidden.
+#[tokio::test(flavor = "multi_thread")]
+async fn protection_needs_no_more_than_its_roles() {
+    let world = World::with(&format!("{CLAIMS},{VOLUMES},{CLASSES}")).await;
+    let (volume, claim) = (world.create(volume("v")).await, world.create(claim("default", "c")).await);
+    world.set_status(&claim, json!({"phase": "Bound"})).await;
+    until_unused(&world, &claim, ("True", "NoPodsUsingPVC")).await;
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[volume, claim]).await;
+    assert!(world.requests.refused().is_empty());
+    world.stop().await;
+}
