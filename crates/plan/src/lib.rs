@@ -4,6 +4,7 @@
 //! is a value that somebody else carries out.
 
 pub mod aggregate;
+pub mod csi;
 pub mod disruption;
 mod finalizers;
 pub mod gc;

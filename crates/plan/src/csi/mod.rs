@@ -205,6 +205,16 @@ impl Event {
     }
 }
 
+/// What to write after an answer: the volume first, then the claim's status (merge patches).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Finish {
+    pub volume: Option<Value>,
+    pub claim: Option<Value>,
+    pub event: Option<Event>,
+    /// Whether another attempt is needed.
+    pub again: bool,
+}
+
 /// An annotation's value, or `""`.
 pub fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
     object.text(&["metadata", "annotations", key])

@@ -43,9 +43,9 @@ pub fn sort(parameters: &Map<String, Value>) -> Result<Parameters, String> {
 
 fn names_secret(key: &str) -> bool {
     let words = Use::ALL.iter().map(|wanted| wanted.word()).chain([""]);
-    words.into_iter().any(|word| {
-        key.strip_prefix(word).is_some_and(|rest| rest == "secret-name" || rest == "secret-namespace")
-    })
+    words
+        .into_iter()
+        .any(|word| key.strip_prefix(word).is_some_and(|rest| rest == "secret-name" || rest == "secret-namespace"))
 }
 
 #[cfg(test)]

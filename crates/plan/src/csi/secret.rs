@@ -69,12 +69,12 @@ pub struct Words<'a> {
 /// The secret that a class names for a use.
 pub fn of_class(parameters: &Map<String, Value>, wanted: Use, words: &Words) -> Result<Option<SecretRef>, String> {
     let Some((name_template, namespace_template)) = templates(parameters, wanted)? else { return Ok(None) };
-    let namespace = fill(&namespace_template, |token| match (token, words.claim) {
+    let secret_namespace = fill(&namespace_template, |token| match (token, words.claim) {
         ("pv.name", _) => Some(words.volume.to_owned()),
         ("pvc.namespace", Some(claim)) => Some(namespace(claim).to_owned()),
         _ => None,
     })?;
-    let name = fill(&name_template, |token| match (token, words.claim) {
+    let secret_name = fill(&name_template, |token| match (token, words.claim) {
         ("pv.name", _) => Some(words.volume.to_owned()),
         ("pvc.namespace", Some(claim)) => Some(namespace(claim).to_owned()),
         ("pvc.name", Some(claim)) => Some(name(claim).to_owned()),
@@ -85,19 +85,21 @@ pub fn of_class(parameters: &Map<String, Value>, wanted: Use, words: &Words) -> 
         _ => None,
     })?;
     for (text, template, errors) in [
-        (&namespace, &namespace_template, object::name::label(&namespace)),
-        (&name, &name_template, object::name::subdomain(&name)),
+        (&secret_namespace, &namespace_template, object::name::label(&secret_namespace)),
+        (&secret_name, &name_template, object::name::subdomain(&secret_name)),
     ] {
         if !errors.is_empty() {
             let why = errors.join(", ");
             return Err(if text == template {
                 format!("{text:?} is not a valid name of a secret or its namespace: {why}")
             } else {
-                format!("{template:?} resolved to {text:?}, which is not a valid name of a secret or its namespace: {why}")
+                format!(
+                    "{template:?} resolved to {text:?}, which is not a valid name of a secret or its namespace: {why}"
+                )
             });
         }
     }
-    Ok(Some(SecretRef { namespace, name }))
+    Ok(Some(SecretRef { namespace: secret_namespace, name: secret_name }))
 }
 
 /// The name's and the namespace's template: both or neither, the finer use before the general one.
@@ -253,7 +255,8 @@ mod tests {
         let class = json!({"parameters": {
             "csi.storage.k8s.io/secret-name": "${pvc.name}", "csi.storage.k8s.io/secret-namespace": "n",
         }});
-        let mut volume = json!({"metadata": {"name": "pvc-1"}, "spec": {"claimRef": {"namespace": "shop", "name": "data"}}});
+        let mut volume =
+            json!({"metadata": {"name": "pvc-1"}, "spec": {"claimRef": {"namespace": "shop", "name": "data"}}});
         let want = SecretRef { namespace: "n".to_owned(), name: "data".to_owned() };
         assert_eq!(for_deletion(&volume, Some(&class)), Ok(Some(want)));
         assert_eq!(for_deletion(&volume, None), Ok(None));

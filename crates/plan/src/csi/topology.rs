@@ -125,10 +125,9 @@ fn keys_anywhere(driver: &Driver, cluster: &Cluster) -> Result<Vec<String>, Obst
 /// The distinct places of the nodes that have these keys.
 fn aggregated(keys: &[String], driver: &Driver, cluster: &Cluster) -> Result<Vec<Segment>, Obstacle> {
     let runs = |node: &Value| {
-        cluster
-            .csi_nodes
-            .iter()
-            .any(|csi_node| name(csi_node) == name(node) && keys_on(csi_node, driver).iter().any(|key| keys.contains(key)))
+        cluster.csi_nodes.iter().any(|csi_node| {
+            name(csi_node) == name(node) && keys_on(csi_node, driver).iter().any(|key| keys.contains(key))
+        })
     };
     let places: BTreeSet<Segment> =
         cluster.nodes.iter().filter(|node| runs(node)).filter_map(|node| segment(node, keys)).collect();
@@ -219,7 +218,8 @@ mod tests {
     }
 
     fn csi_node(zone: &str) -> Value {
-        let drivers = json!([{"name": "other", "topologyKeys": ["other"]}, {"name": "d.example.com", "topologyKeys": [ZONE]}]);
+        let drivers =
+            json!([{"name": "other", "topologyKeys": ["other"]}, {"name": "d.example.com", "topologyKeys": [ZONE]}]);
         json!({"metadata": {"name": format!("node-{zone}")}, "spec": {"drivers": drivers}})
     }
 
