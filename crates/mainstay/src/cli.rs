@@ -19,6 +19,10 @@ pub enum Command {
     Up(Box<UpArgs>),
     /// Serve the API alone, without controllers
     Server(Box<ServingArgs>),
+    /// Run the controllers alone, against any Kubernetes API server
+    Controllers(Box<ControllersArgs>),
+    /// Run simulated nodes, against any Kubernetes API server
+    Nodes(Box<crate::nodes::NodesArgs>),
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -55,6 +59,43 @@ pub struct UpArgs {
     /// Controllers to run: '*' is all, '*,-name' leaves one out, or a list of names
     #[arg(long, env = "MAINSTAY_CONTROLLERS", default_value = "*", value_name = "LIST")]
     pub controllers: String,
+    /// Simulated nodes, which place and run pods without executing anything; 0 is none
+    #[arg(long, env = "MAINSTAY_NODES", default_value_t = 1, value_name = "N")]
+    pub nodes: usize,
+    /// What each simulated node has, where that is not plenty: cpu=8,memory=32Gi,pods=110
+    #[arg(long, env = "MAINSTAY_NODE_CAPACITY", default_value = "", value_name = "LIST", hide_default_value = true)]
+    pub node_capacity: String,
+}
+
+#[derive(Debug, Args)]
+pub struct ControllersArgs {
+    /// The API server and who we are there [default: $KUBECONFIG, ~/.kube/config, or the pod's ServiceAccount]
+    #[arg(long, env = "MAINSTAY_CONTROLLERS_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Controllers to run: '*' is all, '*,-name' leaves one out, or a list of names
+    #[arg(long, env = "MAINSTAY_CONTROLLERS", default_value = "*", value_name = "LIST")]
+    pub controllers: String,
+    /// Switch features on or off: A=true,B=false
+    #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
+    pub feature_gates: String,
+    /// Let only one of several processes work: the one that holds a Lease
+    #[arg(
+        long, env = "MAINSTAY_LEADER_ELECT", value_name = "BOOL",
+        default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set
+    )]
+    pub leader_elect: bool,
+    /// The namespace of that Lease
+    #[arg(long, env = "MAINSTAY_LEASE_NAMESPACE", default_value = "kube-system", value_name = "NAME")]
+    pub lease_namespace: String,
+    /// The name of that Lease
+    #[arg(long, env = "MAINSTAY_LEASE_NAME", default_value = "mainstay-controllers", value_name = "NAME")]
+    pub lease_name: String,
+    /// Serve /metrics, /healthz, /livez and /readyz here, as plain HTTP; port 0 picks a free one
+    #[arg(long, env = "MAINSTAY_CONTROLLERS_LISTEN", default_value = "127.0.0.1:10277", value_name = "ADDR:PORT")]
+    pub listen: SocketAddr,
+    /// Publish this CA certificate as kube-root-ca.crt in every namespace; without it, those that are there are left alone
+    #[arg(long, env = "MAINSTAY_ROOT_CA_FILE", value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

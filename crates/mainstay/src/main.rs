@@ -2,7 +2,11 @@
 
 mod bench;
 mod cli;
+mod connect;
+mod controllers;
+mod health;
 mod log;
+mod nodes;
 mod paths;
 mod up;
 
@@ -24,6 +28,8 @@ fn main() -> ExitCode {
         match command {
             cli::Command::Up(args) => up::run(args).await,
             cli::Command::Server(args) => up::run_server(*args).await,
+            cli::Command::Controllers(args) => controllers::run(args).await,
+            cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -32,6 +32,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     crate::log::start();
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
+    let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let (place, running) = serve(&args.serving).await?;
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
@@ -44,9 +45,11 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         kube::Client::new(running.local(user), "default")
     })
     .map_err(BadInput)?;
+    let nodes = crate::nodes::start(&nodes, &running).await;
     announce(&place, started);
     wait_for_signal().await?;
     eprintln!("Stopping.");
+    nodes.stop().await;
     controllers.stop().await;
     running.stop().await;
     place.clean();
@@ -119,7 +122,7 @@ fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
     Ok(tokens)
 }
 
-async fn listen(address: SocketAddr) -> Result<TcpListener> {
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
         let hint = match error.kind() {
             std::io::ErrorKind::AddrInUse => "; something serves there already, choose another address with --listen",
@@ -189,7 +192,8 @@ fn announce(place: &Place, started: Instant) {
     println!("Ctrl-C stops it.");
 }
 
-async fn wait_for_signal() -> Result<()> {
+/// Waits until the process is told to end.
+pub async fn wait_for_signal() -> Result<()> {
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     tokio::select! {

@@ -100,6 +100,11 @@ pub fn terminating(object: &Value) -> bool {
     object.has(&["metadata", "deletionTimestamp"])
 }
 
+/// The owner reference to the object's controller.
+pub fn controller(object: &Value) -> Option<&Value> {
+    object.items(&["metadata", "ownerReferences"]).iter().find(|owner| owner.flag(&["controller"]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

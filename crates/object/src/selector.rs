@@ -94,7 +94,12 @@ impl LabelSelector {
     }
 
     pub fn matches(&self, labels: &Map<String, Value>) -> bool {
-        !self.nothing && self.requirements.iter().all(|requirement| requirement.matches(labels))
+        self.takes(|key| labels.get(key).and_then(Value::as_str))
+    }
+
+    /// Whether it selects what has the labels that `label` answers for, however they are kept.
+    pub fn takes<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
+        !self.nothing && self.requirements.iter().all(|requirement| requirement.takes(label(&requirement.key)))
     }
 
     pub fn is_everything(&self) -> bool {
@@ -155,7 +160,11 @@ impl Requirement {
     }
 
     pub fn matches(&self, labels: &Map<String, Value>) -> bool {
-        let label = labels.get(&self.key).and_then(Value::as_str);
+        self.takes(labels.get(&self.key).and_then(Value::as_str))
+    }
+
+    /// Whether the label's value (`None` where there is no such label) is as required.
+    pub fn takes(&self, label: Option<&str>) -> bool {
         let listed = |label: &str| self.values.iter().any(|value| value == label);
         let number = |text: &str| text.parse::<i64>().ok();
         match (self.operator, label) {

@@ -24,6 +24,11 @@ pub fn stamp(now: jiff::Timestamp) -> String {
     seconds.to_string()
 }
 
+/// The time as fields with microseconds have it, such as a Lease's.
+pub fn precise_stamp(now: jiff::Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
 /// Gives a new object its identity. The name is settled by then.
 pub fn for_create(kind: &Kind, object: &mut Value, uid: String, now: jiff::Timestamp) {
     if kind.has_status() && !kind.rules.keeps_status_on_create() {

@@ -1,6 +1,6 @@
 //! PodDisruptionBudgets: how many of the selected pods may be evicted now.
 
-use object::access::{Access, name, namespace, terminating};
+use object::access::{Access, controller, name, namespace, terminating};
 use object::selector::LabelSelector;
 use object::{Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -43,11 +43,6 @@ pub fn selects(budget: &Value, pod: &Value) -> bool {
     namespace(budget) == namespace(pod)
         && LabelSelector::from_object(selector)
             .is_ok_and(|selector| selector.matches(pod.members(&["metadata", "labels"])))
-}
-
-/// The controller of a pod: what `scale` is asked about.
-pub fn controller(pod: &Value) -> Option<&Value> {
-    pod.items(&["metadata", "ownerReferences"]).iter().find(|owner| owner.flag(&["controller"]))
 }
 
 /// What to do about a budget. `pods` are those of its namespace; `scale` answers for each controlling owner reference.

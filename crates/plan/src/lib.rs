@@ -4,10 +4,16 @@
 //! is a value that somebody else carries out.
 
 pub mod aggregate;
+pub mod bind;
 pub mod csi;
 pub mod disruption;
 mod finalizers;
 pub mod gc;
+pub mod kubelet;
+pub mod lease;
 pub mod namespace;
+pub mod node;
 pub mod protect;
+pub mod reclaim;
+pub mod schedule;
 pub mod statefulset;

@@ -6,7 +6,7 @@ mod tests;
 
 use crate::finalizers;
 use jiff::Timestamp;
-use object::access::{Access, name, namespace, terminating, uid};
+use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::{Gates, Value, condition, json};
 
 const VOLUME: &str = "kubernetes.io/pv-protection";
@@ -102,8 +102,7 @@ fn is_its_own(pod: &Value, claim: &Value) -> bool {
 }
 
 fn is_controlled_by(claim: &Value, pod: &Value) -> bool {
-    let owners = claim.items(&["metadata", "ownerReferences"]);
-    owners.iter().any(|owner| owner.flag(&["controller"]) && owner.text(&["uid"]) == uid(pod))
+    controller(claim).is_some_and(|owner| owner.text(&["uid"]) == uid(pod))
 }
 
 /// A pod that its node has let go of, and that waits for nothing but its finalizers. Its own claims must not wait for it: it may be

@@ -4,6 +4,7 @@ use kube::Client;
 use kube::client::Body;
 use object::Value;
 use object::access::Access;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// How many objects of a list come at once.
@@ -67,7 +68,7 @@ pub enum ApiError {
         causes: Vec<String>,
     },
     /// There was no answer, or not one that can be read.
-    #[error(transparent)]
+    #[error("{}", root_cause(.0))]
     Broken(kube::Error),
 }
 
@@ -93,9 +94,34 @@ impl ApiError {
     pub fn is_conflict(&self) -> bool {
         self.code() == 409
     }
+    /// The object is not what it was thought to be: another version, another one of that name, or gone.
+    pub fn is_stale(&self) -> bool {
+        self.is_conflict() || self.is_absent()
+    }
+    /// What people are told.
+    pub fn message(&self) -> Cow<'_, str> {
+        match self {
+            ApiError::Refused { message, .. } => message.into(),
+            ApiError::Broken(error) => error.to_string().into(),
+        }
+    }
+}
+
+/// The innermost reason, on one line: what is around it says only that something failed.
+pub fn root_cause(error: &dyn std::error::Error) -> String {
+    let mut cause = error;
+    while let Some(deeper) = cause.source() {
+        cause = deeper;
+    }
+    cause.to_string().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 impl ApiError {
+    /// An answer as good as a conflict.
+    pub fn stale(message: String) -> ApiError {
+        ApiError::Refused { code: 409, message, object: String::new(), causes: Vec::new() }
+    }
+
     fn refused(status: kube::core::Status) -> ApiError {
         let (object, causes) = status.details.map(|details| (details.name, details.causes)).unwrap_or_default();
         let causes = causes.into_iter().map(|cause| cause.reason).collect();
@@ -165,11 +191,11 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
-    /// A merge patch of an object that may be gone: then there is nothing to do.
-    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<(), ApiError> {
+    /// A merge patch where absence is an answer.
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Value>, ApiError> {
         match self.merge(path, body).await {
-            Err(error) if error.is_absent() => Ok(()),
-            result => result.map(drop),
+            Err(error) if error.is_absent() => Ok(None),
+            result => result.map(Some),
         }
     }
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {

@@ -3,7 +3,7 @@
 use crate::api::Api;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles};
+use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -94,6 +94,11 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
+        name: "statefulset-controller",
+        account: "statefulset-controller",
+        run: |part| Box::pin(statefulset::run(part)),
+    },
+    Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
         run: |part| Box::pin(protection::run_claims(part)),
@@ -135,6 +140,13 @@ impl Controllers {
         select(list).map(drop)
     }
 
+    /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
+    pub fn accounts(list: &str) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list)?;
+        let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
+        Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
+    }
+
     /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`. The error
     /// is one sentence about a bad list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
@@ -145,7 +157,14 @@ impl Controllers {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::new(api.clone(), controller.account),
+                events: Events::start(
+                    &api,
+                    controller.account,
+                    &setup.metrics,
+                    &setup.clock,
+                    &tasks,
+                    &shutdown,
+                ),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),

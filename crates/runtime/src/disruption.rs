@@ -1,11 +1,12 @@
 //! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
 
 use crate::api::{Api, ApiError, Resource};
+use crate::cache::pick;
 use crate::controllers::Part;
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
-use object::access::{Access, name, namespace, uid};
+use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, json};
 use plan::disruption::{self, Scale};
 use std::collections::HashMap;
@@ -53,19 +54,15 @@ pub async fn run(part: Part) {
 fn trim_pod(pod: &mut Value) {
     let conditions = pod.items(&["status", "conditions"]).iter();
     let ready: Vec<Value> = conditions.filter(|condition| condition.text(&["type"]) == "Ready").cloned().collect();
-    *pod = json!({"metadata": trimmed_metadata(pod), "status": {"conditions": ready}});
+    *pod = json!({"metadata": pick(pod, &["metadata"], METADATA), "status": {"conditions": ready}});
 }
 
 fn trim_set(set: &mut Value) {
     let replicas = set.cut(&["spec", "replicas"]);
-    *set = json!({"metadata": trimmed_metadata(set), "spec": {"replicas": replicas}});
+    *set = json!({"metadata": pick(set, &["metadata"], METADATA), "spec": {"replicas": replicas}});
 }
 
-fn trimmed_metadata(object: &mut Value) -> Value {
-    let fields = ["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
-    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
-    Value::Object(kept.collect())
-}
+const METADATA: &[&str] = &["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
 
 struct Control {
     api: Api,
@@ -92,24 +89,24 @@ impl Control {
             self.api.replace(&path, status).await?;
         }
         for event in &plan.events {
-            self.tell(event, &budget, &pods).await;
+            self.tell(event, &budget, &pods);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    async fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
+    fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
         let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
         let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
         let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message).await;
+        self.events.say(&about, kind, event.reason, &event.message);
     }
 
     /// The scale of each controller of the budget's pods, by uid.
     async fn scales(&self, budget: &Value, pods: &[&Value]) -> Result<HashMap<String, Scale>, ApiError> {
         let mut scales = HashMap::new();
         for pod in pods.iter().filter(|pod| disruption::selects(budget, pod)) {
-            let Some(owner) = disruption::controller(pod) else { continue };
+            let Some(owner) = controller(pod) else { continue };
             let owner_uid = owner.text(&["uid"]).to_owned();
             if let Entry::Vacant(place) = scales.entry(owner_uid) {
                 place.insert(self.scale(namespace(pod), owner).await?);

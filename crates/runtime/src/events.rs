@@ -1,33 +1,45 @@
 //! Events: what a controller tells people. The same thing said again counts up instead of piling up.
+//!
+//! Telling never holds up or fails the work that it is about: what is said is queued and written down by a task of its own. An object
+//! that is talked about all the time is talked about less, as Kubernetes' own clients do, so that no loop floods the server.
 
-use crate::api::{Api, Resource};
+use crate::api::{Api, ApiError, Resource};
+use crate::controllers::Clock;
+use crate::metrics::{Lost, Metrics};
 use plan::gc::Place;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-/// How many different things are remembered for counting; beyond that the memory starts over.
-const REMEMBERED_MAX: usize = 4096;
+/// Events are written down on so many lanes; those about one object are on one lane, in order.
+const LANES: usize = 4;
+/// What may wait on a lane: a few seconds' worth.
+const LANE_LENGTH: usize = 1024;
+/// How many different things and objects a lane remembers; beyond that the memory starts over.
+const REMEMBERED_MAX: usize = 1024;
+/// Each object may be talked about so often at once,
+const BURST: f64 = 25.0;
+/// and then once in this time.
+const REFILL: Duration = Duration::from_secs(300);
+/// A server that is out of order is tried this often, after pauses that double.
+const ATTEMPTS_MAX: u32 = 5;
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// After the end, what was said before is still written down for so long.
+const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Tells people, in the name of one controller. Telling never fails the work that it is about.
+/// Tells people, in the name of one controller.
 #[derive(Clone)]
 pub struct Events {
-    api: Api,
+    lanes: [mpsc::Sender<Said>; LANES],
     component: &'static str,
-    said: Arc<Mutex<HashMap<Key, Said>>>,
-}
-
-#[derive(Clone, PartialEq, Eq, Hash)]
-struct Key {
-    uid: String,
-    reason: &'static str,
-    message: String,
-}
-
-#[derive(Clone)]
-struct Said {
-    path: String,
-    count: u64,
+    metrics: Metrics,
+    clock: Clock,
 }
 
 /// What an event is about.
@@ -39,44 +51,63 @@ pub struct About<'a> {
 }
 
 impl Events {
-    pub fn new(api: Api, component: &'static str) -> Events {
-        Events { api, component, said: Arc::default() }
-    }
-
-    pub async fn warn(&self, resource: &Resource, place: &Place, uid: &str, reason: &'static str, message: &str) {
-        let about = About { resource, namespace: &place.namespace, name: &place.name, uid };
-        self.say(&about, "Warning", reason, message).await;
-    }
-
-    pub async fn say(&self, about: &About<'_>, kind: &str, reason: &'static str, message: &str) {
-        let key = Key { uid: about.uid.to_owned(), reason, message: message.to_owned() };
-        let now = object::write::stamp(jiff::Timestamp::now());
-        let said = self.said().get(&key).cloned();
-        if let Some(Said { path, count }) = said {
-            let count = count + 1;
-            if self.api.merge(&path, &json!({"count": count, "lastTimestamp": now})).await.is_ok() {
-                self.said().insert(key, Said { path, count });
-                return;
-            }
-            // The event expired meanwhile: say it anew.
-        }
-        let events = Resource::new("v1", "Event", "events", true);
-        let namespace = if about.namespace.is_empty() { "default" } else { about.namespace };
-        let event = self.event(about, namespace, kind, reason, message, &now);
-        match self.api.create(&events.collection(namespace), &event).await {
-            Ok(created) => {
-                let path = events.object(namespace, object::access::name(&created));
-                let mut said = self.said();
-                if said.len() >= REMEMBERED_MAX {
-                    said.clear();
+    /// Starts what writes the events down, among `tasks`: it ends when nobody is left who could say anything, and at the latest a
+    /// while after the shutdown.
+    pub fn start(
+        api: &Api,
+        component: &'static str,
+        metrics: &Metrics,
+        clock: &Clock,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> Events {
+        let lanes = std::array::from_fn(|_| {
+            let (sender, said) = mpsc::channel(LANE_LENGTH);
+            let scribe = Scribe {
+                api: api.clone(),
+                component,
+                metrics: metrics.clone(),
+                written: HashMap::new(),
+                allowances: HashMap::new(),
+            };
+            let shutdown = shutdown.clone();
+            tasks.spawn(async move {
+                let deadline = async {
+                    shutdown.cancelled().await;
+                    tokio::time::sleep(FLUSH_TIME_MAX).await;
+                };
+                tokio::select! {
+                    () = scribe.write_down(said) => {}
+                    () = deadline => {}
                 }
-                said.insert(key, Said { path, count: 1 });
-            }
-            Err(error) => tracing::debug!(%error, reason, message, "an event could not be told"),
+            });
+            sender
+        });
+        Events { lanes, component, metrics: metrics.clone(), clock: clock.clone() }
+    }
+
+    pub fn warn(&self, resource: &Resource, place: &Place, uid: &str, reason: &'static str, message: &str) {
+        let about = About { resource, namespace: &place.namespace, name: &place.name, uid };
+        self.say(&about, "Warning", reason, message);
+    }
+
+    pub fn say(&self, about: &About<'_>, kind: &'static str, reason: &'static str, message: &str) {
+        let now = object::write::stamp((self.clock)());
+        let said = Said {
+            what: What { uid: about.uid.into(), reason, message: message.to_owned() },
+            event: self.event(about, kind, reason, message, &now),
+        };
+        let mut hasher = DefaultHasher::new();
+        about.uid.hash(&mut hasher);
+        let lane = &self.lanes[usize::from(hasher.finish() as u8) % LANES];
+        if lane.try_send(said).is_err() {
+            self.metrics.event_lost(self.component, Lost::Overflow);
         }
     }
 
-    fn event(&self, about: &About<'_>, namespace: &str, kind: &str, reason: &str, message: &str, now: &str) -> Value {
+    fn event(&self, about: &About<'_>, kind: &str, reason: &str, message: &str, now: &str) -> Value {
+        // Events about what is in no namespace are in this one.
+        let namespace = if about.namespace.is_empty() { "default" } else { about.namespace };
         json!({
             "apiVersion": "v1",
             "kind": "Event",
@@ -99,9 +130,115 @@ impl Events {
             "reportingInstance": "",
         })
     }
+}
 
-    fn said(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Said>> {
-        self.said.lock().expect("no panic happens under this lock")
+struct Said {
+    what: What,
+    event: Value,
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct What {
+    uid: Arc<str>,
+    reason: &'static str,
+    message: String,
+}
+
+/// Writes down what is said on one lane.
+struct Scribe {
+    api: Api,
+    component: &'static str,
+    metrics: Metrics,
+    written: HashMap<What, Written>,
+    /// By the uid of the object.
+    allowances: HashMap<Arc<str>, Allowance>,
+}
+
+/// An event that is there, and how often it was said.
+struct Written {
+    path: String,
+    count: u64,
+}
+
+/// How often an object may still be talked about.
+struct Allowance {
+    left: f64,
+    at: Instant,
+}
+
+impl Scribe {
+    async fn write_down(mut self, mut lane: mpsc::Receiver<Said>) {
+        while let Some(said) = lane.recv().await {
+            if !self.may_say(&said.what.uid) {
+                self.metrics.event_lost(self.component, Lost::Limit);
+                continue;
+            }
+            if let Err(error) = self.persist(&said).await {
+                tracing::debug!(%error, event = %said.event, "an event could not be told");
+                self.metrics.event_lost(self.component, Lost::Refused);
+            }
+        }
+    }
+
+    fn may_say(&mut self, uid: &Arc<str>) -> bool {
+        let now = Instant::now();
+        if self.allowances.len() >= REMEMBERED_MAX {
+            self.allowances.retain(|_, allowance| allowance.now(now) < BURST);
+        }
+        if self.allowances.len() >= REMEMBERED_MAX {
+            self.allowances.clear();
+        }
+        let allowance = self.allowances.entry(uid.clone()).or_insert(Allowance { left: BURST, at: now });
+        let left = allowance.now(now);
+        let may = left >= 1.0;
+        *allowance = Allowance { left: if may { left - 1.0 } else { left }, at: now };
+        may
+    }
+
+    /// Tries again while the server is out of order, for a while.
+    async fn persist(&mut self, said: &Said) -> Result<(), ApiError> {
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..ATTEMPTS_MAX {
+            match self.write(said).await {
+                Err(error) if error.code() == 0 || error.code() == 429 || error.code() >= 500 => {
+                    tokio::time::sleep(pause).await;
+                    pause *= 2;
+                }
+                result => return result,
+            }
+        }
+        self.write(said).await
+    }
+
+    async fn write(&mut self, said: &Said) -> Result<(), ApiError> {
+        if let Some(written) = self.written.get_mut(&said.what) {
+            let count = written.count + 1;
+            let patch = json!({"count": count, "lastTimestamp": said.event["lastTimestamp"]});
+            match self.api.merge(&written.path, &patch).await {
+                Ok(_) => {
+                    written.count = count;
+                    return Ok(());
+                }
+                // The event expired meanwhile: say it anew.
+                Err(error) if error.is_not_found() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let events = Resource::new("v1", "Event", "events", true);
+        let namespace = object::access::namespace(&said.event);
+        let created = self.api.create(&events.collection(namespace), &said.event).await?;
+        if self.written.len() >= REMEMBERED_MAX {
+            self.written.clear();
+        }
+        let path = events.object(namespace, object::access::name(&created));
+        self.written.insert(said.what.clone(), Written { path, count: 1 });
+        Ok(())
+    }
+}
+
+impl Allowance {
+    fn now(&self, now: Instant) -> f64 {
+        (self.left + now.duration_since(self.at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
     }
 }
 

@@ -5,18 +5,21 @@
 
 mod accounts;
 pub mod api;
+pub mod cache;
 mod controllers;
-mod delays;
+pub mod delays;
 mod discovery;
 mod disruption;
 pub mod events;
 pub mod follow;
 mod gc;
+pub mod lease;
 mod metrics;
 mod namespaces;
 mod protection;
-mod queue;
+pub mod queue;
 mod roles;
+mod statefulset;
 pub mod worker;
 
 pub use controllers::{Clock, Controllers, NAMES, Part, Setup};

@@ -1,6 +1,6 @@
 //! Figures about controllers.
 
-use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -13,38 +13,157 @@ struct Controller {
     name: &'static str,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Cached {
+    name: &'static str,
+    resource: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LostEvent {
+    name: &'static str,
+    why: Lost,
+}
+
+/// Why an event was not told.
+#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+pub enum Lost {
+    /// More was said than could be written down in time.
+    Overflow,
+    /// The same object was talked about too much.
+    Limit,
+    /// The server did not take it.
+    Refused,
+}
+
+/// A set, as its figures are labelled.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub struct SetLabels {
+    pub statefulset_namespace: String,
+    pub statefulset_name: String,
+    pub pod_management_policy: String,
+}
+
 /// Shared by all controllers of a process.
 #[derive(Clone)]
 pub struct Metrics {
     depth: Family<Controller, Gauge>,
+    adds: Family<Controller, Counter>,
+    retries: Family<Controller, Counter>,
+    waits: Family<Controller, Histogram>,
+    works: Family<Controller, Histogram>,
     duration: Family<Controller, Histogram>,
     errors: Family<Controller, Counter>,
+    cached: Family<Cached, Gauge>,
+    lost_events: Family<LostEvent, Counter>,
+    max_unavailable: Family<SetLabels, Gauge>,
+    unavailable: Family<SetLabels, Gauge>,
+    set_delay: Histogram,
+}
+
+/// The figures of one controller's queue.
+#[derive(Clone)]
+pub struct QueueMetrics {
+    pub depth: Gauge,
+    pub adds: Counter,
+    pub retries: Counter,
+    /// How long keys stood in line.
+    pub waits: Histogram,
 }
 
 impl Default for Metrics {
     fn default() -> Metrics {
-        const BOUNDS_S: [f64; 10] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0];
+        let seconds: fn() -> Histogram = || Histogram::new(BOUNDS_S);
         Metrics {
             depth: Family::default(),
-            duration: Family::new_with_constructor(|| Histogram::new(BOUNDS_S)),
+            adds: Family::default(),
+            retries: Family::default(),
+            waits: Family::new_with_constructor(seconds),
+            works: Family::new_with_constructor(seconds),
+            duration: Family::new_with_constructor(seconds),
             errors: Family::default(),
+            cached: Family::default(),
+            lost_events: Family::default(),
+            max_unavailable: Family::default(),
+            unavailable: Family::default(),
+            set_delay: seconds(),
         }
     }
 }
 
+const BOUNDS_S: [f64; 11] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 10.0, 60.0];
+
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
+        registry.register("workqueue_adds", "Keys that were put in line in a controller's queue", self.adds.clone());
+        registry.register("workqueue_retries", "Keys that came back after a failure", self.retries.clone());
+        registry.register("workqueue_queue_duration_seconds", "Time that keys stood in line", self.waits.clone());
+        registry.register("workqueue_work_duration_seconds", "Time that the work on a key took", self.works.clone());
         registry.register("reconcile_duration_seconds", "Time a controller takes for one key", self.duration.clone());
         registry.register("reconcile_errors", "Reconciliations that failed and come back", self.errors.clone());
+        registry.register("controller_cache_objects", "Objects that a controller remembers", self.cached.clone());
+        registry.register("controller_events_lost", "Events that were not told, and why", self.lost_events.clone());
+        registry.register(
+            "statefulset_controller_statefulset_max_unavailable",
+            "How many replicas of a StatefulSet may be unavailable during a rolling update",
+            self.max_unavailable.clone(),
+        );
+        registry.register(
+            "statefulset_controller_statefulset_unavailable_replicas",
+            "How many replicas of a StatefulSet are unavailable, as its last rolling update saw",
+            self.unavailable.clone(),
+        );
+        registry.register(
+            "statefulset_reconcile_delay",
+            "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
+            self.set_delay.clone(),
+        );
     }
-    pub fn depth(&self, name: &'static str, depth: usize) {
-        self.depth.get_or_create(&Controller { name }).set(i64::try_from(depth).unwrap_or(i64::MAX));
-    }
-    pub fn reconciled(&self, name: &'static str, took: Duration, failed: bool) {
-        self.duration.get_or_create(&Controller { name }).observe(took.as_secs_f64());
-        if failed {
-            self.errors.get_or_create(&Controller { name }).inc();
+
+    pub fn queue(&self, name: &'static str) -> QueueMetrics {
+        let labels = Controller { name };
+        QueueMetrics {
+            depth: self.depth.get_or_create(&labels).clone(),
+            adds: self.adds.get_or_create(&labels).clone(),
+            retries: self.retries.get_or_create(&labels).clone(),
+            waits: self.waits.get_or_create(&labels).clone(),
         }
+    }
+
+    pub fn reconciled(&self, name: &'static str, took: Duration, failed: bool) {
+        let labels = Controller { name };
+        self.works.get_or_create(&labels).observe(took.as_secs_f64());
+        self.duration.get_or_create(&labels).observe(took.as_secs_f64());
+        if failed {
+            self.errors.get_or_create(&labels).inc();
+        }
+    }
+
+    /// How many objects of a resource a controller remembers.
+    pub fn cached(&self, name: &'static str, resource: &str) -> Gauge {
+        self.cached.get_or_create(&Cached { name, resource: resource.to_owned() }).clone()
+    }
+
+    pub fn event_lost(&self, name: &'static str, why: Lost) {
+        self.lost_events.get_or_create(&LostEvent { name, why }).inc();
+    }
+
+    /// What is known of a set's budget stays as it was where nothing new is.
+    pub fn set_budget(&self, set: &SetLabels, max: Option<i64>, unavailable: Option<i64>) {
+        for (figures, figure) in [(&self.max_unavailable, max), (&self.unavailable, unavailable)] {
+            if let Some(figure) = figure {
+                figures.get_or_create(set).set(figure);
+            }
+        }
+    }
+
+    pub fn set_gone(&self, set: &SetLabels) {
+        self.max_unavailable.remove(set);
+        self.unavailable.remove(set);
+    }
+
+    pub fn set_observed(&self, delay: Duration) {
+        self.set_delay.observe(delay.as_secs_f64());
     }
 }

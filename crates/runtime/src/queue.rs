@@ -1,6 +1,7 @@
 //! A queue of keys: no key is worked on twice at once, a change during the work makes it run again, failures wait longer each time.
 
 use crate::delays::Delays;
+use crate::metrics::QueueMetrics;
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
@@ -8,17 +9,19 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-const BACKOFF_MAX: Duration = Duration::from_secs(60);
+/// Who waits for something that nobody tells of, such as a larger quota, has it this soon.
+const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
 /// Shared by those who add and those who work.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
     news: Notify,
+    metrics: QueueMetrics,
 }
 
 struct State<K> {
-    /// Keys in line; each is in `waiting` too.
-    line: VecDeque<K>,
+    /// Keys in line, and since when; each is in `waiting` too.
+    line: VecDeque<(K, Instant)>,
     waiting: HashSet<K>,
     /// Keys being worked on.
     running: HashSet<K>,
@@ -26,24 +29,26 @@ struct State<K> {
     again: HashSet<K>,
     /// Keys that come back by themselves.
     delays: Delays<K>,
+    /// How many keys came in line since they were counted last.
+    added: u64,
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
-    pub fn new() -> Queue<K> {
+    pub fn new(metrics: QueueMetrics) -> Queue<K> {
         let state = State {
             line: VecDeque::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
             again: HashSet::new(),
             delays: Delays::new(BACKOFF_MAX),
+            added: 0,
         };
-        Queue { state: Mutex::new(state), news: Notify::new() }
+        Queue { state: Mutex::new(state), news: Notify::new(), metrics }
     }
 
     /// Puts a key in line, once.
     pub fn add(&self, key: K) {
-        self.lock().add(key);
-        self.news.notify_one();
+        self.change(|state| state.add(key));
     }
 
     /// The next key; it is worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
@@ -51,7 +56,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         loop {
             let wake_at = {
                 let mut state = self.lock();
-                if let Some(key) = state.take(Instant::now()) {
+                let now = Instant::now();
+                let taken = state.take(now);
+                self.count(&mut state);
+                if let Some((key, since)) = taken {
+                    self.metrics.waits.observe(now.duration_since(since).as_secs_f64());
                     if !state.line.is_empty() {
                         self.news.notify_one();
                     }
@@ -71,29 +80,37 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// The work on a key is done; it comes back by itself after `again`, if that is given.
     pub fn done(&self, key: &K, again: Option<Duration>) {
-        let mut state = self.lock();
-        state.delays.forget(key);
-        if let Some(delay) = again {
-            state.delays.wait_until(key.clone(), Instant::now() + delay);
-        }
-        state.release(key);
-        drop(state);
-        self.news.notify_one();
+        self.change(|state| {
+            state.delays.forget(key);
+            if let Some(delay) = again {
+                state.delays.wait_until(key.clone(), Instant::now() + delay);
+            }
+            state.release(key);
+        });
     }
 
     /// The work failed: the key comes back after a while that doubles each time. Returns that while.
     pub fn failed(&self, key: &K) -> Duration {
-        let mut state = self.lock();
-        let delay = state.delays.wait_after_failure(key, Instant::now());
-        state.release(key);
-        drop(state);
-        self.news.notify_one();
-        delay
+        self.metrics.retries.inc();
+        self.change(|state| {
+            let delay = state.delays.wait_after_failure(key, Instant::now());
+            state.release(key);
+            delay
+        })
     }
 
-    /// How many keys are in line.
-    pub fn depth(&self) -> usize {
-        self.lock().line.len()
+    fn change<T>(&self, change: impl FnOnce(&mut State<K>) -> T) -> T {
+        let mut state = self.lock();
+        let result = change(&mut state);
+        self.count(&mut state);
+        drop(state);
+        self.news.notify_one();
+        result
+    }
+
+    fn count(&self, state: &mut State<K>) {
+        self.metrics.adds.inc_by(std::mem::take(&mut state.added));
+        self.metrics.depth.set(i64::try_from(state.line.len()).unwrap_or(i64::MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -106,20 +123,21 @@ impl<K: Clone + Eq + Hash> State<K> {
         if self.running.contains(&key) {
             self.again.insert(key);
         } else if self.waiting.insert(key.clone()) {
-            self.line.push_back(key);
+            self.line.push_back((key, Instant::now()));
+            self.added += 1;
         }
     }
 
-    fn take(&mut self, now: Instant) -> Option<K> {
+    fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
         for key in self.delays.take_due(now) {
             self.add(key);
         }
-        let key = self.line.pop_front()?;
+        let (key, since) = self.line.pop_front()?;
         self.waiting.remove(&key);
         self.running.insert(key.clone());
         // This run says anew when the key is wanted again.
         self.delays.cancel(&key);
-        Some(key)
+        Some((key, since))
     }
 
     fn release(&mut self, key: &K) {
@@ -134,24 +152,28 @@ impl<K: Clone + Eq + Hash> State<K> {
 mod tests {
     use super::*;
 
+    fn queue() -> Queue<&'static str> {
+        Queue::new(crate::Metrics::default().queue("test"))
+    }
+
     #[tokio::test]
     async fn a_key_is_in_line_once_and_runs_again_when_it_changed_meanwhile() {
-        let queue = Queue::new();
+        let queue = queue();
         queue.add("a");
         queue.add("a");
-        assert_eq!(queue.depth(), 1);
+        assert_eq!(queue.metrics.depth.get(), 1);
         assert_eq!(queue.next().await, "a");
         queue.add("a");
-        assert_eq!(queue.depth(), 0, "not while it runs");
+        assert_eq!(queue.metrics.depth.get(), 0, "not while it runs");
         queue.done(&"a", None);
         assert_eq!(queue.next().await, "a");
         queue.done(&"a", None);
-        assert_eq!(queue.depth(), 0);
+        assert_eq!((queue.metrics.depth.get(), queue.metrics.adds.get(), queue.metrics.retries.get()), (0, 2, 0));
     }
 
     #[tokio::test(start_paused = true)]
     async fn failures_wait_longer_each_time_and_success_forgets_them() {
-        let queue = Queue::new();
+        let queue = queue();
         queue.add("a");
         let mut delays = Vec::new();
         for _ in 0..20 {
@@ -159,7 +181,7 @@ mod tests {
             delays.push(queue.failed(&key));
         }
         assert_eq!(delays[1], delays[0] * 2);
-        assert_eq!(delays[19], BACKOFF_MAX);
+        assert_eq!((delays[19], queue.metrics.retries.get()), (BACKOFF_MAX, 20));
         let key = queue.next().await;
         queue.done(&key, None);
         queue.add("a");
@@ -169,7 +191,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_key_that_wants_to_come_back_does_so_once_however_often_it_ran() {
-        let queue = Queue::new();
+        let queue = queue();
         let start = Instant::now();
         for _ in 0..5 {
             queue.add("a");

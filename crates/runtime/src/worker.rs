@@ -6,49 +6,13 @@ use crate::follow::{self, Change};
 use crate::queue::Queue;
 use futures::StreamExt;
 use object::Value;
-use object::access::{Access, name, namespace};
-use std::collections::{BTreeMap, HashSet};
 use std::future::Future;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-/// `namespace/name`; cluster-scoped objects have an empty namespace.
-pub type Key = (Arc<str>, Arc<str>);
-
-pub fn key(object: &Value) -> Key {
-    (namespace(object).into(), name(object).into())
-}
-
-/// The objects of one resource, as last seen.
-#[derive(Clone, Default)]
-pub struct Cache {
-    objects: Arc<Mutex<BTreeMap<Key, Arc<Value>>>>,
-}
-
-impl Cache {
-    pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
-        self.lock().get(key).cloned()
-    }
-    pub fn all(&self) -> Vec<Arc<Value>> {
-        self.lock().values().cloned().collect()
-    }
-    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<Value>> {
-        let from: Key = (namespace.into(), "".into());
-        self.lock()
-            .range(from..)
-            .take_while(|(key, _)| &*key.0 == namespace)
-            .map(|(_, object)| object.clone())
-            .collect()
-    }
-    fn remove_all_but(&self, fresh: &HashSet<Key>) -> Vec<Arc<Value>> {
-        self.lock().extract_if(.., |key, _| !fresh.contains(key)).map(|(_, object)| object).collect()
-    }
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<Key, Arc<Value>>> {
-        self.objects.lock().expect("no panic happens under this lock")
-    }
-}
+pub use crate::cache::{Cache, Key, key};
 
 /// A cache that is being filled, and what its changes wake.
 pub struct Source {
@@ -56,18 +20,25 @@ pub struct Source {
     pub cache: Cache,
     /// Only the objects that this field selector takes.
     fields: Option<String>,
-    /// Cuts off what nobody here reads: most of the memory of a cache.
-    trim: fn(&mut Value),
-    /// The keys to work on when an object (as it was or as it is) changes.
+    /// The keys to work on when an object changes.
     wakes: Wakes,
 }
 
-type Wakes = Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>;
+/// Takes an object as it was and as it is.
+type Wakes = Box<dyn Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync>;
 
 impl Source {
-    /// Follows all objects of a resource; managed fields are never kept.
+    /// Follows all objects of a resource; each change wakes what `wakes` says of the object as it was and of it as it is.
     pub fn new(resource: Resource, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
-        Source { resource, cache: Cache::default(), fields: None, trim: |_| {}, wakes: Box::new(wakes) }
+        Source::changing(resource, move |before, after| before.into_iter().chain(after).flat_map(&wakes).collect())
+    }
+
+    /// Like [`Source::new`], for those to whom not every change matters: `wakes` is told the object as it was and as it is.
+    pub fn changing(
+        resource: Resource,
+        wakes: impl Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync + 'static,
+    ) -> Source {
+        Source { resource, cache: Cache::default(), fields: None, wakes: Box::new(wakes) }
     }
 
     pub fn only(mut self, field_selector: String) -> Source {
@@ -76,7 +47,7 @@ impl Source {
     }
 
     pub fn trimmed(mut self, trim: fn(&mut Value)) -> Source {
-        self.trim = trim;
+        self.cache = self.cache.trimmed(trim);
         self
     }
 
@@ -94,11 +65,15 @@ where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
-    let queue = Arc::new(Queue::new());
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
-    for source in sources {
-        tasks.spawn(fill(part.clone(), source, queue.clone(), unfilled.clone()));
+    let mut listening = Listening(Vec::new());
+    for Source { resource, cache, fields, wakes } in sources {
+        let woken = queue.clone();
+        cache.listen(move |before, after| wakes(before, after).into_iter().for_each(|key| woken.add(key)));
+        listening.0.push(cache.clone());
+        tasks.spawn(fill(part.clone(), resource, fields, cache, unfilled.clone()));
     }
     for _ in 0..workers {
         let (part, queue, work, mut unfilled) = (part.clone(), queue.clone(), work.clone(), unfilled.subscribe());
@@ -140,7 +115,6 @@ where
     Fut: Future<Output = Result<Option<Duration>, ApiError>>,
 {
     let key = queue.next().await;
-    part.metrics.depth(part.name, queue.depth());
     let started = std::time::Instant::now();
     let result = work(key.clone()).await;
     part.metrics.reconciled(part.name, started.elapsed(), result.is_err());
@@ -148,8 +122,8 @@ where
         Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // A conflict means that the cache is a moment behind: not worth a line.
-            if error.is_conflict() {
+            // The cache is a moment behind: not worth a line.
+            if error.is_stale() {
                 tracing::debug!(controller = part.name, %error, ?delay, "trying again");
             } else {
                 tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");
@@ -158,39 +132,51 @@ where
     }
 }
 
-async fn fill(part: Part, source: Source, queue: Arc<Queue<Key>>, unfilled: Arc<watch::Sender<usize>>) {
-    let mut changes = Box::pin(follow::objects(&part.api.client, &source.resource, source.fields.as_deref()));
-    let mut fresh: Option<HashSet<Key>> = None;
+/// What wakes may hold its own cache: it must let go of it in the end, or neither ever goes.
+struct Listening(Vec<Cache>);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.iter().for_each(Cache::stop_listening);
+    }
+}
+
+async fn fill(
+    part: Part,
+    resource: Resource,
+    fields: Option<String>,
+    cache: Cache,
+    unfilled: Arc<watch::Sender<usize>>,
+) {
+    let mut changes = Box::pin(follow::objects(&part.api.client, &resource, fields.as_deref()));
+    let size = part.metrics.cached(part.name, &resource.plural);
     let mut filled = false;
-    while let Some(change) = changes.next().await {
-        let wake = |object: &Value| (source.wakes)(object).into_iter().for_each(|key| queue.add(key));
-        match change {
-            Change::Restart => fresh = Some(HashSet::new()),
-            Change::Seen(mut object) => {
-                object.cut(&["metadata", "managedFields"]);
-                (source.trim)(&mut object);
-                let key = key(&object);
-                if let Some(fresh) = &mut fresh {
-                    fresh.insert(key.clone());
-                }
-                let object = Arc::new(object);
-                let before = source.cache.lock().insert(key, object.clone());
-                before.iter().for_each(|before| wake(before));
-                wake(&object);
+    loop {
+        let change = tokio::select! {
+            change = changes.next() => change,
+            doubts = cache.doubts() => {
+                settle(&part, &resource, &cache, doubts).await;
+                continue;
             }
-            Change::Gone(object) => {
-                let before = source.cache.lock().remove(&key(&object));
-                before.iter().for_each(|before| wake(before));
-                wake(&object);
-            }
-            Change::Ready => {
-                let fresh = fresh.take().unwrap_or_default();
-                let gone = source.cache.remove_all_but(&fresh);
-                gone.iter().for_each(|object| wake(object));
-                if !std::mem::replace(&mut filled, true) {
-                    unfilled.send_modify(|count| *count -= 1);
-                }
-            }
+        };
+        let Some(change) = change else { return };
+        let ready = matches!(change, Change::Ready);
+        cache.hear(change);
+        size.set(i64::try_from(cache.len()).unwrap_or(i64::MAX));
+        if ready && !std::mem::replace(&mut filled, true) {
+            unfilled.send_modify(|count| *count -= 1);
+        }
+    }
+}
+
+/// Asks about own writes that the watch does not tell of. This is rare: they went while a new list was being read.
+async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u64, Key)>) {
+    for doubt in doubts {
+        let path = resource.object(&doubt.1.0, &doubt.1.1);
+        match part.api.find(&path).await {
+            Ok(found) => cache.settle(doubt, found),
+            // The doubt remains, and is looked at again.
+            Err(error) => tracing::debug!(%error, %path, "no answer"),
         }
     }
 }

@@ -1,5 +1,6 @@
 //! Pod specs and pod templates: defaults, validation and warnings, shared by every kind that holds one.
 
+pub mod amounts;
 mod annotations;
 mod containers;
 mod cursor;

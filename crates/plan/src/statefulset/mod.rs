@@ -5,11 +5,26 @@
 //! seen then.
 
 mod action;
+mod claims;
+pub mod invariant;
+mod pods;
+mod replicas;
+mod revisions;
+mod rollout;
+mod set;
+mod status;
 
 pub use action::{Action, Event};
 
+use claims::{Claims, Moment};
 use jiff::Timestamp;
-use object::Value;
+use object::access::{Access, terminating};
+use object::{Gates, Value};
+use pods::Members;
+use revisions::Revisions;
+use set::{Set, Strategy};
+use status::Status;
+use std::collections::BTreeSet;
 
 /// What is seen of a set. Each list may hold more than the set's own: the plan sorts that out.
 #[derive(Clone, Copy, Debug)]
@@ -68,16 +83,169 @@ pub enum Held {
     NameTaken { pod: String, by: String },
     /// A claim belongs to the pod that went before, or is on its way out: it must be gone first.
     ClaimLeaving { pod: String, claim: String },
+    /// A pod cannot be made what the set wants; only another one can.
+    Unfit { pod: String, why: String },
+    /// More replicas are missing than one plan creates; the next one follows when these are there.
+    Many { missing: i64 },
     /// The budget of unavailable replicas is used up.
     Budget { unavailable: i64, max: i64 },
+    /// Pods below this ordinal stay at an older revision.
+    Partition { ordinal: i64 },
+    /// Pods at an older revision stay until somebody deletes them.
+    OnDelete { pods: i64 },
     /// What is wrong with the set's own words; nothing happens until they change.
     Unusable { why: String },
 }
 
+/// What to do about a set.
+pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
+    let set = match Set::read(seen.set, gates) {
+        Ok(set) => set,
+        Err(why) => return Plan { held: vec![Held::Unusable { why }], ..Plan::default() },
+    };
+    let members = Members::of(&set, seen.pods);
+    let claims = Claims::of(&set, seen.claims);
+    if set.deleting() {
+        return farewell(&set, &members, &claims, now);
+    }
+    if let Some((held, event)) = set.unusable(gates) {
+        return Plan { held: vec![held], events: vec![event], ..Plan::default() };
+    }
+    let revisions = Revisions::choose(&set, seen.revisions, gates);
+    let names = (revisions.current.name.as_str(), revisions.update.name.as_str());
+    let status = Status::count(&set, &members, names, revisions.collisions, now);
+    let mut planner = Planner {
+        set: &set,
+        members: &members,
+        claims: &claims,
+        revisions: &revisions,
+        now,
+        plan: Plan::default(),
+        status,
+        leaving: BTreeSet::new(),
+        scaling: false,
+    };
+    planner.run();
+    planner.finish(gates)
+}
+
+/// A set that is being deleted: pods are left to the collector, but a policy set just before the deletion still holds. Where the
+/// set is to leave its dependents behind, the collector takes its references away.
+fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Plan {
+    let mut plan = Plan { held: vec![Held::Deleting], ..Plan::default() };
+    if !set.orphaning() {
+        let (actions, events) = claims.own(set, members, Moment::Any);
+        plan.push(Stage::of_each(actions));
+        plan.events = events;
+    }
+    let text = |field: &str| set.object.text(&["status", field]);
+    let collisions = set.object.int(&["status", "collisionCount"]).unwrap_or(0);
+    let revisions = (text("currentRevision"), text("updateRevision"));
+    plan.status = Status::count(set, members, revisions, collisions, now).written(set, now);
+    plan
+}
+
+/// A plan in the making.
+struct Planner<'a> {
+    set: &'a Set<'a>,
+    members: &'a Members<'a>,
+    claims: &'a Claims<'a>,
+    revisions: &'a Revisions<'a>,
+    now: Timestamp,
+    plan: Plan,
+    status: Status,
+    /// The ordinals of replicas that this plan deletes before it comes to the rollout.
+    leaving: BTreeSet<i64>,
+    /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
+    scaling: bool,
+}
+
+impl Planner<'_> {
+    /// First all replicas, then those too many, then the new revision.
+    fn run(&mut self) {
+        if self.set.strategy == Strategy::Recreate && !self.recreate() {
+            return;
+        }
+        let there = if self.set.ordered { self.in_order() } else { self.at_once() };
+        if there && self.scale_down() {
+            self.roll();
+        }
+    }
+
+    fn finish(mut self, gates: &Gates) -> Plan {
+        self.prepare();
+        self.own_claims_first();
+        if self.status.complete(self.set) && self.set.strategy == Strategy::Recreate {
+            self.status.recreated(self.set);
+        }
+        self.plan.status = self.status.written(self.set, self.now);
+        self.plan.cleanup = self.revisions.outdated(self.set, self.members);
+        self.plan.max_unavailable = gates.on("MaxUnavailableStatefulSet").then(|| match self.set.strategy {
+            Strategy::Rolling(rolling) => rolling.max_unavailable.unwrap_or(1),
+            _ => 1,
+        });
+        let coming = self.members.all().filter_map(|pod| pods::available_from(self.set, pod));
+        self.plan.next = coming.filter(|from| *from > self.now).min();
+        self.plan
+    }
+
+    fn prepare(&mut self) {
+        let (adoptions, releases) = self.members.claim();
+        let mut adoptions: Vec<Action> = self.revisions.adoptions().chain(adoptions.iter().cloned()).collect();
+        if !adoptions.is_empty() {
+            adoptions.insert(0, Action::ConfirmSet { uid: self.set.uid.to_owned() });
+        }
+        self.plan.prepare = adoptions;
+        self.plan.prepare.extend_from_slice(releases);
+        self.plan.prepare.extend(self.revisions.action.clone());
+    }
+
+    /// Whom claims belong to does not depend on anybody's health, so it is settled before anything else happens: what is deleted
+    /// after this, by whomever, takes with it what the policy says now.
+    fn own_claims_first(&mut self) {
+        let moment = if self.scaling { Moment::BeforeScaling } else { Moment::Any };
+        let (actions, events) = self.claims.own(self.set, self.members, moment);
+        if !actions.is_empty() {
+            self.plan.stages.insert(0, Stage::of_each(actions));
+        }
+        self.plan.events.extend(events);
+    }
+
+    /// The claims of pods that are scaled away, before the first of them is deleted.
+    fn own_condemned_claims(&mut self) {
+        self.scaling = true;
+        let (actions, events) = self.claims.own(self.set, self.members, Moment::Scaling);
+        self.plan.push(Stage::of_each(actions));
+        self.plan.events.extend(events);
+    }
+
+    fn is_available(&self, pod: &Value) -> bool {
+        pods::is_available(self.set, pod, self.now)
+    }
+
+    /// On its way out, or sent there by this plan.
+    fn is_leaving(&self, ordinal: i64, pod: &Value) -> bool {
+        terminating(pod) || self.leaving.contains(&ordinal)
+    }
+}
+
+impl Stage {
+    /// Each action for itself.
+    fn of_each(actions: Vec<Action>) -> Stage {
+        Stage { lanes: actions.into_iter().map(|action| vec![vec![action]]).collect() }
+    }
+}
+
 impl Plan {
-    /// The set with the status to write, when some actions failed: a pod whose deletion failed is not gone after all.
+    fn push(&mut self, stage: Stage) {
+        if !stage.lanes.is_empty() {
+            self.stages.push(stage);
+        }
+    }
+
+    /// The set with the status to write, when some actions failed or were never attempted: a pod whose deletion was not is not gone
+    /// after all.
     pub fn status_after<'a>(&self, failed: impl IntoIterator<Item = &'a Action>) -> Option<Value> {
-        use object::access::Access;
         let mut set = self.status.clone()?;
         let kept =
             failed.into_iter().filter(|action| matches!(action, Action::DeletePod { counted: true, .. })).count();
@@ -88,3 +256,6 @@ impl Plan {
         Some(set)
     }
 }
+
+#[cfg(test)]
+mod tests;

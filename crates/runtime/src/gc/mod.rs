@@ -10,6 +10,7 @@ use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
 use crate::delays::Delays;
 use crate::discovery::{Discovery, Served};
+use crate::metrics::QueueMetrics;
 use plan::gc::{Answers, Event, Graph, Place, Plan, Step, Work};
 use sight::Sights;
 use std::collections::{HashMap, HashSet};
@@ -37,6 +38,7 @@ pub async fn run(part: Part) {
         rediscover: Notify::new(),
         removed_definitions: Mutex::default(),
         unsynced: channel::Sender::new(0),
+        figures: part.metrics.queue(part.name),
         part,
     });
     let mut tasks = JoinSet::new();
@@ -76,6 +78,7 @@ struct Collector {
     removed_definitions: Mutex<HashSet<String>>,
     /// How many resources have not been listed yet. While there are any, the graph does not show who depends on whom.
     unsynced: channel::Sender<usize>,
+    figures: QueueMetrics,
 }
 
 impl Collector {
@@ -85,7 +88,7 @@ impl Collector {
             events.into_iter().for_each(|event| graph.apply(event));
             graph.queued()
         };
-        self.part.metrics.depth(self.part.name, queued);
+        self.figures.depth.set(i64::try_from(queued).unwrap_or(i64::MAX));
         if queued > 0 {
             self.work.notify_one();
         }
@@ -104,6 +107,7 @@ impl Collector {
                 Ok(true) => drop(delays.wait_after_failure(&work, tokio::time::Instant::now())),
                 Err(error) => {
                     let delay = delays.wait_after_failure(&work, tokio::time::Instant::now());
+                    self.figures.retries.inc();
                     // A conflict means that somebody else was faster: not worth a line.
                     if error.is_conflict() {
                         tracing::debug!(%error, ?work, ?delay, "garbage collection tries again");
@@ -131,6 +135,7 @@ impl Collector {
                 if let Some(work) = graph.next_work() {
                     // This run says anew when the work is wanted again.
                     delays.cancel(&work);
+                    self.figures.depth.set(i64::try_from(graph.queued()).unwrap_or(i64::MAX));
                     if graph.queued() > 0 {
                         self.work.notify_one();
                     }

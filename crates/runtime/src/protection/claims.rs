@@ -1,9 +1,10 @@
 //! Claims stay while a pod uses them, and say whether one does.
 
-use super::{trim_claim, trimmed_metadata};
+use super::{patch, trim_claim, trimmed_metadata};
 use crate::api::{Api, ApiError, Resource};
+use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::{Clock, Part};
-use crate::worker::{self, Cache, Key, Source, key};
+use crate::worker::{self, Source};
 use futures::StreamExt;
 use object::access::{Access, namespace};
 use object::{Gates, Value, json};
@@ -30,6 +31,9 @@ pub async fn run(part: Part) {
         keys.map(|key| by_pod.add(key)).collect()
     });
     let pod_source = pod_source.trimmed(trim_pod);
+    let pods_of = pod_source
+        .cache
+        .index(|pod| protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect());
     let control = Arc::new(Control {
         api: part.api.clone(),
         gates: part.gates.clone(),
@@ -37,7 +41,7 @@ pub async fn run(part: Part) {
         claims,
         pods,
         claim_cache: claim_source.cache.clone(),
-        pod_cache: pod_source.cache.clone(),
+        pods_of,
         woken,
     });
     worker::run(part, vec![claim_source, pod_source], WORKERS, move |key| {
@@ -95,7 +99,8 @@ struct Control {
     claims: Resource,
     pods: Resource,
     claim_cache: Cache,
-    pod_cache: Cache,
+    /// By claim.
+    pods_of: Index,
     woken: Woken,
 }
 
@@ -112,7 +117,7 @@ impl Control {
         let woken = self.woken.take(namespace);
         let requests = woken.into_iter().filter_map(|key| {
             let claim = self.claim_cache.get(&key)?;
-            let step = self.plan(&claim);
+            let step = self.plan(&key, &claim);
             Some(Request { key, claim, step })
         });
         let (mut releases, others): (Vec<Request>, Vec<Request>) =
@@ -136,8 +141,8 @@ impl Control {
         result
     }
 
-    fn plan(&self, claim: &Value) -> ClaimStep {
-        let pods = self.pod_cache.in_namespace(namespace(claim));
+    fn plan(&self, key: &Key, claim: &Value) -> ClaimStep {
+        let pods = self.pods_of.get(key);
         let pods: Vec<&Value> = pods.iter().map(AsRef::as_ref).collect();
         protect::claim(claim, &pods, &self.gates, (self.clock)())
     }
@@ -170,11 +175,15 @@ impl Control {
     }
 
     async fn send(&self, key: &Key, step: ClaimStep) -> Result<(), ApiError> {
-        let path = self.claims.object(&key.0, &key.1);
-        match step {
-            ClaimStep::Nothing => Ok(()),
-            ClaimStep::Protect(patch) | ClaimStep::Release(patch) => self.api.merge_if_there(&path, &patch).await,
-            ClaimStep::Condition(patch) => self.api.merge_if_there(&format!("{path}/status"), &patch).await,
-        }
+        let mut path = self.claims.object(&key.0, &key.1);
+        let wanted = match step {
+            ClaimStep::Nothing => return Ok(()),
+            ClaimStep::Protect(wanted) | ClaimStep::Release(wanted) => wanted,
+            ClaimStep::Condition(wanted) => {
+                path.push_str("/status");
+                wanted
+            }
+        };
+        patch(&self.api, &path, &wanted, &self.claim_cache, key).await
     }
 }

@@ -1,11 +1,10 @@
 //! VolumeAttributesClasses stay while a volume or a claim names them.
 
-use super::{trim_claim, trim_volume, trimmed_metadata};
+use super::{patch, trim_claim, trim_volume, trimmed_metadata};
 use crate::api::Resource;
 use crate::controllers::Part;
 use crate::worker::{self, Key, Source, key};
-use object::access::Access;
-use object::{Value, json};
+use object::json;
 use plan::protect;
 
 const WORKERS: usize = 2;
@@ -27,23 +26,17 @@ pub async fn run(part: Part) {
             protect::attributes_classes_of_claim(claim).map(named).collect()
         });
     let (volumes, claims) = (volumes.trimmed(trim_volume), claims.trimmed(trim_claim));
-    let (class_cache, volume_cache, claim_cache) = (source.cache.clone(), volumes.cache.clone(), claims.cache.clone());
-    let api = part.api.clone();
+    let volumes_of =
+        volumes.cache.index(move |volume| protect::attributes_class_of_volume(volume).map(named).into_iter().collect());
+    let claims_of = claims.cache.index(move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());
+    let (cache, api) = (source.cache.clone(), part.api.clone());
     worker::run(part, vec![source, volumes, claims], WORKERS, move |key| {
-        let class = class_cache.get(&key);
-        let named = |class: &Value| {
-            let name = class.text(&["metadata", "name"]);
-            volume_cache.all().iter().any(|volume| protect::attributes_class_of_volume(volume) == Some(name))
-                || claim_cache
-                    .all()
-                    .iter()
-                    .any(|claim| protect::attributes_classes_of_claim(claim).any(|named| named == name))
-        };
-        let patch = class.and_then(|class| protect::attributes_class(&class, named(&class)));
-        let (api, path) = (api.clone(), classes.object("", &key.1));
+        let is_named = !volumes_of.get(&key).is_empty() || !claims_of.get(&key).is_empty();
+        let wanted = cache.get(&key).and_then(|class| protect::attributes_class(&class, is_named));
+        let (cache, api, path) = (cache.clone(), api.clone(), classes.object("", &key.1));
         async move {
-            if let Some(patch) = patch {
-                api.merge_if_there(&path, &patch).await?;
+            if let Some(wanted) = wanted {
+                patch(&api, &path, &wanted, &cache, &key).await?;
             }
             Ok(None)
         }

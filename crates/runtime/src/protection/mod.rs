@@ -8,8 +8,19 @@ pub use claims::run as run_claims;
 pub use classes::run as run_classes;
 pub use volumes::run as run_volumes;
 
-use object::access::Access;
+use crate::api::{Api, ApiError};
+use crate::cache::{Cache, Key, pick};
+use object::access::{Access, terminating, uid};
 use object::{Value, json};
+
+/// Sends the patch of an object, and notes the answer. What loses its last finalizer is gone, and so is what was not found.
+async fn patch(api: &Api, path: &str, wanted: &Value, cache: &Cache, key: &Key) -> Result<(), ApiError> {
+    match api.merge_if_there(path, wanted).await? {
+        Some(answer) if !terminating(&answer) => cache.wrote(answer),
+        answer => cache.deleted(key, uid(wanted), answer.unwrap_or_default()),
+    }
+    Ok(())
+}
 
 /// What is read of an object's metadata: who it is, in which version, and what holds it.
 fn trimmed_metadata(object: &mut Value) -> Value {
@@ -23,8 +34,7 @@ fn trimmed_metadata(object: &mut Value) -> Value {
         "deletionTimestamp",
         "deletionGracePeriodSeconds",
     ];
-    let kept = fields.into_iter().filter_map(|field| Some((field.to_owned(), object.cut(&["metadata", field])?)));
-    Value::Object(kept.collect())
+    pick(object, &["metadata"], &fields)
 }
 
 fn trim_volume(volume: &mut Value) {

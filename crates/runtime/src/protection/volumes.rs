@@ -1,6 +1,6 @@
 //! Volumes stay while they are bound.
 
-use super::trim_volume;
+use super::{patch, trim_volume};
 use crate::api::Resource;
 use crate::controllers::Part;
 use crate::worker::{self, Source, key};
@@ -17,8 +17,8 @@ pub async fn run(part: Part) {
     worker::run(part, vec![source], WORKERS, move |key| {
         let (cache, api, path) = (cache.clone(), api.clone(), volumes.object("", &key.1));
         async move {
-            if let Some(patch) = cache.get(&key).and_then(|volume| protect::volume(&volume)) {
-                api.merge_if_there(&path, &patch).await?;
+            if let Some(wanted) = cache.get(&key).and_then(|volume| protect::volume(&volume)) {
+                patch(&api, &path, &wanted, &cache, &key).await?;
             }
             Ok(None)
         }

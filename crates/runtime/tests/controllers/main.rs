@@ -6,8 +6,10 @@ mod disruption;
 mod gc;
 mod gc_custom;
 mod gc_random;
+mod lease;
 mod namespaces;
 mod rights;
 mod robustness;
 mod roles;
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

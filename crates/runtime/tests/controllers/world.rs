@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use http::{Request, Response};
 use object::access::{Access, name, namespace, uid};
-use object::{Value, json};
+use object::{Gates, Value, json};
 use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Body, Env, Launch, Local, Running, User};
@@ -29,6 +29,8 @@ pub struct World {
     pub store: Arc<dyn Store>,
     pub requests: Requests,
     pub faults: Faults,
+    /// What the controllers are started with.
+    pub setup: Setup,
     admin: kube::Client,
     controllers: Option<Controllers>,
 }
@@ -46,35 +48,39 @@ impl World {
 
     /// A server alone.
     pub async fn bare() -> World {
+        World::gated(Gates::default()).await
+    }
+
+    /// A server with these feature gates, alone.
+    pub async fn gated(gates: Gates) -> World {
         let store = Volatile::new(server::codec::finish, store::Options::default());
-        let launch = Launch {
-            store: store.clone(),
-            identity: Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"),
-            gates: object::Gates::default(),
-            env: Env::default(),
-            static_tokens: StaticTokens::default(),
-            listener: None,
-            issuer: "https://test".to_owned(),
-        };
-        let running = launch.start().await.expect("a server");
-        let admin = kube::Client::new(running.local(User::apiserver()), "default");
-        World { running, store, requests: Requests::default(), faults: Faults::default(), admin, controllers: None }
+        let (running, admin) = launch(store.clone(), gates).await;
+        let (requests, faults) = (Requests::default(), Faults::default());
+        let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
+        World { running, store, requests, faults, setup, admin, controllers: None }
+    }
+
+    /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
+    pub async fn restart_server(&mut self, gates: Gates) {
+        assert!(self.controllers.is_none(), "they would lose their server");
+        let (running, admin) = launch(self.store.clone(), gates).await;
+        self.admin = admin;
+        std::mem::replace(&mut self.running, running).stop().await;
     }
 
     pub fn start(&mut self, list: &str) {
-        let client = |account: &str| {
-            let user = service_account_user("kube-system", account);
-            let service = Recorded {
-                inner: self.running.local(user),
-                account: account.into(),
-                to: self.requests.clone(),
-                faults: self.faults.clone(),
-            };
-            kube::Client::new(service, "default")
-        };
-        let root_ca = Some(Arc::from("THE CERTIFICATE"));
-        let started = Controllers::start(&Setup { root_ca, ..Setup::new(list) }, client).expect("a good list");
+        let client =
+            |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
+        let setup = Setup { list: list.to_owned(), ..self.setup.clone() };
+        let started = Controllers::start(&setup, client).expect("a good list");
         assert!(self.controllers.replace(started).is_none(), "they run already");
+    }
+
+    /// A client of the server, with a record of what it asks under `name`.
+    pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
+        let service =
+            Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
+        kube::Client::new(service, "default")
     }
 
     pub async fn stop_controllers(&mut self) {
@@ -214,6 +220,21 @@ impl World {
     }
 }
 
+async fn launch(store: Arc<dyn Store>, gates: Gates) -> (Running, kube::Client) {
+    let launch = Launch {
+        store,
+        identity: Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"),
+        gates,
+        env: Env::default(),
+        static_tokens: StaticTokens::default(),
+        listener: None,
+        issuer: "https://test".to_owned(),
+    };
+    let running = launch.start().await.expect("a server");
+    let admin = kube::Client::new(running.local(User::apiserver()), "default");
+    (running, admin)
+}
+
 /// What the controllers asked and what they were answered.
 #[derive(Clone, Default)]
 pub struct Requests {
@@ -253,6 +274,19 @@ impl Requests {
     }
 }
 
+/// What can happen to a single request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mishap {
+    /// It is not done, and answered with this code.
+    Refused(u16),
+    /// It is done, but the answer is lost on the way.
+    AnswerLost,
+    /// It is not done and never answered.
+    Stuck,
+    /// It is done, but never answered.
+    AnswerStuck,
+}
+
 /// What is wrong between the controllers and the server.
 #[derive(Clone, Default)]
 pub struct Faults {
@@ -265,6 +299,9 @@ struct FaultState {
     refuse: Option<u16>,
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
+    mishap: Option<(Mishap, usize)>,
+    /// No request is answered at all.
+    silent: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -280,6 +317,42 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
+    /// The write of a controller after so many others, events excepted, meets with this.
+    pub fn mishap(&self, after: usize, mishap: Mishap) {
+        self.state.lock().expect("no panic").mishap = Some((mishap, after));
+    }
+
+    /// Whether the mishap that was asked for has not happened yet.
+    pub fn mishap_waits(&self) -> bool {
+        self.state.lock().expect("no panic").mishap.is_some()
+    }
+
+    /// The mishap that this request meets with.
+    fn meets(&self, method: &str, path: &str) -> Option<Mishap> {
+        let mut state = self.state.lock().expect("no panic");
+        let (mishap, after) = state.mishap.as_mut()?;
+        if method == "GET" || path.contains("/events") {
+            return None;
+        }
+        if *after > 0 {
+            *after -= 1;
+            return None;
+        }
+        let mishap = *mishap;
+        state.mishap = None;
+        Some(mishap)
+    }
+
+    /// From now on no request of a controller is answered, and open watches end.
+    pub fn silence(&self) {
+        self.state.lock().expect("no panic").silent = true;
+        self.cut_watches();
+    }
+
+    fn is_silent(&self) -> bool {
+        self.state.lock().expect("no panic").silent
+    }
+
     /// Ends all open watches.
     pub fn cut_watches(&self) {
         std::mem::take(&mut self.state.lock().expect("no panic").watches).cancel();
@@ -287,8 +360,7 @@ impl Faults {
 
     fn refusal(&self, method: &str, path: &str) -> Option<Response<Body>> {
         let code = self.state.lock().expect("no panic").code(method, path)?;
-        let status = object::Status::new(code, "InternalError", "out of order");
-        Some(server::app::status_response(&status))
+        Some(out_of_order(code))
     }
 
     fn tap(&self, body: Body) -> Body {
@@ -316,6 +388,10 @@ impl FaultState {
     }
 }
 
+fn out_of_order(code: u16) -> Response<Body> {
+    server::app::status_response(&object::Status::new(code, "InternalError", "out of order"))
+}
+
 /// The server as one controller sees it, with a record of what it asks.
 #[derive(Clone)]
 struct Recorded {
@@ -339,9 +415,20 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
         Box::pin(async move {
-            let response = match this.faults.refusal(&method, &path) {
-                Some(refusal) => refusal,
-                None => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
+            if this.faults.is_silent() {
+                std::future::pending::<()>().await;
+            }
+            let mishap = this.faults.meets(&method, &path);
+            let response = match (mishap, this.faults.refusal(&method, &path)) {
+                (Some(Mishap::Refused(code)), _) => out_of_order(code),
+                (Some(Mishap::Stuck), _) => std::future::pending().await,
+                (_, Some(refusal)) => refusal,
+                _ => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
+            };
+            let response = match mishap {
+                Some(Mishap::AnswerLost) => out_of_order(504),
+                Some(Mishap::AnswerStuck) => std::future::pending().await,
+                _ => response,
             };
             let code = response.status().as_u16();
             this.to.all.lock().expect("no panic").push(Asked { account: this.account, method, path, code });

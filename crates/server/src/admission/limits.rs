@@ -1,9 +1,9 @@
 //! LimitRanges: defaults for containers, and bounds for containers, pods and claims.
 
-use super::pod_resources::{self, Amounts};
 use super::{Verb, Write};
 use crate::reader::Reader;
 use object::access::{Access, terminating};
+use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
 use object::{Status, Value};
 
@@ -48,20 +48,20 @@ pub fn check(reader: &Reader, write: &Write<'_>) -> Result<(), Status> {
             "Container" if pod => {
                 for list in ["containers", "initContainers"] {
                     for container in write.object.items(&["spec", list]) {
-                        let requests = pod_resources::amounts(container, "requests");
-                        let limits = pod_resources::amounts(container, "limits");
+                        let requests = amounts::named(container, "requests");
+                        let limits = amounts::named(container, "limits");
                         Bounds { item: &item, what: "Container" }.check(&requests, &limits, &mut wrong);
                     }
                 }
             }
             "Pod" if pod => {
-                let requests = pod_resources::of_pod(write.object, "requests");
-                let limits = pod_resources::of_pod(write.object, "limits");
+                let requests = amounts::of_pod(write.object, "requests");
+                let limits = amounts::of_pod(write.object, "limits");
                 Bounds { item: &item, what: "Pod" }.check(&requests, &limits, &mut wrong);
             }
             "PersistentVolumeClaim" if claim => {
                 let spec = write.object.at(&["spec"]).unwrap_or(&Value::Null);
-                let requests = pod_resources::amounts(spec, "requests");
+                let requests = amounts::named(spec, "requests");
                 Bounds { item: &item, what: "PersistentVolumeClaim" }.check_requests(&requests, &mut wrong);
             }
             _ => {}

@@ -6,7 +6,6 @@
 
 mod limits;
 mod namespace;
-mod pod_resources;
 mod priority;
 mod protection;
 mod quota;

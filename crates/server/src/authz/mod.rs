@@ -15,8 +15,8 @@ use object::Status;
 
 pub use aggregation::aggregate;
 pub use rbac::Authorizer;
-pub use rule::Rule;
 pub(crate) use rule::quoted;
+pub use rule::{Rule, missing};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
 /// The group that may do everything, whatever the roles say: the way back in after a mistake.

@@ -71,6 +71,7 @@ async fn roles_allow_what_they_say_and_nothing_else() {
     let rules = json!([
         {"verbs": ["get", "patch", "delete"], "apiGroups": [""], "resources": ["configmaps"], "resourceNames": ["mine"]},
         rule(&["list"], &[""], &["configmaps"]),
+        {"verbs": ["list"], "apiGroups": ["apps"], "resources": ["statefulsets"], "resourceNames": ["s"]},
         rule(&["get", "patch"], &["apps"], &["statefulsets/scale"]),
         rule(&["*"], &[""], &["secrets"]),
     ]);
@@ -92,6 +93,11 @@ async fn roles_allow_what_they_say_and_nothing_else() {
         (kim.patch(&yours, MERGE, &json!({"data": {"a": "b"}})).await, 403),
         (kim.post(CONFIG_MAPS, &config_map("new")).await, 403),
         (kim.get(&format!("{SETS}/s")).await, 403),
+        // A list of one object by its name is covered by a rule for that name.
+        (kim.get(&format!("{SETS}?fieldSelector=metadata.name%3Ds")).await, 200),
+        (kim.get(&format!("{SETS}?fieldSelector=metadata.name%3Dt")).await, 403),
+        (kim.get(&format!("{SETS}?fieldSelector=metadata.name!%3Ds")).await, 403),
+        (kim.get(SETS).await, 403),
         (kim.get(&format!("{SETS}/s/scale")).await, 200),
         (kim.patch(&format!("{SETS}/s/scale"), MERGE, &scale).await, 200),
         (kim.patch(&format!("{SETS}/s/status"), MERGE, &json!({})).await, 403),

@@ -1,6 +1,6 @@
 //! ControllerRevision: a snapshot of a template, never changed.
 
-use crate::access::{Access, name};
+use crate::access::{Access, controller, name};
 use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::table::{AGE, Column, NAME, age, column};
@@ -39,14 +39,13 @@ impl Rules for RevisionRules {
     }
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let revision = object.int(&["revision"]).unwrap_or(0);
-        vec![json!(name(object)), json!(controller(object)), json!(revision), json!(age(object, now))]
+        vec![json!(name(object)), json!(whose(object)), json!(revision), json!(age(object, now))]
     }
 }
 
 /// `statefulset.apps/web`.
-fn controller(object: &Value) -> String {
-    let owners = object.items(&["metadata", "ownerReferences"]);
-    let Some(owner) = owners.iter().find(|owner| owner.flag(&["controller"])) else { return "<none>".to_owned() };
+fn whose(object: &Value) -> String {
+    let Some(owner) = controller(object) else { return "<none>".to_owned() };
     let group = owner.text(&["apiVersion"]).split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
     format!("{}{group}/{}", owner.text(&["kind"]).to_lowercase(), owner.text(&["name"]))
 }

@@ -15,10 +15,10 @@ mod scope;
 mod tests;
 mod usage;
 
-use super::pod_resources::Amounts;
 use super::{Together, Verb, Write};
 use crate::reader::Reader;
 use object::access::{Access, name};
+use object::pod::amounts::Amounts;
 use object::quantity::Quantity;
 use object::{Status, Value, json};
 use std::sync::Arc;

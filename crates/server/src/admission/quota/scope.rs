@@ -1,9 +1,9 @@
 //! Which objects a quota applies to.
 
 use super::usage::{CLAIMS, Countable, PODS, attributes_classes};
-use crate::admission::pod_resources;
 use object::Value;
 use object::access::Access;
+use object::pod::amounts;
 
 /// Whether all scopes of the quota hold for this object. A scope that means nothing for a kind excludes it.
 pub fn matches(quota: &Value, countable: Countable<'_>, object: &Value) -> bool {
@@ -68,7 +68,7 @@ fn has_deadline(pod: &Value) -> bool {
 fn is_best_effort(pod: &Value) -> bool {
     let speaks = |of: &Value| {
         ["requests", "limits"].iter().any(|which| {
-            let amounts = pod_resources::amounts(of, which);
+            let amounts = amounts::named(of, which);
             ["cpu", "memory"].iter().any(|name| amounts.get(*name).is_some_and(|amount| !amount.is_zero()))
         })
     };

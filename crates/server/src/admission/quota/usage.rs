@@ -1,10 +1,10 @@
 //! What objects take of quotas.
 
 use super::scope;
-use crate::admission::pod_resources::{self, Amounts};
 use crate::admission::storage_class::class_of;
 use crate::reader::Reader;
 use object::access::Access;
+use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
 use object::{Status, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,7 +80,7 @@ impl<'a> Countable<'a> {
         }
         match self {
             PODS => usage
-                .extend(compute(&pod_resources::of_pod(object, "requests"), &pod_resources::of_pod(object, "limits"))),
+                .extend(compute(&amounts::of_pod(object, "requests"), &amounts::of_pod(object, "limits"))),
             CLAIMS => usage.extend(storage(object)),
             SERVICES => usage.extend(network(object)),
             _ => {}
@@ -96,8 +96,8 @@ impl<'a> Countable<'a> {
         }
         let required: Vec<&str> = EXPLICIT.into_iter().filter(|name| quota.has(&["spec", "hard", name])).collect();
         for container in ["containers", "initContainers"].iter().flat_map(|list| object.items(&["spec", list])) {
-            let requests = pod_resources::amounts(container, "requests");
-            let usage = compute(&requests, &pod_resources::amounts(container, "limits"));
+            let requests = amounts::named(container, "requests");
+            let usage = compute(&requests, &amounts::named(container, "limits"));
             for resource in required.iter().filter(|resource| !usage.contains_key(**resource)) {
                 missing.entry(resource).or_default().insert(container.text(&["name"]));
             }
@@ -117,7 +117,7 @@ pub fn count(reader: &Reader, namespace: &str, quota: &Value) -> Result<Amounts,
         let prefix = kind.prefix(namespace);
         if kind.is_weighed() {
             for (object, _) in reader.list(&prefix)? {
-                pod_resources::add(&mut used, &super::charged(kind, quota, Some(&object)));
+                amounts::add(&mut used, &super::charged(kind, quota, Some(&object)));
             }
         } else if scope::matches(quota, kind, &Value::Null) {
             let number = Quantity::from_int(i64::try_from(reader.store.count(&prefix)).unwrap_or(i64::MAX));

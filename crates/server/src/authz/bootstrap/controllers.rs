@@ -15,6 +15,11 @@ pub fn objects() -> Vec<Value> {
     objects
 }
 
+/// What the controller that acts as this ServiceAccount of `kube-system` needs, here and on any other Kubernetes API server.
+pub fn rules(account: &str) -> Vec<Rule> {
+    roles().into_iter().filter(|(name, _)| *name == account).flat_map(|(_, rules)| rules).collect()
+}
+
 fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());

@@ -8,6 +8,7 @@ use super::aggregate;
 use super::rule::Rule;
 use object::{Value, json};
 
+pub use controllers::rules as controller_rules;
 pub use reconcile::reconcile;
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";

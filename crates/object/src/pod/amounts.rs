@@ -1,14 +1,14 @@
 //! What a pod asks for as a whole: its containers together, or its most demanding step of initialisation.
 
-use object::Value;
-use object::access::Access;
-use object::quantity::Quantity;
+use crate::access::Access;
+use crate::quantity::Quantity;
+use serde_json::Value;
 use std::collections::BTreeMap;
 
 pub type Amounts = BTreeMap<String, Quantity>;
 
 /// `requests` or `limits` of one container (or of the pod itself).
-pub fn amounts(of: &Value, which: &str) -> Amounts {
+pub fn named(of: &Value, which: &str) -> Amounts {
     let members = of.members(&["resources", which]).iter();
     members.filter_map(|(name, value)| Some((name.clone(), Quantity::of(value)?))).collect()
 }
@@ -18,12 +18,12 @@ pub fn of_pod(pod: &Value, which: &str) -> Amounts {
     let spec = pod.at(&["spec"]).unwrap_or(&Value::Null);
     let mut sum = Amounts::new();
     for container in spec.items(&["containers"]) {
-        add(&mut sum, &amounts(container, which));
+        add(&mut sum, &named(container, which));
     }
     // Sidecars start in order with the init containers and stay, so they weigh on every later step.
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.items(&["initContainers"]) {
-        let own = amounts(container, which);
+        let own = named(container, which);
         if container.text(&["restartPolicy"]) == "Always" {
             add(&mut sum, &own);
             add(&mut sidecars, &own);
@@ -36,7 +36,7 @@ pub fn of_pod(pod: &Value, which: &str) -> Amounts {
     }
     raise(&mut sum, &peak);
     // What is said for the pod as a whole counts over the sum of its containers.
-    sum.extend(amounts(spec, which));
+    sum.extend(named(spec, which));
     for (name, value) in spec.members(&["overhead"]) {
         if let Some(overhead) = Quantity::of(value)
             && (which == "requests" || sum.contains_key(name))
@@ -64,7 +64,7 @@ fn raise(to: &mut Amounts, at_least: &Amounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use object::json;
+    use serde_json::json;
 
     #[test]
     fn a_pod_asks_for_its_containers_or_its_hardest_step() {

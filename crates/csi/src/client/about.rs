@@ -1,0 +1,117 @@
+//! What a driver says of itself.
+
+use super::{Driver, Failure};
+use crate::v1::controller_service_capability::{self as controller, rpc::Type as ControllerCan};
+use crate::v1::node_service_capability::{self as node, rpc::Type as NodeCan};
+use crate::v1::plugin_capability::{self as plugin, service::Type as Service, volume_expansion::Type as When};
+use crate::v1::*;
+use std::collections::BTreeSet;
+use tonic::Code;
+
+/// Name and capabilities. What this version does not know is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct About {
+    pub name: String,
+    pub version: String,
+    pub services: BTreeSet<Service>,
+    /// When volumes can be expanded.
+    pub expands: BTreeSet<When>,
+    pub controller: BTreeSet<ControllerCan>,
+    pub node: BTreeSet<NodeCan>,
+}
+
+impl About {
+    pub(super) async fn ask(driver: &Driver) -> Result<About, Failure> {
+        let info = driver.get_plugin_info(GetPluginInfoRequest {}).await?;
+        if info.name.is_empty() {
+            let message = format!("the CSI driver at {} has no name", driver.endpoint());
+            return Err(Failure { method: "/csi.v1.Identity/GetPluginInfo", code: Code::Internal, message });
+        }
+        let mut about = About { name: info.name, version: info.vendor_version, ..About::default() };
+        let answer = driver.get_plugin_capabilities(GetPluginCapabilitiesRequest {}).await?;
+        for capability in answer.capabilities {
+            match capability.r#type {
+                Some(plugin::Type::Service(service)) => {
+                    about.services.extend(known(service.r#type(), Service::Unknown))
+                }
+                Some(plugin::Type::VolumeExpansion(when)) => about.expands.extend(known(when.r#type(), When::Unknown)),
+                None => {}
+            }
+        }
+        if about.has_controller() {
+            let answer = driver.controller_get_capabilities(ControllerGetCapabilitiesRequest {}).await?;
+            let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
+            about.controller =
+                kinds.filter_map(|controller::Type::Rpc(rpc)| known(rpc.r#type(), ControllerCan::Unknown)).collect();
+        }
+        match driver.node_get_capabilities(NodeGetCapabilitiesRequest {}).await {
+            Ok(answer) => {
+                let kinds = answer.capabilities.into_iter().filter_map(|capability| capability.r#type);
+                about.node = kinds.filter_map(|node::Type::Rpc(rpc)| known(rpc.r#type(), NodeCan::Unknown)).collect();
+            }
+            // Some drivers serve controller and node at different sockets.
+            Err(failure) if failure.code == Code::Unimplemented => {}
+            Err(failure) => return Err(failure),
+        }
+        Ok(about)
+    }
+
+    pub fn has_controller(&self) -> bool {
+        self.services.contains(&Service::ControllerService)
+    }
+
+    /// Whether a volume is reachable from some nodes only.
+    pub fn has_topology(&self) -> bool {
+        self.services.contains(&Service::VolumeAccessibilityConstraints)
+    }
+
+    pub fn creates_volumes(&self) -> bool {
+        self.controller.contains(&ControllerCan::CreateDeleteVolume)
+    }
+
+    pub fn clones_volumes(&self) -> bool {
+        self.controller.contains(&ControllerCan::CloneVolume)
+    }
+
+    pub fn makes_snapshots(&self) -> bool {
+        self.controller.contains(&ControllerCan::CreateDeleteSnapshot)
+    }
+
+    pub fn modifies_volumes(&self) -> bool {
+        self.controller.contains(&ControllerCan::ModifyVolume)
+    }
+
+    pub fn expands_in_controller(&self) -> bool {
+        self.controller.contains(&ControllerCan::ExpandVolume)
+    }
+
+    pub fn expands_on_node(&self) -> bool {
+        self.node.contains(&NodeCan::ExpandVolume)
+    }
+
+    /// Whether volumes are attached to nodes before they are used there.
+    pub fn attaches(&self) -> bool {
+        self.controller.contains(&ControllerCan::PublishUnpublishVolume)
+    }
+
+    pub fn stages(&self) -> bool {
+        self.node.contains(&NodeCan::StageUnstageVolume)
+    }
+
+    pub fn reports_capacity(&self) -> bool {
+        self.controller.contains(&ControllerCan::GetCapacity)
+    }
+
+    pub fn lists_volumes(&self) -> bool {
+        self.controller.contains(&ControllerCan::ListVolumes)
+    }
+
+    /// Whether the driver tells one writer on a node from several.
+    pub fn knows_single_writers(&self) -> bool {
+        self.controller.contains(&ControllerCan::SingleNodeMultiWriter)
+    }
+}
+
+fn known<T: PartialEq>(value: T, unknown: T) -> Option<T> {
+    (value != unknown).then_some(value)
+}

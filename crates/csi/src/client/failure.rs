@@ -1,0 +1,163 @@
+//! Calls that failed, and what that means for what they asked for.
+
+use crate::code;
+use crate::endpoint::Endpoint;
+use std::error::Error;
+use std::time::Duration;
+use tonic::{Code, Status};
+
+/// A failed call, in the words of the driver where it had any. Prints as gRPC's errors do in Kubernetes' events.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("rpc error: code = {} desc = {message}", code::name(*.code))]
+pub struct Failure {
+    /// As `/csi.v1.Controller/CreateVolume`.
+    pub method: &'static str,
+    pub code: Code,
+    pub message: String,
+}
+
+/// What a failed CreateVolume means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Creation {
+    /// Nobody knows whether the volume exists or will: ask again with the same arguments, even if nobody wants it any more.
+    InBackground,
+    /// There is no room. With topology another place may have some.
+    Exhausted,
+    /// There is no volume, and will be none with these arguments.
+    Infeasible,
+    /// There is no volume; it may be tried again.
+    Final,
+}
+
+/// What a failed ControllerExpandVolume means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Expansion {
+    /// It may be happening: no other size may be asked for before it ends.
+    InProgress,
+    /// Never with this size.
+    Infeasible,
+    /// Not while the volume is in use.
+    InUse,
+    /// Not now.
+    Final,
+}
+
+/// What a failed ControllerModifyVolume means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modification {
+    /// It may be happening: no other class may be asked for before it ends.
+    InProgress,
+    /// Never with these parameters.
+    Infeasible,
+    /// Not now.
+    Final,
+}
+
+impl Failure {
+    pub(super) fn new(method: &'static str, status: &Status, endpoint: &Endpoint, is_late: bool) -> Failure {
+        // What came from the driver has no source: then it is the driver's word. The rest went wrong on the way, and whether the
+        // driver has heard of it nobody knows, whatever the code that the library finds for it.
+        let Some(source) = status.source() else {
+            return Failure { method, code: status.code(), message: status.message().to_owned() };
+        };
+        if is_late {
+            return Failure { method, code: Code::DeadlineExceeded, message: LATE.to_owned() };
+        }
+        let message = format!("the connection to the CSI driver at {endpoint} failed: {}", root(source));
+        Failure { method, code: Code::Unavailable, message }
+    }
+
+    pub(super) fn late(method: &'static str, deadline: Duration) -> Failure {
+        let message = format!("{LATE} (within {} ms)", deadline.as_millis());
+        Failure { method, code: Code::DeadlineExceeded, message }
+    }
+
+    /// The name of the code as Kubernetes prints it.
+    pub fn code_name(&self) -> &'static str {
+        code::name(self.code)
+    }
+
+    /// As the external provisioner judges a failed CreateVolume.
+    pub fn creation(&self) -> Creation {
+        match self.code {
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => Creation::InBackground,
+            Code::ResourceExhausted => Creation::Exhausted,
+            Code::InvalidArgument => Creation::Infeasible,
+            _ => Creation::Final,
+        }
+    }
+
+    /// As the external resizer judges a failed ControllerExpandVolume. To be out of room is not final here: it may be freed.
+    pub fn expansion(&self) -> Expansion {
+        match self.code {
+            _ if self.may_be_in_progress() => Expansion::InProgress,
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Expansion::Infeasible,
+            Code::FailedPrecondition => Expansion::InUse,
+            _ => Expansion::Final,
+        }
+    }
+
+    /// As the external resizer judges a failed ControllerModifyVolume.
+    pub fn modification(&self) -> Modification {
+        match self.code {
+            _ if self.may_be_in_progress() => Modification::InProgress,
+            Code::InvalidArgument => Modification::Infeasible,
+            _ => Modification::Final,
+        }
+    }
+
+    fn may_be_in_progress(&self) -> bool {
+        matches!(
+            self.code,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted
+        )
+    }
+}
+
+const LATE: &str = "the CSI driver did not answer in time";
+
+/// The error at the bottom, which says most in fewest words.
+fn root<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_is_judged_as_upstream_does() {
+        use Creation::{Exhausted, InBackground};
+        use Expansion::{InProgress, InUse};
+        // What is not listed is final for all three.
+        let judged = [
+            (Code::Cancelled, InBackground, InProgress, Modification::InProgress),
+            (Code::DeadlineExceeded, InBackground, InProgress, Modification::InProgress),
+            (Code::Unavailable, InBackground, InProgress, Modification::InProgress),
+            (Code::Aborted, InBackground, InProgress, Modification::InProgress),
+            (Code::ResourceExhausted, Exhausted, InProgress, Modification::InProgress),
+            (Code::InvalidArgument, Creation::Infeasible, Expansion::Infeasible, Modification::Infeasible),
+            (Code::OutOfRange, Creation::Final, Expansion::Infeasible, Modification::Final),
+            (Code::NotFound, Creation::Final, Expansion::Infeasible, Modification::Final),
+            (Code::FailedPrecondition, Creation::Final, InUse, Modification::Final),
+        ];
+        for number in 1..17 {
+            let code = Code::from_i32(number);
+            let failure = Failure { method: "", code, message: String::new() };
+            let expected = judged
+                .iter()
+                .find(|row| row.0 == code)
+                .map_or((Creation::Final, Expansion::Final, Modification::Final), |row| (row.1, row.2, row.3));
+            assert_eq!((failure.creation(), failure.expansion(), failure.modification()), expected, "{code:?}");
+        }
+    }
+
+    #[test]
+    fn a_failure_reads_as_in_kubernetes_events() {
+        let failure = Failure { method: "", code: Code::Cancelled, message: "no more".to_owned() };
+        assert_eq!(failure.to_string(), "rpc error: code = Canceled desc = no more");
+    }
+}

@@ -1,0 +1,236 @@
+//! A client of any CSI driver.
+
+mod about;
+mod failure;
+mod metrics;
+
+pub use about::About;
+pub use failure::{Creation, Expansion, Failure, Modification};
+pub use metrics::Metrics;
+
+use crate::endpoint::{BadEndpoint, Endpoint};
+use crate::v1::controller_client::ControllerClient;
+use crate::v1::identity_client::IdentityClient;
+use crate::v1::node_client::NodeClient;
+use crate::v1::{self, *};
+use hyper_util::rt::TokioIo;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::net::UnixStream;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Response, Status};
+
+/// How to speak to a driver.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// Every call has so long to be answered.
+    pub deadline: Duration,
+    pub metrics: Metrics,
+}
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings { deadline: Duration::from_secs(10), metrics: Metrics::default() }
+    }
+}
+
+/// A driver at its socket. Clones share one connection, which is made when it is first needed and again whenever it broke.
+#[derive(Clone, Debug)]
+pub struct Driver {
+    endpoint: Endpoint,
+    settings: Settings,
+    channel: Channel,
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// How many connections were made so far.
+    connections: AtomicU64,
+    /// What the driver said of itself, and by which connection.
+    about: Mutex<Option<(u64, Arc<About>)>>,
+}
+
+/// An answer may list many volumes.
+const ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// How long to wait before asking again whether a driver is ready: doubled up to the second.
+const PROBE_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+
+impl Driver {
+    /// Fails only if the endpoint is none. Must be called within a tokio runtime.
+    pub fn connect(endpoint: &str, settings: Settings) -> Result<Driver, BadEndpoint> {
+        let endpoint = Endpoint::parse(endpoint)?;
+        let shared = Arc::new(Shared::default());
+        let (path, counted) = (endpoint.path().to_owned(), Arc::clone(&shared));
+        let connector = tower::service_fn(move |_: http::Uri| {
+            let (path, counted) = (path.clone(), Arc::clone(&counted));
+            async move {
+                let stream = UnixStream::connect(path).await?;
+                counted.connections.fetch_add(1, Ordering::SeqCst);
+                Ok::<_, std::io::Error>(TokioIo::new(stream))
+            }
+        });
+        // The name is not looked up: the connector knows where to go. Drivers expect this one of local callers.
+        let channel = Channel::from_static("http://localhost").connect_with_connector_lazy(connector);
+        Ok(Driver { endpoint, settings, channel, shared })
+    }
+
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
+    }
+
+    /// The same driver with another deadline for its calls.
+    #[must_use]
+    pub fn within(&self, deadline: Duration) -> Driver {
+        let mut driver = self.clone();
+        driver.settings.deadline = deadline;
+        driver
+    }
+
+    /// What the driver is and can do; asked once for each connection, because another version may come with the next.
+    pub async fn about(&self) -> Result<Arc<About>, Failure> {
+        if let Some((connection, about)) = self.known()
+            && connection == self.shared.connections.load(Ordering::SeqCst)
+        {
+            return Ok(about);
+        }
+        let about = Arc::new(About::ask(self).await?);
+        // A connection that broke meanwhile only makes the next caller ask again.
+        let connection = self.shared.connections.load(Ordering::SeqCst);
+        *self.shared.about.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Arc::clone(&about)));
+        Ok(about)
+    }
+
+    fn known(&self) -> Option<(u64, Arc<About>)> {
+        self.shared.about.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the driver says that it can serve now.
+    pub async fn is_ready(&self) -> Result<bool, Failure> {
+        Ok(self.probe(ProbeRequest {}).await?.ready.unwrap_or(true))
+    }
+
+    /// Waits as long as it takes until the driver is there and ready.
+    pub async fn wait_until_ready(&self) {
+        let (mut wait, longest) = PROBE_WAIT;
+        let mut said = String::new();
+        loop {
+            let reason = match self.is_ready().await {
+                Ok(true) => return,
+                Ok(false) => "it says that it is not ready".to_owned(),
+                Err(failure) => failure.to_string(),
+            };
+            if reason != said {
+                tracing::warn!(endpoint = %self.endpoint, %reason, "waiting for the CSI driver");
+                said = reason;
+            }
+            tokio::time::sleep(wait).await;
+            wait = (wait * 2).min(longest);
+        }
+    }
+
+    /// All volumes, page by page.
+    pub async fn all_volumes(&self) -> Result<Vec<list_volumes_response::Entry>, Failure> {
+        let mut entries = Vec::new();
+        let mut starting_token = String::new();
+        loop {
+            let page = self.list_volumes(ListVolumesRequest { max_entries: PAGE_ENTRIES, starting_token }).await?;
+            entries.extend(page.entries);
+            if page.next_token.is_empty() {
+                return Ok(entries);
+            }
+            starting_token = page.next_token;
+        }
+    }
+
+    async fn call<Q, A, F>(
+        &self,
+        method: &'static str,
+        request: Q,
+        send: impl FnOnce(Request<Q>) -> F,
+    ) -> Result<A, Failure>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let (started, deadline) = (Instant::now(), self.settings.deadline);
+        let mut request = Request::new(request);
+        request.set_timeout(deadline);
+        let result = match tokio::time::timeout(deadline, send(request)).await {
+            Ok(Ok(response)) => Ok(response.into_inner()),
+            Ok(Err(status)) => Err(Failure::new(method, &status, &self.endpoint, started.elapsed() >= deadline)),
+            Err(_) => Err(Failure::late(method, deadline)),
+        };
+        let code = result.as_ref().map_or_else(|failure| failure.code, |_| Code::Ok);
+        let name = self.known().map(|(_, about)| about.name.clone());
+        self.settings.metrics.called(name.as_deref(), method, code, started.elapsed());
+        result
+    }
+}
+
+const PAGE_ENTRIES: i32 = 1000;
+
+/// A method for each call.
+macro_rules! calls {
+    ($($client:ident {
+        $($method:ident($request:ident) -> $answer:ident = $path:literal;)*
+    })*) => {
+        impl Driver {
+            $($(
+                #[doc = concat!("Calls `", $path, "`.")]
+                pub async fn $method(&self, request: v1::$request) -> Result<v1::$answer, Failure> {
+                    let mut client = $client::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
+                    self.call($path, request, |request| async move { client.$method(request).await }).await
+                }
+            )*)*
+        }
+    };
+}
+
+calls! {
+    IdentityClient {
+        get_plugin_info(GetPluginInfoRequest) -> GetPluginInfoResponse = "/csi.v1.Identity/GetPluginInfo";
+        get_plugin_capabilities(GetPluginCapabilitiesRequest) -> GetPluginCapabilitiesResponse
+            = "/csi.v1.Identity/GetPluginCapabilities";
+        probe(ProbeRequest) -> ProbeResponse = "/csi.v1.Identity/Probe";
+    }
+    ControllerClient {
+        controller_get_capabilities(ControllerGetCapabilitiesRequest) -> ControllerGetCapabilitiesResponse
+            = "/csi.v1.Controller/ControllerGetCapabilities";
+        create_volume(CreateVolumeRequest) -> CreateVolumeResponse = "/csi.v1.Controller/CreateVolume";
+        delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse = "/csi.v1.Controller/DeleteVolume";
+        controller_get_volume(ControllerGetVolumeRequest) -> ControllerGetVolumeResponse
+            = "/csi.v1.Controller/ControllerGetVolume";
+        list_volumes(ListVolumesRequest) -> ListVolumesResponse = "/csi.v1.Controller/ListVolumes";
+        get_capacity(GetCapacityRequest) -> GetCapacityResponse = "/csi.v1.Controller/GetCapacity";
+        validate_volume_capabilities(ValidateVolumeCapabilitiesRequest) -> ValidateVolumeCapabilitiesResponse
+            = "/csi.v1.Controller/ValidateVolumeCapabilities";
+        controller_expand_volume(ControllerExpandVolumeRequest) -> ControllerExpandVolumeResponse
+            = "/csi.v1.Controller/ControllerExpandVolume";
+        controller_modify_volume(ControllerModifyVolumeRequest) -> ControllerModifyVolumeResponse
+            = "/csi.v1.Controller/ControllerModifyVolume";
+        controller_publish_volume(ControllerPublishVolumeRequest) -> ControllerPublishVolumeResponse
+            = "/csi.v1.Controller/ControllerPublishVolume";
+        controller_unpublish_volume(ControllerUnpublishVolumeRequest) -> ControllerUnpublishVolumeResponse
+            = "/csi.v1.Controller/ControllerUnpublishVolume";
+        create_snapshot(CreateSnapshotRequest) -> CreateSnapshotResponse = "/csi.v1.Controller/CreateSnapshot";
+        delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse = "/csi.v1.Controller/DeleteSnapshot";
+        get_snapshot(GetSnapshotRequest) -> GetSnapshotResponse = "/csi.v1.Controller/GetSnapshot";
+        list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse = "/csi.v1.Controller/ListSnapshots";
+    }
+    NodeClient {
+        node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse = "/csi.v1.Node/NodeGetInfo";
+        node_get_capabilities(NodeGetCapabilitiesRequest) -> NodeGetCapabilitiesResponse
+            = "/csi.v1.Node/NodeGetCapabilities";
+        node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse = "/csi.v1.Node/NodeStageVolume";
+        node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse = "/csi.v1.Node/NodeUnstageVolume";
+        node_publish_volume(NodePublishVolumeRequest) -> NodePublishVolumeResponse = "/csi.v1.Node/NodePublishVolume";
+        node_unpublish_volume(NodeUnpublishVolumeRequest) -> NodeUnpublishVolumeResponse
+            = "/csi.v1.Node/NodeUnpublishVolume";
+        node_get_volume_stats(NodeGetVolumeStatsRequest) -> NodeGetVolumeStatsResponse
+            = "/csi.v1.Node/NodeGetVolumeStats";
+        node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse = "/csi.v1.Node/NodeExpandVolume";
+    }
+}

@@ -1,0 +1,78 @@
+//! The calls that a driver answered, for tests to compare.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tonic::Code;
+
+/// One answered call.
+#[derive(Clone)]
+pub struct Call {
+    /// As `CreateVolume`.
+    pub name: &'static str,
+    /// The name or id that it was about; empty where a call is about none.
+    pub subject: String,
+    /// What the caller was told, or would have been had the answer not been lost.
+    pub code: Code,
+    request: Arc<dyn Any + Send + Sync>,
+}
+
+impl Call {
+    /// The request, if it is of this type; secrets are in it.
+    pub fn request<T: 'static>(&self) -> Option<&T> {
+        self.request.downcast_ref()
+    }
+}
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}({}) {:?}", self.name, self.subject, self.code)
+    }
+}
+
+/// The last calls of one driver, oldest first.
+#[derive(Debug)]
+pub struct Calls {
+    kept_max: usize,
+    kept: watch::Sender<VecDeque<Call>>,
+}
+
+impl Calls {
+    pub(super) fn new(kept_max: usize) -> Calls {
+        Calls { kept_max, kept: watch::Sender::default() }
+    }
+
+    pub fn all(&self) -> Vec<Call> {
+        self.kept.borrow().iter().cloned().collect()
+    }
+
+    /// Those of one name.
+    pub fn named(&self, name: &str) -> Vec<Call> {
+        self.kept.borrow().iter().filter(|call| call.name == name).cloned().collect()
+    }
+
+    /// Waits until the calls are as wanted, and returns them.
+    pub async fn wait_until(&self, mut wanted: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
+        let mut changes = self.kept.subscribe();
+        loop {
+            let calls: Vec<Call> = changes.borrow_and_update().iter().cloned().collect();
+            if wanted(&calls) {
+                return calls;
+            }
+            changes.changed().await.expect("we hold the sender ourselves");
+        }
+    }
+
+    pub(super) fn add<T: Any + Send + Sync>(&self, name: &'static str, subject: String, request: T, code: Code) {
+        if self.kept_max == 0 {
+            return;
+        }
+        self.kept.send_modify(|kept| {
+            if kept.len() == self.kept_max {
+                kept.pop_front();
+            }
+            kept.push_back(Call { name, subject, code, request: Arc::new(request) });
+        });
+    }
+}

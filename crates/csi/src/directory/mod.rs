@@ -1,0 +1,182 @@
+//! The directory driver: a CSI driver whose volumes are directories with a recorded size.
+//!
+//! It needs no privileges: nothing is mounted, a volume is published by a link. Sizes are recorded, not enforced. It is meant for
+//! laptops and CI, where it behaves as a driver should, down to the codes of its errors.
+//!
+//! Operations on one volume wait for each other; those on different volumes run side by side. A caller that goes away leaves the
+//! line, but does not stop what has begun.
+
+mod calls;
+mod check;
+mod controller;
+mod disk;
+mod faults;
+mod locks;
+mod node;
+mod options;
+mod record;
+mod service;
+mod snapshots;
+mod socket;
+mod state;
+
+pub use calls::{Call, Calls};
+pub use faults::{Faults, Gate, Order};
+pub use options::{DEFAULT_NAME, Expansion, Options};
+pub use service::CALLS;
+pub use socket::{ListenError, Serving};
+pub use state::{Finding, OpenError};
+
+use locks::{Guard, Locks};
+use record::{Texts, VolumeRecord};
+use state::{Files, State, Volume};
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tonic::Status;
+
+/// One driver on one directory. [`Serving`] makes it answer at a socket.
+#[derive(Debug)]
+pub struct DirectoryDriver {
+    options: Options,
+    files: Files,
+    state: Mutex<State>,
+    locks: Locks,
+    faults: Faults,
+    calls: Calls,
+    findings: Vec<Finding>,
+}
+
+impl DirectoryDriver {
+    /// Opens a directory, makes it if need be, and holds its lock until the driver is dropped. Blocks while it reads the disk.
+    pub fn open(directory: &Path, options: Options, faults: Faults) -> Result<Arc<DirectoryDriver>, OpenError> {
+        options.check().map_err(OpenError::Options)?;
+        let files = Files::open(directory, options.durable)?;
+        let (state, findings) = files.load().map_err(|error| OpenError::Unusable(directory.to_owned(), error))?;
+        for finding in &findings {
+            tracing::warn!("{finding}");
+        }
+        Ok(Arc::new(DirectoryDriver {
+            calls: Calls::new(options.calls_kept),
+            options,
+            files,
+            state: Mutex::new(state),
+            locks: Locks::default(),
+            faults,
+            findings,
+        }))
+    }
+
+    /// What was not as it should be when the directory was opened.
+    pub fn findings(&self) -> &[Finding] {
+        &self.findings
+    }
+
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    pub fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// The ids and names of all volumes, for tests: what the driver holds, without a call.
+    pub fn volumes(&self) -> Vec<(String, String)> {
+        let state = self.state();
+        state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.name.clone())).collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The volume of this id, or why there is none.
+    fn volume(&self, id: &str) -> Result<Volume, Status> {
+        let state = self.state();
+        if let Some(volume) = state.volumes.get(id) {
+            return Ok(volume.clone());
+        }
+        Err(match state.damaged.get(id) {
+            Some(why) => Status::internal(format!("{id} cannot be served: {why}")),
+            None => Status::not_found(format!("there is no volume {id:?}")),
+        })
+    }
+
+    /// Writes a volume's new record to disk, then lets it count.
+    fn update_volume(&self, record: VolumeRecord) -> Result<(), Status> {
+        let written = self.files.write_volume(&record);
+        let record = match written {
+            Ok(()) => Ok(record),
+            // It may or may not have reached its name: what is there counts.
+            Err(_) => self.files.reread_volume(&record.id).map_err(|why| (record.id, why)),
+        };
+        let mut state = self.state();
+        match record {
+            Ok(record) => {
+                if let Some(volume) = state.volumes.get_mut(&record.id) {
+                    volume.record = Arc::new(record);
+                }
+            }
+            Err((id, why)) => {
+                state.remove_volume(&id);
+                state.damaged.insert(id, why);
+            }
+        }
+        written.map_err(failed)
+    }
+
+    /// Runs blocking work that must come to its end even when the caller goes away; `held` is let go when it has.
+    async fn run<T: Send + 'static>(
+        self: Arc<DirectoryDriver>,
+        held: Vec<Guard>,
+        work: impl FnOnce(&DirectoryDriver) -> Result<T, Status> + Send + 'static,
+    ) -> Result<T, Status> {
+        let task = tokio::task::spawn_blocking(move || {
+            let result = work(&self);
+            drop(held);
+            result
+        });
+        task.await.unwrap_or_else(|error| Err(Status::internal(format!("the driver failed: {error}"))))
+    }
+}
+
+/// What a failed write means to the caller.
+fn failed(error: io::Error) -> Status {
+    match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            Status::resource_exhausted(format!("the driver's disk is full: {error}"))
+        }
+        _ => Status::internal(format!("the driver's disk: {error}")),
+    }
+}
+
+/// A page of things in the order of their ids: from after `token`, at most `max_entries` (0 = all), and the token of the next page.
+/// The token is the last id of the page before, so that it stays good when things come and go.
+fn page<'a, T: 'a>(
+    things: impl Iterator<Item = (&'a String, &'a T)>,
+    kind: state::Kind,
+    token: &str,
+    max_entries: i32,
+) -> Result<(Vec<&'a T>, String), Status> {
+    let max = usize::try_from(max_entries).map_err(|_| Status::invalid_argument("max_entries is negative"))?;
+    if !token.is_empty() && !kind.is_id(token) {
+        return Err(Status::aborted(format!("starting_token {token:?} is not one of this driver's")));
+    }
+    let mut rest = things.skip_while(|(id, _)| !token.is_empty() && id.as_str() <= token).peekable();
+    let (mut entries, mut last) = (Vec::new(), String::new());
+    while let Some((id, thing)) = rest.next_if(|_| max == 0 || entries.len() < max) {
+        entries.push(thing);
+        last.clone_from(id);
+    }
+    let next = if rest.peek().is_some() { last } else { String::new() };
+    Ok((entries, next))
+}
+
+/// Whether a place is one that these segments ask for.
+fn is_at(place: &Texts, segments: &Texts) -> bool {
+    segments.iter().all(|(key, value)| place.get(key) == Some(value))
+}

@@ -1,0 +1,263 @@
+//! Node: volumes where they are used. Nothing is mounted: to publish a volume is to put a link to its data at the target.
+
+use super::record::{Publication, Texts, UseRecord};
+use super::state::{Kind, Volume};
+use super::{DirectoryDriver, check, disk, failed};
+use crate::v1::node_service_capability::{self as node, rpc::Type as Can};
+use crate::v1::volume_capability::access_mode::Mode;
+use crate::v1::*;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use tonic::Status;
+
+impl DirectoryDriver {
+    pub(super) async fn node_get_info(self: Arc<Self>, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, Status> {
+        let place = self.options.places.first();
+        Ok(NodeGetInfoResponse {
+            node_id: self.options.nodes.first().cloned().unwrap_or_default(),
+            max_volumes_per_node: 0,
+            accessible_topology: place.map(|place: &Texts| Topology { segments: place.clone() }),
+        })
+    }
+
+    pub(super) async fn node_get_capabilities(
+        self: Arc<Self>,
+        _: NodeGetCapabilitiesRequest,
+    ) -> Result<NodeGetCapabilitiesResponse, Status> {
+        let mut kinds = vec![Can::GetVolumeStats, Can::VolumeCondition, Can::SingleNodeMultiWriter];
+        if self.options.expansion.on_node() {
+            kinds.push(Can::ExpandVolume);
+        }
+        if self.options.stage {
+            kinds.push(Can::StageUnstageVolume);
+        }
+        let rpc = |kind: Can| Some(node::Type::Rpc(node::Rpc { r#type: kind.into() }));
+        let capabilities = kinds.into_iter().map(|kind| NodeServiceCapability { r#type: rpc(kind) }).collect();
+        Ok(NodeGetCapabilitiesResponse { capabilities })
+    }
+
+    pub(super) async fn node_stage_volume(
+        self: Arc<Self>,
+        request: NodeStageVolumeRequest,
+    ) -> Result<NodeStageVolumeResponse, Status> {
+        self.stages()?;
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let path = self.path(&request.staging_target_path, "staging_target_path")?;
+        check::capability(request.volume_capability.as_ref(), "volume_capability")?;
+        let held = vec![self.locks.exclusive(&id).await];
+        let volume = self.volume(&id)?;
+        self.is_attached(&volume)?;
+        if volume.used.staged.contains(&path) {
+            return Ok(NodeStageVolumeResponse {});
+        }
+        let mut used = (*volume.used).clone();
+        used.staged.push(path);
+        self.run(held, move |driver| driver.update_use(&id, used)).await?;
+        Ok(NodeStageVolumeResponse {})
+    }
+
+    pub(super) async fn node_unstage_volume(
+        self: Arc<Self>,
+        request: NodeUnstageVolumeRequest,
+    ) -> Result<NodeUnstageVolumeResponse, Status> {
+        self.stages()?;
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let path = self.path(&request.staging_target_path, "staging_target_path")?;
+        let held = vec![self.locks.exclusive(&id).await];
+        let mut used = (*self.volume(&id)?.used).clone();
+        let before = used.staged.len();
+        used.staged.retain(|staged| *staged != path);
+        if used.staged.len() != before {
+            self.run(held, move |driver| driver.update_use(&id, used)).await?;
+        }
+        Ok(NodeUnstageVolumeResponse {})
+    }
+
+    pub(super) async fn node_publish_volume(
+        self: Arc<Self>,
+        request: NodePublishVolumeRequest,
+    ) -> Result<NodePublishVolumeResponse, Status> {
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let target = self.path(&request.target_path, "target_path")?;
+        let mode = check::capability(request.volume_capability.as_ref(), "volume_capability")?;
+        let held = vec![self.locks.exclusive(&id).await];
+        let volume = self.volume(&id)?;
+        self.is_attached(&volume)?;
+        if self.options.stage {
+            let staged = self
+                .path(&request.staging_target_path, "staging_target_path")
+                .is_ok_and(|path| volume.used.staged.contains(&path));
+            if !staged {
+                return Err(Status::failed_precondition(format!("{id} is not staged at the staging_target_path")));
+            }
+        }
+        let wanted = Publication { readonly: request.readonly, alone: mode == Mode::SingleNodeSingleWriter };
+        self.run(held, move |driver| driver.publish(&volume, target, wanted)).await?;
+        Ok(NodePublishVolumeResponse {})
+    }
+
+    fn publish(&self, volume: &Volume, target: String, wanted: Publication) -> Result<(), Status> {
+        let id = &volume.record.id;
+        if let Some(there) = volume.used.published.get(&target)
+            && self.is_link(id, &target)
+        {
+            return match *there == wanted {
+                true => Ok(()),
+                false => Err(Status::already_exists(format!("{id} is published at {target} in another way"))),
+            };
+        }
+        let others = self.targets_in_use(volume).filter(|other| **other != target);
+        for other in others {
+            if wanted.alone || volume.used.published[other].alone {
+                return Err(Status::failed_precondition(format!(
+                    "{id} is published at {other} to be used there alone"
+                )));
+            }
+        }
+        let data = self.files.data(Kind::Volume, id);
+        if !data.is_dir() {
+            return Err(Status::internal(format!("the data of {id} is missing: {}", data.display())));
+        }
+        let mut used = (*volume.used).clone();
+        used.published.insert(target.clone(), wanted);
+        // Noted first: what is noted but not there does no harm, a link that nobody knows of would.
+        self.update_use(id, used)?;
+        self.make_room(id, &target)?;
+        self.files.disk.link(&data, Path::new(&target)).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => {
+                Status::failed_precondition(format!("the directory of target_path {target} does not exist"))
+            }
+            _ => Status::internal(format!("cannot publish at {target}: {error}")),
+        })
+    }
+
+    /// Takes away what callers put at a target for a driver to mount over: an empty directory. Our own link is made anew.
+    fn make_room(&self, id: &str, target: &str) -> Result<(), Status> {
+        let path = Path::new(target);
+        let metadata = match path.symlink_metadata() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            metadata => metadata.map_err(|error| Status::internal(format!("cannot look at {target}: {error}")))?,
+        };
+        let occupied = |_| Status::failed_precondition(format!("at target_path {target} is something else"));
+        if self.is_link(id, target) {
+            self.files.disk.remove_file(path).map_err(occupied)
+        } else if metadata.is_dir() {
+            self.files.disk.remove_empty_dir(path).map_err(occupied)
+        } else {
+            Err(occupied(io::ErrorKind::AlreadyExists.into()))
+        }
+    }
+
+    pub(super) async fn node_unpublish_volume(
+        self: Arc<Self>,
+        request: NodeUnpublishVolumeRequest,
+    ) -> Result<NodeUnpublishVolumeResponse, Status> {
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let target = self.path(&request.target_path, "target_path")?;
+        let held = vec![self.locks.exclusive(&id).await];
+        let volume = self.volume(&id)?;
+        if !volume.used.published.contains_key(&target) {
+            return Ok(NodeUnpublishVolumeResponse {});
+        }
+        self.run(held, move |driver| {
+            if driver.is_link(&id, &target) {
+                let removed = driver.files.disk.remove_file(Path::new(&target));
+                removed.map_err(|error| Status::internal(format!("cannot remove {target}: {error}")))?;
+            }
+            let mut used = (*volume.used).clone();
+            used.published.remove(&target);
+            driver.update_use(&id, used)?;
+            Ok(NodeUnpublishVolumeResponse {})
+        })
+        .await
+    }
+
+    pub(super) async fn node_get_volume_stats(
+        self: Arc<Self>,
+        request: NodeGetVolumeStatsRequest,
+    ) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let path = self.path(&request.volume_path, "volume_path")?;
+        let volume = self.volume(&id)?;
+        self.is_used_at(&volume, &path)?;
+        self.run(Vec::new(), move |driver| {
+            let condition = driver.condition(&volume);
+            if condition.abnormal {
+                return Ok(NodeGetVolumeStatsResponse { usage: Vec::new(), volume_condition: Some(condition) });
+            }
+            let (bytes, _) = disk::usage(&driver.files.data(Kind::Volume, &id)).map_err(failed)?;
+            let (total, used) = (volume.record.size_bytes, i64::try_from(bytes).unwrap_or(i64::MAX));
+            let unit = volume_usage::Unit::Bytes.into();
+            let usage = VolumeUsage { available: (total - used).max(0), total, used, unit };
+            Ok(NodeGetVolumeStatsResponse { usage: vec![usage], volume_condition: Some(condition) })
+        })
+        .await
+    }
+
+    pub(super) async fn node_expand_volume(
+        self: Arc<Self>,
+        request: NodeExpandVolumeRequest,
+    ) -> Result<NodeExpandVolumeResponse, Status> {
+        let id = check::id(&request.volume_id, "volume_id")?.to_owned();
+        let path = self.path(&request.volume_path, "volume_path")?;
+        if let Some(capability) = &request.volume_capability {
+            check::supported(capability).map_err(Status::invalid_argument)?;
+        }
+        let volume = self.volume(&id)?;
+        self.is_used_at(&volume, &path)?;
+        let range = request.capacity_range.unwrap_or_default();
+        let capacity_bytes = match self.options.expansion {
+            super::Expansion::Node => self.expand(id, range).await?,
+            super::Expansion::Both if range.required_bytes > volume.record.size_bytes => {
+                return Err(Status::out_of_range(format!("the controller has not made {id} so large yet")));
+            }
+            super::Expansion::Both => volume.record.size_bytes,
+            _ => return Err(Status::unimplemented("volumes of this driver are not expanded on the node")),
+        };
+        Ok(NodeExpandVolumeResponse { capacity_bytes })
+    }
+
+    /// The targets that a volume's links are still at.
+    pub(super) fn targets_in_use<'a>(&self, volume: &'a Volume) -> impl Iterator<Item = &'a String> {
+        volume.used.published.keys().filter(|target| self.is_link(&volume.record.id, target))
+    }
+
+    fn is_link(&self, id: &str, target: &str) -> bool {
+        std::fs::read_link(target).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
+    }
+
+    fn is_used_at(&self, volume: &Volume, path: &String) -> Result<(), Status> {
+        match volume.used.published.contains_key(path) || volume.used.staged.contains(path) {
+            true => Ok(()),
+            false => Err(Status::not_found(format!("{} is not used at {path}", volume.record.id))),
+        }
+    }
+
+    fn is_attached(&self, volume: &Volume) -> Result<(), Status> {
+        match self.options.attach && volume.record.attached.is_empty() {
+            true => Err(Status::failed_precondition(format!("{} is not published to any node", volume.record.id))),
+            false => Ok(()),
+        }
+    }
+
+    fn stages(&self) -> Result<(), Status> {
+        match self.options.stage {
+            true => Ok(()),
+            false => Err(Status::unimplemented("volumes of this driver are not staged")),
+        }
+    }
+
+    fn path(&self, value: &str, field: &str) -> Result<String, Status> {
+        let path = check::path(value, field, &self.files.root)?;
+        Ok(path.into_os_string().into_string().expect("it was text before"))
+    }
+
+    fn update_use(&self, id: &str, used: UseRecord) -> Result<(), Status> {
+        self.files.write_use(id, &used).map_err(failed)?;
+        if let Some(volume) = self.state().volumes.get_mut(id) {
+            volume.used = Arc::new(used);
+        }
+        Ok(())
+    }
+}

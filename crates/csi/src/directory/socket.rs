@@ -1,0 +1,191 @@
+//! Serving a driver at a unix socket.
+
+use super::DirectoryDriver;
+use super::service::Service;
+use crate::v1::controller_server::ControllerServer;
+use crate::v1::identity_server::IdentityServer;
+use crate::v1::node_server::NodeServer;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::convert::Infallible;
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tower::ServiceExt;
+
+/// Calls that are under way when the driver stops may take so long to end.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Why a socket cannot be served at; the text is one sentence.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    #[error("something serves at {0} already; stop it or choose another socket")]
+    InUse(PathBuf),
+    #[error("{0} is there and is no socket; remove it or choose another path")]
+    NotASocket(PathBuf),
+    #[error("the path of the socket is too long: {0} has {1} bytes, and {max} are possible", max = crate::endpoint::SOCKET_PATH_BYTES_MAX)]
+    TooLong(PathBuf, usize),
+    #[error("cannot serve at {0}: {1}")]
+    Failed(PathBuf, io::Error),
+}
+
+/// A driver that is being served. Dropping it ends everything at once, as the end of a process would; the socket stays then.
+#[derive(Debug)]
+pub struct Serving {
+    socket: PathBuf,
+    /// Device and number of our own socket, so as to remove no other.
+    identity: (u64, u64),
+    stop: CancellationToken,
+    task: JoinHandle<()>,
+}
+
+impl Serving {
+    /// Serves at a socket; one that a dead process left behind is replaced, one that is served at is not.
+    pub async fn start(driver: Arc<DirectoryDriver>, socket: &Path) -> Result<Serving, ListenError> {
+        let failed = |error| ListenError::Failed(socket.to_owned(), error);
+        let length = socket.as_os_str().len();
+        if length > crate::endpoint::SOCKET_PATH_BYTES_MAX {
+            return Err(ListenError::TooLong(socket.to_owned(), length));
+        }
+        remove_stale(socket).await?;
+        let listener = UnixListener::bind(socket).map_err(failed)?;
+        std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let identity = identity(socket).map_err(failed)?;
+        let socket = std::path::absolute(socket).map_err(failed)?;
+        let stop = CancellationToken::new();
+        let task = tokio::spawn(accept(listener, Service { driver }, stop.clone()));
+        Ok(Serving { socket, identity, stop, task })
+    }
+
+    /// As clients want it.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket.display())
+    }
+
+    /// Takes no more calls, lets those under way end, removes the socket.
+    pub async fn stop(mut self) {
+        self.stop.cancel();
+        if let Err(error) = (&mut self.task).await {
+            tracing::error!(%error, "the CSI server failed");
+        }
+        if identity(&self.socket).is_ok_and(|found| found == self.identity)
+            && let Err(error) = std::fs::remove_file(&self.socket)
+        {
+            tracing::warn!(%error, socket = %self.socket.display(), "cannot remove the socket");
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// The connection that a call came by.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    severed: CancellationToken,
+}
+
+impl Connection {
+    /// Closes it under the caller's feet; never returns, because whoever awaits this is closed with it.
+    pub async fn sever<T>(self) -> T {
+        self.severed.cancel();
+        std::future::pending().await
+    }
+}
+
+async fn remove_stale(socket: &Path) -> Result<(), ListenError> {
+    let failed = |error| ListenError::Failed(socket.to_owned(), error);
+    let metadata = match std::fs::symlink_metadata(socket) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        metadata => metadata.map_err(failed)?,
+    };
+    if !metadata.file_type().is_socket() {
+        return Err(ListenError::NotASocket(socket.to_owned()));
+    }
+    match UnixStream::connect(socket).await {
+        Ok(_) => Err(ListenError::InUse(socket.to_owned())),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => std::fs::remove_file(socket).map_err(failed),
+        Err(error) => Err(failed(error)),
+    }
+}
+
+fn identity(socket: &Path) -> io::Result<(u64, u64)> {
+    let metadata = std::fs::symlink_metadata(socket)?;
+    Ok((metadata.dev(), metadata.ino()))
+}
+
+async fn accept(listener: UnixListener, service: Service, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(serve(stream, service.clone(), stop.clone()));
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "cannot accept a connection");
+                    // Out of file descriptors, most likely: some come back when calls end.
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(PATIENCE, ended).await.is_err() {
+        tracing::warn!("calls are still under way after {PATIENCE:?}; stopping without their answers");
+    }
+}
+
+async fn serve(stream: UnixStream, service: Service, stop: CancellationToken) {
+    let severed = CancellationToken::new();
+    let route = {
+        let severed = severed.clone();
+        service_fn(move |mut request: http::Request<Incoming>| {
+            request.extensions_mut().insert(Connection { severed: severed.clone() });
+            route(service.clone(), request)
+        })
+    };
+    let connection =
+        hyper::server::conn::http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), route);
+    let mut connection = std::pin::pin!(connection);
+    let mut stopping = false;
+    loop {
+        tokio::select! {
+            result = &mut connection => {
+                if let Err(error) = result {
+                    tracing::debug!(%error, "a connection ended");
+                }
+                return;
+            }
+            () = severed.cancelled() => return,
+            () = stop.cancelled(), if !stopping => {
+                stopping = true;
+                connection.as_mut().graceful_shutdown();
+            }
+        }
+    }
+}
+
+type Answer = http::Response<tonic::body::Body>;
+
+async fn route(service: Service, request: http::Request<Incoming>) -> Result<Answer, Infallible> {
+    match request.uri().path().split('/').nth(1) {
+        Some("csi.v1.Identity") => IdentityServer::new(service).oneshot(request).await,
+        Some("csi.v1.Controller") => ControllerServer::new(service).oneshot(request).await,
+        Some("csi.v1.Node") => NodeServer::new(service).oneshot(request).await,
+        _ => Ok(Status::unimplemented("this driver has no such service").into_http()),
+    }
+}

@@ -1,0 +1,113 @@
+//! The client: what it makes of drivers that come, go, and are not there.
+
+use crate::world::*;
+use csi::directory::{DirectoryDriver, Faults, Options, Order, Serving};
+use csi::v1::ProbeRequest;
+use csi::{Code, Creation, Driver, Metrics, Settings};
+use std::time::Duration;
+
+#[tokio::test]
+async fn a_driver_is_asked_what_it_is_once_for_each_connection() {
+    let world = World::new().await;
+    for _ in 0..3 {
+        let about = world.driver.about().await.unwrap();
+        assert_eq!(about.name, csi::directory::DEFAULT_NAME);
+        assert!(about.creates_volumes() && about.expands_in_controller() && !about.attaches(), "{about:?}");
+    }
+    assert_eq!(world.server.calls().named("GetPluginInfo").len(), 1);
+    // Another driver comes to the same socket.
+    let World { root, server, serving, driver } = world;
+    serving.stop().await;
+    drop(server);
+    let options = Options { durable: false, name: "other.example.com".to_owned(), attach: true, ..Options::default() };
+    let server = DirectoryDriver::open(&root.path().join("volumes"), options, Faults::default()).unwrap();
+    let _serving = Serving::start(server, &root.path().join("csi.sock")).await.unwrap();
+    driver.wait_until_ready().await;
+    let about = driver.about().await.unwrap();
+    assert_eq!((about.name.as_str(), about.attaches()), ("other.example.com", true));
+}
+
+#[tokio::test]
+async fn a_driver_that_is_not_there_yet_is_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("csi.sock");
+    let driver = Driver::connect(&format!("unix://{}", socket.display()), Settings::default()).unwrap();
+    let failure = driver.probe(ProbeRequest {}).await.unwrap_err();
+    assert_eq!((failure.code, failure.creation()), (Code::Unavailable, Creation::InBackground));
+    let expected = format!("the connection to the CSI driver at unix://{} failed: No such file", socket.display());
+    assert!(failure.message.starts_with(&expected), "{failure}");
+    let waiting = tokio::spawn({
+        let driver = driver.clone();
+        async move { driver.wait_until_ready().await }
+    });
+    let options = Options { durable: false, ..Options::default() };
+    let server = DirectoryDriver::open(&root.path().join("volumes"), options, Faults::default()).unwrap();
+    server.faults().order(Order::fail("Probe", Code::Unavailable).times(2));
+    let _serving = Serving::start(server, &socket).await.unwrap();
+    waiting.await.unwrap();
+    driver.create_volume(create("a")).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_driver_that_accepts_and_never_answers_costs_no_more_than_the_deadline() {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("csi.sock");
+    let _deaf = tokio::net::UnixListener::bind(&socket).unwrap();
+    let settings = Settings { deadline: Duration::from_millis(100), ..Settings::default() };
+    let driver = Driver::connect(socket.to_str().unwrap(), settings).unwrap();
+    let failure = driver.create_volume(create("a")).await.unwrap_err();
+    assert_eq!((failure.code, failure.creation()), (Code::DeadlineExceeded, Creation::InBackground), "{failure}");
+    assert!(failure.message.starts_with("the CSI driver did not answer in time"), "{failure}");
+}
+
+#[tokio::test]
+async fn what_speaks_something_else_is_a_broken_connection() {
+    use tokio::io::AsyncWriteExt;
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("csi.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            stream.write_all(b"SSH-2.0-hello\r\n").await.unwrap();
+        }
+    });
+    let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
+    let failure = driver.create_volume(create("a")).await.unwrap_err();
+    assert_eq!((failure.code, failure.creation()), (Code::Unavailable, Creation::InBackground), "{failure}");
+}
+
+#[tokio::test]
+async fn a_driver_without_a_name_is_none() {
+    let world = World::new().await;
+    world.server.faults().order(Order::fail("NodeGetCapabilities", Code::Unimplemented).times(1));
+    // Drivers whose node service is elsewhere are fine.
+    assert!(world.driver.about().await.unwrap().node.is_empty());
+}
+
+#[tokio::test]
+async fn calls_are_counted_by_driver_method_and_code() {
+    let metrics = Metrics::default();
+    let mut registry = prometheus_client::registry::Registry::default();
+    metrics.register(&mut registry);
+    let world = World::new().await;
+    let driver = Driver::connect(&world.serving.endpoint(), Settings { metrics, ..Settings::default() }).unwrap();
+    driver.about().await.unwrap();
+    driver.create_volume(create("a")).await.unwrap();
+    driver.create_volume(create("")).await.unwrap_err();
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).unwrap();
+    let name = csi::directory::DEFAULT_NAME;
+    let count = |driver: &str, method: &str, code: &str| {
+        format!(
+            "csi_sidecar_operations_seconds_count{{driver_name=\"{driver}\",method_name=\"{method}\",\
+             grpc_status_code=\"{code}\"}} 1"
+        )
+    };
+    for line in [
+        count("unknown-driver", "/csi.v1.Identity/GetPluginInfo", "OK"),
+        count(name, "/csi.v1.Controller/CreateVolume", "OK"),
+        count(name, "/csi.v1.Controller/CreateVolume", "InvalidArgument"),
+    ] {
+        assert!(text.contains(&line), "{line}\n{text}");
+    }
+}

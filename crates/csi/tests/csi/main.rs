@@ -1,0 +1,11 @@
+//! The directory driver and the client, over a real socket.
+
+mod client;
+mod driver;
+mod faults;
+mod open;
+mod sanity_controller;
+mod sanity_identity;
+mod sanity_node;
+mod sanity_snapshots;
+mod world;

@@ -1,0 +1,242 @@
+//! `mainstay controllers`: the controllers alone, against any Kubernetes API server, with the rights of whoever the kubeconfig names.
+
+use crate::cli::{BadInput, ControllersArgs};
+use crate::connect::{self, Greeting, Target};
+use crate::health::{Health, Hindrance};
+use crate::up;
+use anyhow::{Context, Result};
+use object::Gates;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::registry::Registry;
+use runtime::Controllers;
+use runtime::api::Api;
+use runtime::lease::{Election, Loss, Standing, Timing};
+use server::authz::{self, Rule};
+use std::path::Path;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
+    crate::log::start();
+    // Bad input is refused before anybody is asked anything.
+    let setup = setup(&args)?;
+    let target = Target::find(args.kubeconfig.as_deref()).await?;
+    let listener = up::listen(args.listen).await?;
+    let address = listener.local_addr().context("the socket has no address")?;
+    let shutdown = stop_on_signal();
+    let figures = Figures::default();
+    let mut registry = Registry::default();
+    setup.metrics.register(&mut registry);
+    figures.register(&mut registry);
+    let (hindrance, seen) = watch::channel(Some("the API server was not reached yet".to_owned()));
+    let health = tokio::spawn(Health::new(registry, seen).serve(listener, shutdown.clone()));
+    println!("Mainstay {} controllers", env!("CARGO_PKG_VERSION"));
+    println!("  API      {}", target.url);
+    println!("  metrics  http://{address}/metrics");
+    let worked = Program { args, setup, target, hindrance, figures, shutdown: shutdown.clone() }.work().await;
+    shutdown.cancel();
+    health.await.context("the health endpoint broke down")?;
+    worked
+}
+
+fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
+    Controllers::check(&args.controllers).map_err(BadInput)?;
+    Ok(runtime::Setup {
+        root_ca: args.root_ca_file.as_deref().map(certificate).transpose()?,
+        gates: Gates::parse(&args.feature_gates).map_err(BadInput)?,
+        ..runtime::Setup::new(&args.controllers)
+    })
+}
+
+fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| BadInput(format!("cannot read the root CA certificate {}: {error}", path.display())))?;
+    if !text.contains("-----BEGIN CERTIFICATE-----") {
+        return Err(BadInput(format!(
+            "{} holds no certificate in PEM form: give the CA's with --root-ca-file",
+            path.display()
+        )));
+    }
+    Ok(text.into())
+}
+
+/// Cancelled when the process is told to end.
+fn stop_on_signal() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        match up::wait_for_signal().await {
+            Ok(()) => eprintln!("Stopping."),
+            Err(error) => eprintln!("mainstay: {error:#}"),
+        }
+        told.cancel();
+    });
+    stop
+}
+
+/// All that the controllers need.
+struct Program {
+    args: Box<ControllersArgs>,
+    setup: runtime::Setup,
+    target: Target,
+    hindrance: watch::Sender<Hindrance>,
+    figures: Figures,
+    shutdown: CancellationToken,
+}
+
+impl Program {
+    /// Runs the controllers once the server answers, until shutdown.
+    async fn work(&self) -> Result<()> {
+        let greeting = tokio::select! {
+            () = self.shutdown.cancelled() => return Ok(()),
+            greeting = self.target.greet() => greeting?,
+        };
+        introduce(&greeting);
+        look_at_rights(&self.target, &self.setup.list).await?;
+        if self.args.leader_elect {
+            return self.lead().await;
+        }
+        let controllers = self.start();
+        self.hindrance.send_replace(None);
+        println!("The controllers run. Ctrl-C stops them.");
+        self.shutdown.cancelled().await;
+        controllers.stop().await;
+        Ok(())
+    }
+
+    fn start(&self) -> Controllers {
+        Controllers::start(&self.setup, |_| self.target.client.clone()).expect("the list was checked at the start")
+    }
+
+    /// Runs the controllers whenever the lease is ours.
+    async fn lead(&self) -> Result<()> {
+        let election = self.election();
+        println!("  lease    {}, as {}", self.lease(), election.identity);
+        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), |_| self.start()).await;
+        if let Err(overdue) = led {
+            // Nothing is closed on the way: whatever still works here must not go on for another moment.
+            eprintln!("mainstay: {overdue}; ending at once.");
+            std::process::abort();
+        }
+        Ok(())
+    }
+
+    fn election(&self) -> Election {
+        let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
+        let host = host.unwrap_or_else(|_| "unknown-host".to_owned());
+        Election {
+            api: Api::new(self.target.client.clone()),
+            namespace: self.args.lease_namespace.clone(),
+            name: self.args.lease_name.clone(),
+            identity: format!("{host}_{}", uuid::Uuid::new_v4()),
+            timing: Timing::default(),
+            clock: self.setup.clock.clone(),
+        }
+    }
+
+    fn lease(&self) -> String {
+        format!("{}/{}", self.args.lease_namespace, self.args.lease_name)
+    }
+
+    /// Tells people and probes how the election stands.
+    fn tell(&self, standing: &Standing) {
+        let lease = self.lease();
+        self.figures.leads(&self.args.lease_name, matches!(standing, Standing::Leading(_)));
+        let mut hindrance = None;
+        match standing {
+            Standing::Asking => {}
+            Standing::StandingBy { holder } => println!("Standing by: {holder} holds the lease. Ctrl-C stops."),
+            Standing::Leading(_) => println!("Leading: the controllers run. Ctrl-C stops them."),
+            Standing::Lost(Loss::Late) => {
+                eprintln!(
+                    "mainstay: the lease {lease} could not be renewed in time; the controllers stop until it is ours again."
+                );
+            }
+            Standing::Lost(Loss::Taken(by)) => {
+                let by = if by.is_empty() { "nobody" } else { by };
+                eprintln!("mainstay: the lease {lease} was taken away and is held by {by} now; the controllers stop.");
+            }
+            Standing::Unable { why, code } => {
+                let hint = match code {
+                    403 | 404 => {
+                        "give the rights in deploy/controllers.yaml, choose --lease-namespace, or work alone with --leader-elect=false; "
+                    }
+                    _ => "",
+                };
+                eprintln!("mainstay: the lease {lease} cannot be used: {why}; {hint}trying again.");
+                hindrance = Some(format!("the lease {lease} cannot be used: {why}"));
+            }
+        }
+        self.hindrance.send_replace(hindrance);
+    }
+}
+
+/// Figures about the process as one of several.
+#[derive(Default)]
+struct Figures {
+    leads: Family<LeaseName, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LeaseName {
+    name: String,
+}
+
+impl Figures {
+    fn register(&self, registry: &mut Registry) {
+        let help = "Whether this process holds the lease (1) or stands by (0)";
+        registry.register("leader_election_master_status", help, self.leads.clone());
+    }
+
+    fn leads(&self, lease: &str, leads: bool) {
+        self.leads.get_or_create(&LeaseName { name: lease.to_owned() }).set(i64::from(leads));
+    }
+}
+
+fn introduce(greeting: &Greeting) {
+    println!("  server   {}", if greeting.version.is_empty() { "does not say its version" } else { &greeting.version });
+    println!("  user     {}", greeting.user);
+    if let Some(doubt) = greeting.doubt() {
+        eprintln!("mainstay: {doubt}.");
+    }
+}
+
+/// Says which controllers lack rights. They are started all the same: each takes up its work as soon as it is given its rights.
+async fn look_at_rights(target: &Target, list: &str) -> Result<()> {
+    let held = match connect::own_rights(&target.client, "kube-system").await {
+        Ok(Some(held)) => held,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            tracing::warn!(%error, "the server does not say what we may do");
+            return Ok(());
+        }
+    };
+    for (controller, account) in Controllers::accounts(list).map_err(BadInput)? {
+        let missing = authz::missing(held.iter(), &authz::bootstrap::controller_rules(account));
+        if !missing.is_empty() {
+            eprintln!(
+                "mainstay: {controller} may not {}: give it the rights in deploy/controllers.yaml, or leave it out with \
+                 --controllers '*,-{controller}'.",
+                in_words(&missing)
+            );
+        }
+    }
+    Ok(())
+}
+
+/// The first few of these rules; each has one verb and one resource.
+fn in_words(rules: &[Rule]) -> String {
+    const SAID_MAX: usize = 3;
+    let said = rules.iter().take(SAID_MAX).map(|rule| match rule.groups.concat().as_str() {
+        "" | "*" => format!("{} {}", rule.verbs.concat(), rule.resources.concat()),
+        group => format!("{} {}.{group}", rule.verbs.concat(), rule.resources.concat()),
+    });
+    let mut text = said.collect::<Vec<_>>().join(", ");
+    if rules.len() > SAID_MAX {
+        text.push_str(&format!(" and {} more", rules.len() - SAID_MAX));
+    }
+    text
+}

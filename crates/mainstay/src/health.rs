@@ -1,0 +1,115 @@
+//! Figures and health of a process that serves no API: plain HTTP for Prometheus and for those who watch over it.
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text::encode};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::Registry;
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+/// Who says nothing for this long is cut off.
+const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// What is served: the figures, and whether the process does its work.
+pub struct Health {
+    registry: Registry,
+    hindrance: watch::Receiver<Hindrance>,
+}
+
+/// Why the process cannot do its work; `None` when it can.
+pub type Hindrance = Option<String>;
+
+impl Health {
+    pub fn new(mut registry: Registry, hindrance: watch::Receiver<Hindrance>) -> Health {
+        registry.register_collector(Box::new(Process));
+        Health { registry, hindrance }
+    }
+
+    /// Serves until `shutdown`.
+    pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
+        let this = Arc::new(self);
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.cancelled() => return,
+            };
+            match accepted {
+                Ok((stream, _)) => drop(tokio::spawn(this.clone().connection(stream, shutdown.clone()))),
+                Err(error) => {
+                    // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
+                    tracing::warn!(%error, "cannot accept a connection");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+    }
+
+    async fn connection(self: Arc<Self>, stream: TcpStream, shutdown: CancellationToken) {
+        let service = service_fn(move |request| {
+            let answer = self.answer(&request);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let mut builder = http1::Builder::new();
+        builder.timer(TokioTimer::new()).header_read_timeout(HEADER_TIME_MAX);
+        tokio::select! {
+            ended = builder.serve_connection(TokioIo::new(stream), service) => {
+                if let Err(error) = ended {
+                    tracing::debug!(%error, "connection ended");
+                }
+            }
+            () = shutdown.cancelled() => {}
+        }
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        let text = "text/plain; charset=utf-8";
+        let (code, media, body) = match (request.method(), request.uri().path()) {
+            (&Method::GET | &Method::HEAD, "/metrics") => self.figures(),
+            (&Method::GET | &Method::HEAD, "/healthz" | "/livez") => (200, text, "ok".to_owned()),
+            (&Method::GET | &Method::HEAD, "/readyz") => match &*self.hindrance.borrow() {
+                None => (200, text, "ok".to_owned()),
+                Some(why) => (503, text, why.clone()),
+            },
+            (&Method::GET | &Method::HEAD, _) => {
+                (404, text, "there are /metrics, /healthz, /livez and /readyz".to_owned())
+            }
+            _ => (405, text, "this is only for reading".to_owned()),
+        };
+        let built = Response::builder().status(code).header(http::header::CONTENT_TYPE, media);
+        built.body(Full::from(body)).expect("code and media type are ours, and good")
+    }
+
+    fn figures(&self) -> (u16, &'static str, String) {
+        let mut text = String::new();
+        match encode(&mut text, &self.registry) {
+            Ok(()) => (200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text),
+            Err(error) => (500, "text/plain; charset=utf-8", format!("the figures cannot be written: {error}")),
+        }
+    }
+}
+
+/// Looks at the process when it is asked.
+#[derive(Debug)]
+struct Process;
+
+impl Collector for Process {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
+        let Some(bytes) = server::metrics::resident_bytes() else { return Ok(()) };
+        let gauge = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
+        let help = "Resident memory of this process";
+        let encoder = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
+        gauge.encode(encoder)
+    }
+}

@@ -1,0 +1,155 @@
+//! The kubelets of all simulated nodes: one set of workers does what is planned for each pod.
+
+use crate::sight::{Sight, Watched};
+use crate::voice::Voice;
+use crate::addresses;
+use object::access::Access;
+use object::{Value, json};
+use plan::kubelet::{self, ClaimState, Event, Plan, Seen};
+use plan::schedule::{Key, Volumes, claims_of};
+use runtime::Clock;
+use runtime::api::{Api, ApiError};
+use std::collections::HashMap;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+#[derive(Clone)]
+pub struct Kubelets {
+    pub sight: Arc<Sight>,
+    /// The API as each node reaches it.
+    pub apis: Arc<HashMap<Arc<str>, Api>>,
+    pub voice: Voice,
+    pub clock: Clock,
+}
+
+/// A pod that is to be looked at, with what that takes.
+struct Case {
+    key: Key,
+    uid: Box<str>,
+    api: Api,
+    host_ip: Ipv4Addr,
+    pod: Option<Arc<Value>>,
+}
+
+impl Kubelets {
+    /// Does what is planned, for one pod after the other, for ever.
+    pub async fn work(self) {
+        loop {
+            let key = self.sight.pods.next().await;
+            match self.sync(&key).await {
+                Ok(again) => self.sight.pods.done(&key, again),
+                Err(error) => {
+                    let delay = self.sight.pods.failed(&key);
+                    tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
+                }
+            }
+        }
+    }
+
+    async fn sync(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
+        let Some(case) = self.open(key) else { return Ok(None) };
+        let path = Watched::Pods.resource().object(&key.0, &key.1);
+        let pod = match &case.pod {
+            Some(pod) => pod.clone(),
+            None => match case.api.find(&path).await? {
+                Some(pod) => Arc::new(pod),
+                None => return Ok(None),
+            },
+        };
+        let Some(plan) = self.plan(&case, &pod) else { return Ok(None) };
+        let result = self.carry_out(&case, &path, &pod, plan).await;
+        match result {
+            // It is gone, or is another under the same name: the watch will say so.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(None),
+            result => result,
+        }
+    }
+
+    /// What it takes to look at the pod; `None` when nobody looks: it is gone, or its node is down.
+    fn open(&self, key: &Key) -> Option<Case> {
+        let state = self.sight.lock();
+        let local = state.local.get(key)?;
+        let host = state.hosts.get(&local.node).filter(|host| !host.is_down())?;
+        let api = self.apis.get(&local.node)?.clone();
+        let host_ip = addresses::of_node(host.number);
+        Some(Case { key: key.clone(), uid: local.uid.clone(), api, host_ip, pod: local.object.clone() })
+    }
+
+    fn plan(&self, case: &Case, pod: &Value) -> Option<Plan> {
+        let mut state = self.sight.lock();
+        let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
+        let uses = claims_of(pod);
+        let claims: Vec<(&str, ClaimState)> =
+            uses.iter().map(|used| (&*used.name, claim_state(state.cluster.volumes(), &case.key.0, &used.name))).collect();
+        let local = state.local.get(&case.key).filter(|local| *local.uid == *object::access::uid(pod))?;
+        let address = match local.address {
+            Some(address) => Some(address),
+            None if pod.flag(&["spec", "hostNetwork"]) => Some(case.host_ip),
+            None => {
+                let given = state.addresses.give(number);
+                state.local.get_mut(&case.key)?.address = given;
+                given
+            }
+        };
+        // When a node has no address left, its pod is as good as anywhere else: nothing is routed here.
+        let (host_ip, pod_ip) = (case.host_ip.to_string(), address.unwrap_or(case.host_ip).to_string());
+        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims };
+        let plan = kubelet::plan(&seen, (self.clock)());
+        state.local.get_mut(&case.key)?.held = plan.held;
+        Some(plan)
+    }
+
+    async fn carry_out(&self, case: &Case, path: &str, pod: &Value, plan: Plan) -> Result<Option<Duration>, ApiError> {
+        self.tell_once(case, &plan.warnings);
+        if let Some(status) = &plan.status {
+            let patch = json!({"metadata": {"uid": &*case.uid}, "status": status});
+            let written = case.api.strategic(&format!("{path}/status"), &patch).await?;
+            self.sight.lock().written(&case.key, written);
+            for Event { warning, reason, message } in &plan.events {
+                self.voice.pod(&case.key, &case.uid, *warning, reason, message);
+            }
+        }
+        if plan.remove {
+            let options = json!({
+                "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
+                "preconditions": {"uid": &*case.uid},
+            });
+            case.api.delete(path, &options).await?;
+            return Ok(None);
+        }
+        if plan.status.is_some() {
+            // What is true now may call for more.
+            return Ok(Some(Duration::ZERO));
+        }
+        let now = (self.clock)();
+        if plan.next.is_none() && !plan.held {
+            self.sight.lock().settled(&case.key, pod);
+        }
+        Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
+    }
+
+    /// Tells what has not been told of this pod before.
+    fn tell_once(&self, case: &Case, warnings: &[Event]) {
+        if warnings.is_empty() {
+            return;
+        }
+        let mut state = self.sight.lock();
+        let Some(local) = state.local.get_mut(&case.key) else { return };
+        let told = local.told.get_or_insert_default();
+        for event in warnings {
+            if told.insert(event.clone()) {
+                self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
+            }
+        }
+    }
+}
+
+fn claim_state(volumes: &Volumes, namespace: &Arc<str>, name: &Arc<str>) -> ClaimState {
+    match volumes.claim(&(namespace.clone(), name.clone())) {
+        None => ClaimState::Missing,
+        Some(claim) if claim.terminating => ClaimState::Terminating,
+        Some(claim) if claim.bound => ClaimState::Bound,
+        Some(_) => ClaimState::Unbound,
+    }
+}

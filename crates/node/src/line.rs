@@ -1,0 +1,188 @@
+//! The scheduler's line: which pod is next, which wait for what.
+
+use plan::schedule::{Helps, Key, Pod};
+use runtime::delays::Delays;
+use std::cmp::Reverse;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::time::Duration;
+use tokio::time::Instant;
+
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Claims are mostly bound within moments; only a longer wait is worth telling of.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// The higher priority first, then who came first.
+type Place = (Reverse<i64>, u64);
+
+/// A pod is in one of these: in line, being worked on, waiting, or none.
+pub struct Line {
+    line: BTreeSet<(Place, Key)>,
+    places: HashMap<Key, Place>,
+    /// Pods that are being decided about or written for, with the place that they had.
+    busy: HashMap<Key, Place>,
+    /// Those of them that changed meanwhile.
+    again: HashSet<Key>,
+    waiting: HashMap<Key, Waiting>,
+    /// Pods whose claims were told which node it is.
+    prepared: HashSet<Key>,
+    /// Pods that come back by themselves after a failure.
+    delays: Delays<Key>,
+    /// Pods that people are told about when their time has come.
+    tellings: Delays<Key>,
+    came: u64,
+}
+
+struct Waiting {
+    place: Place,
+    helps: Helps,
+    message: String,
+}
+
+/// What to do next.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Work {
+    Decide(Key),
+    /// Tell people why the pod waits.
+    Tell(Key, String),
+}
+
+impl Line {
+    pub fn new() -> Line {
+        Line {
+            line: BTreeSet::new(),
+            places: HashMap::new(),
+            busy: HashMap::new(),
+            again: HashSet::new(),
+            waiting: HashMap::new(),
+            prepared: HashSet::new(),
+            delays: Delays::new(BACKOFF_MAX),
+            tellings: Delays::new(BACKOFF_MAX),
+            came: 0,
+        }
+    }
+
+    /// Puts a pod in line, if it wants a node.
+    pub fn add(&mut self, key: &Key, pod: Option<&Pod>) {
+        let Some(wants) = pod.and_then(|pod| pod.wants.as_ref()) else { return };
+        self.came += 1;
+        let place = self.waiting.get(key).map_or((Reverse(wants.priority), self.came), |waiting| waiting.place);
+        self.put(key, place);
+    }
+
+    fn put(&mut self, key: &Key, place: Place) {
+        self.waiting.remove(key);
+        self.delays.cancel(key);
+        if self.busy.contains_key(key) {
+            self.again.insert(key.clone());
+            self.places.insert(key.clone(), place);
+        } else if let Some(old) = self.places.insert(key.clone(), place) {
+            self.line.remove(&(old, key.clone()));
+            self.places.insert(key.clone(), old.min(place));
+            self.line.insert((old.min(place), key.clone()));
+        } else {
+            self.line.insert((place, key.clone()));
+        }
+    }
+
+    /// The next thing to do; a pod to decide about is busy until [`Line::done`] or one of its kin.
+    pub fn next(&mut self, now: Instant) -> Option<Work> {
+        for key in self.delays.take_due(now) {
+            if let Some(Waiting { place, .. }) = self.waiting.remove(&key) {
+                self.put(&key, place);
+            }
+        }
+        if let Some((place, key)) = self.line.pop_first() {
+            self.places.remove(&key);
+            self.busy.insert(key.clone(), place);
+            return Some(Work::Decide(key));
+        }
+        let told = self.tellings.take_due(now);
+        let mut told = told.into_iter();
+        let next = told.by_ref().find_map(|key| {
+            let message = self.waiting.get(&key)?.message.clone();
+            Some(Work::Tell(key, message))
+        });
+        // The others are told about next.
+        told.for_each(|key| self.tellings.wait_until(key, now));
+        next
+    }
+
+    pub fn next_at(&self) -> Option<Instant> {
+        self.delays.next_at().into_iter().chain(self.tellings.next_at()).min()
+    }
+
+    /// There is nothing to do about the pod until it changes.
+    pub fn done(&mut self, key: &Key) {
+        self.delays.forget(key);
+        self.release(key);
+    }
+
+    fn release(&mut self, key: &Key) {
+        self.busy.remove(key);
+        if self.again.remove(key)
+            && let Some(place) = self.places.remove(key)
+        {
+            self.put(key, place);
+        }
+    }
+
+    /// The pod waits for what helps it; people are told why, unless they know.
+    pub fn wait(&mut self, key: &Key, pod: Option<&Pod>, helps: Helps, message: &str, now: Instant) {
+        self.rest(key, helps, message);
+        let known = pod.and_then(|pod| pod.said.as_ref()).is_some_and(|said| said.message == message);
+        if known {
+            self.tellings.cancel(key);
+        } else {
+            let soon = if helps.nodes { now } else { now + PATIENCE };
+            self.tellings.wait_until(key.clone(), soon);
+        }
+        self.done(key);
+    }
+
+    fn rest(&mut self, key: &Key, helps: Helps, message: &str) {
+        if let Some(place) = self.busy.get(key) {
+            self.waiting.insert(key.clone(), Waiting { place: *place, helps, message: message.to_owned() });
+        }
+    }
+
+    /// Something failed: the pod comes back after a while.
+    pub fn failed(&mut self, key: &Key, now: Instant) -> Duration {
+        self.rest(key, Helps::default(), "");
+        self.tellings.cancel(key);
+        let delay = self.delays.wait_after_failure(key, now);
+        self.release(key);
+        delay
+    }
+
+    pub fn prepared(&mut self, key: &Key) {
+        self.prepared.insert(key.clone());
+    }
+
+    /// Whether the pod's claims had been told; they are no longer.
+    pub fn unprepare(&mut self, key: &Key) -> bool {
+        self.prepared.remove(key)
+    }
+
+    /// Puts those in line whom a change may help.
+    pub fn retry(&mut self, helped: impl Fn(&Helps) -> bool) {
+        let keys: Vec<(Key, Place)> = self
+            .waiting
+            .iter()
+            .filter(|(_, waiting)| helped(&waiting.helps))
+            .map(|(key, waiting)| (key.clone(), waiting.place))
+            .collect();
+        keys.iter().for_each(|(key, place)| self.put(key, *place));
+    }
+
+    /// The pod is gone, or needs no node any more.
+    pub fn forget(&mut self, key: &Key) {
+        if let Some(place) = self.places.remove(key) {
+            self.line.remove(&(place, key.clone()));
+        }
+        self.again.remove(key);
+        self.waiting.remove(key);
+        self.prepared.remove(key);
+        self.delays.forget(key);
+        self.tellings.forget(key);
+    }
+}

@@ -1,0 +1,160 @@
+//! Nodes that say that they are there: registration, heartbeats, reports.
+
+use crate::sight::{Sight, Watched};
+use crate::voice::Voice;
+use object::Value;
+use object::access::uid;
+use plan::kubelet;
+use plan::node::{self, LEASES, Machine, RENEW_EVERY};
+use runtime::Clock;
+use runtime::api::{Api, ApiError, Resource};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+
+#[derive(Clone)]
+pub struct Registrar {
+    pub sight: Arc<Sight>,
+    pub machines: Arc<HashMap<Arc<str>, Machine>>,
+    pub apis: Arc<HashMap<Arc<str>, Api>>,
+    pub voice: Voice,
+    pub clock: Clock,
+    /// What is known of each node's heartbeats.
+    pub beats: Arc<Mutex<HashMap<Arc<str>, Beat>>>,
+    /// How many nodes have registered since the start.
+    pub registered: Arc<watch::Sender<usize>>,
+}
+
+#[derive(Clone, Default)]
+pub struct Beat {
+    /// The uid of the Node that has its CSINode and lease.
+    uid: String,
+    renewed: Option<jiff::Timestamp>,
+    /// What was said about a bad annotation.
+    complaint: Option<String>,
+}
+
+impl Registrar {
+    /// Looks after one node after the other, for ever.
+    pub async fn work(self) {
+        loop {
+            let name = self.sight.nodes.next().await;
+            match self.sync(&name).await {
+                Ok(again) => self.sight.nodes.done(&name, again),
+                Err(error) => {
+                    let delay = self.sight.nodes.failed(&name);
+                    tracing::warn!(node = %name, %error, ?delay, "a simulated node cannot report; trying again");
+                }
+            }
+        }
+    }
+
+    async fn sync(&self, name: &Arc<str>) -> Result<Option<Duration>, ApiError> {
+        let (Some(machine), Some(api)) = (self.machines.get(name), self.apis.get(name)) else { return Ok(None) };
+        let known = {
+            let state = self.sight.lock();
+            let Some(host) = state.hosts.get(name) else { return Ok(None) };
+            if host.is_down() {
+                return Ok(None);
+            }
+            host.node.clone()
+        };
+        let now = (self.clock)();
+        let node = match known {
+            Some(node) => node,
+            None => Arc::new(self.register(machine, api, now).await?),
+        };
+        self.complain(name, &node);
+        let mut beat = self.beats().get(name).cloned().unwrap_or_default();
+        if beat.uid != uid(&node) {
+            self.settle_in(machine, api, &node, now).await?;
+            let first = beat.uid.is_empty();
+            (beat.uid, beat.renewed) = (uid(&node).to_owned(), Some(now));
+            self.beats().insert(name.clone(), beat.clone());
+            if first {
+                self.registered.send_modify(|count| *count += 1);
+            }
+        }
+        if let Some(correction) = machine.correction(&node, now) {
+            let path = format!("{}/status", Watched::Nodes.resource().object("", name));
+            api.strategic(&path, &correction).await?;
+        }
+        let due = beat.renewed.map_or(now, |renewed| renewed + RENEW_EVERY);
+        if due > now {
+            return Ok(Some(wait(due, now)));
+        }
+        api.merge(&leases().object(LEASES, name), &node::renewal(now)).await.or_else(|error| {
+            if !error.is_not_found() {
+                return Err(error);
+            }
+            // Somebody took the lease away: make another with the next look, which is at once.
+            if let Some(beat) = self.beats().get_mut(name) {
+                beat.uid = format!("{} without a lease", beat.uid);
+            }
+            Ok(Value::Null)
+        })?;
+        if let Some(beat) = self.beats().get_mut(name) {
+            beat.renewed = Some(now);
+        }
+        Ok(Some(wait(now + RENEW_EVERY, now)))
+    }
+
+    /// Makes the Node, or takes over the one that is there.
+    async fn register(&self, machine: &Machine, api: &Api, now: jiff::Timestamp) -> Result<Value, ApiError> {
+        let nodes = Watched::Nodes.resource();
+        match api.create(&nodes.collection(""), &machine.node(now)).await {
+            Err(error) if error.is_conflict() => {
+                let path = nodes.object("", &machine.name);
+                let node = api.get(&path).await?;
+                match machine.missing_labels(&node) {
+                    Some(labels) => api.merge(&path, &labels).await,
+                    None => Ok(node),
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Makes what belongs to a Node that is new: its CSINode and its lease.
+    async fn settle_in(&self, machine: &Machine, api: &Api, node: &Value, now: jiff::Timestamp) -> Result<(), ApiError> {
+        let csi_nodes = Resource::new("storage.k8s.io/v1", "CSINode", "csinodes", false);
+        unless_there(api.create(&csi_nodes.collection(""), &machine.csi_node(node)).await)?;
+        let lease = machine.lease(node, now);
+        if !unless_there(api.create(&leases().collection(LEASES), &lease).await)? {
+            api.merge(&leases().object(LEASES, &machine.name), &lease).await?;
+        }
+        Ok(())
+    }
+
+    fn complain(&self, name: &Arc<str>, node: &Value) {
+        let complaint = kubelet::is_down(node).err();
+        let mut beats = self.beats();
+        let beat = beats.entry(name.clone()).or_default();
+        if let Some(text) = complaint.as_ref().filter(|_| beat.complaint != complaint) {
+            self.voice.node(name, uid(node), true, "InvalidSimulation", text);
+        }
+        beat.complaint = complaint;
+    }
+
+    fn beats(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Beat>> {
+        self.beats.lock().expect("no panic happens under this lock")
+    }
+}
+
+fn leases() -> Resource {
+    Resource::new("coordination.k8s.io/v1", "Lease", "leases", true)
+}
+
+fn wait(until: jiff::Timestamp, now: jiff::Timestamp) -> Duration {
+    Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO)
+}
+
+/// False when the object was there already.
+fn unless_there(result: Result<Value, ApiError>) -> Result<bool, ApiError> {
+    match result {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_conflict() => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,232 @@
+//! The scheduler at work: decides one pod after the other, and writes for many at once.
+
+use crate::line::Work;
+use crate::sight::{Sight, State, Watched};
+use crate::voice::Voice;
+use object::{Value, json};
+use plan::bind::{BOUND_BY_CONTROLLER, SELECTED_NODE};
+use plan::schedule::{self, Decision, Key, Step, Unschedulable};
+use runtime::Clock;
+use runtime::api::{Api, ApiError};
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+
+/// How many writes are under way at once: as many as share one sync to disk well.
+const WRITES_MAX: usize = 64;
+
+#[derive(Clone)]
+pub struct Scheduler {
+    pub sight: Arc<Sight>,
+    pub api: Api,
+    pub voice: Voice,
+    pub clock: Clock,
+}
+
+impl Scheduler {
+    /// Places pods for ever.
+    pub async fn run(self) {
+        self.sight.filled().await;
+        let writes = Arc::new(Semaphore::new(WRITES_MAX));
+        let mut tasks = JoinSet::new();
+        loop {
+            // The next decision waits for a free hand, so that it is made by what is known then.
+            let permit = writes.clone().acquire_owned().await.expect("it is never closed");
+            let work = self.next().await;
+            if let Some(write) = self.consider(work) {
+                let this = self.clone();
+                tasks.spawn(async move {
+                    this.write(write).await;
+                    drop(permit);
+                });
+            }
+            while tasks.try_join_next().is_some_and(|ended| {
+                ended.inspect_err(|error| tracing::error!(%error, "a write of the scheduler broke down")).is_ok()
+            }) {}
+        }
+    }
+
+    async fn next(&self) -> Work {
+        loop {
+            let wake_at = {
+                let mut state = self.sight.lock();
+                if let Some(work) = state.line.next(Instant::now()) {
+                    return work;
+                }
+                state.line.next_at()
+            };
+            match wake_at {
+                None => self.sight.scheduling.notified().await,
+                Some(at) => tokio::select! {
+                    () = self.sight.scheduling.notified() => {}
+                    () = tokio::time::sleep_until(at) => {}
+                },
+            }
+        }
+    }
+
+    fn consider(&self, work: Work) -> Option<Write> {
+        let mut state = self.sight.lock();
+        match work {
+            Work::Tell(key, message) => {
+                let uid = state.cluster.pod(&key)?.uid.to_string();
+                Some(Write::Tell { key, uid, message })
+            }
+            Work::Decide(key) => {
+                let decision = schedule::decide(&state.cluster, &key);
+                state.follow(key, decision)
+            }
+        }
+    }
+
+    async fn write(&self, write: Write) {
+        match write {
+            Write::Tell { key, uid, message } => self.tell(&key, &uid, &message).await,
+            Write::Bind { key, uid, node } => {
+                let result = self.bind(&key, &uid, &node).await;
+                self.bound(&key, &uid, &node, result);
+            }
+            Write::Steps { key, node, steps } => {
+                let result = self.take_steps(&steps, &node).await;
+                let mut state = self.sight.lock();
+                match result {
+                    Ok(()) => {
+                        state.line.prepared(&key);
+                        state.line.done(&key);
+                    }
+                    Err(error) => state.fail(&key, &error),
+                }
+            }
+        }
+        self.sight.scheduling.notify_one();
+    }
+
+    async fn bind(&self, key: &Key, uid: &str, node: &str) -> Result<Value, ApiError> {
+        let path = format!("{}/binding", Watched::Pods.resource().object(&key.0, &key.1));
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {"namespace": &*key.0, "name": &*key.1, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        self.api.create(&path, &binding).await
+    }
+
+    fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Value, ApiError>) {
+        let mut state = self.sight.lock();
+        match result {
+            Ok(_) => {
+                state.line.done(key);
+                let message = format!("Successfully assigned {}/{} to {node}", key.0, key.1);
+                self.voice.pod(key, uid, false, "Scheduled", &message);
+            }
+            // It is gone: the watch will say so.
+            Err(error) if error.is_not_found() => state.line.done(key),
+            Err(error) => state.fail(key, &error),
+        }
+    }
+
+    async fn take_steps(&self, steps: &[Step], node: &str) -> Result<(), ApiError> {
+        for step in steps {
+            let (path, patch) = match step {
+                Step::Give { volume, volume_version, claim, claim_uid } => (
+                    Watched::Volumes.resource().object("", volume),
+                    json!({
+                        "metadata": {"resourceVersion": volume_version, "annotations": {BOUND_BY_CONTROLLER: "yes"}},
+                        "spec": {"claimRef": {
+                            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                            "namespace": &*claim.0, "name": &*claim.1, "uid": claim_uid,
+                        }},
+                    }),
+                ),
+                Step::Select { claim, claim_version } => (
+                    Watched::Claims.resource().object(&claim.0, &claim.1),
+                    json!({"metadata": {"resourceVersion": claim_version, "annotations": {SELECTED_NODE: node}}}),
+                ),
+            };
+            self.api.merge(&path, &patch).await?;
+        }
+        Ok(())
+    }
+
+    /// Says in the pod and by an event why it waits.
+    async fn tell(&self, key: &Key, uid: &str, message: &str) {
+        let now = object::write::stamp((self.clock)());
+        let condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
+            "lastProbeTime": null, "lastTransitionTime": now,
+        });
+        let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
+        let path = format!("{}/status", Watched::Pods.resource().object(&key.0, &key.1));
+        match self.api.strategic(&path, &patch).await {
+            Ok(_) => self.voice.pod(key, uid, true, "FailedScheduling", message),
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => tracing::warn!(namespace = %key.0, pod = %key.1, %error, "cannot say why a pod waits"),
+        }
+    }
+}
+
+enum Write {
+    Bind { key: Key, uid: String, node: Arc<str> },
+    Steps { key: Key, node: Arc<str>, steps: Vec<Step> },
+    Tell { key: Key, uid: String, message: String },
+}
+
+impl State {
+    /// Takes note of a decision; what is to be written for it.
+    fn follow(&mut self, key: Key, decision: Decision) -> Option<Write> {
+        let uid = self.cluster.pod(&key).map(|pod| pod.uid.to_string()).unwrap_or_default();
+        match decision {
+            Decision::Leave => self.line.done(&key),
+            Decision::Bind(node) => {
+                self.place(&key, &node);
+                return Some(Write::Bind { key, uid, node });
+            }
+            Decision::Prepare(node, steps) if steps.is_empty() => {
+                self.place(&key, &node);
+                self.line.done(&key);
+            }
+            // A claim lost its node after it had been told: whoever provisions wants another choice.
+            Decision::Prepare(..) if self.line.unprepare(&key) => {
+                self.cluster.release(&key);
+                self.line.add(&key, self.cluster.pod(&key));
+                self.line.done(&key);
+            }
+            Decision::Prepare(node, steps) => {
+                self.place(&key, &node);
+                for step in &steps {
+                    if let Step::Give { volume, claim, claim_uid, .. } = step {
+                        self.cluster.volumes_mut().assume_given(volume, claim, claim_uid);
+                    }
+                }
+                return Some(Write::Steps { key, node, steps });
+            }
+            Decision::Unschedulable(Unschedulable { message, helps }) => {
+                self.give_up_place(&key);
+                self.line.wait(&key, self.cluster.pod(&key), helps, &message, Instant::now());
+            }
+        }
+        None
+    }
+
+    fn place(&mut self, key: &Key, node: &Arc<str>) {
+        self.cluster.reserve(key, node);
+        self.line.retry(|helps| helps.arriving);
+    }
+
+    fn give_up_place(&mut self, key: &Key) {
+        if self.cluster.release(key) {
+            self.line.retry(|helps| helps.leaving);
+        }
+    }
+
+    fn fail(&mut self, key: &Key, error: &ApiError) {
+        self.give_up_place(key);
+        let delay = self.line.failed(key, Instant::now());
+        if error.is_conflict() {
+            tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "placing it again");
+        } else {
+            tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot place a pod; trying again");
+        }
+    }
+}

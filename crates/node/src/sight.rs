@@ -1,0 +1,368 @@
+//! What is seen of the cluster, by one set of watches for all nodes and the scheduler.
+
+use crate::addresses::Addresses;
+use crate::line::Line;
+use futures::StreamExt;
+use kube::Client;
+use object::Value;
+use object::access::{Access, name, uid};
+use plan::kubelet::{self, Behaviour, Event};
+use plan::schedule::{Cluster, Key, Moved, key};
+use runtime::api::Resource;
+use runtime::follow::{self, Change};
+use runtime::queue::Queue;
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::sync::{Notify, watch};
+
+/// Shared by the watches, the scheduler and the kubelets.
+pub struct Sight {
+    state: Mutex<State>,
+    /// Pods of simulated nodes that are worth a look.
+    pub pods: Queue<Key>,
+    /// Simulated nodes that are worth a look.
+    pub nodes: Queue<Arc<str>>,
+    /// The scheduler has something to do.
+    pub scheduling: Notify,
+    /// How many watches have not yet heard all that there is.
+    unfilled: watch::Sender<usize>,
+}
+
+pub struct State {
+    pub cluster: Cluster,
+    pub line: Line,
+    /// The simulated nodes, by name.
+    pub hosts: HashMap<Arc<str>, Host>,
+    /// The pods that are bound to them.
+    pub local: HashMap<Key, Local>,
+    pub addresses: Addresses,
+}
+
+/// A simulated node.
+#[derive(Default)]
+pub struct Host {
+    pub number: usize,
+    /// The Node as last seen.
+    pub node: Option<Arc<Value>>,
+    /// Down by its own annotation.
+    down: bool,
+    /// Pods whose annotations take it down.
+    downed_by: BTreeSet<Key>,
+}
+
+impl Host {
+    pub fn is_down(&self) -> bool {
+        self.down || !self.downed_by.is_empty()
+    }
+}
+
+/// A pod that a simulated node looks after.
+pub struct Local {
+    pub uid: Box<str>,
+    pub node: Arc<str>,
+    /// Nothing older than this is believed.
+    version: u64,
+    /// The pod itself, as long as something is to be done about it.
+    pub object: Option<Arc<Value>>,
+    pub address: Option<Ipv4Addr>,
+    /// It waits for its claims.
+    pub held: bool,
+    /// What people were told of it already, and need not hear again.
+    pub told: Option<Box<HashSet<Event>>>,
+}
+
+/// The kinds that are watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    Pods,
+    Nodes,
+    Claims,
+    Volumes,
+    Classes,
+    Namespaces,
+}
+
+impl Watched {
+    pub const ALL: [Watched; 6] =
+        [Watched::Pods, Watched::Nodes, Watched::Claims, Watched::Volumes, Watched::Classes, Watched::Namespaces];
+
+    pub fn resource(self) -> Resource {
+        match self {
+            Watched::Pods => Resource::new("v1", "Pod", "pods", true),
+            Watched::Nodes => Resource::new("v1", "Node", "nodes", false),
+            Watched::Claims => Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true),
+            Watched::Volumes => Resource::new("v1", "PersistentVolume", "persistentvolumes", false),
+            Watched::Classes => Resource::new("storage.k8s.io/v1", "StorageClass", "storageclasses", false),
+            Watched::Namespaces => Resource::new("v1", "Namespace", "namespaces", false),
+        }
+    }
+}
+
+impl Sight {
+    pub fn new(scheduler: &str, nodes: &[Arc<str>]) -> Sight {
+        let hosts = nodes.iter().enumerate();
+        let hosts = hosts.map(|(number, name)| (name.clone(), Host { number, ..Host::default() })).collect();
+        let state = State {
+            cluster: Cluster::new(scheduler),
+            line: Line::new(),
+            hosts,
+            local: HashMap::new(),
+            addresses: Addresses::new(nodes.len()),
+        };
+        Sight {
+            state: Mutex::new(state),
+            pods: Queue::new(),
+            nodes: Queue::new(),
+            scheduling: Notify::new(),
+            unfilled: watch::Sender::new(Watched::ALL.len()),
+        }
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+
+    /// Waits until all that there is has been heard.
+    pub async fn filled(&self) {
+        // It fails only when those who fill are gone: then nobody waits either.
+        let _ = self.unfilled.subscribe().wait_for(|count| *count == 0).await;
+    }
+
+    /// Follows one kind for ever.
+    pub async fn follow(&self, client: Client, watched: Watched) {
+        let mut changes = Box::pin(follow::objects(&client, &watched.resource(), None));
+        let mut fresh: Option<HashSet<Key>> = None;
+        let mut filled = false;
+        while let Some(change) = changes.next().await {
+            match change {
+                Change::Restart => fresh = Some(HashSet::new()),
+                Change::Seen(mut object) => {
+                    object.cut(&["metadata", "managedFields"]);
+                    if let Some(fresh) = &mut fresh {
+                        fresh.insert(key(&object));
+                    }
+                    self.seen(watched, object);
+                }
+                Change::Gone(object) => self.gone(watched, &key(&object)),
+                Change::Ready => {
+                    let fresh = fresh.take().unwrap_or_default();
+                    let stale = self.lock().keys(watched).into_iter().filter(|key| !fresh.contains(key));
+                    for key in stale.collect::<Vec<Key>>() {
+                        self.gone(watched, &key);
+                    }
+                    if !std::mem::replace(&mut filled, true) {
+                        self.unfilled.send_modify(|count| *count -= 1);
+                    }
+                }
+            }
+        }
+    }
+
+    fn seen(&self, watched: Watched, object: Value) {
+        let mut state = self.lock();
+        match watched {
+            Watched::Pods => {
+                let (key, moved) = (key(&object), state.cluster.apply_pod(&object));
+                self.look_after(&mut state, Arc::new(object));
+                state.pod_moved(&key, moved);
+            }
+            Watched::Nodes => self.node_seen(&mut state, object),
+            Watched::Claims => {
+                let changed = state.cluster.volumes_mut().apply_claim(&object);
+                self.claim_changed(&mut state, &key(&object), changed);
+            }
+            Watched::Volumes => {
+                if state.cluster.volumes_mut().apply_volume(&object) {
+                    state.line.retry(|helps| helps.volumes);
+                }
+            }
+            Watched::Classes => {
+                state.cluster.volumes_mut().apply_class(&object);
+                state.line.retry(|helps| helps.volumes);
+            }
+            Watched::Namespaces => {
+                state.cluster.apply_namespace(&object);
+                state.line.retry(|helps| helps.arriving || helps.leaving);
+            }
+        }
+        drop(state);
+        self.scheduling.notify_one();
+    }
+
+    fn gone(&self, watched: Watched, key: &Key) {
+        let mut state = self.lock();
+        match watched {
+            Watched::Pods => {
+                let moved = state.cluster.remove_pod(key);
+                self.let_go(&mut state, key);
+                state.pod_moved(key, moved);
+            }
+            Watched::Nodes => {
+                state.cluster.remove_node(&key.1);
+                if let Some(host) = state.hosts.get_mut(&key.1) {
+                    (host.node, host.down) = (None, false);
+                    self.nodes.add(key.1.clone());
+                }
+            }
+            Watched::Claims => {
+                state.cluster.volumes_mut().remove_claim(key);
+                self.claim_changed(&mut state, key, true);
+            }
+            Watched::Volumes => {
+                state.cluster.volumes_mut().remove_volume(&key.1);
+                state.line.retry(|helps| helps.volumes);
+            }
+            Watched::Classes => state.cluster.volumes_mut().remove_class(&key.1),
+            Watched::Namespaces => state.cluster.remove_namespace(&key.1),
+        }
+        drop(state);
+        self.scheduling.notify_one();
+    }
+
+    fn claim_changed(&self, state: &mut State, claim: &Key, changed: bool) {
+        let State { cluster, line, local, .. } = &mut *state;
+        for pod in cluster.volumes().users(claim) {
+            match local.get(pod) {
+                Some(local) if local.held => self.pods.add(pod.clone()),
+                Some(_) => {}
+                None if changed => line.add(pod, cluster.pod(pod)),
+                None => {}
+            }
+        }
+    }
+
+    fn node_seen(&self, state: &mut State, node: Value) {
+        if state.cluster.apply_node(&node) {
+            state.line.retry(|helps| helps.nodes);
+        }
+        let Some(host) = state.hosts.get_mut(name(&node)) else { return };
+        let was_down = host.is_down();
+        // A bad annotation is told of where the node is looked after.
+        host.down = kubelet::is_down(&node).unwrap_or(false);
+        let is_down = host.is_down();
+        let name: Arc<str> = name(&node).into();
+        host.node = Some(Arc::new(node));
+        self.nodes.add(name.clone());
+        if was_down && !is_down {
+            self.revive(state, &name);
+        }
+    }
+
+    /// A node is up again: it looks at all its pods.
+    fn revive(&self, state: &State, node: &Arc<str>) {
+        for (key, _) in state.local.iter().filter(|(_, local)| local.node == *node) {
+            self.pods.add(key.clone());
+        }
+        self.nodes.add(node.clone());
+    }
+
+    /// Takes note of a pod that is bound to a simulated node.
+    fn look_after(&self, state: &mut State, pod: Arc<Value>) {
+        let Some((node, host)) = state.hosts.get_key_value(pod.text(&["spec", "nodeName"])) else {
+            return;
+        };
+        let (node, key, was_down) = (node.clone(), key(&pod), host.is_down());
+        if state.local.get(&key).is_some_and(|known| *known.uid != *uid(&pod)) {
+            self.let_go(state, &key);
+        }
+        let version = version(&pod);
+        let had: Option<Ipv4Addr> = pod.text(&["status", "podIP"]).parse().ok();
+        let had = had.filter(|_| !pod.flag(&["spec", "hostNetwork"]));
+        let local = state.local.entry(key.clone()).or_insert_with(|| Local {
+            uid: uid(&pod).into(),
+            node: node.clone(),
+            version: 0,
+            object: None,
+            address: None,
+            held: false,
+            told: None,
+        });
+        if version < local.version {
+            return;
+        }
+        if let Some(address) = had.filter(|address| local.address != Some(*address)) {
+            state.addresses.note(address);
+            local.address = Some(address);
+        }
+        let takes_down = Behaviour::of(&pod).0.node_down;
+        (local.version, local.object) = (version, Some(pod));
+        if let Some(host) = state.hosts.get_mut(&node) {
+            if takes_down {
+                host.downed_by.insert(key.clone());
+            } else {
+                host.downed_by.remove(&key);
+            }
+            if was_down && !host.is_down() {
+                self.revive(state, &node);
+            }
+        }
+        self.pods.add(key);
+    }
+
+    fn let_go(&self, state: &mut State, key: &Key) {
+        let Some(local) = state.local.remove(key) else { return };
+        if let Some(address) = local.address {
+            state.addresses.take_back(address);
+        }
+        if let Some(host) = state.hosts.get_mut(&local.node)
+            && host.downed_by.remove(key)
+            && !host.is_down()
+        {
+            self.revive(state, &local.node);
+        }
+    }
+}
+
+impl State {
+    /// Lets the scheduler look at a pod that changed, and again at those whom the change may help.
+    fn pod_moved(&mut self, key: &Key, moved: Moved) {
+        let pod = self.cluster.pod(key);
+        if moved.pending {
+            self.line.add(key, pod);
+        } else if pod.is_none_or(|pod| pod.wants.is_none()) {
+            self.line.forget(key);
+        }
+        self.line.retry(|helps| (helps.leaving && moved.gave_way) || (helps.arriving && moved.arrived));
+    }
+
+    /// Takes over what the server answered to a write, unless something newer was heard since.
+    pub fn written(&mut self, key: &Key, pod: Value) {
+        let version = version(&pod);
+        if let Some(local) = self.local.get_mut(key)
+            && *local.uid == *uid(&pod)
+            && version >= local.version
+        {
+            (local.version, local.object) = (version, Some(Arc::new(pod)));
+        }
+    }
+
+    /// Nothing more is to be done about a pod that is as it was: of such there may be many, so that it is not kept.
+    pub fn settled(&mut self, key: &Key, pod: &Value) {
+        if let Some(local) = self.local.get_mut(key)
+            && local.version <= version(pod)
+        {
+            local.object = None;
+        }
+    }
+
+    fn keys(&self, watched: Watched) -> Vec<Key> {
+        let named = |name: &Arc<str>| (Arc::from(""), name.clone());
+        match watched {
+            Watched::Pods => {
+                let live: BTreeSet<Key> = self.cluster.pod_keys().chain(self.local.keys()).cloned().collect();
+                live.into_iter().collect()
+            }
+            Watched::Nodes => self.cluster.node_names().map(named).collect(),
+            Watched::Claims => self.cluster.volumes().claim_keys().cloned().collect(),
+            Watched::Volumes => self.cluster.volumes().volume_names().map(named).collect(),
+            Watched::Classes => self.cluster.volumes().class_names().map(named).collect(),
+            Watched::Namespaces => self.cluster.namespace_names().map(named).collect(),
+        }
+    }
+}
+
+/// Versions are numbers that grow, on our server and (by its API's promise) on every other.
+fn version(object: &Value) -> u64 {
+    object.text(&["metadata", "resourceVersion"]).parse().unwrap_or(0)
+}

@@ -1,0 +1,121 @@
+//! The writes that make a pair of a volume and a claim, and those that part them.
+
+use super::{Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, annotation, is_reserved_for};
+use crate::finalizers::precondition;
+use object::access::{Access, name, namespace, uid};
+use object::quantity::Quantity;
+use object::{Value, json};
+
+/// The writes that are still missing for the pair: volume, its phase, claim, its status.
+pub fn bind(volume: &Value, claim: &Value) -> Vec<Action> {
+    let writes = [
+        point_volume(volume, claim),
+        set_phase(volume, "Bound", ""),
+        point_claim(claim, volume),
+        set_status(claim, "Bound", Some(volume)),
+    ];
+    writes.into_iter().flatten().collect()
+}
+
+/// The writes that free a volume of its claim. What a user wrote is kept: then the volume stays reserved for that name.
+pub fn unbind(volume: &Value) -> Vec<Action> {
+    let mut patch = precondition(volume);
+    if annotation(volume, BOUND_BY_CONTROLLER).is_empty() {
+        patch.put(&["spec", "claimRef", "uid"], Value::Null);
+    } else {
+        patch.put(&["spec", "claimRef"], Value::Null);
+        patch.put(&["metadata", "annotations", BOUND_BY_CONTROLLER], Value::Null);
+    }
+    let freed = Action::Patch { of: Target::of(volume), status: false, patch };
+    [freed].into_iter().chain(set_phase(volume, "Available", "")).collect()
+}
+
+pub fn set_phase(volume: &Value, phase: &str, message: &str) -> Option<Action> {
+    if volume.text(&["status", "phase"]) == phase {
+        return None;
+    }
+    let mut patch = precondition(volume);
+    let message = if message.is_empty() { Value::Null } else { json!(message) };
+    patch.put(&["status"], json!({"phase": phase, "message": message}));
+    Some(Action::Patch { of: Target::of(volume), status: true, patch })
+}
+
+/// A claim's status: what its volume offers, or nothing of it.
+pub fn set_status(claim: &Value, phase: &str, volume: Option<&Value>) -> Option<Action> {
+    let mut status = json!({});
+    let mut set = |field: &str, wanted: Option<&Value>| {
+        if claim.at(&["status", field]) != wanted {
+            status.put(&[field], wanted.cloned().unwrap_or_default());
+        }
+    };
+    set("phase", Some(&json!(phase)));
+    match volume {
+        None => {
+            ["accessModes", "capacity", "currentVolumeAttributesClassName"].iter().for_each(|field| set(field, None))
+        }
+        Some(volume) => {
+            set("accessModes", volume.at(&["spec", "accessModes"]));
+            // Later the size may differ on purpose: the volume has grown, its file system not yet.
+            if claim.text(&["status", "phase"]) != phase {
+                set("capacity", Some(&capacity(volume)));
+                set("currentVolumeAttributesClassName", volume.at(&["spec", "volumeAttributesClassName"]));
+            }
+        }
+    }
+    if status == json!({}) {
+        return None;
+    }
+    let mut patch = precondition(claim);
+    patch.put(&["status"], status);
+    Some(Action::Patch { of: Target::of(claim), status: true, patch })
+}
+
+fn capacity(volume: &Value) -> Value {
+    let mut capacity = volume.at(&["spec", "capacity"]).cloned().unwrap_or_default();
+    let before = annotation(volume, PRE_RESIZE_CAPACITY);
+    if before.parse::<Quantity>().is_ok() {
+        capacity.put(&["storage"], before);
+    }
+    capacity
+}
+
+fn point_volume(volume: &Value, claim: &Value) -> Option<Action> {
+    let by_us = !is_reserved_for(volume, claim);
+    let reference = claim_reference(claim);
+    let same = |field| volume.text(&["spec", "claimRef", field]) == reference.text(&[field]);
+    let is_pointed = ["namespace", "name", "uid"].into_iter().all(same);
+    let is_marked = volume.has(&["metadata", "annotations", BOUND_BY_CONTROLLER]);
+    if is_pointed && (!by_us || is_marked) {
+        return None;
+    }
+    let mut patch = precondition(volume);
+    if !is_pointed {
+        patch.put(&["spec", "claimRef"], reference);
+    }
+    if by_us && !is_marked {
+        patch.put(&["metadata", "annotations", BOUND_BY_CONTROLLER], "yes");
+    }
+    Some(Action::Patch { of: Target::of(volume), status: false, patch })
+}
+
+pub fn claim_reference(claim: &Value) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": namespace(claim), "name": name(claim),
+        "uid": uid(claim), "resourceVersion": claim.text(&["metadata", "resourceVersion"]),
+    })
+}
+
+fn point_claim(claim: &Value, volume: &Value) -> Option<Action> {
+    let mut patch = precondition(claim);
+    let bare = patch.clone();
+    if claim.text(&["spec", "volumeName"]) != name(volume) {
+        patch.put(&["spec", "volumeName"], name(volume));
+        if !claim.has(&["metadata", "annotations", BOUND_BY_CONTROLLER]) {
+            patch.put(&["metadata", "annotations", BOUND_BY_CONTROLLER], "yes");
+        }
+    }
+    if !super::is_bound(claim) {
+        patch.put(&["metadata", "annotations", BIND_COMPLETED], "yes");
+    }
+    (patch != bare).then(|| Action::Patch { of: Target::of(claim), status: false, patch })
+}

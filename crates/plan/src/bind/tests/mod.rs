@@ -1,0 +1,5 @@
+mod properties;
+mod provisioning;
+mod scenes;
+mod waiting;
+pub(crate) mod world;

@@ -1,0 +1,260 @@
+//! Classes: assigned late, waiting for a pod, and asking for volumes to be made.
+
+use super::world::*;
+use crate::bind::{self, Action, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONERS, Target};
+use crate::reclaim::{FINALIZER, HOST_PATH, migration::MIGRATED_TO};
+use object::access::{Access, uid};
+use object::{Value, json};
+
+fn of_class(class: Value) -> Value {
+    claim("c", "1Gi", json!({"spec": {"storageClassName": class}}))
+}
+
+fn default_class() -> Value {
+    json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}})
+}
+
+fn late() -> Value {
+    json!({"volumeBindingMode": "WaitForFirstConsumer"})
+}
+
+/// What is told about a claim of a class, after all has settled.
+fn told_of(class: Value) -> (World, Vec<(&'static str, String)>) {
+    let mut world = World::default();
+    world.add(class);
+    world.add(of_class(json!("x")));
+    world.settle();
+    let told = world.told().into_iter().collect();
+    (world, told)
+}
+
+#[test]
+fn c3_a_claim_without_class_gets_the_default_that_comes_later() {
+    let mut world = World::default();
+    let claim = world.add(of_class(Value::Null));
+    world.settle();
+    assert!(!world.now(&claim).has(&["spec", "storageClassName"]));
+    world.add(class("older", "example.com", default_class()));
+    let mut newer = class("newer", "example.com", default_class());
+    newer["metadata"]["creationTimestamp"] = json!("2024-01-02T00:00:00Z");
+    world.add(newer);
+    assert!(world.plan_claim(&claim).retroactive);
+    world.settle();
+    assert_eq!(world.now(&claim)["spec"]["storageClassName"], "newer");
+    // Not those who said that they want none, nor those who name a volume, and not before a volume without class is tried.
+    let none = world.add(super::world::claim("none", "1Gi", json!({})));
+    let named = super::world::claim("named", "1Gi", json!({"spec": {"storageClassName": null, "volumeName": "v"}}));
+    let named = world.add(named);
+    world.add(volume("free", "1Gi", json!({})));
+    let mut lucky = super::world::claim("a", "1Gi", json!({"spec": {"storageClassName": null}}));
+    lucky["metadata"]["namespace"] = json!("a");
+    let lucky = world.add(lucky);
+    world.settle();
+    assert_eq!(world.bound(&lucky), Some("free".to_owned()));
+    assert_eq!(world.now(&none)["spec"]["storageClassName"], "");
+    assert!(!world.now(&named).has(&["spec", "storageClassName"]));
+    assert!(!world.now(&lucky).has(&["spec", "storageClassName"]));
+}
+
+#[test]
+fn c5_c6_a_claim_waits_for_its_first_pod() {
+    let mut world = World::default();
+    world.add(class("w", "example.com", late()));
+    world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "w"}})));
+    let claim = world.add(of_class(json!("w")));
+    assert!(!world.plan_claim(&claim).waits, "a free volume is no news to it");
+    world.settle();
+    let message = "waiting for first consumer to be created before binding".to_owned();
+    assert_eq!(world.told(), [("WaitForFirstConsumer", message)].into());
+    world.pods.push(("ns".to_owned(), "c".to_owned(), "web-0".to_owned()));
+    world.settle();
+    assert_eq!(world.told(), [("WaitForPodScheduled", "waiting for pod web-0 to be scheduled".to_owned())].into());
+    world.pods.push(("ns".to_owned(), "c".to_owned(), "web-1".to_owned()));
+    world.settle();
+    let message = "waiting for pods web-0,web-1 to be scheduled".to_owned();
+    assert_eq!(world.told(), [("WaitForPodScheduled", message)].into());
+    let waiting = world.now(&claim);
+    assert!(!waiting.has(&["metadata", "annotations"]) && phase(&waiting) == "Pending");
+}
+
+// C7 (11-23, 11-24): once a node is chosen a volume is made, although a free one is there; but the scheduler may reserve one.
+#[test]
+fn c7_a_claim_with_a_node_is_handed_over() {
+    let mut world = World::default();
+    world.add(class("w", "example.com", late()));
+    let free = world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "w"}})));
+    let claim = world.add(of_class(json!("w")));
+    world.edit(&claim, json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
+    world.settle();
+    let asked = world.now(&claim);
+    for key in STORAGE_PROVISIONERS {
+        assert_eq!(asked["metadata"]["annotations"][key], "example.com");
+    }
+    let reference = json!({"namespace": "ns", "name": "c", "uid": uid(&claim)});
+    world.edit(&free, json!({"spec": {"claimRef": reference}}));
+    world.settle();
+    assert_eq!(world.bound(&claim), Some("v".to_owned()));
+}
+
+// 2.2.A1: without its class a claim waits for nobody.
+#[test]
+fn a_class_that_is_not_there_delays_nothing() {
+    let mut world = World::default();
+    world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "gone"}})));
+    let claim = world.add(of_class(json!("gone")));
+    world.settle();
+    assert_eq!(world.bound(&claim), Some("v".to_owned()));
+}
+
+#[test]
+fn d1_the_hand_over_to_a_provisioner_outside() {
+    let (mut world, told) = told_of(class("x", "example.com/driver", json!({})));
+    let message = "Waiting for a volume to be created either by the external provisioner 'example.com/driver' or manually \
+                   by the system administrator. If volume creation is delayed, please verify that the provisioner is \
+                   running and correctly registered.";
+    assert_eq!(told, [("ExternalProvisioning", message.to_owned())]);
+    let claim = world.claims.values().next().unwrap().clone();
+    for key in STORAGE_PROVISIONERS {
+        assert_eq!(claim["metadata"]["annotations"][key], "example.com/driver");
+    }
+    let plan = world.plan_claim(&claim);
+    assert_eq!((plan.provisioner.as_deref(), plan.waits), (Some("example.com/driver"), true));
+    assert_eq!(plan.actions, []);
+    // D15: a volume of the class that comes meanwhile is taken.
+    world.add(volume("v", "1Gi", json!({"spec": {"storageClassName": "x"}})));
+    world.settle();
+    assert_eq!(world.bound(&claim), Some("v".to_owned()));
+    // Whoever made the volume names the claim: then nothing says that we pointed it there.
+    let mut world = told_of(class("x", "example.com", json!({}))).0;
+    let claim = world.claims.values().next().unwrap().clone();
+    let mut made = volume("pvc-1", "1Gi", json!({"status": {"phase": "Pending"}}));
+    made.put(&["metadata", "annotations", PROVISIONED_BY], "example.com");
+    made.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": uid(&claim)}));
+    let made = world.add(made);
+    world.settle();
+    assert_eq!(world.bound(&claim), Some("pvc-1".to_owned()));
+    assert_eq!(world.now(&made)["metadata"]["annotations"], json!({PROVISIONED_BY: "example.com"}));
+}
+
+// C13, D13: nobody to ask.
+#[test]
+fn c13_d13_who_cannot_be_asked_is_told() {
+    let (_, told) = told_of(class("x", "kubernetes.io/no-provisioner", json!({})));
+    let message = "no volume plugin matched name: kubernetes.io/no-provisioner".to_owned();
+    assert_eq!(told, [("ProvisioningFailed", message)]);
+    let (mut world, told) = told_of(class("other", "example.com", json!({})));
+    let message = "storageclass.storage.k8s.io \"x\" not found".to_owned();
+    assert_eq!(told, [("ProvisioningFailed", message)]);
+    world.add(class("x", "example.com", json!({})));
+    world.settle();
+    assert_eq!(world.told().iter().next().unwrap().0, "ExternalProvisioning");
+    let claim = world.claims.values().next().unwrap().clone();
+    world.plugins.dynamic_provisioning = false;
+    let plan = world.plan_claim(&claim);
+    assert!(plan.actions.is_empty() && plan.events.is_empty() && plan.waits);
+}
+
+// H4: plugins that were handed over, and back.
+#[test]
+fn h4_claims_of_old_plugins_are_handed_over_and_back() {
+    let (mut world, _) = told_of(class("x", "kubernetes.io/aws-ebs", json!({})));
+    let claim = world.claims.values().next().unwrap().clone();
+    assert_eq!(claim["metadata"]["annotations"][STORAGE_PROVISIONERS[0]], "ebs.csi.aws.com");
+    // A claim from before.
+    world.edit(&claim, json!({"metadata": {"annotations": {STORAGE_PROVISIONERS[0]: "kubernetes.io/aws-ebs"}}}));
+    world.sync(&Target::of(&claim), usize::MAX);
+    assert_eq!(world.now(&claim)["metadata"]["annotations"][MIGRATED_TO], "ebs.csi.aws.com");
+    world.plugins.migrated = false;
+    world.sync(&Target::of(&claim), usize::MAX);
+    assert!(!world.now(&claim).has(&["metadata", "annotations", MIGRATED_TO]));
+    world.settle();
+    let message = "no volume plugin matched name: kubernetes.io/aws-ebs".to_owned();
+    assert!(world.told().contains(&("ProvisioningFailed", message)));
+}
+
+fn host_path_world(class_more: Value) -> World {
+    let mut world = World::default();
+    world.plugins.host_path_provisioning = true;
+    world.add(class("x", HOST_PATH, class_more));
+    world
+}
+
+// 2.8.5, H3: directories of this machine.
+#[test]
+fn h3_a_directory_is_made_for_a_claim() {
+    for (policy, finalizers) in [
+        ("Delete", json!([FINALIZER, "kubernetes.io/pv-protection"])),
+        ("Retain", json!(["kubernetes.io/pv-protection"])),
+    ] {
+        let mut world = host_path_world(json!({"reclaimPolicy": policy}));
+        let claim = world.add(of_class(json!("x")));
+        world.settle();
+        let name = format!("pvc-{}", uid(&claim));
+        assert_eq!(world.bound(&claim), Some(name.clone()));
+        let volume = &world.volumes[&name];
+        assert_eq!(volume["metadata"]["finalizers"], finalizers);
+        assert_eq!(volume["spec"]["persistentVolumeReclaimPolicy"], policy);
+        assert_eq!(volume["spec"]["storageClassName"], "x");
+        assert_eq!(volume["spec"]["capacity"]["storage"], "1Gi");
+        assert_eq!(volume["metadata"]["annotations"][PROVISIONED_BY], HOST_PATH);
+        assert_eq!(volume["metadata"]["annotations"][bind::BOUND_BY_CONTROLLER], "yes");
+        let directory = format!("/tmp/hostpath_pv/{}", uid(&claim));
+        assert_eq!(volume["spec"]["hostPath"]["path"], json!(directory));
+        assert_eq!(world.directories, [directory].into());
+        world.delete(&claim);
+        world.settle();
+        assert_eq!(world.volumes.is_empty(), policy == "Delete");
+        assert_eq!(world.directories.is_empty(), policy == "Delete");
+    }
+}
+
+#[test]
+fn what_directories_cannot_be_is_refused_in_a_sentence() {
+    let mut disabled = host_path_world(json!({}));
+    disabled.plugins.host_path_provisioning = false;
+    let source = json!({"spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "other"}}});
+    let cases = [
+        (
+            disabled,
+            json!({}),
+            "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled",
+        ),
+        (
+            host_path_world(json!({})),
+            source,
+            "plugin \"kubernetes.io/host-path\" is not a CSI plugin. Only CSI plugin can provision a claim with a datasource",
+        ),
+        (
+            host_path_world(json!({"mountOptions": ["a", "b"]})),
+            json!({}),
+            "Mount options are not supported by the provisioner but StorageClass \"x\" has mount options [a b]",
+        ),
+        (
+            host_path_world(json!({})),
+            json!({"spec": {"volumeMode": "Block"}}),
+            "Failed to provision volume with StorageClass \"x\": kubernetes.io/host-path does not support block volume provisioning",
+        ),
+    ];
+    for (mut world, more, message) in cases {
+        world.add(object::patch::merge(&of_class(json!("x")), &more));
+        world.settle();
+        assert_eq!(world.told(), [("ProvisioningFailed", message.to_owned())].into());
+        assert!(world.volumes.is_empty() && world.directories.is_empty());
+    }
+}
+
+#[test]
+fn a_directory_that_cannot_be_made_asks_for_another_node() {
+    let mut world = host_path_world(late());
+    let claim = world.add(of_class(json!("x")));
+    world.edit(&claim, json!({"metadata": {"annotations": {SELECTED_NODE: "node"}}}));
+    let claim = world.now(&claim);
+    let plan = world.plan_claim(&claim);
+    let Some(Action::Provision { node, .. }) = plan.actions.last() else { panic!("{plan:?}") };
+    assert_eq!(node.as_deref(), Some("node"));
+    let failed = bind::provision_failed(&claim, "x", "disk full");
+    assert_eq!(failed.events[0].message, "Failed to provision volume with StorageClass \"x\": disk full");
+    world.carry_out(failed, usize::MAX);
+    assert!(!world.now(&claim).has(&["metadata", "annotations", SELECTED_NODE]));
+    assert_eq!(bind::node_gone(&world.now(&claim)).actions, []);
+}

@@ -1,0 +1,227 @@
+//! How a simulated pod behaves: its annotations `sim.mainstay.dev/…`.
+
+use jiff::SignedDuration;
+use object::Value;
+use object::access::Access;
+
+pub const PREFIX: &str = "sim.mainstay.dev/";
+/// On a Node: `true` takes it down. On a pod it has no meaning of its own; see [`NODE_DOWN`].
+pub const DOWN: &str = "sim.mainstay.dev/down";
+/// On a pod: `true` takes the pod's node down.
+pub const NODE_DOWN: &str = "sim.mainstay.dev/node-down";
+
+/// What a pod is to do other than run and be ready at once.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Behaviour {
+    /// It stays in ContainerCreating for this long.
+    pub start_after: SignedDuration,
+    pub ready: Readiness,
+    pub image_pull_fails: bool,
+    /// Every run of its containers ends like this after a while.
+    pub crash_after: Option<SignedDuration>,
+    pub end: Option<End>,
+    pub exit_code: i64,
+    pub exit_reason: Option<String>,
+    pub terminate: Termination,
+    pub node_down: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Readiness {
+    After(SignedDuration),
+    Never,
+}
+
+/// How and when the whole pod ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    Succeed(SignedDuration),
+    Fail(SignedDuration),
+    Evict(SignedDuration),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Termination {
+    /// At the latest when its grace period is over.
+    After(SignedDuration),
+    Never,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour {
+            start_after: SignedDuration::ZERO,
+            ready: Readiness::After(SignedDuration::ZERO),
+            image_pull_fails: false,
+            crash_after: None,
+            end: None,
+            exit_code: 1,
+            exit_reason: None,
+            terminate: Termination::After(SignedDuration::ZERO),
+            node_down: false,
+        }
+    }
+}
+
+impl Behaviour {
+    /// Reads a pod's annotations. What cannot be understood is ignored, and a sentence about it is returned.
+    pub fn of(pod: &Value) -> (Behaviour, Vec<String>) {
+        let mut behaviour = Behaviour::default();
+        let mut complaints = Vec::new();
+        for (key, value) in pod.members(&["metadata", "annotations"]) {
+            let Some(name) = key.strip_prefix(PREFIX) else { continue };
+            let value = value.as_str().unwrap_or("");
+            if let Err(wanted) = behaviour.take(name, value) {
+                complaints.push(match wanted {
+                    Wanted::AnotherName => format!("annotation {key:?} is not known to simulated nodes and is ignored"),
+                    Wanted::Value(wanted) => {
+                        format!("annotation {key:?} is {value:?}, but must be {wanted}; it is ignored")
+                    }
+                });
+            }
+        }
+        (behaviour, complaints)
+    }
+
+    fn take(&mut self, name: &str, value: &str) -> Result<(), Wanted> {
+        match name {
+            "start-after" => self.start_after = duration(value)?,
+            "ready" => {
+                self.ready = match value {
+                    "true" => Readiness::After(SignedDuration::ZERO),
+                    "false" => Readiness::Never,
+                    other => Readiness::After(
+                        duration(other).map_err(|_| Wanted::Value("\"true\", \"false\" or a duration like \"30s\""))?,
+                    ),
+                }
+            }
+            "image-pull" => match value {
+                "error" => self.image_pull_fails = true,
+                _ => return Err(Wanted::Value("\"error\"")),
+            },
+            "crash-after" => self.crash_after = Some(duration(value)?),
+            "succeed-after" => self.end = Some(End::Succeed(duration(value)?)),
+            "fail-after" => self.end = Some(End::Fail(duration(value)?)),
+            "evict-after" => self.end = Some(End::Evict(duration(value)?)),
+            "exit-code" => {
+                let code = value.parse().ok().filter(|code| (1..=255).contains(code));
+                self.exit_code = code.ok_or(Wanted::Value("a number from 1 to 255"))?;
+            }
+            "exit-reason" => {
+                let fits = !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric());
+                self.exit_reason = fits.then(|| value.to_owned());
+                self.exit_reason.as_ref().ok_or(Wanted::Value("one word of letters and digits"))?;
+            }
+            "terminate-after" => {
+                self.terminate = match value {
+                    "never" => Termination::Never,
+                    other => Termination::After(
+                        duration(other).map_err(|_| Wanted::Value("\"never\" or a duration like \"30s\""))?,
+                    ),
+                }
+            }
+            "node-down" => self.node_down = truth(value)?,
+            _ => return Err(Wanted::AnotherName),
+        }
+        Ok(())
+    }
+}
+
+/// Whether a Node is annotated to be down; the error is a sentence about an annotation that cannot be understood.
+pub fn is_down(node: &Value) -> Result<bool, String> {
+    let Some(value) = node.at(&["metadata", "annotations", DOWN]) else { return Ok(false) };
+    let value = value.as_str().unwrap_or("");
+    truth(value)
+        .map_err(|_| format!("annotation {DOWN:?} is {value:?}, but must be \"true\" or \"false\"; it is ignored"))
+}
+
+enum Wanted {
+    AnotherName,
+    Value(&'static str),
+}
+
+fn truth(value: &str) -> Result<bool, Wanted> {
+    match value {
+        "true" => Ok(true),
+        "false" => Ok(false),
+        _ => Err(Wanted::Value("\"true\" or \"false\"")),
+    }
+}
+
+/// Longer than anybody waits, and short enough that a time plus it is still a time.
+const DURATION_MAX: SignedDuration = SignedDuration::from_hours(24 * 365 * 10);
+
+fn duration(value: &str) -> Result<SignedDuration, Wanted> {
+    let read: Option<SignedDuration> = value.parse().ok();
+    let fits = |duration: &SignedDuration| !duration.is_negative() && *duration <= DURATION_MAX;
+    read.filter(fits).ok_or(Wanted::Value("a duration like \"30s\" or \"1m30s\""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::json;
+
+    fn read(annotations: Value) -> (Behaviour, Vec<String>) {
+        Behaviour::of(&json!({"metadata": {"annotations": annotations}}))
+    }
+
+    #[test]
+    fn annotations_say_what_a_pod_does() {
+        let seconds = SignedDuration::from_secs;
+        let plain = Behaviour::default();
+        let cases = [
+            (json!({"other/thing": "x"}), plain.clone()),
+            (json!({"sim.mainstay.dev/start-after": "1m30s"}), Behaviour { start_after: seconds(90), ..plain.clone() }),
+            (json!({"sim.mainstay.dev/ready": "false"}), Behaviour { ready: Readiness::Never, ..plain.clone() }),
+            (json!({"sim.mainstay.dev/ready": "true"}), plain.clone()),
+            (
+                json!({"sim.mainstay.dev/ready": "500ms"}),
+                Behaviour { ready: Readiness::After(SignedDuration::from_millis(500)), ..plain.clone() },
+            ),
+            (
+                json!({"sim.mainstay.dev/crash-after": "0s", "sim.mainstay.dev/exit-code": "137", "sim.mainstay.dev/exit-reason": "OOMKilled"}),
+                Behaviour {
+                    crash_after: Some(SignedDuration::ZERO),
+                    exit_code: 137,
+                    exit_reason: Some("OOMKilled".to_owned()),
+                    ..plain.clone()
+                },
+            ),
+            (
+                json!({"sim.mainstay.dev/terminate-after": "never"}),
+                Behaviour { terminate: Termination::Never, ..plain.clone() },
+            ),
+            (json!({"sim.mainstay.dev/evict-after": "2h"}), Behaviour { end: Some(End::Evict(seconds(7200))), ..plain.clone() }),
+            (json!({"sim.mainstay.dev/node-down": "true"}), Behaviour { node_down: true, ..plain }),
+        ];
+        for (annotations, want) in cases {
+            assert_eq!(read(annotations.clone()), (want, vec![]), "{annotations}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_understood_is_named_and_ignored() {
+        let cases = [
+            ("ready", "yes", "must be \"true\", \"false\" or a duration like \"30s\""),
+            ("start-after", "soon", "must be a duration like \"30s\" or \"1m30s\""),
+            ("start-after", "-5s", "must be a duration"),
+            ("start-after", "99999999h", "must be a duration"),
+            ("crash-after", "", "must be a duration"),
+            ("image-pull", "slow", "must be \"error\""),
+            ("exit-code", "0", "must be a number from 1 to 255"),
+            ("exit-reason", "out of memory", "must be one word"),
+            ("terminate-after", "later", "must be \"never\" or a duration"),
+            ("node-down", "1", "must be \"true\" or \"false\""),
+            ("explode", "now", "is not known to simulated nodes"),
+        ];
+        for (name, value, part) in cases {
+            let (behaviour, complaints) = read(json!({format!("{PREFIX}{name}"): value}));
+            assert_eq!(behaviour, Behaviour::default(), "{name}");
+            assert!(complaints.len() == 1 && complaints[0].contains(part), "{name}: {complaints:?}");
+        }
+        assert!(is_down(&json!({"metadata": {"annotations": {DOWN: "maybe"}}})).unwrap_err().contains("\"maybe\""));
+        assert_eq!(is_down(&json!({"metadata": {"annotations": {DOWN: "true"}}})), Ok(true));
+        assert_eq!(is_down(&json!({})), Ok(false));
+    }
+}

@@ -1,0 +1,212 @@
+//! Simulated nodes as objects: what they say of themselves, and when they say it anew.
+
+use jiff::{SignedDuration, Timestamp};
+use object::access::{Access, uid};
+use object::write::stamp;
+use object::{Value, condition, json};
+use std::collections::BTreeMap;
+
+/// The label and annotation by which everyone can tell that nothing really runs there.
+pub const SIMULATED: &str = "mainstay.dev/simulated";
+/// The namespace of the nodes' leases.
+pub const LEASES: &str = "kube-node-lease";
+pub const LEASE_SECONDS: i64 = 40;
+pub const RENEW_EVERY: SignedDuration = SignedDuration::from_secs(10);
+const REPORT_EVERY: SignedDuration = SignedDuration::from_mins(5);
+const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
+
+/// What a simulated node is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub name: String,
+    /// Its number among the nodes: it decides the zone.
+    pub number: usize,
+    pub address: String,
+    /// `amd64`, `arm64`.
+    pub architecture: &'static str,
+    pub capacity: BTreeMap<String, String>,
+    /// Entries of `spec.taints`.
+    pub taints: Vec<Value>,
+}
+
+impl Machine {
+    /// The Node to register.
+    pub fn node(&self, now: Timestamp) -> Value {
+        let mut node = json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {
+                "name": self.name, "labels": self.labels(),
+                "annotations": {SIMULATED: "true", "node.alpha.kubernetes.io/ttl": "0"},
+            },
+            "spec": {},
+            "status": self.status(),
+        });
+        if !self.taints.is_empty() {
+            node["spec"]["taints"] = json!(self.taints);
+        }
+        self.report(&mut node, now);
+        node
+    }
+
+    fn labels(&self) -> Value {
+        json!({
+            "kubernetes.io/hostname": self.name, "kubernetes.io/os": "linux", "kubernetes.io/arch": self.architecture,
+            "topology.kubernetes.io/region": "simulated",
+            "topology.kubernetes.io/zone": ZONES[self.number % ZONES.len()],
+            SIMULATED: "true",
+        })
+    }
+
+    /// The status but for its conditions.
+    fn status(&self) -> Value {
+        let id = format!("simulated-{}", self.name);
+        json!({
+            "capacity": self.capacity, "allocatable": self.capacity,
+            "addresses": [{"type": "InternalIP", "address": self.address}, {"type": "Hostname", "address": self.name}],
+            "nodeInfo": {
+                "machineID": id, "systemUUID": id, "bootID": id, "kernelVersion": "simulated", "osImage": "simulated",
+                "containerRuntimeVersion": "simulated://0", "kubeletVersion": "mainstay-simulated", "kubeProxyVersion": "",
+                "operatingSystem": "linux", "architecture": self.architecture,
+            },
+        })
+    }
+
+    /// Sets the conditions as a healthy node does, with the time of this report.
+    fn report(&self, node: &mut Value, now: Timestamp) {
+        let healthy = [
+            ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            ("DiskPressure", "False", "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            ("PIDPressure", "False", "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            ("Ready", "True", "KubeletReady", "simulated kubelet is posting ready status"),
+        ];
+        for (kind, status, reason, message) in healthy {
+            let wanted = json!({
+                "type": kind, "status": status, "reason": reason, "message": message, "lastHeartbeatTime": stamp(now),
+            });
+            condition::set(node, &["status", "conditions"], wanted, now);
+        }
+    }
+
+    /// The labels that a registered node lacks or has otherwise, as a merge patch; whatever else it has is the user's.
+    pub fn missing_labels(&self, node: &Value) -> Option<Value> {
+        let wanted = self.labels();
+        let have = node.members(&["metadata", "labels"]);
+        let missing = wanted.members(&[]).iter().filter(|(key, value)| have.get(*key) != Some(*value));
+        let missing: object::Map<String, Value> = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
+        (!missing.is_empty()).then(|| json!({"metadata": {"labels": missing}}))
+    }
+
+    /// The node's status to be merged strategically, when it is not what it should be or the last report is old.
+    pub fn correction(&self, node: &Value, now: Timestamp) -> Option<Value> {
+        let mut wanted = json!({"status": {"conditions": node.items(&["status", "conditions"])}});
+        self.report(&mut wanted, now);
+        let same = |kind: &str| {
+            let part = |node: &Value| {
+                condition::get(node, kind).map(|it| (it["status"].clone(), it["reason"].clone(), it["message"].clone()))
+            };
+            part(node) == part(&wanted)
+        };
+        let healthy = wanted.items(&["status", "conditions"]).iter().all(|it| same(it.text(&["type"])));
+        let own = self.status();
+        let own = own.members(&[]).iter().filter(|(field, value)| !holds(&node["status"][*field], value));
+        for (field, value) in own {
+            wanted["status"][field] = value.clone();
+        }
+        let reported: Option<Timestamp> =
+            condition::get(node, "Ready").and_then(|ready| ready.text(&["lastHeartbeatTime"]).parse().ok());
+        let is_old = reported.is_none_or(|reported| now.duration_since(reported) >= REPORT_EVERY);
+        let as_it_should_be = healthy && !is_old && wanted.members(&["status"]).len() == 1;
+        (!as_it_should_be).then_some(wanted)
+    }
+
+    /// The CSINode: which drivers the node has, none by itself.
+    pub fn csi_node(&self, node: &Value) -> Value {
+        json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
+            "metadata": {"name": self.name, "ownerReferences": [owner(node)]},
+            "spec": {"drivers": []},
+        })
+    }
+
+    /// The lease whose renewal says that the node lives.
+    pub fn lease(&self, node: &Value, now: Timestamp) -> Value {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": self.name, "namespace": LEASES, "ownerReferences": [owner(node)]},
+            "spec": {"holderIdentity": self.name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": micros(now)},
+        })
+    }
+}
+
+/// A renewal, as a merge patch.
+pub fn renewal(now: Timestamp) -> Value {
+    json!({"spec": {"renewTime": micros(now)}})
+}
+
+fn owner(node: &Value) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "name": node.text(&["metadata", "name"]), "uid": uid(node)})
+}
+
+/// RFC 3339 with microseconds, as leases have it.
+fn micros(now: Timestamp) -> String {
+    format!("{now:.6}")
+}
+
+/// Whether `have` says all that `wanted` says; more is the user's.
+fn holds(have: &Value, wanted: &Value) -> bool {
+    match (have, wanted) {
+        (Value::Object(have), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, value)| have.get(key).is_some_and(|have| holds(have, value)))
+        }
+        _ => have == wanted,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        let capacity = [("cpu", "8"), ("memory", "16Gi"), ("pods", "110")];
+        Machine {
+            name: "simulated-0".to_owned(),
+            number: 4,
+            address: "10.127.0.1".to_owned(),
+            architecture: "amd64",
+            capacity: capacity.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
+            taints: Vec::new(),
+        }
+    }
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn a_fresh_node_needs_no_correction_until_its_report_is_old() {
+        let (machine, node) = (machine(), machine().node(at(0)));
+        assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "zone-b");
+        assert_eq!(machine.missing_labels(&node), None);
+        assert_eq!(machine.correction(&node, at(299)), None);
+        let again = machine.correction(&node, at(300)).unwrap();
+        assert_eq!(again["status"]["conditions"][3]["lastHeartbeatTime"], "1970-01-01T00:05:00Z");
+        assert_eq!(again["status"]["conditions"][3]["lastTransitionTime"], "1970-01-01T00:00:00Z");
+        assert_eq!(again.members(&["status"]).len(), 1, "{again}");
+    }
+
+    #[test]
+    fn what_others_changed_is_put_right_and_what_they_added_is_kept() {
+        let (machine, mut node) = (machine(), machine().node(at(0)));
+        node["status"]["capacity"]["example.com/gpu"] = json!("2");
+        node["metadata"]["labels"]["mine"] = json!("yes");
+        assert_eq!((machine.correction(&node, at(1)), machine.missing_labels(&node)), (None, None));
+        node["status"]["conditions"][3]["status"] = json!("Unknown");
+        node["status"]["capacity"]["cpu"] = json!("1");
+        node["metadata"]["labels"].cut(&["kubernetes.io/os"]);
+        let correction = machine.correction(&node, at(1)).unwrap();
+        assert_eq!(correction["status"]["conditions"][3]["status"], "True");
+        assert_eq!(correction["status"]["capacity"]["cpu"], "8");
+        assert!(!correction["status"].has(&["allocatable"]), "{correction}");
+        assert_eq!(machine.missing_labels(&node), Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})));
+    }
+}

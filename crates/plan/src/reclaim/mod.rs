@@ -1,0 +1,183 @@
+//! Honouring the reclaim policy, whatever goes first: the claim, the volume, or both at once.
+//!
+//! A volume that we would have to delete carries our finalizer, so that its object cannot go before what it stands for. Where the
+//! finalizer came too late, as on a volume that is already on its way out, the volume stays Bound until its directory is gone: a
+//! Bound volume is held by its protection.
+
+pub mod migration;
+mod plugins;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use plugins::no_plugin;
+pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
+
+use crate::bind::{Action, PROVISIONED_BY, Plan, Target, pair};
+use crate::finalizers;
+use object::Value;
+use object::access::{Access, name, terminating};
+use plugins::Deleter;
+
+/// Holds a volume that one of our own plugins made, until the plugin has deleted what it stands for.
+pub const FINALIZER: &str = "kubernetes.io/pv-controller";
+/// The same, of provisioners outside.
+pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// The merge patch that puts a volume's finalizers and its migration in order.
+pub fn upkeep(volume: &Value, plugins: &Plugins) -> Option<Value> {
+    let annotations = migration::of_volume(volume, plugins);
+    let (add, remove) = if plugins.honor_reclaim_policy { finalizers_of(volume, plugins) } else { (vec![], vec![]) };
+    if annotations.is_none() && add.is_empty() && remove.is_empty() {
+        return None;
+    }
+    let mut patch = if add.is_empty() && remove.is_empty() {
+        finalizers::precondition(volume)
+    } else {
+        finalizers::patch(volume, &add, &remove)
+    };
+    if let Some(annotations) = annotations {
+        patch.put(&["metadata", "annotations"], annotations);
+    }
+    Some(patch)
+}
+
+/// Which finalizers are missing, and which should not be there.
+fn finalizers_of(volume: &Value, plugins: &Plugins) -> (Vec<&'static str>, Vec<&'static str>) {
+    // Volumes that nobody made for a claim are their maker's business.
+    let by = volume.text(&["metadata", "annotations", PROVISIONED_BY]);
+    let present = |finalizer: &&str| finalizers::has(volume, finalizer);
+    if plugins.driver_of(by).is_some() {
+        return (vec![], [FINALIZER].into_iter().filter(present).collect());
+    }
+    if !by.starts_with(IN_TREE_PREFIX) {
+        return (vec![], vec![]);
+    }
+    let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
+    let is_of_claim = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
+    if is_deleted && (is_of_claim || !terminating(volume)) {
+        // None can be added to what is on its way out: then `released` sees to it.
+        let missing = !present(&FINALIZER) && !terminating(volume);
+        let add = if missing { vec![FINALIZER] } else { vec![] };
+        return (add, [EXTERNAL_FINALIZER].into_iter().filter(present).collect());
+    }
+    (vec![], [FINALIZER, EXTERNAL_FINALIZER].into_iter().filter(present).collect())
+}
+
+/// What to do about a volume whose claim let go of it. With `unless_bound` it is enough that the claim is not bound.
+pub(crate) fn released(volume: &Value, claim: &Target, unless_bound: bool, plugins: &Plugins) -> Plan {
+    let phase = volume.text(&["status", "phase"]);
+    let is_news = phase != "Released" && phase != "Failed";
+    let confirm = Action::ConfirmReleased { claim: claim.clone(), volume: name(volume).to_owned(), unless_bound };
+    let release = if is_news { pair::set_phase(volume, "Released", "") } else { None };
+    let release = Release { volume, confirm, release };
+    if !volume.text(&["metadata", "annotations", migration::MIGRATED_TO]).is_empty() {
+        return release.alone();
+    }
+    match volume.text(&["spec", "persistentVolumeReclaimPolicy"]) {
+        "Retain" => release.alone(),
+        "Delete" => release.delete(plugins),
+        "Recycle" => release.recycle(claim),
+        _ => {
+            let why = "Volume has unrecognized PersistentVolumeReclaimPolicy";
+            release.alone().then_fail(volume, "VolumeUnknownReclaimPolicy", why)
+        }
+    }
+}
+
+/// A volume that its claim let go of.
+struct Release<'a> {
+    volume: &'a Value,
+    confirm: Action,
+    /// The write that says so, if it is news.
+    release: Option<Action>,
+}
+
+impl Release<'_> {
+    /// Nothing but the phase.
+    fn alone(self) -> Plan {
+        match self.release {
+            Some(release) => Plan::default().then([self.confirm, release]),
+            None => Plan::default(),
+        }
+    }
+
+    fn delete(self, plugins: &Plugins) -> Plan {
+        let volume = self.volume;
+        let is_ours = finalizers::has(volume, FINALIZER);
+        let directory = match plugins.deleter(volume) {
+            Deleter::External => return self.alone(),
+            // As it was before the policy was honoured: somebody else is taken to be deleting it.
+            _ if terminating(volume) && !plugins.honor_reclaim_policy => return self.alone(),
+            Deleter::None(why) => return self.alone().then_fail(volume, "VolumeFailedDelete", &why),
+            Deleter::Directory(directory) => directory.to_owned(),
+        };
+        let (early, late) = if terminating(volume) && !is_ours { (None, self.release) } else { (self.release, None) };
+        let of = Target::of(volume);
+        let let_go = is_ours.then(|| finalizers::patch(volume, &[], &[FINALIZER]));
+        let let_go = let_go.map(|patch| Action::Patch { of: of.clone(), status: false, patch });
+        let destroy = Action::Destroy { volume: of.clone(), directory };
+        Plan::default()
+            .then([self.confirm])
+            .then(early)
+            .then([confirm_volume(volume), destroy])
+            .then(let_go)
+            .then(late)
+            .then([Action::DeleteVolume { of }])
+    }
+
+    fn recycle(self, claim: &Target) -> Plan {
+        let volume = self.volume;
+        // Nobody will have it any more.
+        if terminating(volume) {
+            return self.alone();
+        }
+        let Some(directory) = plugins::directory(volume) else {
+            let why = "No recycler plugin found for the volume!";
+            return self.alone().then_fail(volume, "VolumeFailedRecycle", why);
+        };
+        let (directory, of) = (directory.to_owned(), Target::of(volume));
+        let (namespace, claim) = (claim.namespace.clone(), claim.name.clone());
+        let no_pods = Action::ConfirmNoPods { namespace, claim, volume: of.clone() };
+        Plan::default()
+            .then([self.confirm])
+            .then(self.release)
+            .then([no_pods, confirm_volume(volume), Action::Scrub { volume: of, directory }])
+            .then(pair::unbind(volume))
+            .normal(volume, "VolumeRecycled", "Volume recycled")
+    }
+}
+
+fn confirm_volume(volume: &Value) -> Action {
+    let version = volume.text(&["metadata", "resourceVersion"]).to_owned();
+    Action::ConfirmVolume { of: Target::of(volume), version }
+}
+
+/// What to do when a volume's directory could not be removed. It is tried again.
+pub fn destroy_failed(volume: &Value, error: &str) -> Plan {
+    // A volume that only its protection holds must stay Bound.
+    if terminating(volume) && !finalizers::has(volume, FINALIZER) {
+        return Plan::default().warning(volume, "VolumeFailedDelete", error);
+    }
+    Plan::default().then_fail(volume, "VolumeFailedDelete", error)
+}
+
+/// What to do when a volume's directory could not be emptied. It is tried again.
+pub fn scrub_failed(volume: &Value, error: &str) -> Plan {
+    Plan::default().then_fail(volume, "VolumeFailedRecycle", &format!("Recycle failed: {error}"))
+}
+
+/// What is told when a volume cannot be recycled yet.
+pub fn still_used(volume: &Value, pods: &[String]) -> Plan {
+    Plan::default().normal(volume, "VolumeFailedRecycle", format!("Volume is used by pods: {}", pods.join(",")))
+}
+
+impl Plan {
+    /// The volume is Failed, and says why.
+    fn then_fail(self, volume: &Value, reason: &'static str, message: &str) -> Plan {
+        match pair::set_phase(volume, "Failed", message) {
+            Some(fail) => self.then([fail]).warning(volume, reason, message),
+            None => self,
+        }
+    }
+}

@@ -1,0 +1,334 @@
+use super::*;
+use crate::bind::tests::world::{World, claim, phase, volume};
+use crate::bind::{BOUND_BY_CONTROLLER, STORAGE_PROVISIONERS};
+use migration::MIGRATED_TO;
+use object::access::uid;
+use object::{json, patch};
+use std::sync::Arc;
+
+/// A volume of a policy that was made by somebody, or by nobody.
+fn made_by(by: Option<&str>, policy: &str, more: Value) -> Value {
+    let made = volume("v", "1Gi", json!({"spec": {"persistentVolumeReclaimPolicy": policy}}));
+    let made = patch::merge(&made, &json!({"metadata": {"annotations": {PROVISIONED_BY: by}}}));
+    patch::merge(&made, &more)
+}
+
+/// A volume with its directory, bound to a claim.
+fn bound_pair(volume: Value) -> (World, Arc<Value>, Arc<Value>) {
+    let mut world = World::default();
+    world.directories.insert("/tmp/v".to_owned());
+    let (volume, claim) = (world.add(volume), world.add(claim("c", "1Gi", json!({}))));
+    world.settle();
+    assert_eq!(world.bound(&claim), Some("v".to_owned()));
+    world.told();
+    (world, volume, claim)
+}
+
+fn with(finalizers: &[&str]) -> Value {
+    json!({"metadata": {"finalizers": finalizers}})
+}
+
+const IN_TREE: Option<&str> = Some(HOST_PATH);
+const PROTECTION: &str = "kubernetes.io/pv-protection";
+
+// H3, H4, H5, G10 (13-1 to 13-15): who holds which volume.
+#[test]
+fn h3_h5_finalizers_by_maker_and_policy() {
+    let outside = Some("example.com");
+    let handed_over = Some("kubernetes.io/aws-ebs");
+    let cases: &[(Option<&str>, &str, &[&str], Option<&[&str]>)] = &[
+        (None, "Delete", &[PROTECTION], None),
+        (None, "Delete", &[PROTECTION, EXTERNAL_FINALIZER], None),
+        (None, "Retain", &[FINALIZER], None),
+        (outside, "Delete", &[PROTECTION], None),
+        (outside, "Delete", &[PROTECTION, EXTERNAL_FINALIZER], None),
+        (outside, "Retain", &[FINALIZER], None),
+        (handed_over, "Delete", &[FINALIZER, EXTERNAL_FINALIZER], Some(&[EXTERNAL_FINALIZER])),
+        (handed_over, "Delete", &[EXTERNAL_FINALIZER], None),
+        (IN_TREE, "Delete", &[PROTECTION], Some(&[PROTECTION, FINALIZER])),
+        (IN_TREE, "Delete", &[PROTECTION, FINALIZER], None),
+        (IN_TREE, "Delete", &[EXTERNAL_FINALIZER, PROTECTION], Some(&[PROTECTION, FINALIZER])),
+        (IN_TREE, "Delete", &[EXTERNAL_FINALIZER, FINALIZER], Some(&[FINALIZER])),
+        (IN_TREE, "Retain", &[PROTECTION, FINALIZER], Some(&[PROTECTION])),
+        (IN_TREE, "Retain", &[PROTECTION, FINALIZER, EXTERNAL_FINALIZER], Some(&[PROTECTION])),
+        (IN_TREE, "Recycle", &[PROTECTION, FINALIZER], Some(&[PROTECTION])),
+        (IN_TREE, "Retain", &[PROTECTION], None),
+    ];
+    for (by, policy, before, after) in cases {
+        let annotated = handed_over == *by;
+        let more = json!({"metadata": {"annotations": {MIGRATED_TO: annotated.then_some("ebs.csi.aws.com")}}});
+        let volume = patch::merge(&made_by(*by, policy, with(before)), &more);
+        let patch = upkeep(&volume, &Plugins::default());
+        let got = patch.map(|patch| patch["metadata"]["finalizers"].clone());
+        assert_eq!(got, after.map(|after| json!(after)), "{by:?} {policy} {before:?}");
+        // H8: the gate.
+        let closed = Plugins { honor_reclaim_policy: false, ..Plugins::default() };
+        assert_eq!(upkeep(&volume, &closed), None);
+    }
+}
+
+// H4: in both directions.
+#[test]
+fn h4_the_finalizer_changes_hands_with_migration() {
+    let mut world = World::default();
+    let by = Some("kubernetes.io/gce-pd");
+    let source = json!({"spec": {"hostPath": null, "gcePersistentDisk": {"pdName": "x"}}});
+    world.plugins.migrated = false;
+    let volume = world.add(made_by(by, "Delete", source));
+    world.settle();
+    assert_eq!(world.now(&volume)["metadata"]["finalizers"], json!([PROTECTION, FINALIZER]));
+    world.plugins.migrated = true;
+    world.settle();
+    let over = world.now(&volume);
+    assert_eq!(over["metadata"]["finalizers"], json!([PROTECTION]));
+    assert_eq!(over["metadata"]["annotations"][MIGRATED_TO], "pd.csi.storage.gke.io");
+    world.edit(&volume, with(&[PROTECTION, EXTERNAL_FINALIZER]));
+    world.settle();
+    assert_eq!(world.now(&volume)["metadata"]["finalizers"], json!([PROTECTION, EXTERNAL_FINALIZER]));
+    world.plugins.migrated = false;
+    world.settle();
+    let back = world.now(&volume);
+    assert_eq!(back["metadata"]["finalizers"], json!([PROTECTION, FINALIZER]));
+    assert!(!back.has(&["metadata", "annotations", MIGRATED_TO]));
+    assert_eq!(
+        migration::of_claim(&json!({"metadata": {"annotations": {STORAGE_PROVISIONERS[1]: "x"}}}), &world.plugins),
+        None
+    );
+}
+
+// H1, H10, F7, F10, F11: the end is the same in any order of deletion, static or dynamic.
+#[test]
+fn h1_h10_the_policy_is_honoured_in_any_order() {
+    for by in [None, IN_TREE] {
+        for policy in ["Delete", "Retain"] {
+            for volume_first in [true, false] {
+                for together in [true, false] {
+                    let (mut world, volume, claim) = bound_pair(made_by(by, policy, json!({})));
+                    let order = if volume_first { [&volume, &claim] } else { [&claim, &volume] };
+                    world.delete(order[0]);
+                    if !together {
+                        world.settle();
+                        if volume_first {
+                            assert_eq!(phase(&world.now(&volume)), "Bound");
+                        }
+                    }
+                    world.delete(order[1]);
+                    world.settle();
+                    let case = format!("{by:?} {policy} {volume_first} {together}");
+                    assert!(world.volumes.is_empty() && world.claims.is_empty(), "{case}");
+                    assert_eq!(world.directories.is_empty(), policy == "Delete", "{case}");
+                }
+            }
+        }
+    }
+}
+
+// H8: as it was before.
+#[test]
+fn h8_with_the_gate_closed_a_volume_that_goes_first_is_not_deleted() {
+    let mut world = World::default();
+    world.plugins.honor_reclaim_policy = false;
+    world.directories.insert("/tmp/v".to_owned());
+    let volume = world.add(made_by(IN_TREE, "Delete", json!({})));
+    let claim = world.add(claim("c", "1Gi", json!({})));
+    world.settle();
+    assert_eq!(world.now(&volume)["metadata"]["finalizers"], json!([PROTECTION]));
+    world.delete(&volume);
+    world.settle();
+    world.delete(&claim);
+    world.settle();
+    assert!(world.volumes.is_empty());
+    assert_eq!(world.directories.len(), 1, "leaked, as the document says");
+}
+
+// H5, H6, G7: edits of the policy, also of volumes that are already on their way out.
+#[test]
+fn h6_policy_edits_leak_nothing_and_leave_nothing_stuck() {
+    for by in [None, IN_TREE] {
+        for (from, to) in [("Retain", "Delete"), ("Delete", "Retain")] {
+            for steps in [
+                ["edit", "volume", "claim"],
+                ["volume", "edit", "claim"],
+                ["edit", "claim", "volume"],
+                ["claim", "edit", "volume"],
+            ] {
+                let (mut world, volume, claim) = bound_pair(made_by(by, from, json!({})));
+                let mut policy = from;
+                for step in steps {
+                    let is_there = world.volumes.contains_key("v");
+                    match step {
+                        "edit" if is_there => {
+                            policy = to;
+                            world.edit(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": to}}));
+                        }
+                        "volume" => world.delete(&volume),
+                        "claim" => world.delete(&claim),
+                        _ => {}
+                    }
+                    world.settle();
+                }
+                assert!(world.volumes.is_empty(), "{by:?} {from} {steps:?}");
+                assert_eq!(world.directories.is_empty(), policy == "Delete", "{by:?} {from} {steps:?}");
+            }
+        }
+    }
+    // Freed of its claim, a volume that is told to go is nobody's to delete.
+    let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
+    world.edit(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
+    world.delete(&claim);
+    world.settle();
+    world.edit(&volume, json!({"spec": {"claimRef": null, "persistentVolumeReclaimPolicy": "Delete"}}));
+    world.settle();
+    assert_eq!(phase(&world.now(&volume)), "Available");
+    world.delete(&volume);
+    world.settle();
+    assert!(world.volumes.is_empty());
+    assert_eq!(world.directories.len(), 1);
+}
+
+// A volume that was made for a claim and is told to go before it is bound does not get stuck, and is not leaked.
+#[test]
+fn a_made_volume_that_goes_before_it_is_bound_is_reclaimed() {
+    let mut world = World::default();
+    let claim = world.add(claim("c", "1Gi", json!({})));
+    world.directories.insert("/tmp/v".to_owned());
+    let reference = json!({"namespace": "ns", "name": "c", "uid": uid(&claim)});
+    let volume =
+        world.add(made_by(IN_TREE, "Delete", json!({"spec": {"claimRef": reference}, "status": {"phase": "Pending"}})));
+    world.sync(&Target::of(&volume), usize::MAX);
+    world.delete(&volume);
+    world.settle();
+    assert!(world.volumes.is_empty() && world.directories.is_empty());
+    assert_eq!(phase(&world.now(&claim)), "Pending");
+    // Outside, its provisioner deletes what is Released.
+    let made =
+        made_by(Some("example.com"), "Delete", json!({"spec": {"claimRef": reference, "hostPath": null, "csi": {}}}));
+    let volume = world.add(patch::merge(
+        &made,
+        &json!({"metadata": {"finalizers": [EXTERNAL_FINALIZER]}, "status": {"phase": "Pending"}}),
+    ));
+    world.delete(&volume);
+    world.settle();
+    assert_eq!(phase(&world.now(&volume)), "Released");
+}
+
+// H7, F15 (9-1): what fails is told, and tried again.
+#[test]
+fn h7_a_directory_that_cannot_be_removed_holds_its_volume() {
+    for (by, volume_first, want) in [(IN_TREE, false, "Failed"), (IN_TREE, true, "Failed"), (None, true, "Bound")] {
+        let (mut world, volume, claim) = bound_pair(made_by(by, "Delete", json!({})));
+        world.broken.insert("/tmp/v".to_owned());
+        if volume_first {
+            world.delete(&volume);
+        }
+        world.delete(&claim);
+        world.settle();
+        let failed = world.now(&volume);
+        assert_eq!(phase(&failed), want);
+        if want == "Failed" {
+            assert_eq!(failed["status"]["message"], "broken");
+        }
+        assert!(world.told().contains(&("VolumeFailedDelete", "broken".to_owned())));
+        world.broken.clear();
+        world.settle();
+        assert!(world.volumes.is_empty() && world.directories.is_empty());
+    }
+}
+
+// F6, F9, 2.9: who deletes.
+#[test]
+fn f9_a_volume_that_nobody_can_delete_fails() {
+    let source = |source: Value| json!({"spec": patch::merge(&json!({"hostPath": null}), &source)});
+    let nfs = source(json!({"nfs": {"server": "x", "path": "/"}}));
+    let csi = source(json!({"csi": {"driver": "example.com", "volumeHandle": "x"}}));
+    let disk = source(json!({"gcePersistentDisk": {"pdName": "x"}}));
+    let no_deleter = "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched";
+    let unknown = "no volume plugin matched name: kubernetes.io/what";
+    let cases = [
+        (None, &nfs, "Failed", no_deleter),
+        (Some("kubernetes.io/what"), &nfs, "Failed", unknown),
+        (None, &csi, "Released", ""),
+        (None, &disk, "Released", ""),
+        (Some("example.com"), &csi, "Released", ""),
+        (Some("kubernetes.io/gce-pd"), &disk, "Released", ""),
+    ];
+    for (by, source, want, message) in cases {
+        let (mut world, volume, claim) = bound_pair(made_by(by, "Delete", source.clone()));
+        world.delete(&claim);
+        world.settle();
+        let volume = world.now(&volume);
+        assert_eq!((phase(&volume), volume.text(&["status", "message"])), (want, message));
+        let told = world.told();
+        assert_eq!(
+            told.iter().any(|(reason, told)| *reason == "VolumeFailedDelete" && told == message),
+            want == "Failed"
+        );
+    }
+    let (mut world, volume, claim) = bound_pair(made_by(None, "What", json!({})));
+    world.delete(&claim);
+    world.settle();
+    assert_eq!(phase(&world.now(&volume)), "Failed");
+    let message = "Volume has unrecognized PersistentVolumeReclaimPolicy".to_owned();
+    assert!(world.told().contains(&("VolumeUnknownReclaimPolicy", message)));
+}
+
+// F12, F14: recycling.
+#[test]
+fn f12_f14_a_recycled_volume_is_free_again() {
+    let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", json!({})));
+    world.pods.push(("ns".to_owned(), "c".to_owned(), "web-0".to_owned()));
+    world.delete(&claim);
+    world.settle();
+    assert_eq!(phase(&world.now(&volume)), "Released");
+    assert!(world.told().contains(&("VolumeFailedRecycle", "Volume is used by pods: web-0".to_owned())));
+    world.pods.clear();
+    world.broken.insert("/tmp/v".to_owned());
+    world.settle();
+    assert_eq!(world.now(&volume)["status"], json!({"phase": "Failed", "message": "Recycle failed: broken"}));
+    world.broken.clear();
+    world.told();
+    world.settle();
+    let free = world.now(&volume);
+    assert_eq!(phase(&free), "Available");
+    assert!(!free.has(&["spec", "claimRef"]) && !free.has(&["metadata", "annotations", BOUND_BY_CONTROLLER]));
+    assert_eq!(world.told(), [("VolumeRecycled", "Volume recycled".to_owned())].into());
+    let nfs = json!({"spec": {"hostPath": null, "nfs": {}}});
+    let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", nfs));
+    world.delete(&claim);
+    world.settle();
+    assert_eq!(world.now(&volume)["status"]["message"], "No recycler plugin found for the volume!");
+    // A volume that is to go is not worth it.
+    let (mut world, volume, claim) = bound_pair(made_by(None, "Recycle", json!({})));
+    world.delete(&volume);
+    world.delete(&claim);
+    world.settle();
+    assert!(world.volumes.is_empty());
+}
+
+// 4-3, 4-4, 4-11, 4-12: a claim counts as gone only when the server says so.
+#[test]
+fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
+    let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
+    let mut blind = world.clone();
+    blind.claims.clear();
+    let plan = blind.plan_volume(&world.now(&volume));
+    assert!(matches!(plan.actions[0], Action::ConfirmReleased { unless_bound: false, .. }), "{plan:?}");
+    world.carry_out(plan, usize::MAX);
+    assert_eq!((world.bound(&claim), world.directories.len()), (Some("v".to_owned()), 1));
+    // Another claim under the name is not the claim.
+    world.edit(&claim, with(&[]));
+    world.delete(&claim);
+    let other = world.add(crate::bind::tests::world::claim("c", "1Gi", json!({})));
+    world.settle();
+    assert!(world.volumes.is_empty() && world.directories.is_empty());
+    assert_eq!(phase(&world.now(&other)), "Pending");
+    // And what cannot be undone is not done to a volume that has changed meanwhile.
+    let (mut world, volume, claim) = bound_pair(made_by(IN_TREE, "Delete", json!({})));
+    world.delete(&claim);
+    world.protect();
+    let plan = world.plan_volume(&world.now(&volume));
+    world.edit(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}}));
+    world.carry_out(plan, usize::MAX);
+    world.settle();
+    assert_eq!((phase(&world.now(&volume)), world.directories.len()), ("Released", 1));
+}

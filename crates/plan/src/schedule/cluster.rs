@@ -1,0 +1,213 @@
+//! The cluster as the scheduler knows it, indexed so that one change costs what that change is about.
+
+use super::Key;
+use super::facts::{HostPort, Node, Pod, Requests, Standing, key};
+use super::volumes::Volumes;
+use object::Value;
+use object::access::Access;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Owned and updated by one task; each kind of object has `apply` and `remove`.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    /// Whose pods are placed here: the `schedulerName`; empty places none.
+    scheduler: String,
+    pub(super) nodes: BTreeMap<Arc<str>, Node>,
+    /// What is taken of each node, also of nodes that are not known (yet, or any more).
+    pub(super) taken: HashMap<Arc<str>, Taken>,
+    /// Pods that have not ended. Sorted, so that those of a namespace are beside each other.
+    pub(super) pods: BTreeMap<Key, Pod>,
+    /// Pods that others must keep away from: those with required anti-affinity.
+    pub(super) apart: BTreeSet<Key>,
+    pub(super) volumes: Volumes,
+    pub(super) namespaces: HashMap<Arc<str>, Value>,
+}
+
+/// What the pods of a node take together, bound or reserved.
+#[derive(Debug, Default)]
+pub struct Taken {
+    pub requests: Requests,
+    pub pods: BTreeSet<Key>,
+    pub ports: Vec<HostPort>,
+}
+
+/// What a change of a pod means for others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// It waits for a node, and is new or has changed.
+    pub pending: bool,
+    /// It takes less than before, or is labelled otherwise: others may fit now.
+    pub gave_way: bool,
+    /// It stands on a node where it did not stand before, or is labelled otherwise: those who want to be near it may fit now.
+    pub arrived: bool,
+}
+
+impl Cluster {
+    pub fn new(scheduler: &str) -> Cluster {
+        Cluster { scheduler: scheduler.to_owned(), ..Cluster::default() }
+    }
+
+    pub fn apply_node(&mut self, node: &Value) -> bool {
+        let (name, facts) = (node.text(&["metadata", "name"]), Node::of(node));
+        match self.nodes.get_mut(name) {
+            Some(known) if *known == facts => false,
+            Some(known) => {
+                *known = facts;
+                true
+            }
+            None => {
+                self.nodes.insert(name.into(), facts);
+                true
+            }
+        }
+    }
+
+    pub fn remove_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+    }
+
+    pub fn node_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.nodes.keys()
+    }
+
+    /// What the pods of a node take together.
+    pub fn taken(&self, node: &str) -> Option<&Taken> {
+        self.taken.get(node)
+    }
+
+    pub fn apply_pod(&mut self, object: &Value) -> Moved {
+        let key = key(object);
+        let Some(mut pod) = Pod::of(object, &self.scheduler) else { return self.remove_pod(&key) };
+        let before = self.pods.get(&key);
+        if pod.standing == Standing::Pending
+            && let Some(before) = before.filter(|before| before.uid == pod.uid)
+            && let Standing::Reserved(node) = &before.standing
+        {
+            // The binding is on its way; this was written before it.
+            pod.standing = Standing::Reserved(node.clone());
+        }
+        let moved = Moved::between(before, Some(&pod));
+        self.take_out(&key);
+        self.insert(key, pod);
+        moved
+    }
+
+    pub fn remove_pod(&mut self, key: &Key) -> Moved {
+        let moved = Moved::between(self.pods.get(key), None);
+        self.take_out(key);
+        moved
+    }
+
+    fn take_out(&mut self, key: &Key) {
+        let Some(pod) = self.pods.remove(key) else { return };
+        self.vacate(key, &pod);
+        self.apart.remove(key);
+        self.volumes.forget_user(key, &pod.claims);
+    }
+
+    fn insert(&mut self, key: Key, pod: Pod) {
+        self.occupy(&key, &pod);
+        if !pod.apart.is_empty() {
+            self.apart.insert(key.clone());
+        }
+        self.volumes.note_user(&key, &pod.claims);
+        self.pods.insert(key, pod);
+    }
+
+    fn occupy(&mut self, key: &Key, pod: &Pod) {
+        let Some(node) = pod.standing.node() else { return };
+        let taken = self.taken.entry(node.clone()).or_default();
+        if taken.pods.insert(key.clone()) {
+            taken.requests.add(&pod.requests);
+            taken.ports.extend_from_slice(&pod.ports);
+        }
+    }
+
+    fn vacate(&mut self, key: &Key, pod: &Pod) {
+        let Some(node) = pod.standing.node() else { return };
+        let Some(taken) = self.taken.get_mut(node) else { return };
+        if taken.pods.remove(key) {
+            taken.requests.subtract(&pod.requests);
+            for port in &pod.ports {
+                if let Some(at) = taken.ports.iter().position(|taken| taken == port) {
+                    taken.ports.swap_remove(at);
+                }
+            }
+        }
+        if taken.pods.is_empty() {
+            self.taken.remove(node);
+        }
+    }
+
+    pub fn pod(&self, key: &Key) -> Option<&Pod> {
+        self.pods.get(key)
+    }
+
+    pub fn pod_keys(&self) -> impl Iterator<Item = &Key> {
+        self.pods.keys()
+    }
+
+    /// The pods of one namespace.
+    pub(super) fn pods_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Pod)> {
+        let from: Key = (namespace.into(), "".into());
+        self.pods.range(from..).take_while(move |(key, _)| &*key.0 == namespace)
+    }
+
+    /// Keeps room for a pod on a node until it is bound or released.
+    pub fn reserve(&mut self, key: &Key, node: &Arc<str>) {
+        self.stand(key, Standing::Reserved(node.clone()));
+    }
+
+    /// The pod waits again. True when room was kept for it.
+    pub fn release(&mut self, key: &Key) -> bool {
+        let reserved = matches!(self.pods.get(key), Some(Pod { standing: Standing::Reserved(_), .. }));
+        if reserved {
+            self.stand(key, Standing::Pending);
+        }
+        reserved
+    }
+
+    fn stand(&mut self, key: &Key, standing: Standing) {
+        let Some(mut pod) = self.pods.remove(key) else { return };
+        self.vacate(key, &pod);
+        pod.standing = standing;
+        self.occupy(key, &pod);
+        self.pods.insert(key.clone(), pod);
+    }
+
+    pub fn apply_namespace(&mut self, namespace: &Value) {
+        let labels = namespace.at(&["metadata", "labels"]).cloned().unwrap_or(Value::Null);
+        self.namespaces.insert(namespace.text(&["metadata", "name"]).into(), labels);
+    }
+
+    pub fn remove_namespace(&mut self, name: &str) {
+        self.namespaces.remove(name);
+    }
+
+    pub fn namespace_names(&self) -> impl Iterator<Item = &Arc<str>> {
+        self.namespaces.keys()
+    }
+
+    pub fn volumes(&self) -> &Volumes {
+        &self.volumes
+    }
+
+    pub fn volumes_mut(&mut self) -> &mut Volumes {
+        &mut self.volumes
+    }
+}
+
+impl Moved {
+    fn between(before: Option<&Pod>, after: Option<&Pod>) -> Moved {
+        let node = |pod: Option<&Pod>| pod.and_then(|pod| pod.standing.node()).cloned();
+        let face = |pod: &Pod| (pod.labels.clone(), pod.requests.clone(), pod.terminating);
+        let changed = node(before) != node(after) || before.map(face) != after.map(face);
+        let asks = |pod: &Pod| (pod.wants.clone(), pod.requests.clone(), pod.claims.clone(), pod.labels.clone());
+        Moved {
+            pending: after.is_some_and(|pod| pod.standing == Standing::Pending) && before.map(asks) != after.map(asks),
+            gave_way: changed && node(before).is_some(),
+            arrived: changed && node(after).is_some(),
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Claims of a set: those that pods need, and whom each belongs to.
+//!
+//! A claim is deleted by the garbage collector when its last owner is gone. So a retention policy is nothing but references: to the
+//! set, while the claim is to go with the set; to the pod, once the replica is scaled away and its claim is to go with it.
+
+use super::pods::{self, Members};
+use super::set::Set;
+use super::{Action, Event};
+use object::access::{self, Access, name, terminating, uid};
+use object::{Value, json};
+use std::collections::BTreeMap;
+
+/// The claims that follow the set's naming scheme, whether they have a pod or not, by ordinal and name.
+#[derive(Debug)]
+pub(super) struct Claims<'a>(BTreeMap<(i64, &'a str), &'a Value>);
+
+/// Why a claim cannot be used by a pod that is to be created.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Leaving {
+    /// It belongs to the pod that went before, and goes with it.
+    WithPod(String),
+    Terminating(String),
+}
+
+/// Which claims get their owners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Moment {
+    /// All, whatever state the set is in.
+    Any,
+    /// All but those of condemned pods: their moment comes in this plan.
+    BeforeScaling,
+    /// Those of condemned pods, which are about to be deleted: now the claims come to belong to them.
+    Scaling,
+}
+
+impl<'a> Claims<'a> {
+    pub fn of(set: &Set<'a>, claims: &[&'a Value]) -> Claims<'a> {
+        let ours = claims.iter().copied().filter(|claim| access::namespace(claim) == set.namespace);
+        Claims(ours.filter_map(|claim| Some(((set.claim_ordinal(name(claim))?, name(claim)), claim))).collect())
+    }
+
+    /// The claims that a pod needs and that are not there, as they are to be.
+    pub fn missing(&self, set: &Set, ordinal: i64) -> Vec<Value> {
+        let named = set.claim_templates.iter().map(|template| (template, set.claim_name(template, ordinal)));
+        named
+            .filter(|(_, claim)| !self.0.contains_key(&(ordinal, claim.as_str())))
+            .map(|(template, claim)| build(set, template, claim))
+            .collect()
+    }
+
+    /// The first claim that must be gone before a pod of this ordinal is created.
+    pub fn leaving(&self, set: &Set, ordinal: i64) -> Option<Leaving> {
+        let pod = set.pod_name(ordinal);
+        let belongs = |claim: &Value| owners(claim).iter().any(|owner| is_pod(owner, &pod));
+        self.of_ordinal(ordinal).find_map(|claim| {
+            if terminating(claim) {
+                Some(Leaving::Terminating(name(claim).to_owned()))
+            } else if set.retention.with_replica && belongs(claim) {
+                Some(Leaving::WithPod(name(claim).to_owned()))
+            } else {
+                None
+            }
+        })
+    }
+
+    /// What gives claims the owners they should have, and what is to be told about those that belong to others.
+    pub fn own(&self, set: &Set, members: &Members, moment: Moment) -> (Vec<Action>, Vec<Event>) {
+        let (mut actions, mut events) = (Vec::new(), Vec::new());
+        for ((ordinal, _), claim) in &self.0 {
+            let condemned = members.condemned.contains_key(ordinal);
+            match moment {
+                Moment::BeforeScaling if condemned => continue,
+                Moment::Scaling if !condemned => continue,
+                _ => {}
+            }
+            let pod = members.get(*ordinal);
+            let seat = Seat { set, pod_name: set.pod_name(*ordinal), pod, condemned, moment };
+            let wanted = seat.wanted(claim);
+            if seat.conflicts(claim) && seat.is_news(wanted.is_some()) {
+                events.push(conflict(name(claim)));
+            }
+            actions.extend(wanted.map(|owners| Action::OwnClaim {
+                claim: name(claim).to_owned(),
+                uid: uid(claim).to_owned(),
+                resource_version: claim.text(&["metadata", "resourceVersion"]).to_owned(),
+                owners,
+                pod: seat.pod_name,
+            }));
+        }
+        (actions, events)
+    }
+
+    fn of_ordinal(&self, ordinal: i64) -> impl Iterator<Item = &'a Value> + '_ {
+        self.0.range((ordinal, "")..).take_while(move |((at, _), _)| *at == ordinal).map(|(_, claim)| *claim)
+    }
+}
+
+/// The replica that a claim is for.
+struct Seat<'s, 'a> {
+    set: &'s Set<'a>,
+    pod_name: String,
+    pod: Option<&'a Value>,
+    condemned: bool,
+    moment: Moment,
+}
+
+impl Seat<'_, '_> {
+    /// All owners that the claim should have, when they are others than it has.
+    fn wanted(&self, claim: &Value) -> Option<Vec<Value>> {
+        let (ours, others): (Vec<&Value>, Vec<&Value>) = owners(claim).iter().partition(|owner| self.is_ours(owner));
+        let policy = self.set.retention;
+        // An earlier set of this name has it: whatever happens to it is that one's affair.
+        let of_namesake = |owner: &&Value| is_set(owner, self.set.name) && owner.text(&["uid"]) != self.set.uid;
+        // With `whenScaled: Delete` it is on its way out together with a pod that went before.
+        let goes = |owner: &&Value| {
+            policy.with_replica && is_pod(owner, &self.pod_name) && owner.text(&["uid"]) != self.pod_uid()
+        };
+        if terminating(claim) || ours.iter().any(of_namesake) || ours.iter().any(goes) {
+            return None;
+        }
+        let wanted =
+            if self.conflicts(claim) { None } else { self.owner(!ours.iter().all(|it| is_set(it, self.set.name))) };
+        let settled = match (&wanted, ours.as_slice()) {
+            (None, []) => true,
+            (Some(wanted), [only]) => same_reference(wanted, only),
+            _ => false,
+        };
+        (!settled).then(|| others.into_iter().cloned().chain(wanted).collect())
+    }
+
+    /// The one owner by policy. A condemned pod gets its claims when it is about to be deleted, and keeps those it has.
+    fn owner(&self, has_pod: bool) -> Option<Value> {
+        let policy = self.set.retention;
+        let with_pod = policy.with_replica && self.condemned && (self.moment == Moment::Scaling || has_pod);
+        match self.pod {
+            Some(pod) if with_pod => Some(json!({
+                "apiVersion": "v1", "kind": "Pod", "name": self.pod_name, "uid": uid(pod),
+                "controller": true, "blockOwnerDeletion": false,
+            })),
+            _ => policy.with_set.then(|| self.set.reference(false)),
+        }
+    }
+
+    /// Somebody else controls the claim, so the policy does not hold for it.
+    fn conflicts(&self, claim: &Value) -> bool {
+        let policy = self.set.retention;
+        (policy.with_set || policy.with_replica)
+            && owners(claim).iter().any(|owner| owner.flag(&["controller"]) && !self.is_ours(owner))
+    }
+
+    /// People are told when something happens that the policy would matter for, not all the time.
+    fn is_news(&self, changes: bool) -> bool {
+        changes || self.moment == Moment::Scaling || self.pod.is_none_or(pods::is_pending) || !self.set.observed()
+    }
+
+    fn is_ours(&self, owner: &Value) -> bool {
+        is_set(owner, self.set.name) || is_pod(owner, &self.pod_name)
+    }
+
+    fn pod_uid(&self) -> &str {
+        self.pod.map_or("", uid)
+    }
+}
+
+fn owners(claim: &Value) -> &[Value] {
+    claim.items(&["metadata", "ownerReferences"])
+}
+
+fn is_set(owner: &Value, name: &str) -> bool {
+    is_reference(owner, "apps/v1", "StatefulSet", name)
+}
+
+fn is_pod(owner: &Value, name: &str) -> bool {
+    is_reference(owner, "v1", "Pod", name)
+}
+
+fn is_reference(owner: &Value, api_version: &str, kind: &str, name: &str) -> bool {
+    owner.text(&["apiVersion"]) == api_version && owner.text(&["kind"]) == kind && owner.text(&["name"]) == name
+}
+
+/// Whether a reference is as we write it; a flag that is left out is false.
+fn same_reference(wanted: &Value, found: &Value) -> bool {
+    ["kind", "uid"].iter().all(|field| wanted.text(&[field]) == found.text(&[field]))
+        && ["controller", "blockOwnerDeletion"].iter().all(|field| wanted.flag(&[field]) == found.flag(&[field]))
+}
+
+fn conflict(claim: &str) -> Event {
+    let message = format!(
+        "PersistentVolumeClaim {claim} has a conflicting OwnerReference that acts as a manging controller, the retention policy \
+         is ignored for this claim"
+    );
+    Event { warning: true, reason: "ConflictingController", message }
+}
+
+/// A claim of a replica that stays. It belongs to the set from its first moment, or a set deleted right now would leave it behind.
+fn build(set: &Set, template: &Value, claim_name: String) -> Value {
+    let mut labels = template.members(&["metadata", "labels"]).clone();
+    labels.extend(set.object.members(&["spec", "selector", "matchLabels"]).clone());
+    let mut metadata = json!({"name": claim_name, "namespace": set.namespace, "labels": labels});
+    pods::carry_over(template, &mut metadata, &["annotations", "finalizers"]);
+    if set.retention.with_set {
+        metadata.put(&["ownerReferences"], vec![set.reference(false)]);
+    }
+    let spec = template.members(&["spec"]).clone();
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+}

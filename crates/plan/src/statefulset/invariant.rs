@@ -1,0 +1,279 @@
+//! What must be true of every plan, in sentences, judged from what is seen and independently of how plans are made. Tests and
+//! simulations ask this of each plan.
+
+use super::{Action, Plan, Seen};
+use jiff::{SignedDuration, Timestamp};
+use object::access::{Access, controller, name, terminating, uid};
+use object::{Gates, Value, condition};
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+/// The words of a set that plans are judged by.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wants {
+    pub ordinals: Range<i64>,
+    pub ordered: bool,
+    /// Claims go with the set, with a replica that is scaled away.
+    pub deleted: bool,
+    pub scaled: bool,
+}
+
+impl Wants {
+    pub fn of(set: &Value, gates: &Gates) -> Wants {
+        let start = if gates.on("StatefulSetStartOrdinal") { set.int(&["spec", "ordinals", "start"]) } else { None };
+        let start = start.unwrap_or(0).max(0);
+        let replicas = set.int(&["spec", "replicas"]).unwrap_or(1).max(0);
+        let policy = |half: &str| {
+            gates.on("StatefulSetAutoDeletePVC")
+                && set.text(&["spec", "persistentVolumeClaimRetentionPolicy", half]) == "Delete"
+        };
+        Wants {
+            ordinals: start..start.saturating_add(replicas),
+            ordered: set.text(&["spec", "podManagementPolicy"]) != "Parallel",
+            deleted: policy("whenDeleted"),
+            scaled: policy("whenScaled"),
+        }
+    }
+}
+
+/// Every rule that the plan breaks, as a sentence.
+pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
+    let stages = plan.stages.iter().enumerate();
+    let staged = stages.flat_map(|(stage, it)| it.lanes.iter().flatten().flatten().map(move |action| (stage, action)));
+    let judge = Judge { seen, wants: Wants::of(seen.set, gates), gates, now, staged: staged.collect() };
+    let mut broken = judge.names();
+    broken.extend(judge.deletions());
+    broken.extend(judge.budget());
+    broken.extend(judge.order());
+    broken.extend(judge.owners());
+    broken
+}
+
+struct Judge<'a> {
+    seen: &'a Seen<'a>,
+    wants: Wants,
+    gates: &'a Gates,
+    now: Timestamp,
+    /// What is done, with its stage.
+    staged: Vec<(usize, &'a Action)>,
+}
+
+impl Judge<'_> {
+    /// No ordinal twice: what is created does not exist, is created once, and is in range.
+    fn names(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut made = BTreeSet::new();
+        for (_, action) in &self.staged {
+            let (kind, object, there) = match action {
+                Action::CreatePod(pod) => ("pod", pod, self.seen.pods),
+                Action::CreateClaim { claim, .. } => ("claim", claim, self.seen.claims),
+                _ => continue,
+            };
+            if there.iter().any(|other| name(other) == name(object)) {
+                broken.push(format!("the {kind} {} is created though it is there", name(object)));
+            }
+            if !made.insert((kind, name(object))) {
+                broken.push(format!("the {kind} {} is created twice", name(object)));
+            }
+            if kind == "pod" && !self.ordinal(name(object)).is_some_and(|at| self.wants.ordinals.contains(&at)) {
+                broken.push(format!("the pod {} is created outside of the range", name(object)));
+            }
+        }
+        broken
+    }
+
+    /// Pods are deleted once, only the set's own, and none while the set itself is being deleted.
+    fn deletions(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut gone = BTreeSet::new();
+        for (pod_name, pod_uid, _) in self.deleted() {
+            let ours = self.pod(pod_name).is_some_and(|pod| {
+                let owner = controller(pod).map(|owner| owner.text(&["uid"]));
+                uid(pod) == pod_uid && owner.is_none_or(|owner| owner == uid(self.seen.set))
+            });
+            if !ours {
+                broken.push(format!("the pod {pod_name} is deleted though it is not the set's"));
+            }
+            if !gone.insert(pod_name) {
+                broken.push(format!("the pod {pod_name} is deleted twice"));
+            }
+        }
+        if terminating(self.seen.set) && self.staged.iter().any(|(_, it)| !matches!(it, Action::OwnClaim { .. })) {
+            broken.push("pods or claims come or go though the set is being deleted".to_owned());
+        }
+        broken
+    }
+
+    /// A rollout never takes more available replicas away than the budget leaves. (Recreate takes all: that is what it is for.)
+    fn budget(&self) -> Vec<String> {
+        let set = self.seen.set;
+        if set.text(&["spec", "updateStrategy", "type"]) == "Recreate" {
+            return Vec::new();
+        }
+        let working = self.replicas().filter(|pod| self.is_available(pod)).count();
+        let working = i64::try_from(working).unwrap_or(i64::MAX);
+        let replicas = self.wants.ordinals.end - self.wants.ordinals.start;
+        let taken = self.deleted().filter_map(|(pod, _, _)| self.pod(pod)).filter(|pod| {
+            self.ordinal(name(pod)).is_some_and(|at| self.wants.ordinals.contains(&at)) && self.is_available(pod)
+        });
+        let taken = i64::try_from(taken.count()).unwrap_or(i64::MAX);
+        let max = self.max_unavailable(replicas);
+        // Before there was a budget, pods below the one that is updated did not count.
+        let unavailable = if self.gates.on("MaxUnavailableStatefulSet") { replicas - working } else { 0 };
+        let broken = taken > 0 && unavailable + taken > max;
+        broken
+            .then(|| format!("{taken} available pods are deleted with {unavailable} unavailable and a budget of {max}"))
+            .into_iter()
+            .collect()
+    }
+
+    /// In order: a pod is created alone, when all below it are available; and nothing out of range goes before all are.
+    fn order(&self) -> Vec<String> {
+        if !self.wants.ordered {
+            return Vec::new();
+        }
+        let mut broken = Vec::new();
+        let created: Vec<i64> = self
+            .staged
+            .iter()
+            .filter_map(|(_, action)| match action {
+                Action::CreatePod(pod) => self.ordinal(name(pod)),
+                _ => None,
+            })
+            .collect();
+        if created.len() > 1 {
+            broken.push(format!("the ordinals {created:?} are created at once"));
+        }
+        let whole_below = |end: i64| {
+            let available = self.replicas().filter(|pod| self.is_available(pod));
+            let below = available.filter(|pod| self.ordinal(name(pod)).is_some_and(|at| at < end)).count();
+            i64::try_from(below).is_ok_and(|below| below == end - self.wants.ordinals.start)
+        };
+        if let Some(ordinal) = created.iter().find(|ordinal| !whole_below(**ordinal)) {
+            broken.push(format!("the ordinal {ordinal} is created though not all below it are available"));
+        }
+        let scaled: Vec<&str> = self.deleted().map(|(pod, _, _)| pod).filter(|pod| !self.in_range(pod)).collect();
+        let recreates = self.seen.set.text(&["spec", "updateStrategy", "type"]) == "Recreate";
+        if !recreates && (scaled.len() > 1 || (!scaled.is_empty() && !whole_below(self.wants.ordinals.end))) {
+            broken.push(format!("{scaled:?} are scaled away too early or together"));
+        }
+        broken
+    }
+
+    /// Claims of a pod that is scaled away belong to it before, where the policy says so; no claim comes to belong to anybody
+    /// otherwise, and nobody else loses theirs.
+    fn owners(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (_, action) in &self.staged {
+            let Action::OwnClaim { claim, uid: claim_uid, owners, pod, .. } = action else { continue };
+            let Some(found) = self.seen.claims.iter().find(|it| name(it) == claim && uid(it) == claim_uid) else {
+                broken.push(format!("the claim {claim} is not there, but gets owners"));
+                continue;
+            };
+            if terminating(found) {
+                broken.push(format!("the claim {claim} gets owners on its way out"));
+            }
+            let gains = |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
+            if gains("Pod") && (!self.wants.scaled || self.in_range(pod)) {
+                broken.push(format!("the claim {claim} is to go with its pod, which stays"));
+            }
+            if owners.iter().any(|it| it.text(&["uid"]) == uid(self.seen.set)) && !self.wants.deleted {
+                broken.push(format!("the claim {claim} is to go with the set, which is to leave it"));
+            }
+            let foreign = |owner: &&Value| {
+                let named = owner.text(&["name"]);
+                named != name(self.seen.set) && named != pod
+            };
+            let kept: Vec<&Value> = found.items(&["metadata", "ownerReferences"]).iter().filter(foreign).collect();
+            if kept != owners.iter().filter(foreign).collect::<Vec<_>>() {
+                broken.push(format!("the claim {claim} loses an owner that is not ours"));
+            }
+            if owners.iter().filter(|owner| owner.flag(&["controller"])).count() > 1 {
+                broken.push(format!("the claim {claim} gets two controllers"));
+            }
+        }
+        broken.extend(self.scaled_away_without_claims());
+        broken
+    }
+
+    fn scaled_away_without_claims(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        for (pod_name, pod_uid, stage) in self.deleted().filter(|(pod, _, _)| self.wants.scaled && !self.in_range(pod)) {
+            for claim in self.claims_of(pod_name) {
+                let owners = claim.items(&["metadata", "ownerReferences"]);
+                let others = owners.iter().any(|owner| {
+                    let ours = [uid(self.seen.set), pod_uid].contains(&owner.text(&["uid"]));
+                    let alike = [name(self.seen.set), pod_name].contains(&owner.text(&["name"]));
+                    !ours && (owner.flag(&["controller"]) || alike)
+                });
+                let has = owners.iter().any(|owner| owner.text(&["uid"]) == pod_uid && owner.flag(&["controller"]));
+                let gets = self.staged.iter().any(|(at, action)| {
+                    matches!(action, Action::OwnClaim { claim: owned, owners, .. }
+                        if owned == name(claim) && owners.iter().any(|owner| owner.text(&["uid"]) == pod_uid))
+                        && *at < stage
+                });
+                if !(terminating(claim) || others || has || gets) {
+                    broken.push(format!("{pod_name} is scaled away before {} belongs to it", name(claim)));
+                }
+            }
+        }
+        broken
+    }
+
+    /// Name, uid and stage of each pod that is deleted.
+    fn deleted(&self) -> impl Iterator<Item = (&str, &str, usize)> {
+        self.staged.iter().filter_map(|(stage, action)| match action {
+            Action::DeletePod { pod, uid, .. } => Some((pod.as_str(), uid.as_str(), *stage)),
+            _ => None,
+        })
+    }
+
+    fn claims_of(&self, pod: &str) -> impl Iterator<Item = &Value> {
+        let templates = self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter();
+        let names: Vec<String> = templates.map(|template| format!("{}-{pod}", name(template))).collect();
+        self.seen.claims.iter().copied().filter(move |claim| names.iter().any(|it| it == name(claim)))
+    }
+
+    fn pod(&self, pod_name: &str) -> Option<&Value> {
+        self.seen.pods.iter().copied().find(|pod| name(pod) == pod_name)
+    }
+
+    /// The set's pods in range, those without controller among them: they are as good as adopted.
+    fn replicas(&self) -> impl Iterator<Item = &Value> {
+        self.seen.pods.iter().copied().filter(|pod| {
+            let owner = controller(pod).map(|owner| owner.text(&["uid"]));
+            self.in_range(name(pod)) && owner.is_none_or(|owner| owner == uid(self.seen.set))
+        })
+    }
+
+    fn in_range(&self, pod: &str) -> bool {
+        self.ordinal(pod).is_some_and(|ordinal| self.wants.ordinals.contains(&ordinal))
+    }
+
+    fn ordinal(&self, pod: &str) -> Option<i64> {
+        pod.strip_prefix(name(self.seen.set))?.strip_prefix('-')?.parse().ok()
+    }
+
+    fn is_available(&self, pod: &Value) -> bool {
+        let min_ready = self.seen.set.int(&["spec", "minReadySeconds"]).unwrap_or(0);
+        let ready = condition::get(pod, "Ready").filter(|ready| ready.text(&["status"]) == "True");
+        let since = ready.and_then(|ready| ready.text(&["lastTransitionTime"]).parse::<Timestamp>().ok());
+        let until = since.and_then(|since| since.checked_add(SignedDuration::from_secs(min_ready)).ok());
+        pod.text(&["status", "phase"]) == "Running"
+            && !terminating(pod)
+            && ready.is_some()
+            && (min_ready == 0 || until.is_some_and(|until| until <= self.now))
+    }
+
+    fn max_unavailable(&self, replicas: i64) -> i64 {
+        let path = &["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
+        let max = match self.seen.set.at(path) {
+            _ if !self.gates.on("MaxUnavailableStatefulSet") => None,
+            Some(Value::String(share)) => {
+                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share * replicas / 100)
+            }
+            other => other.and_then(Value::as_i64),
+        };
+        max.unwrap_or(1).max(1)
+    }
+}

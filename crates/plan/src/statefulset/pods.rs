@@ -1,0 +1,190 @@
+//! Pods of a set: which are its own, what state they are in, how new ones look.
+
+use super::Action;
+use super::revisions::Revision;
+use super::set::Set;
+use jiff::Timestamp;
+use object::access::{self, Access, controller, name, terminating, uid};
+use object::{Value, condition, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+const REVISION_LABEL: &str = "controller-revision-hash";
+const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
+const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
+
+/// The pods of a set, and those that only bear the names of its replicas.
+#[derive(Debug, Default)]
+pub(super) struct Members<'a> {
+    /// By ordinal, those within the set's range.
+    pub replicas: BTreeMap<i64, &'a Value>,
+    /// By ordinal, those outside: they are to go.
+    pub condemned: BTreeMap<i64, &'a Value>,
+    /// By ordinal, pods of others.
+    pub strangers: BTreeMap<i64, &'a Value>,
+    /// The ordinals of those that become the set's by this plan.
+    pub adopted: BTreeSet<i64>,
+    adoptions: Vec<Action>,
+    releases: Vec<Action>,
+}
+
+impl<'a> Members<'a> {
+    pub fn of(set: &Set<'a>, pods: &[&'a Value]) -> Members<'a> {
+        let mut members = Members::default();
+        let deleting = set.deleting();
+        for pod in pods.iter().copied().filter(|pod| access::namespace(pod) == set.namespace) {
+            let ordinal = set.ordinal(name(pod));
+            let matches = ordinal.is_some() && set.selector.matches(pod.members(&["metadata", "labels"]));
+            let owner = controller(pod).map(|owner| owner.text(&["uid"]));
+            let ours = owner == Some(set.uid);
+            let adopt = owner.is_none() && matches && !terminating(pod) && !deleting;
+            if adopt {
+                members.adoptions.push(Action::AdoptPod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
+                members.adopted.extend(ordinal);
+            }
+            if ours && !matches && !deleting {
+                members.releases.push(Action::ReleasePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
+            }
+            let Some(ordinal) = ordinal else { continue };
+            let place = match (ours && matches) || adopt {
+                true if set.contains(ordinal) => &mut members.replicas,
+                true => &mut members.condemned,
+                false => &mut members.strangers,
+            };
+            place.insert(ordinal, pod);
+        }
+        members
+    }
+
+    pub fn all(&self) -> impl Iterator<Item = &'a Value> + '_ {
+        self.replicas.values().chain(self.condemned.values()).copied()
+    }
+
+    pub fn get(&self, ordinal: i64) -> Option<&'a Value> {
+        self.replicas.get(&ordinal).or_else(|| self.condemned.get(&ordinal)).copied()
+    }
+
+    /// Adoptions are asked for first, releases are not.
+    pub fn claim(&self) -> (&[Action], &[Action]) {
+        (&self.adoptions, &self.releases)
+    }
+}
+
+pub(super) fn revision(pod: &Value) -> &str {
+    pod.text(&["metadata", "labels", REVISION_LABEL])
+}
+
+pub(super) fn is_pending(pod: &Value) -> bool {
+    matches!(pod.text(&["status", "phase"]), "" | "Pending")
+}
+
+/// It has ended and will not run again.
+pub(super) fn is_over(pod: &Value) -> bool {
+    matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded")
+}
+
+/// Running, and says that it is ready.
+pub(super) fn is_ready(pod: &Value) -> bool {
+    pod.text(&["status", "phase"]) == "Running" && condition::is_true(pod, "Ready")
+}
+
+/// Ready for long enough, terminating or not.
+pub(super) fn is_available(set: &Set, pod: &Value, now: Timestamp) -> bool {
+    is_ready(pod) && (set.min_ready.is_zero() || available_from(set, pod).is_some_and(|from| from <= now))
+}
+
+/// When a ready pod is, or was, available.
+pub(super) fn available_from(set: &Set, pod: &Value) -> Option<Timestamp> {
+    let ready = condition::get(pod, "Ready").filter(|_| is_ready(pod))?;
+    let since: Timestamp = ready.text(&["lastTransitionTime"]).parse().ok()?;
+    since.saturating_add(set.min_ready).ok()
+}
+
+/// The labels of its identity, when they must be put back.
+pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: &Value) -> Option<Vec<(String, String)>> {
+    // Its name is one that the set gives.
+    let kept = pod.text(&["metadata", "labels", NAME_LABEL]) == name(pod);
+    (!kept).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
+}
+
+/// The claim template whose claim the pod does not mount. Volumes of a pod never change, so only another pod can.
+pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: &Value) -> Option<&'a Value> {
+    let volumes = pod.items(&["spec", "volumes"]);
+    set.claim_templates.iter().copied().find(|template| {
+        let claim = set.claim_name(template, ordinal);
+        !volumes.iter().any(|volume| {
+            volume.text(&["name"]) == name(template) && volume.text(&["persistentVolumeClaim", "claimName"]) == claim
+        })
+    })
+}
+
+/// Who holds a name that a replica needs, and what a person can do about it.
+pub(super) fn stranger(set: &Set, pod: &Value) -> (String, String) {
+    let pod_name = name(pod);
+    match controller(pod) {
+        Some(owner) if owner.text(&["uid"]) != set.uid => {
+            let by = format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
+            let advice = format!("pod {pod_name} already exists and belongs to {by}: delete that pod to free its name");
+            (by, advice)
+        }
+        _ => {
+            let advice = format!(
+                "pod {pod_name} already exists and its labels do not match the selector {}: delete that pod, or label it so \
+                 that the set can adopt it",
+                set.selector
+            );
+            ("nobody".to_owned(), advice)
+        }
+    }
+}
+
+/// The pod of an ordinal at a revision.
+pub(super) fn build(set: &Set, ordinal: i64, revision: &Revision) -> Value {
+    let template = revision.template;
+    let mut labels = template.members(&["metadata", "labels"]).clone();
+    labels.extend(identity(set, ordinal).map(|(label, value)| (label.to_owned(), Value::from(value))));
+    labels.insert(REVISION_LABEL.to_owned(), Value::from(revision.name.as_str()));
+    let mut metadata = json!({
+        "name": set.pod_name(ordinal),
+        "generateName": format!("{}-", set.name),
+        "namespace": set.namespace,
+        "labels": labels,
+        "ownerReferences": [set.reference(true)],
+    });
+    carry_over(template, &mut metadata, &["annotations", "finalizers"]);
+    let mut spec = Value::Object(template.members(&["spec"]).clone());
+    spec.put(&["hostname"], set.pod_name(ordinal));
+    let service = set.object.text(&["spec", "serviceName"]);
+    if service.is_empty() {
+        spec.cut(&["subdomain"]);
+    } else {
+        spec.put(&["subdomain"], service);
+    }
+    let volumes = volumes(set, ordinal, template);
+    if !volumes.is_empty() {
+        spec.put(&["volumes"], volumes);
+    }
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+}
+
+/// Members of the template's metadata that new objects take from it.
+pub(super) fn carry_over(template: &Value, metadata: &mut Value, fields: &[&str]) {
+    for field in fields {
+        if let Some(value) = template.at(&["metadata", field]) {
+            metadata.put(&[field], value.clone());
+        }
+    }
+}
+
+fn identity(set: &Set, ordinal: i64) -> [(&'static str, String); 2] {
+    [(NAME_LABEL, set.pod_name(ordinal)), (INDEX_LABEL, ordinal.to_string())]
+}
+
+/// One volume for each claim template, in place of one of that name in the template, then the template's others.
+fn volumes(set: &Set, ordinal: i64, template: &Value) -> Vec<Value> {
+    let claims = set.claim_templates.iter().map(
+        |claim| json!({"name": name(claim), "persistentVolumeClaim": {"claimName": set.claim_name(claim, ordinal)}}),
+    );
+    let is_claim = |volume: &Value| set.claim_templates.iter().any(|claim| name(claim) == volume.text(&["name"]));
+    let others = template.items(&["spec", "volumes"]).iter().filter(|volume| !is_claim(volume)).cloned();
+    claims.chain(others).collect()
+}

@@ -1,0 +1,217 @@
+//! Replicas: the missing ones are created, the ended ones replaced, those out of range deleted.
+
+use super::claims::Leaving;
+use super::pods;
+use super::revisions::Revision;
+use super::set::{Rolling, Strategy};
+use super::{Action, Event, Held, Lane, Planner, Stage};
+use object::Value;
+use object::access::{Access, name, terminating, uid};
+
+/// Pods that are created at once, at most.
+const BATCH_MAX: usize = 500;
+/// Pods that one plan creates, at most: what else is missing comes when these are there.
+const CREATIONS_MAX: usize = 5_000;
+
+impl<'a> Planner<'a> {
+    /// One replica after the other, in ascending order. Whether all are there and available.
+    pub(super) fn in_order(&mut self) -> bool {
+        let mut care = Stage::default();
+        for ordinal in self.set.start..self.set.end() {
+            let held = match self.members.replicas.get(&ordinal) {
+                Some(pod) => self.tend(ordinal, pod, &mut care),
+                None => {
+                    let creation = self.create(ordinal);
+                    self.plan.push(care);
+                    match creation {
+                        Ok(lane) => {
+                            self.plan.push(Stage { lanes: vec![lane] });
+                            self.plan.held.push(Held::NotReady { pod: self.set.pod_name(ordinal) });
+                        }
+                        Err(held) => self.plan.held.push(held),
+                    }
+                    return false;
+                }
+            };
+            if let Some(held) = held {
+                self.plan.push(care);
+                self.plan.held.push(held);
+                return false;
+            }
+        }
+        self.plan.push(care);
+        true
+    }
+
+    /// All replicas at once. Whether none was left for a later plan.
+    pub(super) fn at_once(&mut self) -> bool {
+        let mut care = Stage::default();
+        for (ordinal, pod) in &self.members.replicas {
+            let held = self.tend(*ordinal, pod, &mut care);
+            // Nothing waits for an unready pod here.
+            self.plan.held.extend(held.filter(|held| !matches!(held, Held::NotReady { .. })));
+        }
+        self.plan.push(care);
+        let mut lanes = Vec::new();
+        let members = self.members;
+        let mut missing = (self.set.start..self.set.end()).filter(|ordinal| !members.replicas.contains_key(ordinal));
+        for ordinal in missing.by_ref().take(CREATIONS_MAX) {
+            match self.create(ordinal) {
+                Ok(lane) => lanes.push(lane),
+                Err(held) => self.plan.held.push(held),
+            }
+        }
+        let whole = missing.next().is_none();
+        if !whole {
+            self.plan.held.push(Held::Many { missing: self.set.replicas - count(members.replicas.len()) });
+        }
+        self.plan.slow_start(lanes);
+        whole
+    }
+
+    /// Cares for a replica that is there; the answer is what an ordered set waits for.
+    fn tend(&mut self, ordinal: i64, pod: &'a Value, care: &mut Stage) -> Option<Held> {
+        let pod_name = name(pod).to_owned();
+        if pods::is_over(pod) && !terminating(pod) {
+            care.lanes.push(vec![vec![delete(pod, false)]]);
+            self.leaving.insert(ordinal);
+        }
+        if self.is_leaving(ordinal, pod) {
+            return Some(Held::Terminating { pod: pod_name });
+        }
+        // What is adopted just now has another resourceVersion by then.
+        let labels = pods::lost_labels(self.set, ordinal, pod).filter(|_| !self.members.adopted.contains(&ordinal));
+        care.lanes.extend(labels.map(|labels| {
+            let resource_version = pod.text(&["metadata", "resourceVersion"]).to_owned();
+            vec![vec![Action::LabelPod { pod: pod_name.clone(), uid: uid(pod).to_owned(), resource_version, labels }]]
+        }));
+        if pods::is_pending(pod) {
+            let missing = self.claims.missing(self.set, ordinal).into_iter();
+            let create = |claim| Action::CreateClaim { claim, pod: pod_name.clone(), with_pod: false };
+            let missing: Vec<Action> = missing.map(create).collect();
+            if !missing.is_empty() {
+                care.lanes.push(vec![missing]);
+            }
+            if let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal) {
+                return Some(Held::ClaimLeaving { pod: pod_name, claim });
+            }
+        }
+        if !self.is_available(pod) {
+            return Some(Held::NotReady { pod: pod_name });
+        }
+        let template = pods::lost_volume(self.set, ordinal, pod)?;
+        let why = format!(
+            "it does not mount the claim {}, and volumes of a pod never change: delete the pod, so that it is created anew",
+            self.set.claim_name(template, ordinal)
+        );
+        self.plan.events.push(Event {
+            warning: true,
+            reason: "FailedUpdate",
+            message: format!("Update Pod {pod_name} in StatefulSet {} failed error: {why}", self.set.name),
+        });
+        Some(Held::Unfit { pod: pod_name, why })
+    }
+
+    /// The missing claims of a replica, then its pod.
+    fn create(&mut self, ordinal: i64) -> Result<Lane, Held> {
+        let pod = self.set.pod_name(ordinal);
+        if let Some(stranger) = self.members.strangers.get(&ordinal) {
+            if terminating(stranger) {
+                return Err(Held::Terminating { pod });
+            }
+            let (by, why) = pods::stranger(self.set, stranger);
+            self.cannot_create(&pod, &why);
+            return Err(Held::NameTaken { pod, by });
+        }
+        match self.claims.leaving(self.set, ordinal) {
+            Some(Leaving::Terminating(claim)) => {
+                self.cannot_create(&pod, &format!("pvc {claim} is being deleted"));
+                return Err(Held::ClaimLeaving { pod, claim });
+            }
+            Some(Leaving::WithPod(claim)) => return Err(Held::ClaimLeaving { pod, claim }),
+            None => {}
+        }
+        let claims = self.claims.missing(self.set, ordinal).into_iter();
+        let create = |claim| Action::CreateClaim { claim, pod: pod.clone(), with_pod: true };
+        let claims: Vec<Action> = claims.map(create).collect();
+        let pod = vec![Action::CreatePod(pods::build(self.set, ordinal, self.revision_for(ordinal)))];
+        Ok(if claims.is_empty() { vec![pod] } else { vec![claims, pod] })
+    }
+
+    fn cannot_create(&mut self, pod: &str, why: &str) {
+        let message = format!("Create Pod {pod} in StatefulSet {} failed error: {why}", self.set.name);
+        self.plan.events.push(Event { warning: true, reason: "FailedCreate", message });
+    }
+
+    /// The revision that a new pod of this ordinal gets.
+    fn revision_for(&self, ordinal: i64) -> &'a Revision<'a> {
+        let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else { return &self.revisions.update };
+        let held_back = match partition {
+            Some(partition) => ordinal < partition,
+            // Without a block the rollout's own progress draws the line, as far as it goes in order: where unready pods of an old
+            // revision are replaced at once, one that comes back at the old revision would be replaced for ever.
+            None => {
+                let current = self.set.object.int(&["status", "currentReplicas"]).unwrap_or(0);
+                self.set.ordered && ordinal - self.set.start < current
+            }
+        };
+        if held_back { &self.revisions.current } else { &self.revisions.update }
+    }
+
+    /// Deletes pods that are out of range, in descending order. Whether there is none left to wait for.
+    pub(super) fn scale_down(&mut self) -> bool {
+        if self.members.condemned.is_empty() {
+            return true;
+        }
+        self.own_condemned_claims();
+        if !self.set.ordered {
+            let leaving = self.members.condemned.values().rev().filter(|pod| !terminating(pod));
+            let lanes = leaving.map(|pod| vec![vec![delete(pod, false)]]).collect();
+            self.plan.push(Stage { lanes });
+            return true;
+        }
+        self.scale_down_one();
+        false
+    }
+
+    /// Of several unhealthy pods none is deleted, except the lowest when its turn comes: the others may be what still works.
+    fn scale_down_one(&mut self) {
+        let condemned = &self.members.condemned;
+        let Some((_, pod)) = condemned.last_key_value() else { return };
+        let pod_name = name(pod).to_owned();
+        let first_unavailable = condemned.values().find(|pod| terminating(pod) || !self.is_available(pod));
+        let is_first = first_unavailable.is_some_and(|first| name(first) == pod_name);
+        if !terminating(pod) && !self.is_available(pod) && !is_first {
+            self.plan.held.push(Held::NotReady { pod: pod_name });
+            return;
+        }
+        if !terminating(pod) {
+            self.plan.push(Stage { lanes: vec![vec![vec![delete(pod, false)]]] });
+        }
+        self.plan.held.push(Held::Terminating { pod: pod_name });
+    }
+}
+
+impl super::Plan {
+    /// More and more at once, as long as all goes well: a cluster that refuses pods refuses few.
+    fn slow_start(&mut self, lanes: Vec<Lane>) {
+        let mut lanes = lanes.into_iter();
+        let mut size = 1;
+        loop {
+            let stage = Stage { lanes: lanes.by_ref().take(size).collect() };
+            if stage.lanes.is_empty() {
+                return;
+            }
+            self.stages.push(stage);
+            size = (size * 2).min(BATCH_MAX);
+        }
+    }
+}
+
+pub(super) fn delete(pod: &Value, counted: bool) -> Action {
+    Action::DeletePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned(), counted }
+}
+
+pub(super) fn count(many: usize) -> i64 {
+    i64::try_from(many).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,199 @@
+//! Revisions: which one the set's template is, which one its pods come from, and what history may go.
+
+use super::set::Set;
+use super::{Action, pods};
+use object::access::{self, Access, controller, name, terminating, uid};
+use object::{Gates, Value, json, pod, schema};
+use std::collections::BTreeSet;
+
+const NAME_MAX: usize = 223;
+const HISTORY_DEFAULT: i64 = 10;
+
+/// What pods of one revision are made of.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Revision<'a> {
+    pub name: String,
+    pub template: &'a Value,
+}
+
+#[derive(Debug)]
+pub(super) struct Revisions<'a> {
+    /// What the set is moving away from; the same as `update` when it has arrived.
+    pub current: Revision<'a>,
+    /// What the set's template says now.
+    pub update: Revision<'a>,
+    pub collisions: i64,
+    /// Creates or renumbers the update revision.
+    pub action: Option<Action>,
+    /// The set's own and those it adopts, oldest first.
+    listed: Vec<&'a Value>,
+}
+
+impl<'a> Revisions<'a> {
+    pub fn choose(set: &Set<'a>, seen: &[&'a Value], gates: &Gates) -> Revisions<'a> {
+        let mut listed: Vec<&Value> = seen.iter().copied().filter(|revision| is_listed(set, revision)).collect();
+        listed.sort_by_key(|revision| {
+            let created = revision.text(&["metadata", "creationTimestamp"]);
+            (number(revision), created, name(revision))
+        });
+        let template = live_template(set);
+        let next = listed.last().map_or(1, |newest| number(newest).saturating_add(1));
+        let mut collisions = set.object.int(&["status", "collisionCount"]).unwrap_or(0);
+        let (update, action) = match find_equal(&listed, template, gates) {
+            Some(found) if listed.last().is_some_and(|newest| std::ptr::eq(*newest, found)) => {
+                (name(found).to_owned(), None)
+            }
+            Some(found) => (name(found).to_owned(), Some(renumber(found, next))),
+            None => {
+                let data = data_of(template);
+                let (hash, count, exists) = free_name(set, seen, &data, collisions);
+                collisions = count;
+                let action = (!exists).then(|| Action::CreateRevision(build(set, &hash, data, next)));
+                (full_name(set, &hash), action)
+            }
+        };
+        let update = Revision { name: update, template };
+        let was = set.object.text(&["status", "currentRevision"]);
+        let current = listed.iter().find(|revision| name(revision) == was && was != update.name);
+        let current = current.map_or_else(
+            || update.clone(),
+            |revision| Revision { name: was.to_owned(), template: template_of(revision).unwrap_or(template) },
+        );
+        Revisions { current, update, collisions, action, listed }
+    }
+
+    pub fn adoptions(&self) -> impl Iterator<Item = Action> + '_ {
+        self.listed.iter().filter(|revision| controller(revision).is_none()).map(|revision| Action::AdoptRevision {
+            revision: name(revision).to_owned(),
+            uid: uid(revision).to_owned(),
+        })
+    }
+
+    /// The oldest revisions that nobody uses, beyond the limit.
+    pub fn outdated(&self, set: &Set, members: &pods::Members) -> Vec<Action> {
+        let limit = set.object.int(&["spec", "revisionHistoryLimit"]).unwrap_or(HISTORY_DEFAULT);
+        let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
+        let mut live: BTreeSet<&str> = members.all().map(pods::revision).collect();
+        live.extend([self.current.name.as_str(), self.update.name.as_str()]);
+        let unused: Vec<&&Value> = self.listed.iter().filter(|revision| !live.contains(name(revision))).collect();
+        let excess = unused.len().saturating_sub(limit);
+        let excess = unused[..excess].iter().filter(|revision| !terminating(revision));
+        excess
+            .map(|revision| Action::DeleteRevision {
+                revision: name(revision).to_owned(),
+                uid: uid(revision).to_owned(),
+            })
+            .collect()
+    }
+}
+
+fn is_listed(set: &Set, revision: &Value) -> bool {
+    access::namespace(revision) == set.namespace
+        && controller(revision).is_none_or(|owner| owner.text(&["uid"]) == set.uid)
+        && set.selector.matches(revision.members(&["metadata", "labels"]))
+}
+
+fn number(revision: &Value) -> i64 {
+    revision.int(&["revision"]).unwrap_or(0)
+}
+
+fn live_template<'a>(set: &Set<'a>) -> &'a Value {
+    set.object.at(&["spec", "template"]).unwrap_or(&Value::Null)
+}
+
+fn template_of(revision: &Value) -> Option<&Value> {
+    revision.at(&["data", "spec", "template"])
+}
+
+/// The newest revision that says what the template says: to the letter if there is one, else by meaning. A server of another
+/// version may write defaults down that were left out before, which changes nothing and must restart nothing.
+fn find_equal<'a>(listed: &[&'a Value], template: &Value, gates: &Gates) -> Option<&'a Value> {
+    let find = |same: &dyn Fn(&Value) -> bool| {
+        listed.iter().rev().copied().find(|revision| template_of(revision).is_some_and(same))
+    };
+    find(&|other| same_letters(other, template)).or_else(|| {
+        if !gates.on("StatefulSetSemanticRevisionComparison") {
+            return None;
+        }
+        let (kind, wanted) = (schema::builtin_type("io.k8s.api.core.v1.PodTemplateSpec"), with_defaults(template));
+        find(&|other| kind.same(&with_defaults(other), &wanted))
+    })
+}
+
+fn same_letters(revision: &Value, template: &Value) -> bool {
+    let (Some(revision), Some(template)) = (revision.as_object(), template.as_object()) else { return false };
+    revision.iter().filter(|(key, _)| *key != "$patch").eq(template.iter())
+}
+
+fn with_defaults(template: &Value) -> Value {
+    let mut template = template.clone();
+    template.cut(&["$patch"]);
+    if !template.has(&["metadata"]) {
+        template.put(&["metadata"], json!({}));
+    }
+    pod::default_spec(template.entry(&["spec"]));
+    template
+}
+
+/// What a revision holds: a strategic merge patch that puts the template back.
+fn data_of(template: &Value) -> Value {
+    let mut template = Value::Object(template.as_object().cloned().unwrap_or_default());
+    template.put(&["$patch"], "replace");
+    json!({"spec": {"template": template}})
+}
+
+/// The hash for a new revision's name with its count of collisions, and whether that revision exists already: another object of
+/// that name may hold the same (then it is the revision), or something else (then the count goes up).
+fn free_name(set: &Set, seen: &[&Value], data: &Value, collisions: i64) -> (String, i64, bool) {
+    let mut count = collisions;
+    loop {
+        let hash = hash(data, count);
+        let full = full_name(set, &hash);
+        match seen.iter().find(|other| access::namespace(other) == set.namespace && name(other) == full) {
+            None => return (hash, count, false),
+            Some(other) if other.at(&["data"]) == Some(data) => return (hash, count, true),
+            Some(_) => count = count.wrapping_add(1),
+        }
+    }
+}
+
+fn full_name(set: &Set, hash: &str) -> String {
+    format!("{}-{hash}", &set.name[..set.name.floor_char_boundary(NAME_MAX)])
+}
+
+/// FNV-1 (not 1a) with 32 bits over the data and the count, in letters that spell no words.
+fn hash(data: &Value, collisions: i64) -> String {
+    const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+    let text = format!("{}{collisions}", escaped(data));
+    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));
+    hash.to_string().bytes().map(|digit| char::from(LETTERS[usize::from(digit) % LETTERS.len()])).collect()
+}
+
+/// Compact JSON with sorted keys, as Go writes it: with these characters escaped, which only ever stand in strings.
+fn escaped(data: &Value) -> String {
+    data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
+}
+
+fn build(set: &Set, hash: &str, data: Value, number: i64) -> Value {
+    let mut labels = live_template(set).members(&["metadata", "labels"]).clone();
+    labels.insert("controller.kubernetes.io/hash".to_owned(), Value::from(hash));
+    let mut metadata = json!({
+        "name": full_name(set, hash),
+        "namespace": set.namespace,
+        "labels": labels,
+        "ownerReferences": [set.reference(true)],
+    });
+    pods::carry_over(set.object, &mut metadata, &["annotations"]);
+    json!({
+        "apiVersion": "apps/v1", "kind": "ControllerRevision", "metadata": metadata, "data": data, "revision": number,
+    })
+}
+
+fn renumber(revision: &Value, number: i64) -> Action {
+    Action::RenumberRevision {
+        revision: name(revision).to_owned(),
+        uid: uid(revision).to_owned(),
+        resource_version: revision.text(&["metadata", "resourceVersion"]).to_owned(),
+        number,
+    }
+}

@@ -1,0 +1,5 @@
+//! Scenarios by their ids in the specification, and properties.
+
+mod world;
+
+mod creation;

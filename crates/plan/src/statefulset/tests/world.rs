@@ -1,0 +1,596 @@
+//! A little world: a namespace with one set, a server's rules for writes, a kubelet, a garbage collector and the protection of
+//! claims, each driven by hand.
+
+use crate::statefulset::invariant;
+use crate::statefulset::{Action, Event, Held, Plan, Seen, plan};
+use jiff::{SignedDuration, Timestamp};
+use object::access::{Access, controller, name, terminating, uid};
+use object::{Gates, Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+pub type Objects = BTreeMap<String, Value>;
+
+#[derive(Clone, Debug)]
+pub struct World {
+    pub set: Option<Value>,
+    pub pods: Objects,
+    pub claims: Objects,
+    pub revisions: Objects,
+    pub now: Timestamp,
+    pub gates: Gates,
+    /// What was told, in order.
+    pub events: Vec<Event>,
+    /// The pods' creations and deletions by the planner, in order: `+web-0`, `-web-0`.
+    pub log: Vec<String>,
+    /// Claims that policy or a person allows to be deleted.
+    pub doomed: BTreeSet<String>,
+    version: u64,
+}
+
+/// What becomes of a plan's actions, counted from 0 over all of it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Fate {
+    /// The program ends before this action.
+    pub crash: Option<usize>,
+    /// This action is answered with an error.
+    pub fail: Option<usize>,
+}
+
+/// A set of so many replicas with a claim template, as a server would serve it.
+pub fn set(replicas: i64) -> Value {
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet",
+        "metadata": {"name": "web", "namespace": "a", "uid": "set-1", "resourceVersion": "1", "generation": 1},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": "web",
+            "podManagementPolicy": "OrderedReady",
+            "revisionHistoryLimit": 10,
+            "selector": {"matchLabels": {"app": "web"}},
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}},
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Retain", "whenScaled": "Retain"},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "main", "image": "v1"}]},
+            },
+            "volumeClaimTemplates": [{
+                "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+            }],
+        },
+        "status": {"replicas": 0, "availableReplicas": 0},
+    })
+}
+
+impl World {
+    /// With an ordered set of so many replicas.
+    pub fn new(replicas: i64) -> World {
+        World::of(set(replicas))
+    }
+
+    pub fn of(set: Value) -> World {
+        World {
+            set: Some(set),
+            pods: Objects::new(),
+            claims: Objects::new(),
+            revisions: Objects::new(),
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+            gates: Gates::default(),
+            events: Vec::new(),
+            log: Vec::new(),
+            doomed: BTreeSet::new(),
+            version: 1,
+        }
+    }
+
+    /// The same after the set was changed, with everything settled.
+    pub fn settled(mut self, change: impl FnOnce(&mut Value)) -> World {
+        self.edit(change);
+        self.settle();
+        self.log.clear();
+        self.events.clear();
+        self
+    }
+
+    /// A person changes the set.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Value)) {
+        let Some(set) = &mut self.set else { return };
+        let before = set["spec"].clone();
+        change(set);
+        if set["spec"] != before {
+            let generation = set.int(&["metadata", "generation"]).unwrap();
+            set.put(&["metadata", "generation"], generation + 1);
+        }
+        self.version += 1;
+        set.put(&["metadata", "resourceVersion"], self.version.to_string());
+    }
+
+    pub fn spec(&mut self, path: &[&str], value: impl Into<Value>) {
+        let value = value.into();
+        self.edit(|set| set.put(&[&["spec"], path].concat(), value));
+    }
+
+    pub fn scale(&mut self, replicas: i64) {
+        self.spec(&["replicas"], replicas);
+    }
+
+    pub fn image(&mut self, image: &str) {
+        let image = json!([{"name": "main", "image": image}]);
+        self.spec(&["template", "spec", "containers"], image);
+    }
+
+    pub fn policy(&mut self, when_deleted: &str, when_scaled: &str) {
+        self.spec(
+            &["persistentVolumeClaimRetentionPolicy"],
+            json!({"whenDeleted": when_deleted, "whenScaled": when_scaled}),
+        );
+    }
+
+    pub fn advance(&mut self, seconds: i64) {
+        self.now += SignedDuration::from_secs(seconds);
+    }
+
+    // Planning.
+
+    /// What the planner says now. Every plan is checked.
+    pub fn plan(&self) -> Plan {
+        let set = self.set.as_ref().expect("there is a set");
+        let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
+            (self.pods.values().collect(), self.claims.values().collect(), self.revisions.values().collect());
+        let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions };
+        let plan = plan(&seen, &self.gates, self.now);
+        let broken = invariant::check(&seen, &plan, &self.gates, self.now);
+        assert!(broken.is_empty(), "{broken:#?}\n{plan:#?}");
+        plan
+    }
+
+    /// Plans and does it.
+    pub fn step(&mut self) -> Plan {
+        let plan = self.plan();
+        self.execute(&plan, Fate::default());
+        plan
+    }
+
+    /// Does what a plan says, as the runtime would. Whether all of it was done.
+    pub fn execute(&mut self, plan: &Plan, fate: Fate) -> bool {
+        self.doom();
+        self.events.extend(plan.events.clone());
+        let mut run = Run { fate, at: 0, crashed: false };
+        let prepared = plan.prepare.iter().all(|action| run.attempt(self, action));
+        let mut failed: Vec<&Action> = Vec::new();
+        let mut good = prepared;
+        for stage in plan.stages.iter().take_while(|_| prepared) {
+            for lane in &stage.lanes {
+                for step in lane {
+                    let lost: Vec<&Action> = step.iter().filter(|action| !run.attempt(self, action)).collect();
+                    failed.extend(&lost);
+                    if !lost.is_empty() {
+                        break;
+                    }
+                }
+            }
+            good = failed.is_empty();
+            if !good {
+                break;
+            }
+        }
+        if run.crashed {
+            return false;
+        }
+        if prepared {
+            // What was never attempted is not gone either.
+            let skipped = plan.stages.iter().flat_map(|stage| stage.lanes.iter().flatten().flatten());
+            let undone = skipped.filter(|action| match action {
+                Action::DeletePod { pod, uid: asked, .. } => {
+                    self.pods.get(pod).is_some_and(|pod| uid(pod) == asked && !terminating(pod))
+                }
+                _ => false,
+            });
+            let status = plan.status_after(undone);
+            good &= self.write_status(status);
+        }
+        let cleaned = plan.cleanup.iter().filter(|action| !run.attempt(self, action)).count();
+        if good {
+            self.absolve();
+        }
+        good && cleaned == 0 && !run.crashed
+    }
+
+    fn write_status(&mut self, status: Option<Value>) -> bool {
+        let Some(status) = status else { return true };
+        let Some(set) = &mut self.set else { return false };
+        if status.text(&["metadata", "resourceVersion"]) != set.text(&["metadata", "resourceVersion"]) {
+            return false;
+        }
+        let counts = |field: &str| status.int(&["status", field]).unwrap_or(0);
+        assert!(["currentReplicas", "updatedReplicas", "readyReplicas"].iter().all(|field| counts(field) >= 0));
+        assert!(counts("readyReplicas") <= counts("replicas") && counts("availableReplicas") <= counts("readyReplicas"));
+        assert!(counts("currentReplicas") <= counts("replicas") && counts("updatedReplicas") <= counts("replicas"));
+        set["status"] = status["status"].clone();
+        self.version += 1;
+        set.put(&["metadata", "resourceVersion"], self.version.to_string());
+        true
+    }
+
+    /// Whether the server accepted it.
+    fn carry_out(&mut self, action: &Action) -> bool {
+        match action {
+            Action::ConfirmSet { uid: asked } => {
+                self.set.as_ref().is_some_and(|set| uid(set) == asked && !terminating(set))
+            }
+            Action::AdoptPod { pod, uid } => {
+                let owner = self.reference();
+                change(&mut self.pods, &mut self.version, pod, uid, None, |pod| add_owner(pod, owner))
+            }
+            Action::AdoptRevision { revision, uid } => {
+                let owner = self.reference();
+                change(&mut self.revisions, &mut self.version, revision, uid, None, |it| add_owner(it, owner))
+            }
+            Action::ReleasePod { pod, uid } => {
+                let owner = self.reference();
+                change(&mut self.pods, &mut self.version, pod, uid, None, |pod| {
+                    drop_owners(pod, |it| it.text(&["uid"]) == owner.text(&["uid"]));
+                })
+            }
+            Action::CreateRevision(revision) => create(&mut self.revisions, &mut self.version, revision, self.now),
+            Action::RenumberRevision { revision, uid, resource_version, number } => {
+                change(&mut self.revisions, &mut self.version, revision, uid, Some(resource_version), |revision| {
+                    revision.put(&["revision"], *number);
+                })
+            }
+            Action::DeleteRevision { revision, .. } => self.revisions.remove(revision).is_some(),
+            Action::CreateClaim { claim, .. } => create(&mut self.claims, &mut self.version, claim, self.now),
+            Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
+                change(&mut self.claims, &mut self.version, claim, uid, Some(resource_version), |claim| {
+                    claim.put(&["metadata", "ownerReferences"], owners.clone());
+                })
+            }
+            Action::CreatePod(pod) => {
+                let created = create(&mut self.pods, &mut self.version, pod, self.now);
+                if created {
+                    self.log.push(format!("+{}", name(pod)));
+                    self.pods.get_mut(name(pod)).unwrap().put(&["status", "phase"], "Pending");
+                }
+                created
+            }
+            Action::LabelPod { pod, uid, resource_version, labels } => {
+                change(&mut self.pods, &mut self.version, pod, uid, Some(resource_version), |pod| {
+                    for (label, value) in labels {
+                        pod.put(&["metadata", "labels", label], value.as_str());
+                    }
+                })
+            }
+            Action::DeletePod { pod, uid: asked, .. } => {
+                let found = self.pods.get(pod).is_some_and(|pod| uid(pod) == asked);
+                if found {
+                    self.log.push(format!("-{pod}"));
+                    self.delete_pod(pod);
+                }
+                found
+            }
+        }
+    }
+
+    /// A reference to the set as pods and revisions carry it.
+    pub fn reference(&self) -> Value {
+        let uid = self.set.as_ref().map_or("", uid);
+        json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": uid,
+            "controller": true, "blockOwnerDeletion": true,
+        })
+    }
+
+    // Others: people, the kubelet, the collector.
+
+    /// The pod terminates; [`World::bury`] makes it go.
+    pub fn delete_pod(&mut self, pod: &str) {
+        let now = self.now.to_string();
+        if let Some(pod) = self.pods.get_mut(pod).filter(|pod| !terminating(pod)) {
+            pod.put(&["metadata", "deletionTimestamp"], now);
+        }
+    }
+
+    /// Somebody wants the claim gone.
+    pub fn delete_claim(&mut self, claim: &str) {
+        self.doomed.insert(claim.to_owned());
+        self.mark_claim(claim);
+    }
+
+    fn mark_claim(&mut self, claim: &str) {
+        let now = self.now.to_string();
+        if let Some(claim) = self.claims.get_mut(claim) {
+            claim.default_to(&["metadata", "deletionTimestamp"], now);
+        }
+        self.protect();
+    }
+
+    /// Terminating claims go when no pod that has begun to run uses them.
+    fn protect(&mut self) {
+        let pods = &self.pods;
+        let used = |claim: &str| {
+            let started = pods.values().filter(|pod| pod.text(&["status", "phase"]) != "Pending");
+            started.flat_map(|pod| pod.items(&["spec", "volumes"])).any(|volume| {
+                volume.text(&["persistentVolumeClaim", "claimName"]) == claim
+            })
+        };
+        self.claims.retain(|claim, object| {
+            !terminating(object) || used(claim) || !object.items(&["metadata", "finalizers"]).is_empty()
+        });
+    }
+
+    /// Removes the pods that are on their way out and not held.
+    pub fn bury(&mut self) {
+        self.pods.retain(|_, pod| !terminating(pod) || !pod.items(&["metadata", "finalizers"]).is_empty());
+        self.protect();
+    }
+
+    /// One pod becomes running, ready or not.
+    pub fn ready(&mut self, pod: &str, ready: bool) {
+        let now = self.now.to_string();
+        let Some(pod) = self.pods.get_mut(pod) else { return };
+        pod.put(&["status", "phase"], "Running");
+        let status = if ready { "True" } else { "False" };
+        let condition = json!([{"type": "Ready", "status": status, "lastTransitionTime": now}]);
+        if !object::condition::get(pod, "Ready").is_some_and(|old| old.text(&["status"]) == status) {
+            pod.put(&["status", "conditions"], condition);
+        }
+    }
+
+    pub fn fail(&mut self, pod: &str, phase: &str) {
+        if let Some(pod) = self.pods.get_mut(pod) {
+            pod.put(&["status"], json!({"phase": phase}));
+        }
+    }
+
+    /// The node gets every pod ready whose claims can be used, and removes those that terminate.
+    pub fn kubelet(&mut self) {
+        self.bury();
+        let usable = |volume: &Value, claims: &Objects| match volume.at(&["persistentVolumeClaim"]) {
+            Some(source) => claims.get(source.text(&["claimName"])).is_some_and(|claim| !terminating(claim)),
+            None => true,
+        };
+        let startable: Vec<String> = self
+            .pods
+            .values()
+            .filter(|pod| match pod.text(&["status", "phase"]) {
+                "Pending" => pod.items(&["spec", "volumes"]).iter().all(|volume| usable(volume, &self.claims)),
+                phase => phase == "Running",
+            })
+            .map(|pod| name(pod).to_owned())
+            .collect();
+        for pod in startable {
+            self.ready(&pod, true);
+        }
+        self.protect();
+    }
+
+    /// Dependents without a living owner go; references to the dead are taken out otherwise. Whether anything happened.
+    pub fn collect(&mut self) -> bool {
+        let mut living: BTreeSet<String> = self.pods.values().map(|pod| uid(pod).to_owned()).collect();
+        living.extend(self.set.as_ref().map(|set| uid(set).to_owned()));
+        living.insert("elsewhere".to_owned());
+        let alive = |owner: &Value| living.contains(owner.text(&["uid"]));
+        let dead = |object: &Value| {
+            let owners = object.items(&["metadata", "ownerReferences"]);
+            !owners.is_empty() && !owners.iter().any(alive)
+        };
+        let before = (self.pods.clone(), self.claims.clone(), self.revisions.clone());
+        self.revisions.retain(|_, revision| !dead(revision));
+        for object in self.pods.values_mut().chain(self.claims.values_mut()) {
+            if !dead(object) {
+                drop_owners(object, |owner| !alive(owner));
+            }
+        }
+        let pods: Vec<String> = self.pods.iter().filter(|(_, pod)| dead(pod)).map(|(name, _)| name.clone()).collect();
+        pods.iter().for_each(|pod| self.delete_pod(pod));
+        let claims = self.claims.iter().filter(|(_, claim)| dead(claim) && !terminating(claim));
+        let claims: Vec<String> = claims.map(|(name, _)| name.clone()).collect();
+        for claim in claims {
+            assert!(self.doomed.contains(&claim), "{claim} is deleted though neither policy nor a person said so");
+            self.mark_claim(&claim);
+        }
+        self.protect();
+        before != (self.pods.clone(), self.claims.clone(), self.revisions.clone())
+    }
+
+    /// A person deletes the set: it is gone at once, its dependents are the collector's.
+    pub fn delete_set(&mut self) {
+        self.doom();
+        self.set = None;
+    }
+
+    /// What the policy, as the set says it now, allows to be deleted.
+    fn doom(&mut self) {
+        let Some(world) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
+        for claim in self.claims.keys() {
+            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else { continue };
+            if (world.scaled && !world.ordinals.contains(&ordinal)) || world.deleted {
+                self.doomed.insert(claim.clone());
+            }
+        }
+    }
+
+    /// What a plan that was carried out in full has taken back.
+    fn absolve(&mut self) {
+        let Some(world) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
+        let (pods, claims) = (&self.pods, &self.claims);
+        self.doomed.retain(|claim| {
+            let Some(object) = claims.get(claim) else { return false };
+            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else { return true };
+            let lives = pods.get(&format!("web-{ordinal}")).is_some_and(|pod| controller(pod).is_some());
+            let stays = !world.scaled || (world.ordinals.contains(&ordinal) && lives);
+            terminating(object) || world.deleted || !stays
+        });
+    }
+
+    /// Everybody does their part until nothing changes.
+    pub fn settle(&mut self) -> Plan {
+        for _ in 0..300 {
+            let plan = match &self.set {
+                Some(_) => self.step(),
+                None => Plan::default(),
+            };
+            let before = (self.pods.clone(), self.claims.clone());
+            let collected = self.collect();
+            self.kubelet();
+            let moved = collected || before != (self.pods.clone(), self.claims.clone());
+            if let Some(next) = plan.next {
+                self.now = self.now.max(next);
+            } else if !moved && is_idle(&plan) {
+                return plan;
+            }
+        }
+        panic!("it never comes to rest: {:#?}", self.plan());
+    }
+
+    // Looking.
+
+    pub fn pod_names(&self) -> Vec<&str> {
+        self.pods.keys().map(String::as_str).collect()
+    }
+
+    pub fn claim_names(&self) -> Vec<&str> {
+        self.claims.keys().map(String::as_str).collect()
+    }
+
+    /// `kind/name` of each owner of a claim.
+    pub fn owners(&self, claim: &str) -> Vec<String> {
+        let owners = self.claims[claim].items(&["metadata", "ownerReferences"]).iter();
+        owners.map(|owner| format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]))).collect()
+    }
+
+    /// The image of each pod, by name.
+    pub fn images(&self) -> Vec<(&str, &str)> {
+        self.pods.values().map(|pod| (name(pod), pod["spec"]["containers"][0].text(&["image"]))).collect()
+    }
+
+    pub fn status(&self, field: &str) -> i64 {
+        self.set.as_ref().unwrap().int(&["status", field]).unwrap_or(0)
+    }
+
+    pub fn status_text(&self, field: &str) -> &str {
+        self.set.as_ref().unwrap().text(&["status", field])
+    }
+
+    /// `reason: message` of everything told.
+    pub fn told(&self) -> Vec<String> {
+        self.events.iter().map(|event| format!("{}: {}", event.reason, event.message)).collect()
+    }
+
+    /// A pod that was made by others.
+    pub fn put_pod(&mut self, pod_name: &str, labels: Value, owners: Value) {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": pod_name, "namespace": "a", "labels": labels, "ownerReferences": owners},
+            "spec": {"containers": []}, "status": {"phase": "Running"},
+        });
+        assert!(create(&mut self.pods, &mut self.version, &pod, self.now));
+    }
+
+    /// A claim that was made by others.
+    pub fn put_claim(&mut self, claim_name: &str, owners: Value) {
+        let claim = json!({
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "metadata": {"name": claim_name, "namespace": "a", "ownerReferences": owners},
+        });
+        assert!(create(&mut self.claims, &mut self.version, &claim, self.now));
+    }
+
+    /// Changes any pod, as anybody may.
+    pub fn edit_pod(&mut self, pod: &str, edit: impl FnOnce(&mut Value)) {
+        if let Some(uid) = self.pods.get(pod).map(|pod| uid(pod).to_owned()) {
+            change(&mut self.pods, &mut self.version, pod, &uid, None, edit);
+        }
+    }
+
+    pub fn edit_claim(&mut self, claim: &str, edit: impl FnOnce(&mut Value)) {
+        if let Some(uid) = self.claims.get(claim).map(|claim| uid(claim).to_owned()) {
+            change(&mut self.claims, &mut self.version, claim, &uid, None, edit);
+        }
+    }
+}
+
+/// Carries actions out, one after the other, until the end comes.
+struct Run {
+    fate: Fate,
+    at: usize,
+    crashed: bool,
+}
+
+impl Run {
+    fn attempt(&mut self, world: &mut World, action: &Action) -> bool {
+        self.crashed |= self.fate.crash == Some(self.at);
+        let fails = self.crashed || self.fate.fail == Some(self.at);
+        self.at += 1;
+        if self.crashed {
+            return false;
+        }
+        let done = !fails && world.carry_out(action);
+        let told = if done { action.done("web").into_iter().collect() } else { action.failed("web", "boom") };
+        world.events.extend(told);
+        done
+    }
+}
+
+fn create(objects: &mut Objects, version: &mut u64, object: &Value, now: Timestamp) -> bool {
+    if objects.contains_key(name(object)) {
+        return false;
+    }
+    *version += 1;
+    let mut object = object.clone();
+    object.put(&["metadata", "uid"], format!("{}-{version}", name(&object)));
+    object.put(&["metadata", "resourceVersion"], version.to_string());
+    object.put(&["metadata", "creationTimestamp"], now.to_string());
+    objects.insert(name(&object).to_owned(), object);
+    true
+}
+
+fn change(
+    objects: &mut Objects,
+    version: &mut u64,
+    of: &str,
+    uid_asked: &str,
+    version_asked: Option<&String>,
+    edit: impl FnOnce(&mut Value),
+) -> bool {
+    let Some(object) = objects.get_mut(of).filter(|object| uid(object) == uid_asked) else { return false };
+    if version_asked.is_some_and(|asked| object.text(&["metadata", "resourceVersion"]) != asked) {
+        return false;
+    }
+    edit(object);
+    *version += 1;
+    object.put(&["metadata", "resourceVersion"], version.to_string());
+    true
+}
+
+fn add_owner(object: &mut Value, owner: Value) {
+    let owners = object.entry(&["metadata", "ownerReferences"]);
+    match owners.as_array_mut() {
+        Some(owners) => owners.push(owner),
+        None => *owners = json!([owner]),
+    }
+}
+
+fn drop_owners(object: &mut Value, dropped: impl Fn(&Value) -> bool) {
+    if let Some(owners) = object.entry(&["metadata", "ownerReferences"]).as_array_mut() {
+        owners.retain(|owner| !dropped(owner));
+    }
+}
+
+/// Nothing to do and nothing to say about it.
+pub fn is_idle(plan: &Plan) -> bool {
+    plan.prepare.is_empty() && plan.stages.is_empty() && plan.status.is_none() && plan.cleanup.is_empty()
+}
+
+/// All actions of the stages, in order.
+pub fn actions(plan: &Plan) -> Vec<&Action> {
+    plan.stages.iter().flat_map(|stage| &stage.lanes).flatten().flatten().collect()
+}
+
+pub fn not_ready(pod: &str) -> Held {
+    Held::NotReady { pod: pod.to_owned() }
+}
+
+pub fn leaving(pod: &str) -> Held {
+    Held::Terminating { pod: pod.to_owned() }
+}

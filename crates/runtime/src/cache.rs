@@ -1,0 +1,405 @@
+//! The objects of one resource, as last heard of or as last written by ourselves, whichever is newer.
+//!
+//! Watches are late. A controller that judges by a cache older than its own writes does things twice, so each answer to a write goes
+//! in at once ([`Cache::wrote`], [`Cache::deleted`]), and what the watch still tells from before is not believed any more. Versions are
+//! compared as numbers, which they are on every Kubernetes API server; one that is none is simply taken as it comes.
+
+use crate::follow::Change;
+use object::Value;
+use object::access::{Access, controller, name, namespace, terminating, uid};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// `namespace/name`; cluster-scoped objects have an empty namespace.
+pub type Key = (Arc<str>, Arc<str>);
+
+pub fn key(object: &Value) -> Key {
+    (namespace(object).into(), name(object).into())
+}
+
+/// An index function: by the uid of the controller. Those without one are under their namespace and an empty uid.
+pub fn by_controller(object: &Value) -> Vec<Key> {
+    match controller(object) {
+        Some(owner) => vec![controlled_by(owner.text(&["uid"]))],
+        None => vec![uncontrolled_in(namespace(object))],
+    }
+}
+
+/// Where [`by_controller`] finds what a controller of this uid has.
+pub fn controlled_by(uid: &str) -> Key {
+    ("".into(), uid.into())
+}
+
+/// Where [`by_controller`] finds what has none.
+pub fn uncontrolled_in(namespace: &str) -> Key {
+    (namespace.into(), "".into())
+}
+
+/// Whether more than the version changed.
+pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after) else { return true };
+    let same = |(name, value): (&String, &Value)| match after.get(name) {
+        Some(other) if name == "metadata" => !metadata_differs(value, other),
+        other => other == Some(value),
+    };
+    before.len() != after.len() || !before.iter().all(same)
+}
+
+fn metadata_differs(before: &Value, after: &Value) -> bool {
+    let [before, after] = [before, after].map(|metadata| {
+        metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion")
+    });
+    !before.eq(after)
+}
+
+/// Takes these members out of what is at `path`: what a trimmed object keeps of it.
+pub fn pick(object: &mut Value, path: &[&str], members: &[&str]) -> Value {
+    let from = object.entry(path);
+    let kept = members.iter().filter_map(|member| Some(((*member).to_owned(), from.cut(&[member])?)));
+    Value::Object(kept.collect())
+}
+
+/// Clones share what they hold.
+#[derive(Clone, Default)]
+pub struct Cache {
+    shared: Arc<Shared>,
+}
+
+/// Finds the objects of a cache by what a function says of them; always in step with it.
+#[derive(Clone)]
+pub struct Index {
+    cache: Cache,
+    at: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    /// Told when a write goes in that the watch has not told of.
+    ahead: Notify,
+}
+
+/// Own writes that the watch does not confirm, while it tells nothing else either, are asked for after this time.
+const DOUBT_AFTER: Duration = Duration::from_secs(5);
+/// No answer takes longer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
+
+impl Cache {
+    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields are never kept.
+    pub fn trimmed(self, trim: fn(&mut Value)) -> Cache {
+        self.lock().trim = Some(trim);
+        self
+    }
+
+    /// Finds objects by the keys that `keys` says of each. To be asked for before the cache is filled.
+    pub fn index(&self, keys: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Index {
+        let mut state = self.lock();
+        assert!(state.objects.is_empty(), "an index is made before there is anything to find");
+        state.indexes.push(Found { keys: Box::new(keys), pairs: BTreeSet::new() });
+        Index { cache: self.clone(), at: state.indexes.len() - 1 }
+    }
+
+    pub fn get(&self, key: &Key) -> Option<Arc<Value>> {
+        self.lock().objects.get(key).map(|entry| entry.object.clone())
+    }
+    pub fn all(&self) -> Vec<Arc<Value>> {
+        self.lock().objects.values().map(|entry| entry.object.clone()).collect()
+    }
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<Value>> {
+        self.beginning(namespace, "")
+    }
+    /// The objects of a namespace whose names begin so.
+    pub fn beginning(&self, namespace: &str, prefix: &str) -> Vec<Arc<Value>> {
+        let from: Key = (namespace.into(), prefix.into());
+        self.lock()
+            .objects
+            .range(from..)
+            .take_while(|(key, _)| &*key.0 == namespace && key.1.starts_with(prefix))
+            .map(|(_, entry)| entry.object.clone())
+            .collect()
+    }
+    pub fn len(&self) -> usize {
+        self.lock().objects.len()
+    }
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The server's answer to a write of ours: the object as it is stored now.
+    pub fn wrote(&self, mut object: Value) {
+        let version = version(&object);
+        self.trim(&mut object);
+        self.change(|state, changes| state.write(object, version, changes));
+        self.shared.ahead.notify_one();
+    }
+
+    /// The server's answer to a deletion of ours: the object on its way out, or as it was last, or only that it is gone.
+    pub fn deleted(&self, key: &Key, uid: &str, answer: Value) {
+        if !is_final(&answer) {
+            return self.wrote(answer);
+        }
+        self.gone(key, uid);
+    }
+
+    /// The object of this uid is certainly not there any more.
+    pub fn gone(&self, key: &Key, uid: &str) {
+        self.change(|state, changes| {
+            state.buried.insert(uid.to_owned(), Instant::now());
+            state.remove(key, uid, changes);
+        });
+    }
+
+    /// Takes in what is heard.
+    pub(crate) fn hear(&self, change: Change<Value>) {
+        match change {
+            Change::Restart => self.lock().restart(),
+            Change::Seen(mut object) => {
+                let version = version(&object);
+                self.trim(&mut object);
+                self.change(|state, changes| state.see(object, version, changes));
+            }
+            Change::Gone(object) => self.change(|state, changes| state.see_go(&object, changes)),
+            Change::Ready => self.change(State::complete),
+        }
+    }
+
+    /// Whom to tell of changes: the object as it was and as it is. It is told after the change, and may look into the cache.
+    pub(crate) fn listen(&self, listener: impl Fn(Option<&Value>, Option<&Value>) + Send + Sync + 'static) {
+        self.lock().listener = Some(Arc::new(listener));
+    }
+    pub(crate) fn stop_listening(&self) {
+        self.lock().listener = None;
+    }
+
+    /// Waits until there are own writes that nothing heard has confirmed for a while, and gives them. Cancel-safe.
+    pub(crate) async fn doubts(&self) -> Vec<(u64, Key)> {
+        while self.lock().ahead.is_empty() {
+            self.shared.ahead.notified().await;
+        }
+        tokio::time::sleep(DOUBT_AFTER).await;
+        self.lock().ahead.iter().cloned().collect()
+    }
+
+    /// What the server says when it is asked about a doubt.
+    pub(crate) fn settle(&self, doubt: (u64, Key), found: Option<Value>) {
+        let (version, key) = doubt;
+        let is_absent = found.is_none();
+        self.change(|state, changes| {
+            state.ahead.remove(&(version, key.clone()));
+            let doubted = state.objects.get(&key).filter(|entry| entry.ahead && entry.version == Some(version));
+            if is_absent && doubted.is_some() {
+                state.take(&key, changes);
+            }
+        });
+        found.into_iter().for_each(|object| self.wrote(object));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State, &mut Vec<Changed>)) {
+        let mut changes = Vec::new();
+        let listener = {
+            let mut state = self.lock();
+            change(&mut state, &mut changes);
+            state.listener.clone()
+        };
+        if let Some(listener) = listener {
+            changes.iter().for_each(|(before, after)| listener(before.as_deref(), after.as_deref()));
+        }
+    }
+
+    fn trim(&self, object: &mut Value) {
+        object.cut(&["metadata", "managedFields"]);
+        let trim = self.lock().trim;
+        if let Some(trim) = trim {
+            trim(object);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Index {
+    pub fn get(&self, key: &Key) -> Vec<Arc<Value>> {
+        let state = self.cache.lock();
+        let from = (key.clone(), Key::default());
+        let pairs = state.indexes[self.at].pairs.range(from..).take_while(|(found, _)| found == key);
+        pairs.filter_map(|(_, object)| state.objects.get(object)).map(|entry| entry.object.clone()).collect()
+    }
+}
+
+type Listener = Arc<dyn Fn(Option<&Value>, Option<&Value>) + Send + Sync>;
+
+/// An object as it was and as it is.
+type Changed = (Option<Arc<Value>>, Option<Arc<Value>>);
+
+#[derive(Default)]
+struct State {
+    objects: BTreeMap<Key, Entry>,
+    indexes: Vec<Found>,
+    trim: Option<fn(&mut Value)>,
+    listener: Option<Listener>,
+    /// The watch has told everything up to this version.
+    heard: u64,
+    /// Own writes that the watch has not told of and nobody was asked about, by version.
+    ahead: BTreeSet<(u64, Key)>,
+    /// The uids of what we deleted for good, and when; the watch may still tell about them.
+    buried: HashMap<String, Instant>,
+    listing: Option<Listing>,
+}
+
+struct Entry {
+    object: Arc<Value>,
+    version: Option<u64>,
+    /// We wrote it, and the watch is not there yet.
+    ahead: bool,
+}
+
+struct Found {
+    keys: Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>,
+    /// What an object is found by, and the object.
+    pairs: BTreeSet<(Key, Key)>,
+}
+
+/// A list that is being read.
+#[derive(Default)]
+struct Listing {
+    seen: HashSet<Key>,
+    newest: u64,
+}
+
+impl State {
+    fn write(&mut self, object: Value, version: Option<u64>, changes: &mut Vec<Changed>) {
+        let key = key(&object);
+        let before = self.objects.get(&key).and_then(|entry| entry.version);
+        let is_old = version.is_some_and(|version| version <= self.heard || before.is_some_and(|old| old >= version));
+        // The watch has told this already, and perhaps more.
+        if is_old || self.buried.contains_key(uid(&object)) {
+            return;
+        }
+        if let Some(version) = version {
+            self.ahead.insert((version, key.clone()));
+        }
+        self.put(key, Entry { object: Arc::new(object), version, ahead: version.is_some() }, changes);
+    }
+
+    fn see(&mut self, object: Value, version: Option<u64>, changes: &mut Vec<Changed>) {
+        if !self.buried.contains_key(uid(&object)) {
+            let key = key(&object);
+            if let Some(listing) = &mut self.listing {
+                listing.seen.insert(key.clone());
+            }
+            match self.objects.get_mut(&key) {
+                Some(entry) if entry.ahead && entry.version > version => {}
+                // Nothing new: our own write comes back, or the list shows what is known.
+                Some(entry)
+                    if let Some(version) = version
+                        && entry.version == Some(version) =>
+                {
+                    entry.ahead = false;
+                    self.ahead.remove(&(version, key));
+                }
+                _ => self.put(key, Entry { object: Arc::new(object), version, ahead: false }, changes),
+            }
+        }
+        self.advance(version, changes);
+    }
+
+    fn see_go(&mut self, object: &Value, changes: &mut Vec<Changed>) {
+        if self.buried.remove(uid(object)).is_none() {
+            self.remove(&key(object), uid(object), changes);
+        }
+        self.advance(version(object), changes);
+    }
+
+    /// Whatever was written before is in the list that follows, in that version or a newer one.
+    fn restart(&mut self) {
+        self.objects.values_mut().for_each(|entry| entry.ahead = false);
+        self.ahead.clear();
+        // The list shows none of these, but an answer to an earlier write of ours may still be on its way.
+        self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
+        self.listing = Some(Listing::default());
+    }
+
+    fn complete(&mut self, changes: &mut Vec<Changed>) {
+        let Some(Listing { seen, newest }) = self.listing.take() else { return };
+        self.heard = self.heard.max(newest);
+        self.give_up_before(newest.saturating_add(1), changes);
+        let unseen = self.objects.iter().filter(|(key, entry)| !entry.ahead && !seen.contains(*key));
+        for key in unseen.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
+            self.take(&key, changes);
+        }
+    }
+
+    /// The watch tells in order: what it has passed without a word is not there any more. A list has no such order.
+    fn advance(&mut self, version: Option<u64>, changes: &mut Vec<Changed>) {
+        let Some(version) = version else { return };
+        if let Some(listing) = &mut self.listing {
+            listing.newest = listing.newest.max(version);
+        } else {
+            self.heard = self.heard.max(version);
+            self.give_up_before(version, changes);
+        }
+    }
+
+    fn give_up_before(&mut self, version: u64, changes: &mut Vec<Changed>) {
+        while self.ahead.first().is_some_and(|(written, _)| *written < version) {
+            let Some((written, key)) = self.ahead.pop_first() else { return };
+            if self.objects.get(&key).is_some_and(|entry| entry.ahead && entry.version == Some(written)) {
+                self.take(&key, changes);
+            }
+        }
+    }
+
+    fn remove(&mut self, key: &Key, of_uid: &str, changes: &mut Vec<Changed>) {
+        // Another one may bear the name by now.
+        if self.objects.get(key).is_some_and(|entry| uid(&entry.object) == of_uid) {
+            self.take(key, changes);
+        }
+    }
+
+    fn put(&mut self, key: Key, entry: Entry, changes: &mut Vec<Changed>) {
+        let after = entry.object.clone();
+        let before = self.objects.insert(key.clone(), entry).map(|entry| entry.object);
+        self.find_anew(&key, before.as_deref(), Some(&after));
+        changes.push((before, Some(after)));
+    }
+
+    fn take(&mut self, key: &Key, changes: &mut Vec<Changed>) {
+        if let Some(entry) = self.objects.remove(key) {
+            self.find_anew(key, Some(&entry.object), None);
+            changes.push((Some(entry.object), None));
+        }
+    }
+
+    fn find_anew(&mut self, key: &Key, before: Option<&Value>, after: Option<&Value>) {
+        for index in &mut self.indexes {
+            let was = before.map(&index.keys).unwrap_or_default();
+            let is = after.map(&index.keys).unwrap_or_default();
+            if was != is {
+                for found in was {
+                    index.pairs.remove(&(found, key.clone()));
+                }
+                index.pairs.extend(is.into_iter().map(|found| (found, key.clone())));
+            }
+        }
+    }
+}
+
+fn version(object: &Value) -> Option<u64> {
+    object.text(&["metadata", "resourceVersion"]).parse().ok()
+}
+
+/// Whether nothing is left of an object whose deletion was answered so.
+fn is_final(answer: &Value) -> bool {
+    let is_object = !uid(answer).is_empty();
+    let waits = !answer.items(&["metadata", "finalizers"]).is_empty()
+        || answer.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) > 0;
+    !(is_object && terminating(answer) && waits)
+}
+
+#[cfg(test)]
+mod tests;

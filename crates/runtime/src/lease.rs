@@ -1,0 +1,301 @@
+//! One of several processes leads: the one that holds a Lease. `plan::lease` decides; this asks, writes and waits.
+
+use crate::api::{Api, ApiError, Resource};
+use crate::controllers::{Clock, Controllers};
+use futures::StreamExt;
+use k8s_openapi::api::coordination::v1 as coordination;
+use kube::api::{WatchEvent, WatchParams};
+use object::access::Access;
+use plan::lease::{Candidate, Step};
+pub use plan::lease::{Loss, Timing};
+use std::future::Future;
+use std::time::Duration;
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+/// Work gets this long to stop even when its lease is over already, because somebody took it.
+const STOP_TIME_MIN: Duration = Duration::from_secs(1);
+/// The pause after another was faster.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+
+/// Which lease, and who wants it.
+#[derive(Clone)]
+pub struct Election {
+    pub api: Api,
+    pub namespace: String,
+    pub name: String,
+    /// Different for each process, also for two of the same machine.
+    pub identity: String,
+    pub timing: Timing,
+    pub clock: Clock,
+}
+
+/// One time of leading. What belongs to an earlier term can be told by its number, which only grows: this is what writes can be
+/// fenced with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Term {
+    pub holder: String,
+    pub number: i64,
+}
+
+/// How an election stands, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Nothing is known yet.
+    Asking,
+    /// Somebody else leads.
+    StandingBy {
+        holder: String,
+    },
+    Leading(Term),
+    /// The lease was ours; everything stops, and then we want it again.
+    Lost(Loss),
+    /// The lease cannot be read or written.
+    Unable {
+        why: String,
+        code: u16,
+    },
+}
+
+/// What only the one who leads may do.
+pub trait Work {
+    /// When this returns, nothing more is done.
+    fn stop(self) -> impl Future<Output = ()> + Send;
+}
+
+impl Work for Controllers {
+    fn stop(self) -> impl Future<Output = ()> + Send {
+        Controllers::stop(self)
+    }
+}
+
+/// The work did not stop before its lease was over: the process must end at once, because another may work by now.
+#[derive(Debug, thiserror::Error)]
+#[error("what only the holder of the lease may do did not stop before the lease was over")]
+pub struct Overdue;
+
+impl Election {
+    /// Starts the work whenever the lease is ours and stops it when the lease is lost, until shutdown; then gives the lease back,
+    /// so that another can go on at once. `tell` hears how it stands whenever that changes.
+    pub async fn lead<W: Work>(
+        self,
+        shutdown: CancellationToken,
+        tell: impl Fn(&Standing),
+        mut start: impl FnMut(&Term) -> W,
+    ) -> Result<(), Overdue> {
+        let candidate = Candidate::new(&self.identity, self.timing);
+        let mut campaign = Campaign { candidate, began: Instant::now(), told: Standing::Asking, tell, election: self };
+        loop {
+            let term = tokio::select! {
+                () = shutdown.cancelled() => return Ok(()),
+                term = campaign.acquire() => term,
+            };
+            let work = start(&term);
+            campaign.say(Standing::Leading(term));
+            let lost = tokio::select! {
+                () = shutdown.cancelled() => None,
+                loss = campaign.keep() => Some(loss),
+            };
+            let is_end = lost.is_none();
+            lost.into_iter().for_each(|loss| campaign.say(Standing::Lost(loss)));
+            timeout_at(campaign.stop_until(), work.stop()).await.map_err(|_| Overdue)?;
+            if is_end {
+                campaign.release().await;
+                return Ok(());
+            }
+            campaign.candidate.gave_up();
+        }
+    }
+
+    fn resource(&self) -> Resource {
+        Resource::new("coordination.k8s.io/v1", "Lease", "leases", true)
+    }
+
+    fn path(&self) -> String {
+        self.resource().object(&self.namespace, &self.name)
+    }
+
+    /// Returns when the lease is seen to be nobody's. It is only a hint: who relies on it looks again.
+    async fn freed(&self) {
+        let leases: kube::Api<coordination::Lease> = kube::Api::namespaced(self.api.client.clone(), &self.namespace);
+        let only = WatchParams::default().fields(&format!("metadata.name={}", self.name));
+        loop {
+            if let Ok(events) = leases.watch(&only, "0").await {
+                let mut events = Box::pin(events);
+                while let Some(Ok(event)) = events.next().await {
+                    match event {
+                        WatchEvent::Added(lease) | WatchEvent::Modified(lease) if is_free(&lease) => return,
+                        WatchEvent::Deleted(_) => return,
+                        _ => {}
+                    }
+                }
+            }
+            // Looking from time to time does as well.
+            tokio::time::sleep(self.timing.retry).await;
+        }
+    }
+}
+
+fn is_free(lease: &coordination::Lease) -> bool {
+    let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.as_deref());
+    holder.unwrap_or("").is_empty()
+}
+
+/// An election at work.
+struct Campaign<T> {
+    election: Election,
+    candidate: Candidate,
+    began: Instant,
+    /// How it stood last; nobody is told the same twice in a row.
+    told: Standing,
+    tell: T,
+}
+
+impl<T: Fn(&Standing)> Campaign<T> {
+    /// Waits until the lease is ours.
+    async fn acquire(&mut self) -> Term {
+        let election = self.election.clone();
+        let mut freed = Box::pin(election.freed());
+        for attempt in 0.. {
+            let mut wait = self.candidate.pause(attempt);
+            match self.try_to_acquire().await {
+                Ok(Step::Wait(until)) => {
+                    self.say(Standing::StandingBy { holder: self.candidate.holder().to_owned() });
+                    wait = wait.min(until.saturating_sub(self.now()));
+                }
+                // Written, or another was faster.
+                Ok(_) if self.candidate.ours_until().is_some() => break,
+                Ok(_) => wait = LOOK_AGAIN,
+                Err(error) => self.say(Standing::Unable { code: error.code(), why: error.to_string() }),
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = &mut freed => freed = Box::pin(election.freed()),
+            }
+        }
+        Term { holder: election.identity.clone(), number: self.candidate.transitions() }
+    }
+
+    async fn try_to_acquire(&mut self) -> Result<Step, Trouble> {
+        self.look().await?;
+        let step = self.candidate.next(self.now());
+        if step == Step::Acquire {
+            match self.claim().await {
+                Err(trouble) if trouble.is_conflict() => {}
+                result => result?,
+            }
+        }
+        Ok(step)
+    }
+
+    /// Keeps the lease until it is lost.
+    async fn keep(&mut self) -> Loss {
+        loop {
+            match self.candidate.next(self.now()) {
+                Step::Lost(loss) => return loss,
+                Step::Wait(until) => tokio::time::sleep_until(self.began + until).await,
+                Step::Renew | Step::Acquire => {
+                    let deadline = self.candidate.renew_until().map_or(self.began, |until| self.began + until);
+                    match timeout_at(deadline, self.renew()).await {
+                        // When it is too late, the next step says so.
+                        Ok(Ok(())) | Err(_) => {}
+                        Ok(Err(error)) => {
+                            tracing::warn!(%error, lease = %self.election.name, "cannot renew the lease; trying again");
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    async fn renew(&mut self) -> Result<(), Trouble> {
+        match self.claim().await {
+            // Somebody removed or wrote it, perhaps we ourselves with an answer that was lost. Servers differ in how they say that.
+            Err(Trouble::Api(ApiError::Refused { .. })) => self.look().await,
+            result => result,
+        }
+    }
+
+    /// Gives the lease back. Where that fails, the others wait until it is over.
+    async fn release(&mut self) {
+        let Some(lease) = self.candidate.release((self.election.clock)()) else { return };
+        let path = self.election.path();
+        if let Err(error) = self.answered(self.election.api.replace(&path, &lease)).await {
+            tracing::warn!(%error, lease = %self.election.name, "cannot give the lease back; others wait until it is over");
+        }
+    }
+
+    async fn look(&mut self) -> Result<(), Trouble> {
+        let path = self.election.path();
+        let found = self.answered(self.election.api.find(&path)).await?;
+        let now = self.now();
+        self.candidate.saw(found, now);
+        Ok(())
+    }
+
+    async fn claim(&mut self) -> Result<(), Trouble> {
+        let Election { api, namespace, name, clock, .. } = &self.election;
+        let claim = self.candidate.claim((namespace, name), clock());
+        let asked = self.now();
+        let stored = if claim.has(&["metadata", "resourceVersion"]) {
+            self.answered(api.replace(&self.election.path(), &claim)).await
+        } else {
+            self.answered(api.create(&self.election.resource().collection(namespace), &claim)).await
+        };
+        match stored {
+            Ok(stored) => self.candidate.wrote(stored, asked),
+            Err(trouble) => {
+                self.candidate.failed(asked);
+                return Err(trouble);
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer, if it comes while there is time for another attempt.
+    async fn answered<A>(&self, request: impl Future<Output = Result<A, ApiError>>) -> Result<A, Trouble> {
+        let limit = self.election.timing.renew_within / 2;
+        match timeout(limit, request).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(Trouble::NoAnswer(limit)),
+        }
+    }
+
+    /// Until when the work may take to stop.
+    fn stop_until(&self) -> Instant {
+        let over = self.candidate.ours_until().map_or(self.began, |until| self.began + until);
+        over.max(Instant::now() + STOP_TIME_MIN)
+    }
+
+    fn say(&mut self, standing: Standing) {
+        if self.told != standing {
+            (self.tell)(&standing);
+            self.told = standing;
+        }
+    }
+
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+}
+
+/// Why the lease could not be read or written.
+#[derive(Debug, thiserror::Error)]
+enum Trouble {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("no answer within {0:?}")]
+    NoAnswer(Duration),
+}
+
+impl Trouble {
+    fn is_conflict(&self) -> bool {
+        matches!(self, Trouble::Api(error) if error.is_conflict())
+    }
+    fn code(&self) -> u16 {
+        match self {
+            Trouble::Api(error) => error.code(),
+            Trouble::NoAnswer(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! The executor: the requests of a plan, each with its precondition, and what is told about them.
+
+use super::Control;
+use super::sight::Followed;
+use crate::api::ApiError;
+use crate::cache::key;
+use futures::StreamExt;
+use futures::future::join_all;
+use object::access::{name, namespace, terminating, uid};
+use object::{Value, json};
+use plan::statefulset::{Action, Lane, Plan, Stage};
+
+/// How many lanes of a set are on their way at once.
+const IN_FLIGHT_MAX: usize = 64;
+
+/// What did not work out, in the order of the plan.
+type Failures<'p> = Vec<(&'p Action, ApiError)>;
+
+impl Control {
+    /// Does what is planned for a set.
+    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan) -> Result<(), ApiError> {
+        let mut errors = match self.carry_on(set, plan).await {
+            Ok(()) => Vec::new(),
+            Err(errors) => errors,
+        };
+        for action in &plan.cleanup {
+            errors.extend(self.act(set, action).await.err());
+        }
+        worst(errors)
+    }
+
+    /// All but the cleanup.
+    async fn carry_on(&self, set: &Value, plan: &Plan) -> Result<(), Vec<ApiError>> {
+        for action in &plan.prepare {
+            self.act(set, action).await.map_err(|error| vec![error])?;
+        }
+        let mut failures = Failures::new();
+        for stage in &plan.stages {
+            failures = self.stage(set, stage).await;
+            if !failures.is_empty() {
+                break;
+            }
+        }
+        let written = match plan.status_after(failures.iter().map(|(action, _)| *action)) {
+            Some(status) => self.write_status(&status).await,
+            None => Ok(()),
+        };
+        let errors: Vec<ApiError> = failures.into_iter().map(|(_, error)| error).chain(written.err()).collect();
+        if errors.is_empty() { Ok(()) } else { Err(errors) }
+    }
+
+    async fn stage<'p>(&self, set: &Value, stage: &'p Stage) -> Failures<'p> {
+        let lanes: Vec<_> = stage.lanes.iter().map(|lane| Box::pin(self.lane(set, lane))).collect();
+        futures::stream::iter(lanes).buffer_unordered(IN_FLIGHT_MAX).concat().await
+    }
+
+    async fn lane<'p>(&self, set: &Value, lane: &'p Lane) -> Failures<'p> {
+        for step in lane {
+            let results = join_all(step.iter().map(|action| self.act(set, action))).await;
+            let failures: Failures =
+                step.iter().zip(results).filter_map(|(action, result)| Some((action, result.err()?))).collect();
+            if !failures.is_empty() {
+                return failures;
+            }
+        }
+        Failures::new()
+    }
+
+    async fn act(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
+        let result = self.request(set, action).await;
+        match &result {
+            Ok(()) => action.done(name(set)).iter().for_each(|event| self.tell(set, event)),
+            // The world is not as it was seen: what is seen next decides, and there is nothing to tell.
+            Err(error) if error.is_stale() || error.is_namespace_ending() => {}
+            Err(error) => {
+                action.failed(name(set), &error.message()).iter().for_each(|event| self.tell(set, event));
+            }
+        }
+        result
+    }
+
+    async fn request(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
+        let sight = &self.sight;
+        match action {
+            Action::ConfirmSet { uid } => self.confirm(set, uid).await,
+            Action::AdoptPod { pod, uid } => self.adopt(&sight.pods, set, pod, uid).await,
+            Action::AdoptRevision { revision, uid } => self.adopt(&sight.revisions, set, revision, uid).await,
+            Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
+            Action::CreateRevision(revision) => self.create(&sight.revisions, revision).await,
+            Action::RenumberRevision { revision, uid, resource_version, number } => {
+                let patch =
+                    json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "revision": number});
+                self.merge(&sight.revisions, set, revision, uid, &patch).await
+            }
+            Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, uid).await,
+            Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
+            Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
+                let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
+                let metadata = json!({"uid": uid, "resourceVersion": resource_version, "ownerReferences": owners});
+                self.merge(&sight.claims, set, claim, uid, &json!({"metadata": metadata})).await
+            }
+            Action::CreatePod(pod) => self.create(&sight.pods, pod).await,
+            Action::LabelPod { pod, uid, resource_version, labels } => {
+                let labels: serde_json::Map<String, Value> =
+                    labels.iter().map(|(label, value)| (label.clone(), json!(value))).collect();
+                let metadata = json!({"uid": uid, "resourceVersion": resource_version, "labels": labels});
+                self.merge(&sight.pods, set, pod, uid, &json!({"metadata": metadata})).await
+            }
+            Action::DeletePod { pod, uid, .. } => self.delete(&sight.pods, set, pod, uid).await,
+        }
+    }
+
+    /// The server itself says whether the set is still there to adopt anything: the collector goes by that too.
+    async fn confirm(&self, set: &Value, wanted: &str) -> Result<(), ApiError> {
+        let sets = &self.sight.sets;
+        match self.api.find(&sets.resource.object(namespace(set), name(set))).await? {
+            Some(live) if uid(&live) == wanted => {
+                let leaving = terminating(&live);
+                sets.cache.wrote(live);
+                if leaving { Err(ApiError::stale(format!("{} is being deleted", name(set)))) } else { Ok(()) }
+            }
+            _ => {
+                sets.cache.gone(&key(set), wanted);
+                Err(ApiError::stale(format!("{} is not there any more", name(set))))
+            }
+        }
+    }
+
+    async fn adopt(&self, kind: &Followed, set: &Value, object: &str, uid: &str) -> Result<(), ApiError> {
+        let owner = json!({
+            "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name(set), "uid": object::access::uid(set),
+            "controller": true, "blockOwnerDeletion": true,
+        });
+        let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+        let result = self.api.strategic(&kind.resource.object(namespace(set), object), &patch).await;
+        self.keep(kind, set, object, uid, result)
+    }
+
+    async fn release(&self, set: &Value, pod: &str, uid: &str) -> Result<(), ApiError> {
+        let owner = json!({"$patch": "delete", "uid": object::access::uid(set)});
+        let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+        let pods = &self.sight.pods;
+        let result = self.api.strategic(&pods.resource.object(namespace(set), pod), &patch).await;
+        match self.keep(pods, set, pod, uid, result) {
+            // It is gone, or not what it was: in either case not ours.
+            Err(error) if error.is_not_found() || error.code() == 422 => Ok(()),
+            result => result,
+        }
+    }
+
+    async fn create(&self, kind: &Followed, object: &Value) -> Result<(), ApiError> {
+        let created = self.api.create(&kind.resource.collection(namespace(object)), object).await?;
+        kind.cache.wrote(created);
+        Ok(())
+    }
+
+    async fn merge(
+        &self,
+        kind: &Followed,
+        set: &Value,
+        object: &str,
+        uid: &str,
+        patch: &Value,
+    ) -> Result<(), ApiError> {
+        let result = self.api.merge(&kind.resource.object(namespace(set), object), patch).await;
+        self.keep(kind, set, object, uid, result)
+    }
+
+    async fn delete(&self, kind: &Followed, set: &Value, object: &str, uid: &str) -> Result<(), ApiError> {
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+        let key = (namespace(set).into(), object.into());
+        match self.api.delete(&kind.resource.object(namespace(set), object), &options).await {
+            Ok(answer) => kind.cache.deleted(&key, uid, answer),
+            Err(error) if error.is_absent() => kind.cache.gone(&key, uid),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    async fn write_status(&self, status: &Value) -> Result<(), ApiError> {
+        let sets = &self.sight.sets;
+        let path = format!("{}/status", sets.resource.object(namespace(status), name(status)));
+        let result = self.api.replace(&path, status).await;
+        self.keep(sets, status, name(status), uid(status), result)
+    }
+
+    /// Remembers what a write was answered with.
+    fn keep(
+        &self,
+        kind: &Followed,
+        set: &Value,
+        object: &str,
+        uid: &str,
+        result: Result<Value, ApiError>,
+    ) -> Result<(), ApiError> {
+        match result {
+            Ok(stored) => {
+                kind.cache.wrote(stored);
+                Ok(())
+            }
+            Err(error) => {
+                if error.is_absent() {
+                    kind.cache.gone(&(namespace(set).into(), object.into()), uid);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// The error to go on with: one that says more than that somebody else was faster, if there is one.
+fn worst(errors: Vec<ApiError>) -> Result<(), ApiError> {
+    match errors.into_iter().min_by_key(ApiError::is_stale) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,129 @@
+//! The StatefulSet controller: looks at a set and what belongs to it, asks `plan::statefulset` what to do, and does it.
+//!
+//! `sight` knows where to look and whom a change concerns, `act` is the only writer.
+
+mod act;
+mod sight;
+
+use crate::api::{Api, ApiError, Resource};
+use crate::cache::{Key, key};
+use crate::controllers::{Clock, Part};
+use crate::events::{About, Events};
+use crate::metrics::{Metrics, SetLabels};
+use crate::worker;
+use object::access::{Access, name, namespace, uid};
+use object::{Gates, Value};
+use plan::statefulset::{self as planner, Event, Plan};
+use sight::Sight;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+/// Most of the time of a set's turn is spent waiting for the server, which commits what comes together at once.
+const WORKERS: usize = 64;
+
+/// Keeps all sets, until the part stops.
+pub async fn run(part: Part) {
+    let sight = Sight::new();
+    let sources = sight.sources(&part.metrics);
+    let control = Arc::new(Control {
+        api: part.api.clone(),
+        events: part.events.clone(),
+        metrics: part.metrics.clone(),
+        gates: part.gates.clone(),
+        clock: part.clock.clone(),
+        sight,
+        known: Mutex::default(),
+    });
+    worker::run(part, sources, WORKERS, move |key| {
+        let control = control.clone();
+        async move { control.sync(key).await }
+    })
+    .await;
+}
+
+struct Control {
+    api: Api,
+    events: Events,
+    metrics: Metrics,
+    gates: Gates,
+    clock: Clock,
+    sight: Sight,
+    known: Mutex<HashMap<Key, Known>>,
+}
+
+/// What is remembered of a set between its turns.
+struct Known {
+    uid: String,
+    labels: SetLabels,
+    /// What its last plan had to tell: it is news only once.
+    told: Vec<Event>,
+}
+
+impl Control {
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+        let Some(seen) = self.sight.look(&key) else {
+            self.forget(&key);
+            return Ok(None);
+        };
+        let now = (self.clock)();
+        let plan = seen.plan(&self.gates, now);
+        self.note(&seen.set, &plan);
+        self.carry_out(&seen.set, &plan).await?;
+        Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
+    }
+
+    /// Tells what is new about a set.
+    fn note(&self, set: &Value, plan: &Plan) {
+        let mut all_known = self.known();
+        let known = all_known.entry(key(set)).or_insert_with(|| Known::of(set));
+        if known.uid != uid(set) {
+            self.metrics.set_gone(&known.labels);
+            *known = Known::of(set);
+        }
+        self.metrics.set_budget(&known.labels, plan.max_unavailable, plan.unavailable);
+        let told = std::mem::replace(&mut known.told, plan.events.clone());
+        for event in plan.events.iter().filter(|event| !told.contains(event)) {
+            self.tell(set, event);
+        }
+    }
+
+    fn forget(&self, key: &Key) {
+        if let Some(known) = self.known().remove(key) {
+            self.metrics.set_gone(&known.labels);
+        }
+    }
+
+    fn tell(&self, set: &Value, event: &Event) {
+        let about = About {
+            resource: &self.sight.sets.resource,
+            namespace: namespace(set),
+            name: name(set),
+            uid: uid(set),
+        };
+        let kind = if event.warning { "Warning" } else { "Normal" };
+        self.events.say(&about, kind, event.reason, &event.message);
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
+        self.known.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Known {
+    fn of(set: &Value) -> Known {
+        Known {
+            uid: uid(set).to_owned(),
+            labels: SetLabels {
+                statefulset_namespace: namespace(set).to_owned(),
+                statefulset_name: name(set).to_owned(),
+                pod_management_policy: set.text(&["spec", "podManagementPolicy"]).to_owned(),
+            },
+            told: Vec::new(),
+        }
+    }
+}
+
+fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {
+    Resource::new(api_version, kind, plural, true)
+}

@@ -1,0 +1,230 @@
+//! Where to look for what belongs to a set, and which sets a change concerns. Neither ever goes through all sets or all pods.
+
+use super::{planner, resource};
+use crate::api::Resource;
+use crate::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, key, pick};
+use crate::metrics::Metrics;
+use crate::worker::Source;
+use jiff::Timestamp;
+use object::access::{Access, controller, name, namespace, uid};
+use object::{Gates, Value, json};
+use planner::{Plan, Seen};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use tokio::time::Instant;
+
+/// All that the controller knows of the world.
+pub(super) struct Sight {
+    pub sets: Followed,
+    pub pods: Followed,
+    pub claims: Followed,
+    pub revisions: Followed,
+    pods_by_controller: Index,
+    pods_by_stem: Index,
+    claims_by_stem: Index,
+    revisions_by_controller: Index,
+    revisions_by_stem: Index,
+}
+
+/// A resource and what is known of it.
+pub(super) struct Followed {
+    pub resource: Resource,
+    pub cache: Cache,
+}
+
+/// A set, and what is to be considered for it.
+pub(super) struct Scene {
+    pub set: Arc<Value>,
+    pods: Vec<Arc<Value>>,
+    claims: Vec<Arc<Value>>,
+    revisions: Vec<Arc<Value>>,
+}
+
+impl Sight {
+    pub fn new() -> Sight {
+        let follow = |resource, cache| Followed { resource, cache };
+        let sets = follow(resource("apps/v1", "StatefulSet", "statefulsets"), Cache::default());
+        let pods = follow(resource("v1", "Pod", "pods"), Cache::default().trimmed(trim_pod));
+        let claims = resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims");
+        let claims = follow(claims, Cache::default().trimmed(trim_claim));
+        let revisions = follow(resource("apps/v1", "ControllerRevision", "controllerrevisions"), Cache::default());
+        Sight {
+            pods_by_controller: pods.cache.index(by_controller),
+            pods_by_stem: pods.cache.index(by_numbered_stem),
+            claims_by_stem: claims.cache.index(by_numbered_stem),
+            revisions_by_controller: revisions.cache.index(by_controller),
+            revisions_by_stem: revisions.cache.index(|revision| by_stem(revision, revision_stem(name(revision)))),
+            sets,
+            pods,
+            claims,
+            revisions,
+        }
+    }
+
+    /// What fills the caches and wakes sets.
+    pub fn sources(&self, metrics: &Metrics) -> Vec<Source> {
+        let delays = Delays { since: Mutex::default(), metrics: metrics.clone() };
+        let sets = move |before: Option<&Value>, after: Option<&Value>| {
+            delays.note(before, after);
+            before.or(after).map(key).into_iter().collect()
+        };
+        let known = self.sets.cache.clone();
+        let pods = move |pod: &Value| {
+            let bearer = numbered_stem(name(pod)).and_then(|stem| existing(&known, pod, stem));
+            controlling(&known, pod).into_iter().chain(bearer).collect()
+        };
+        let known = self.sets.cache.clone();
+        let claims = move |claim: &Value| claiming(&known, claim);
+        let known = self.sets.cache.clone();
+        let revisions = move |revision: &Value| {
+            let bearer = revision_stem(name(revision)).and_then(|stem| existing(&known, revision, stem));
+            controlling(&known, revision).into_iter().chain(bearer).collect()
+        };
+        vec![
+            Source::changing(self.sets.resource.clone(), sets).into(self.sets.cache.clone()),
+            on_difference(&self.pods, pods),
+            on_difference(&self.claims, claims),
+            on_difference(&self.revisions, revisions),
+        ]
+    }
+
+    pub fn look(&self, key: &Key) -> Option<Scene> {
+        let set = self.sets.cache.get(key)?;
+        let here = |stem: &str| -> Key { (key.0.clone(), stem.into()) };
+        let controlled = controlled_by(uid(&set));
+        let pods = [self.pods_by_controller.get(&controlled), self.pods_by_stem.get(key)].concat();
+        let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
+        let claims = templates
+            .flat_map(|template| self.claims_by_stem.get(&here(&format!("{}-{}", name(template), key.1))))
+            .collect();
+        let revisions = [
+            self.revisions_by_controller.get(&controlled),
+            self.revisions_by_controller.get(&cache::uncontrolled_in(&key.0)),
+            self.revisions_by_stem.get(key),
+        ];
+        Some(Scene { pods: each_once(pods), claims: each_once(claims), revisions: each_once(revisions.concat()), set })
+    }
+}
+
+impl Scene {
+    pub fn plan(&self, gates: &Gates, now: Timestamp) -> Plan {
+        let [pods, claims, revisions] = [&self.pods, &self.claims, &self.revisions]
+            .map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
+        planner::plan(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions }, gates, now)
+    }
+}
+
+/// How long sets wait until their newest spec is acted on.
+struct Delays {
+    /// When a spec was seen that nobody had acted on yet.
+    since: Mutex<HashMap<Key, Instant>>,
+    metrics: Metrics,
+}
+
+impl Delays {
+    fn note(&self, before: Option<&Value>, after: Option<&Value>) {
+        let mut since = self.since.lock().expect("no panic happens under this lock");
+        let observed = |set: &Value| set.int(&["status", "observedGeneration"]) >= set.int(&["metadata", "generation"]);
+        match after {
+            Some(set) if observed(set) => {
+                if let Some(since) = since.remove(&key(set)) {
+                    self.metrics.set_observed(since.elapsed());
+                }
+            }
+            Some(set) => drop(since.entry(key(set)).or_insert_with(Instant::now)),
+            None => drop(before.and_then(|set| since.remove(&key(set)))),
+        }
+    }
+}
+
+/// Wakes what `wakes` says of an object as it was and as it is, when anything that is kept of it changed.
+fn on_difference(
+    followed: &Followed,
+    wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static,
+) -> Source {
+    let wakes = move |before: Option<&Value>, after: Option<&Value>| match differs(before, after) {
+        true => before.into_iter().chain(after).flat_map(&wakes).collect(),
+        false => Vec::new(),
+    };
+    Source::changing(followed.resource.clone(), wakes).into(followed.cache.clone())
+}
+
+/// The set that controls the object.
+fn controlling(sets: &Cache, object: &Value) -> Option<Key> {
+    let owner = controller(object).filter(|owner| owner.text(&["kind"]) == "StatefulSet")?;
+    let key: Key = (namespace(object).into(), owner.text(&["name"]).into());
+    sets.get(&key).filter(|set| uid(set) == owner.text(&["uid"])).map(|_| key)
+}
+
+fn existing(sets: &Cache, beside: &Value, set: &str) -> Option<Key> {
+    let key: Key = (namespace(beside).into(), set.into());
+    sets.get(&key).map(|_| key)
+}
+
+/// The sets that a claim may be for: its name is a template's, a set's and an ordinal, and dashes may be anywhere.
+fn claiming(sets: &Cache, claim: &Value) -> Vec<Key> {
+    let Some(stem) = numbered_stem(name(claim)) else { return Vec::new() };
+    let splits = stem.match_indices('-').map(|(at, _)| (&stem[..at], &stem[at + 1..]));
+    let fits = |(template, set): (&str, &str)| {
+        let key: Key = (namespace(claim).into(), set.into());
+        let set = sets.get(&key)?;
+        let has = set.items(&["spec", "volumeClaimTemplates"]).iter().any(|known| name(known) == template);
+        has.then_some(key)
+    };
+    splits.filter_map(fits).collect()
+}
+
+fn by_numbered_stem(object: &Value) -> Vec<Key> {
+    by_stem(object, numbered_stem(name(object)))
+}
+
+fn by_stem(object: &Value, stem: Option<&str>) -> Vec<Key> {
+    stem.map(|stem| (namespace(object).into(), stem.into())).into_iter().collect()
+}
+
+/// What stands before the number: `web` of `web-0`.
+fn numbered_stem(name: &str) -> Option<&str> {
+    let (stem, number) = name.rsplit_once('-')?;
+    (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(stem)
+}
+
+/// What stands before the hash: `web` of `web-5d4f8c7b9`.
+fn revision_stem(name: &str) -> Option<&str> {
+    name.rsplit_once('-').map(|(stem, _)| stem)
+}
+
+fn each_once(mut objects: Vec<Arc<Value>>) -> Vec<Arc<Value>> {
+    objects.sort_by(|a, b| name(a).cmp(name(b)));
+    objects.dedup_by(|a, b| name(a) == name(b));
+    objects
+}
+
+/// What is read of a pod: who and whose it is, whether it is healthy, and which claims it mounts.
+fn trim_pod(pod: &mut Value) {
+    let mounts = pod.items(&["spec", "volumes"]).iter().filter_map(|volume| {
+        let claim = volume.at(&["persistentVolumeClaim", "claimName"])?;
+        Some(json!({"name": volume.text(&["name"]), "persistentVolumeClaim": {"claimName": claim}}))
+    });
+    let mounts: Vec<Value> = mounts.collect();
+    let ready = object::condition::get(pod, "Ready").map(|ready| {
+        json!({
+            "type": "Ready",
+            "status": ready.text(&["status"]),
+            "lastTransitionTime": ready.text(&["lastTransitionTime"]),
+        })
+    });
+    let conditions: Vec<Value> = ready.into_iter().collect();
+    *pod = json!({
+        "metadata": pick(pod, &["metadata"], METADATA),
+        "spec": {"volumes": mounts},
+        "status": {"phase": pod.text(&["status", "phase"]), "conditions": conditions},
+    });
+}
+
+/// What is read of a claim: who and whose it is, and whether it is on its way out.
+fn trim_claim(claim: &mut Value) {
+    *claim = json!({"metadata": pick(claim, &["metadata"], METADATA)});
+}
+
+const METADATA: &[&str] =
+    &["name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp"];

@@ -1,0 +1,8 @@
+//! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
+
+mod creation;
+mod kubelet;
+mod sets;
+#[path = "../controllers/world.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod world;

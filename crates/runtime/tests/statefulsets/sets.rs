@@ -1,0 +1,107 @@
+//! Sets and what belongs to them, as the tests look at them.
+
+use crate::kubelet::Kubelet;
+use crate::world::*;
+use object::access::{Access, name, uid};
+use object::{Value, json};
+
+pub const SETS: &str = "statefulset-controller";
+/// The controllers that a set's whole life needs.
+pub const ALL: &str = "statefulset-controller,garbage-collector-controller,persistentvolumeclaim-protection-controller";
+
+pub const PODS: &str = "/api/v1/namespaces/default/pods";
+pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+pub const REVISIONS: &str = "/apis/apps/v1/namespaces/default/controllerrevisions";
+
+/// A set `web` in `default`, without claims.
+pub fn web(replicas: i64) -> Value {
+    stateful_set("default", "web", replicas)
+}
+
+/// A set `web` whose pods each have a claim `data`.
+pub fn web_with_claims(replicas: i64) -> Value {
+    let mut set = web(replicas);
+    set["spec"]["volumeClaimTemplates"] = json!([claim_template("data")]);
+    set
+}
+
+pub fn claim_template(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    })
+}
+
+/// The set with members of its spec changed.
+pub fn with(mut set: Value, spec: Value) -> Value {
+    for (field, value) in spec.as_object().expect("fields") {
+        set["spec"][field] = value.clone();
+    }
+    set
+}
+
+impl World {
+    /// A world with all that a set needs, where every pod is ready at once.
+    pub async fn lively() -> (World, Kubelet) {
+        let world = World::with(ALL).await;
+        let kubelet = Kubelet::start(&world);
+        (world, kubelet)
+    }
+
+    pub async fn pods(&self) -> Vec<String> {
+        self.names(PODS).await
+    }
+    pub async fn claims(&self) -> Vec<String> {
+        self.names(CLAIMS).await
+    }
+    pub async fn until_pods(&self, wanted: &[&str]) {
+        self.until(&format!("the pods are {wanted:?}"), || async { (self.pods().await == wanted).then_some(()) }).await;
+    }
+    pub async fn until_claims(&self, wanted: &[&str]) {
+        self.until(&format!("the claims are {wanted:?}"), || async { (self.claims().await == wanted).then_some(()) })
+            .await;
+    }
+    pub async fn claim(&self, name: &str) -> Value {
+        self.get(&format!("{CLAIMS}/{name}")).await.unwrap_or_else(|| panic!("no claim {name}"))
+    }
+    pub async fn the_pod(&self, name: &str) -> Value {
+        self.get(&format!("{PODS}/{name}")).await.unwrap_or_else(|| panic!("no pod {name}"))
+    }
+
+    /// Waits until a set has observed its spec, and all its replicas are ready and at its newest revision.
+    pub async fn until_done(&self, set: &Value) -> Value {
+        self.until_is(set, &format!("{} is done", name(set)), is_done).await
+    }
+
+    pub async fn change(&self, set: &Value, spec: Value) -> Value {
+        self.merge(set, json!({"spec": spec})).await
+    }
+    pub async fn set_image(&self, set: &Value, image: &str) -> Value {
+        let containers = json!([{"name": "main", "image": image}]);
+        self.change(set, json!({"template": {"spec": {"containers": containers}}})).await
+    }
+
+    /// The messages of all events about an object, with their reasons.
+    pub async fn told(&self, about: &Value) -> Vec<(String, String)> {
+        let events = self.get("/api/v1/namespaces/default/events").await.expect("a list");
+        let about = |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about);
+        let text = |event: &Value, field: &str| event.text(&[field]).to_owned();
+        let events = events.items(&["items"]).iter().filter(about);
+        events.map(|event| (text(event, "reason"), text(event, "message"))).collect()
+    }
+    pub async fn until_told(&self, about: &Value, reason: &str, message: &str) {
+        self.until(&format!("{reason}: {message}"), || async {
+            let told = self.told(about).await;
+            told.iter().any(|(a, b)| a == reason && b.contains(message)).then_some(())
+        })
+        .await;
+    }
+}
+
+pub fn is_done(set: &Value) -> bool {
+    let status = |field: &str| set.int(&["status", field]).unwrap_or(0);
+    let replicas = set.int(&["spec", "replicas"]).unwrap_or(1);
+    status("observedGeneration") == set.int(&["metadata", "generation"]).unwrap_or(0)
+        && ["replicas", "readyReplicas", "updatedReplicas", "currentReplicas"].iter().all(|field| status(field) == replicas)
+        && set.text(&["status", "currentRevision"]) == set.text(&["status", "updateRevision"])
+}
