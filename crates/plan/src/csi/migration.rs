@@ -4,22 +4,6 @@ use object::Value;
 use object::access::Access;
 use std::borrow::Cow;
 
-/// In-tree plugin and the driver that took over from it.
-const PAIRS: &[(&str, &str)] = &[
-    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
-    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
-    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
-    ("kubernetes.io/azure-file", "file.csi.azure.com"),
-    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
-    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
-    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
-];
-
-/// The plugin that a driver took over from.
-pub fn in_tree_name(driver: &str) -> Option<&'static str> {
-    PAIRS.iter().find(|(_, successor)| *successor == driver).map(|(plugin, _)| *plugin)
-}
-
 /// What a volume is called by its driver: by its CSI source, or by the in-tree source that the driver took over.
 pub fn handle(volume: &Value) -> Option<Cow<'_, str>> {
     if let Some((_, handle)) = super::csi_source(volume) {
@@ -81,7 +65,5 @@ mod tests {
         for (volume, want) in cases {
             assert_eq!(handle(&volume).as_deref(), want, "{volume}");
         }
-        assert_eq!(in_tree_name("ebs.csi.aws.com"), Some("kubernetes.io/aws-ebs"));
-        assert_eq!(in_tree_name("x"), None);
     }
 }

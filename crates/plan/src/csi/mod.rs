@@ -16,19 +16,15 @@ pub mod resize;
 pub mod secret;
 pub mod topology;
 
+use crate::bind::annotation;
 use object::Value;
 use object::access::Access;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// On a volume until its backend is deleted.
-pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-pub const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// The binder's word to us, in its two spellings.
-pub const STORAGE_PROVISIONER: [&str; 2] =
-    ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
-pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+pub use crate::bind::{PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONERS};
+pub use crate::reclaim::EXTERNAL_FINALIZER as FINALIZER;
+pub use crate::reclaim::migration::MIGRATED_TO;
 
 /// A driver: what it is called, what it can do, and how it is to be used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -213,11 +209,6 @@ pub struct Finish {
     pub event: Option<Event>,
     /// Whether another attempt is needed.
     pub again: bool,
-}
-
-/// An annotation's value, or `""`.
-pub fn annotation<'a>(object: &'a Value, key: &str) -> &'a str {
-    object.text(&["metadata", "annotations", key])
 }
 
 /// The driver and handle of a volume that is a CSI driver's by its source.

@@ -6,9 +6,10 @@ use super::parameters::{self, Parameters};
 use super::secret::{self, Use, Words};
 use super::topology::{self, Cluster, Obstacle, Offer};
 use super::{
-    AccessType, Capability, Driver, Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONER,
+    AccessType, Capability, Driver, Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, SELECTED_NODE, STORAGE_PROVISIONERS,
     SecretRef, annotation, texts,
 };
+use crate::reclaim::Plugins;
 use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::quantity::Quantity;
@@ -88,7 +89,7 @@ pub fn volume_name(claim: &Value) -> String {
 /// The driver that is asked to make a claim's volume: the binder's word, without which nobody acts.
 pub fn wanted_driver(claim: &Value) -> Option<&str> {
     let migrated = annotation(claim, MIGRATED_TO);
-    let asked = STORAGE_PROVISIONER.iter().map(|key| annotation(claim, key));
+    let asked = STORAGE_PROVISIONERS.iter().map(|key| annotation(claim, key));
     asked.chain([migrated]).find(|driver| !driver.is_empty())
 }
 
@@ -103,16 +104,15 @@ pub fn plan(seen: &Seen, driver: &Driver, honor: bool) -> Step {
         let class = class_of(claim).unwrap_or("");
         return Step::Failed(format!("storageclass.storage.k8s.io \"{class}\" not found"));
     };
-    if class.text(&["provisioner"]) != driver.name {
-        return if super::migration::in_tree_name(&driver.name) == Some(class.text(&["provisioner"])) {
-            Step::Failed(format!(
-                "the class names the in-tree plugin {}, whose parameters are not translated here: name the driver {} instead",
-                class.text(&["provisioner"]),
-                driver.name
-            ))
-        } else {
-            Step::Nothing
-        };
+    let provisioner = class.text(&["provisioner"]);
+    if provisioner != driver.name {
+        if Plugins::default().driver_of(provisioner) != Some(&driver.name) {
+            return Step::Nothing;
+        }
+        return Step::Failed(format!(
+            "the class names the in-tree plugin {provisioner}, whose parameters are not translated here: name the driver {} instead",
+            driver.name
+        ));
     }
     let waits = class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer";
     if waits && annotation(claim, SELECTED_NODE).is_empty() {

@@ -12,8 +12,7 @@ use object::access::{Access, name, namespace, uid};
 use object::quantity::Quantity;
 use object::{Value, condition, json};
 
-/// On a volume: the size of its claim before nodes have to finish the growth.
-pub const SIZE_BEFORE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
+pub use crate::bind::PRE_RESIZE_CAPACITY as SIZE_BEFORE;
 /// On a claim: no node has to do anything.
 pub const NO_NODE_PART: &str = "volume.kubernetes.io/node-expansion-not-required";
 /// On a claim of an in-tree volume: the driver that grows it.

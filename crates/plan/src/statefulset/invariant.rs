@@ -173,7 +173,8 @@ impl Judge<'_> {
             if terminating(found) {
                 broken.push(format!("the claim {claim} gets owners on its way out"));
             }
-            let gains = |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
+            let gains =
+                |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
             if gains("Pod") && (!self.wants.scaled || self.in_range(pod)) {
                 broken.push(format!("the claim {claim} is to go with its pod, which stays"));
             }
@@ -198,7 +199,8 @@ impl Judge<'_> {
 
     fn scaled_away_without_claims(&self) -> Vec<String> {
         let mut broken = Vec::new();
-        for (pod_name, pod_uid, stage) in self.deleted().filter(|(pod, _, _)| self.wants.scaled && !self.in_range(pod)) {
+        for (pod_name, pod_uid, stage) in self.deleted().filter(|(pod, _, _)| self.wants.scaled && !self.in_range(pod))
+        {
             for claim in self.claims_of(pod_name) {
                 let owners = claim.items(&["metadata", "ownerReferences"]);
                 let others = owners.iter().any(|owner| {

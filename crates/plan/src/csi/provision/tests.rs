@@ -12,7 +12,7 @@ fn claim(change: Value) -> Value {
     let mut claim = json!({
         "metadata": {
             "namespace": "n", "name": "c", "uid": "u", "resourceVersion": "7",
-            "annotations": {STORAGE_PROVISIONER[0]: "d.example.com"},
+            "annotations": {STORAGE_PROVISIONERS[0]: "d.example.com"},
         },
         "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "s",
@@ -124,7 +124,7 @@ fn only_claims_that_are_ours_and_wait_are_served() {
     }
     assert_eq!(wanted_driver(&claim(json!({}))), Some("d.example.com"));
     assert_eq!(wanted_driver(&json!({})), None);
-    let beta = json!({"metadata": {"annotations": {STORAGE_PROVISIONER[1]: "x"}}});
+    let beta = json!({"metadata": {"annotations": {STORAGE_PROVISIONERS[1]: "x"}}});
     assert_eq!(wanted_driver(&beta), Some("x"));
 }
 

@@ -204,7 +204,9 @@ impl World {
         }
         let counts = |field: &str| status.int(&["status", field]).unwrap_or(0);
         assert!(["currentReplicas", "updatedReplicas", "readyReplicas"].iter().all(|field| counts(field) >= 0));
-        assert!(counts("readyReplicas") <= counts("replicas") && counts("availableReplicas") <= counts("readyReplicas"));
+        assert!(
+            counts("readyReplicas") <= counts("replicas") && counts("availableReplicas") <= counts("readyReplicas")
+        );
         assert!(counts("currentReplicas") <= counts("replicas") && counts("updatedReplicas") <= counts("replicas"));
         set["status"] = status["status"].clone();
         self.version += 1;
@@ -309,9 +311,9 @@ impl World {
         let pods = &self.pods;
         let used = |claim: &str| {
             let started = pods.values().filter(|pod| pod.text(&["status", "phase"]) != "Pending");
-            started.flat_map(|pod| pod.items(&["spec", "volumes"])).any(|volume| {
-                volume.text(&["persistentVolumeClaim", "claimName"]) == claim
-            })
+            started
+                .flat_map(|pod| pod.items(&["spec", "volumes"]))
+                .any(|volume| volume.text(&["persistentVolumeClaim", "claimName"]) == claim)
         };
         self.claims.retain(|claim, object| {
             !terminating(object) || used(claim) || !object.items(&["metadata", "finalizers"]).is_empty()
@@ -403,7 +405,9 @@ impl World {
     fn doom(&mut self) {
         let Some(world) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
         for claim in self.claims.keys() {
-            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else { continue };
+            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else {
+                continue;
+            };
             if (world.scaled && !world.ordinals.contains(&ordinal)) || world.deleted {
                 self.doomed.insert(claim.clone());
             }
@@ -416,7 +420,9 @@ impl World {
         let (pods, claims) = (&self.pods, &self.claims);
         self.doomed.retain(|claim| {
             let Some(object) = claims.get(claim) else { return false };
-            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else { return true };
+            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else {
+                return true;
+            };
             let lives = pods.get(&format!("web-{ordinal}")).is_some_and(|pod| controller(pod).is_some());
             let stays = !world.scaled || (world.ordinals.contains(&ordinal) && lives);
             terminating(object) || world.deleted || !stays
