@@ -49,9 +49,8 @@ pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
 }
 
 fn metadata_differs(before: &Value, after: &Value) -> bool {
-    let [before, after] = [before, after].map(|metadata| {
-        metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion")
-    });
+    let [before, after] = [before, after]
+        .map(|metadata| metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion"));
     !before.eq(after)
 }
 

@@ -1,6 +1,7 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
@@ -25,6 +26,7 @@ pub struct Part {
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub clock: Clock,
+    pub drivers: Drivers,
 }
 
 /// Tells the time: the machine's, or a test's.
@@ -40,6 +42,8 @@ pub struct Setup {
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub clock: Clock,
+    /// The CSI drivers to serve.
+    pub drivers: Vec<Endpoint>,
 }
 
 impl Setup {
@@ -51,6 +55,7 @@ impl Setup {
             root_ca: None,
             gates: Gates::default(),
             clock: Arc::new(jiff::Timestamp::now),
+            drivers: Vec::new(),
         }
     }
 }
@@ -113,6 +118,12 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller {
+        name: "csi-provisioner-controller",
+        account: "csi-provisioner",
+        run: |part| Box::pin(csi::run_provisioner(part)),
+    },
+    Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
 ];
 
 /// The names of all controllers.
@@ -153,18 +164,12 @@ impl Controllers {
         let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
+        let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::start(
-                    &api,
-                    controller.account,
-                    &setup.metrics,
-                    &setup.clock,
-                    &tasks,
-                    &shutdown,
-                ),
+                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),
@@ -172,6 +177,7 @@ impl Controllers {
                 root_ca: setup.root_ca.clone(),
                 gates: setup.gates.clone(),
                 clock: setup.clock.clone(),
+                drivers: drivers.clone(),
             };
             tasks.spawn(keep_running(controller, part));
         }

@@ -7,6 +7,7 @@ mod accounts;
 pub mod api;
 pub mod cache;
 mod controllers;
+pub mod csi;
 pub mod delays;
 mod discovery;
 mod disruption;

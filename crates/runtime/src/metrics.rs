@@ -59,6 +59,7 @@ pub struct Metrics {
     max_unavailable: Family<SetLabels, Gauge>,
     unavailable: Family<SetLabels, Gauge>,
     set_delay: Histogram,
+    pub csi: crate::csi::Metrics,
 }
 
 /// The figures of one controller's queue.
@@ -87,6 +88,7 @@ impl Default for Metrics {
             max_unavailable: Family::default(),
             unavailable: Family::default(),
             set_delay: seconds(),
+            csi: crate::csi::Metrics::default(),
         }
     }
 }
@@ -119,6 +121,7 @@ impl Metrics {
             "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
             self.set_delay.clone(),
         );
+        self.csi.register(registry);
     }
 
     pub fn queue(&self, name: &'static str) -> QueueMetrics {

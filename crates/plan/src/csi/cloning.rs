@@ -96,14 +96,17 @@ pub fn handle<'a>(
     Ok(handle)
 }
 
-/// Whether a source is held for nothing: it is on its way out and no claim of its namespace still waits to be a copy of it.
-pub fn is_free<'a>(source: &Value, claims: impl IntoIterator<Item = &'a Value>) -> bool {
-    let copies = |claim: &&Value| {
+/// The merge patch that lets go of a source that is held for nothing: it is on its way out, and no claim of its namespace still waits
+/// to be a copy of it.
+pub fn free<'a>(source: &Value, claims: impl IntoIterator<Item = &'a Value>) -> Option<Value> {
+    let copies = |claim: &Value| {
         namespace(claim) == namespace(source)
             && claim.text(&["status", "phase"]) == "Pending"
             && start(claim) == Start::Claim(name(source))
     };
-    terminating(source) && crate::finalizers::has(source, PROTECTION) && !claims.into_iter().any(|claim| copies(&claim))
+    let is_held = terminating(source) && crate::finalizers::has(source, PROTECTION);
+    let is_free = is_held && !claims.into_iter().any(copies);
+    is_free.then(|| crate::finalizers::patch(source, &[], &[PROTECTION]))
 }
 
 #[cfg(test)]
@@ -187,11 +190,11 @@ mod tests {
         let leaving = source(json!({"metadata.deletionTimestamp": "x", "metadata.finalizers": [PROTECTION]}));
         let pending = copy(json!({}));
         let bound = copy(json!({"status.phase": "Bound"}));
-        assert!(!is_free(&leaving, [&pending]));
-        assert!(is_free(&leaving, [&bound]));
-        assert!(is_free(&leaving, []));
-        assert!(!is_free(&source(json!({"metadata.finalizers": [PROTECTION]})), []), "it is not on its way out");
-        assert!(!is_free(&source(json!({"metadata.deletionTimestamp": "x"})), []), "it is not held");
+        assert_eq!(free(&leaving, [&pending]), None);
+        assert!(free(&leaving, [&bound]).is_some());
+        assert!(free(&leaving, []).is_some());
+        assert_eq!(free(&source(json!({"metadata.finalizers": [PROTECTION]})), []), None, "it is not on its way out");
+        assert_eq!(free(&source(json!({"metadata.deletionTimestamp": "x"})), []), None, "it is not held");
     }
 
     #[test]

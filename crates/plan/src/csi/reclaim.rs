@@ -66,6 +66,11 @@ pub fn is_of(volume: &Value, driver: &str) -> bool {
     }
 }
 
+/// Whether a volume's record is of this very volume and of the claim that it names.
+pub fn is_recorded(volume: &Value) -> bool {
+    Facts::of(&Seen { volume, class: None, served: false, doomed: false }).record.is_some()
+}
+
 /// What to do about a volume. `honor`: the reclaim policy is honoured in any order of deletion.
 pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let facts = Facts::of(seen);

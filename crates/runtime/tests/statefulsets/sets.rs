@@ -102,6 +102,8 @@ pub fn is_done(set: &Value) -> bool {
     let status = |field: &str| set.int(&["status", field]).unwrap_or(0);
     let replicas = set.int(&["spec", "replicas"]).unwrap_or(1);
     status("observedGeneration") == set.int(&["metadata", "generation"]).unwrap_or(0)
-        && ["replicas", "readyReplicas", "updatedReplicas", "currentReplicas"].iter().all(|field| status(field) == replicas)
+        && ["replicas", "readyReplicas", "updatedReplicas", "currentReplicas"]
+            .iter()
+            .all(|field| status(field) == replicas)
         && set.text(&["status", "currentRevision"]) == set.text(&["status", "updateRevision"])
 }
