@@ -11,6 +11,7 @@ mod finalizers;
 pub mod gc;
 pub mod kubelet;
 pub mod lease;
+pub mod lifecycle;
 pub mod namespace;
 pub mod node;
 pub mod protect;

@@ -4,7 +4,9 @@ use crate::api::Api;
 use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
+use crate::{
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -25,8 +27,24 @@ pub struct Part {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
     pub drivers: Drivers,
+}
+
+/// Which volumes are made for claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Provisioning {
+    /// Any at all.
+    pub dynamic: bool,
+    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    pub host_path: bool,
+}
+
+impl Default for Provisioning {
+    fn default() -> Provisioning {
+        Provisioning { dynamic: true, host_path: false }
+    }
 }
 
 /// Tells the time: the machine's, or a test's.
@@ -41,6 +59,7 @@ pub struct Setup {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
@@ -54,6 +73,7 @@ impl Setup {
             metrics: Metrics::default(),
             root_ca: None,
             gates: Gates::default(),
+            provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
         }
@@ -99,9 +119,19 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
+        name: "node-lifecycle-controller",
+        account: "node-controller",
+        run: |part| Box::pin(lifecycle::run(part)),
+    },
+    Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
         run: |part| Box::pin(statefulset::run(part)),
+    },
+    Controller {
+        name: "persistentvolume-binder-controller",
+        account: "persistent-volume-binder",
+        run: |part| Box::pin(binder::run(part)),
     },
     Controller {
         name: "persistentvolumeclaim-protection-controller",
@@ -124,6 +154,7 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(csi::run_provisioner(part)),
     },
     Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.
@@ -176,6 +207,7 @@ impl Controllers {
                 shutdown: shutdown.clone(),
                 root_ca: setup.root_ca.clone(),
                 gates: setup.gates.clone(),
+                provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
                 drivers: drivers.clone(),
             };

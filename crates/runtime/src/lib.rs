@@ -5,6 +5,7 @@
 
 mod accounts;
 pub mod api;
+mod binder;
 pub mod cache;
 mod controllers;
 pub mod csi;
@@ -15,14 +16,16 @@ pub mod events;
 pub mod follow;
 mod gc;
 pub mod lease;
+mod lifecycle;
 mod metrics;
 mod namespaces;
 mod protection;
 pub mod queue;
 mod roles;
 mod statefulset;
+mod states;
 pub mod worker;
 
-pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
+pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;

@@ -65,17 +65,12 @@ where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
-    let queue = queue(&part);
-    run_on(part, queue, sources, workers, work).await;
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    run_with(part, queue, sources, workers, work).await;
 }
 
-/// The queue of a controller.
-pub fn queue(part: &Part) -> Arc<Queue<Key>> {
-    Arc::new(Queue::new(part.metrics.queue(part.name)))
-}
-
-/// Like [`run`], on a queue that others put keys in, too.
-pub async fn run_on<F, Fut>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
+/// Like [`run`], on a queue that others may put keys in too.
+pub async fn run_with<F, Fut>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,

@@ -13,7 +13,7 @@ pub struct Call {
     pub name: &'static str,
     /// The name or id that it was about; empty where a call is about none.
     pub subject: String,
-    /// What the caller was told, or would have been had the answer not been lost.
+    /// What the caller was told, or would have been had the answer not been lost; `Cancelled` if it did not wait for it.
     pub code: Code,
     request: Arc<dyn Any + Send + Sync>,
 }

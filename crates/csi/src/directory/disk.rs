@@ -130,7 +130,7 @@ impl Disk {
 }
 
 pub fn parent(path: &Path) -> &Path {
-    path.parent().unwrap_or(Path::new("/"))
+    path.parent().unwrap_or_else(|| Path::new("/"))
 }
 
 fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {

@@ -65,6 +65,10 @@ impl Kubectl {
         minor_version(self.program).expect("it was found by its version")
     }
 
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
     pub fn namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")
     }

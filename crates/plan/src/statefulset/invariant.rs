@@ -272,7 +272,7 @@ impl Judge<'_> {
         let max = match self.seen.set.at(path) {
             _ if !self.gates.on("MaxUnavailableStatefulSet") => None,
             Some(Value::String(share)) => {
-                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share * replicas / 100)
+                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
             }
             other => other.and_then(Value::as_i64),
         };

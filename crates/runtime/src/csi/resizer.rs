@@ -8,6 +8,7 @@ use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::{Clock, Part};
 use crate::events::Events;
+use crate::queue::Queue;
 use crate::worker::{self, Source};
 use jiff::Timestamp;
 use object::Value;
@@ -29,9 +30,9 @@ pub async fn run(part: Part) {
         return;
     }
     let control = Arc::new(Control::new(&part));
-    let queue = worker::queue(&part);
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let work = control.clone();
-    let worker = worker::run_on(part.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
+    let worker = worker::run_with(part.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
         let control = work.clone();
         async move { control.sync(key).await }
     });

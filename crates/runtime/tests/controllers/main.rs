@@ -11,5 +11,6 @@ mod namespaces;
 mod rights;
 mod robustness;
 mod roles;
+mod states;
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

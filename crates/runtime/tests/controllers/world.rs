@@ -178,6 +178,27 @@ impl World {
         }
     }
 
+    /// Waits for something that is in no store.
+    pub async fn until_moment(&self, what: &str, check: impl Fn() -> bool) {
+        let waiting = async {
+            while !check() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        if tokio::time::timeout(PATIENCE, waiting).await.is_err() {
+            panic!("in vain: {what}\n{}", self.requests.summary());
+        }
+    }
+
+    /// The figures of the controllers, as they are shown.
+    pub fn figures(&self) -> String {
+        let mut registry = prometheus_client::registry::Registry::default();
+        self.setup.metrics.register(&mut registry);
+        let mut text = String::new();
+        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+        text
+    }
+
     pub async fn until_gone(&self, object: &Value) {
         let what = format!("{} goes", path(object));
         self.until(&what, || async { self.now(object).await.is_none().then_some(()) }).await;

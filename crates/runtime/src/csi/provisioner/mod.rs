@@ -41,7 +41,7 @@ pub async fn run(part: Part) {
         return;
     }
     let Some(journal) = open_journal(&part).await else { return };
-    let queue = worker::queue(&part);
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let control = Arc::new(Control::new(&part, journal, queue.clone()));
     control.used();
     for volume in control.journal.volumes() {
@@ -52,7 +52,7 @@ pub async fn run(part: Part) {
     }
     let sources = control.sight.sources(&control.notes, &part.drivers);
     let work = control.clone();
-    let worker = worker::run_on(part.clone(), queue.clone(), sources, WORKERS, move |key| {
+    let worker = worker::run_with(part.clone(), queue.clone(), sources, WORKERS, move |key| {
         let control = work.clone();
         async move { control.sync(key).await }
     });

@@ -116,9 +116,6 @@ impl Notes {
     pub fn deleted(&self, volume_uid: &str) {
         self.lock().deleted.insert(volume_uid.to_owned());
     }
-    pub fn forget_deleted(&self, volume_uid: &str) {
-        self.lock().deleted.remove(volume_uid);
-    }
 
     /// Earlier calls may have been made whose answers are unknown.
     pub fn doubt(&self, volume: &str) {

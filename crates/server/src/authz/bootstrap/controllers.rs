@@ -24,6 +24,8 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
+    roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -81,6 +83,16 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
     ]
 }
 
+fn node_lifecycle_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch patch", "core", "nodes"),
+        allow(READ, "coordination.k8s.io", "leases"),
+        allow("get list watch delete", "core", "pods"),
+        allow("patch", "core", "nodes/status pods/status"),
+        events(),
+    ]
+}
+
 fn statefulset_rules() -> Vec<Rule> {
     vec![
         allow(READ, "apps", "statefulsets"),
@@ -95,17 +107,26 @@ fn statefulset_rules() -> Vec<Rule> {
     ]
 }
 
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
+    ]
+}
+
 /// Controllers of volumes and claims.
 fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
     vec![
         (
             "persistent-volume-binder",
             vec![
-                allow("get list watch create update delete", "core", "persistentvolumes"),
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update", "core", "persistentvolumes/status persistentvolumeclaims/status"),
-                allow(READ, "core", "nodes pods"),
-                allow(READ, "storage.k8s.io", "storageclasses"),
+                allow("get list watch create patch delete", "core", "persistentvolumes"),
+                allow("get list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+                allow("get", "core", "nodes"),
+                allow("list watch", "core", "pods"),
+                allow("list watch", "storage.k8s.io", "storageclasses"),
                 events(),
             ],
         ),
