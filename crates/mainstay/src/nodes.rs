@@ -44,15 +44,13 @@ pub async fn run(args: Box<NodesArgs>) -> Result<()> {
     let setup = setup(args.count, &args.node_capacity).map_err(BadInput)?;
     let why = name::subdomain(&format!("{}0", args.prefix));
     if !why.is_empty() {
-        return Err(BadInput(format!("--prefix {:?} does not begin names of nodes: {}", args.prefix, why.join("; "))).into());
+        return Err(
+            BadInput(format!("--prefix {:?} does not begin names of nodes: {}", args.prefix, why.join("; "))).into()
+        );
     }
     let taints: Result<Vec<Value>, String> = args.taint.iter().map(|text| taint(text)).collect();
-    let setup = Setup {
-        prefix: args.prefix,
-        taints: taints.map_err(BadInput)?,
-        scheduler: args.scheduler_name,
-        ..setup
-    };
+    let setup =
+        Setup { prefix: args.prefix, taints: taints.map_err(BadInput)?, scheduler: args.scheduler_name, ..setup };
     let target = Target::find(args.kubeconfig.as_deref()).await?;
     println!("Mainstay {} simulated nodes", env!("CARGO_PKG_VERSION"));
     println!("  API      {}", target.url);
@@ -95,7 +93,9 @@ pub fn setup(count: usize, capacity: &str) -> Result<Setup, String> {
         if !name::qualified(resource).is_empty() {
             return Err(format!("node capacity {part:?} names no resource: {resource:?} cannot be one"));
         }
-        let parsed: Quantity = amount.parse().map_err(|_| format!("node capacity {part:?}: {amount:?} is no amount, such as 8 or 32Gi"))?;
+        let parsed: Quantity = amount
+            .parse()
+            .map_err(|_| format!("node capacity {part:?}: {amount:?} is no amount, such as 8 or 32Gi"))?;
         if parsed.is_negative() {
             return Err(format!("node capacity {part:?} is less than nothing"));
         }
@@ -107,7 +107,8 @@ pub fn setup(count: usize, capacity: &str) -> Result<Setup, String> {
 
 /// Reads `key=value:Effect` or `key:Effect`.
 fn taint(text: &str) -> Result<Value, String> {
-    let wrong = || format!("taint {text:?} is not of the form key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute");
+    let wrong =
+        || format!("taint {text:?} is not of the form key=value:Effect with NoSchedule, PreferNoSchedule or NoExecute");
     let (rest, effect) = text.rsplit_once(':').ok_or_else(wrong)?;
     let (key, value) = rest.split_once('=').unwrap_or((rest, ""));
     let known = matches!(effect, "NoSchedule" | "PreferNoSchedule" | "NoExecute");

@@ -1,8 +1,8 @@
 //! The kubelets of all simulated nodes: one set of workers does what is planned for each pod.
 
+use crate::addresses;
 use crate::sight::{Sight, Watched};
 use crate::voice::Voice;
-use crate::addresses;
 use object::access::Access;
 use object::{Value, json};
 use plan::kubelet::{self, ClaimState, Event, Plan, Seen};
@@ -81,8 +81,10 @@ impl Kubelets {
         let mut state = self.sight.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
-        let claims: Vec<(&str, ClaimState)> =
-            uses.iter().map(|used| (&*used.name, claim_state(state.cluster.volumes(), &case.key.0, &used.name))).collect();
+        let claims: Vec<(&str, ClaimState)> = uses
+            .iter()
+            .map(|used| (&*used.name, claim_state(state.cluster.volumes(), &case.key.0, &used.name)))
+            .collect();
         let local = state.local.get(&case.key).filter(|local| *local.uid == *object::access::uid(pod))?;
         let address = match local.address {
             Some(address) => Some(address),

@@ -77,15 +77,16 @@ impl Setup {
     /// Whether there are addresses for so many nodes and pods; the error is one sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.count > addresses::NODES_MAX {
-            return Err(format!("there are addresses for {} simulated nodes, not for {}", addresses::NODES_MAX, self.count));
+            return Err(format!(
+                "there are addresses for {} simulated nodes, not for {}",
+                addresses::NODES_MAX,
+                self.count
+            ));
         }
         let most = addresses::pods_max(self.count);
         let pods = self.capacity.get("pods").and_then(|pods| pods.parse::<Quantity>().ok()).unwrap_or(Quantity::ZERO);
         if pods > Quantity::from_int(most) {
-            return Err(format!(
-                "{} simulated nodes have addresses for {most} pods each, not for {pods}",
-                self.count
-            ));
+            return Err(format!("{} simulated nodes have addresses for {most} pods each, not for {pods}", self.count));
         }
         Ok(())
     }
@@ -180,9 +181,8 @@ impl Fleet {
     /// Starts all tasks; those that write events down end by themselves when nobody has anything to say.
     fn launch(&self, first: &Api, tracker: &TaskTracker) -> JoinSet<()> {
         let Setup { metrics, clock, .. } = &self.setup;
-        let voice = |api: &Api, component| {
-            Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown))
-        };
+        let voice =
+            |api: &Api, component| Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown));
         let sight = Arc::new(Sight::new(&self.setup.scheduler, &self.names, metrics));
         let mut tasks = JoinSet::new();
         let watching = self.scheduler.as_ref().unwrap_or(first).client.clone();

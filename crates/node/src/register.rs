@@ -117,7 +117,13 @@ impl Registrar {
     }
 
     /// Makes what belongs to a Node that is new: its CSINode and its lease.
-    async fn settle_in(&self, machine: &Machine, api: &Api, node: &Value, now: jiff::Timestamp) -> Result<(), ApiError> {
+    async fn settle_in(
+        &self,
+        machine: &Machine,
+        api: &Api,
+        node: &Value,
+        now: jiff::Timestamp,
+    ) -> Result<(), ApiError> {
         let csi_nodes = Resource::new("storage.k8s.io/v1", "CSINode", "csinodes", false);
         unless_there(api.create(&csi_nodes.collection(""), &machine.csi_node(node)).await)?;
         let lease = machine.lease(node, now);

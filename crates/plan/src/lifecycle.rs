@@ -203,7 +203,11 @@ mod tests {
         let taints = plan.taints.unwrap();
         assert_eq!(
             keys(&taints),
-            ["mine:NoSchedule", "node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"]
+            [
+                "mine:NoSchedule",
+                "node.kubernetes.io/unreachable:NoSchedule",
+                "node.kubernetes.io/unreachable:NoExecute"
+            ]
         );
         assert_eq!(taints[2]["timeAdded"], "1970-01-01T00:02:20Z");
         // Nothing is said twice.
@@ -263,7 +267,8 @@ mod tests {
 
     #[test]
     fn a_taint_without_a_time_is_as_old_as_it_is_known() {
-        let tainted = json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}, {"key": "l", "effect": "NoSchedule"}]}});
+        let tainted =
+            json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}, {"key": "l", "effect": "NoSchedule"}]}});
         let first = Trouble::of(&tainted, None, at(5)).unwrap();
         assert_eq!(first.taints.len(), 1);
         assert_eq!(Trouble::of(&tainted, Some(&first), at(9)).unwrap(), first);

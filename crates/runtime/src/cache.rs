@@ -49,9 +49,8 @@ pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
 }
 
 fn metadata_differs(before: &Value, after: &Value) -> bool {
-    let [before, after] = [before, after].map(|metadata| {
-        metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion")
-    });
+    let [before, after] = [before, after]
+        .map(|metadata| metadata.as_object().into_iter().flatten().filter(|(member, _)| *member != "resourceVersion"));
     !before.eq(after)
 }
 
@@ -228,6 +227,15 @@ impl Index {
         let from = (key.clone(), Key::default());
         let pairs = state.indexes[self.at].pairs.range(from..).take_while(|(found, _)| found == key);
         pairs.filter_map(|(_, object)| state.objects.get(object)).map(|entry| entry.object.clone()).collect()
+    }
+
+    /// The first object that `accept` accepts, in the order of keys, from this one on and with the same first part.
+    pub fn first_from(&self, key: &Key, accept: impl Fn(&Value) -> bool) -> Option<Arc<Value>> {
+        let state = self.cache.lock();
+        let from = (key.clone(), Key::default());
+        let pairs = state.indexes[self.at].pairs.range(from..).take_while(|(found, _)| found.0 == key.0);
+        let mut objects = pairs.filter_map(|(_, object)| state.objects.get(object));
+        objects.find(|entry| accept(&entry.object)).map(|entry| entry.object.clone())
     }
 }
 

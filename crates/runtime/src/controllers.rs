@@ -1,9 +1,12 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset};
+use crate::{
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -24,7 +27,24 @@ pub struct Part {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
+    pub drivers: Drivers,
+}
+
+/// Which volumes are made for claims.
+#[derive(Clone, Copy, Debug)]
+pub struct Provisioning {
+    /// Any at all.
+    pub dynamic: bool,
+    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    pub host_path: bool,
+}
+
+impl Default for Provisioning {
+    fn default() -> Provisioning {
+        Provisioning { dynamic: true, host_path: false }
+    }
 }
 
 /// Tells the time: the machine's, or a test's.
@@ -39,7 +59,10 @@ pub struct Setup {
     /// The API server's CA certificate, where it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
+    pub provisioning: Provisioning,
     pub clock: Clock,
+    /// The CSI drivers to serve.
+    pub drivers: Vec<Endpoint>,
 }
 
 impl Setup {
@@ -50,7 +73,9 @@ impl Setup {
             metrics: Metrics::default(),
             root_ca: None,
             gates: Gates::default(),
+            provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
+            drivers: Vec::new(),
         }
     }
 }
@@ -104,6 +129,11 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(statefulset::run(part)),
     },
     Controller {
+        name: "persistentvolume-binder-controller",
+        account: "persistent-volume-binder",
+        run: |part| Box::pin(binder::run(part)),
+    },
+    Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
         run: |part| Box::pin(protection::run_claims(part)),
@@ -118,6 +148,13 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller {
+        name: "csi-provisioner-controller",
+        account: "csi-provisioner",
+        run: |part| Box::pin(csi::run_provisioner(part)),
+    },
+    Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.
@@ -158,25 +195,21 @@ impl Controllers {
         let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
+        let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
             let api = Api::new(client(controller.account));
             let part = Part {
                 name: controller.name,
-                events: Events::start(
-                    &api,
-                    controller.account,
-                    &setup.metrics,
-                    &setup.clock,
-                    &tasks,
-                    &shutdown,
-                ),
+                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
                 discovery: Discovery::new(api.clone()),
                 api,
                 metrics: setup.metrics.clone(),
                 shutdown: shutdown.clone(),
                 root_ca: setup.root_ca.clone(),
                 gates: setup.gates.clone(),
+                provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
+                drivers: drivers.clone(),
             };
             tasks.spawn(keep_running(controller, part));
         }

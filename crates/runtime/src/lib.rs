@@ -5,8 +5,10 @@
 
 mod accounts;
 pub mod api;
+mod binder;
 pub mod cache;
 mod controllers;
+pub mod csi;
 pub mod delays;
 mod discovery;
 mod disruption;
@@ -21,8 +23,9 @@ mod protection;
 pub mod queue;
 mod roles;
 mod statefulset;
+mod states;
 pub mod worker;
 
-pub use controllers::{Clock, Controllers, NAMES, Part, Setup};
+pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;

@@ -61,7 +61,8 @@ fn pods() -> Resource {
 /// What is read of a node: who it is, how it is, whether it takes pods.
 fn trim_node(node: &mut Value) {
     let metadata = pick(node, &["metadata"], &["name", "uid", "resourceVersion"]);
-    let (spec, status) = (pick(node, &["spec"], &["taints", "unschedulable"]), pick(node, &["status"], &["conditions"]));
+    let (spec, status) =
+        (pick(node, &["spec"], &["taints", "unschedulable"]), pick(node, &["status"], &["conditions"]));
     *node = json!({"metadata": metadata, "spec": spec, "status": status});
 }
 

@@ -1,5 +1,6 @@
 //! Figures about controllers.
 
+use crate::states::States;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -59,6 +60,10 @@ pub struct Metrics {
     max_unavailable: Family<SetLabels, Gauge>,
     unavailable: Family<SetLabels, Gauge>,
     set_delay: Histogram,
+    pub csi: crate::csi::Metrics,
+    /// What is said of objects, where a part keeps count of them.
+    pub(crate) states: States,
+    pub(crate) volumes: crate::binder::Figures,
 }
 
 /// The figures of one controller's queue.
@@ -87,6 +92,9 @@ impl Default for Metrics {
             max_unavailable: Family::default(),
             unavailable: Family::default(),
             set_delay: seconds(),
+            csi: crate::csi::Metrics::default(),
+            states: States::default(),
+            volumes: crate::binder::Figures::default(),
         }
     }
 }
@@ -95,6 +103,7 @@ const BOUNDS_S: [f64; 11] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.
 
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
+        self.volumes.register(registry);
         registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
         registry.register("workqueue_adds", "Keys that were put in line in a controller's queue", self.adds.clone());
         registry.register("workqueue_retries", "Keys that came back after a failure", self.retries.clone());
@@ -119,6 +128,8 @@ impl Metrics {
             "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
             self.set_delay.clone(),
         );
+        self.csi.register(registry);
+        registry.register_collector(Box::new(self.states.clone()));
     }
 
     pub fn queue(&self, name: &'static str) -> QueueMetrics {

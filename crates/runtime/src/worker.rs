@@ -66,6 +66,15 @@ where
     Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
 {
     let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    run_with(part, queue, sources, workers, work).await;
+}
+
+/// Like [`run`], on a queue that others may put keys in too.
+pub async fn run_with<F, Fut>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
+where
+    F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
+{
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
     let mut listening = Listening(Vec::new());
@@ -122,8 +131,8 @@ where
         Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // The cache is a moment behind: not worth a line.
-            if error.is_stale() {
+            // The cache is a moment behind, or everything here is about to end: not worth a line.
+            if error.is_stale() || error.is_namespace_ending() {
                 tracing::debug!(controller = part.name, %error, ?delay, "trying again");
             } else {
                 tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");

@@ -192,7 +192,10 @@ mod tests {
                 json!({"sim.mainstay.dev/terminate-after": "never"}),
                 Behaviour { terminate: Termination::Never, ..plain.clone() },
             ),
-            (json!({"sim.mainstay.dev/evict-after": "2h"}), Behaviour { end: Some(End::Evict(seconds(7200))), ..plain.clone() }),
+            (
+                json!({"sim.mainstay.dev/evict-after": "2h"}),
+                Behaviour { end: Some(End::Evict(seconds(7200))), ..plain.clone() },
+            ),
             (json!({"sim.mainstay.dev/node-down": "true"}), Behaviour { node_down: true, ..plain }),
         ];
         for (annotations, want) in cases {

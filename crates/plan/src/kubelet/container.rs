@@ -60,7 +60,10 @@ pub fn unpullable(spec: &Value, around: &Around) -> Next {
         let message = format!("failed to pull image {image:?}: this is simulated, by annotation of the pod");
         let status = waiting(spec, "ErrImagePull", &message);
         let events = vec![
-            Event::warning("Failed", format!("Failed to pull image {image:?}: this is simulated, by annotation of the pod")),
+            Event::warning(
+                "Failed",
+                format!("Failed to pull image {image:?}: this is simulated, by annotation of the pod"),
+            ),
             Event::warning("Failed", "Error: ErrImagePull".to_owned()),
         ];
         return Next { status, at: Some(after(attempt_at, PULL_ERROR_SHOWN)), events };
@@ -86,8 +89,12 @@ fn pull_attempts(since: Timestamp, now: Timestamp) -> (Timestamp, Timestamp) {
 pub fn running(spec: &Value, before: Option<&Value>, around: &Around) -> Next {
     let mut events = Vec::new();
     let mut status = match before {
-        Some(before) if before.has(&["state", "terminated"]) && !around.restarts => return Next::settled(before.clone()),
-        Some(before) if before.has(&["state", "running"]) && before.text(&["image"]) == spec.text(&["image"]) => before.clone(),
+        Some(before) if before.has(&["state", "terminated"]) && !around.restarts => {
+            return Next::settled(before.clone());
+        }
+        Some(before) if before.has(&["state", "running"]) && before.text(&["image"]) == spec.text(&["image"]) => {
+            before.clone()
+        }
         Some(before) if before.has(&["state", "running"]) => {
             let name = spec.text(&["name"]);
             events.push(Event::normal("Killing", format!("Container {name} definition changed, will be restarted")));
@@ -138,7 +145,8 @@ fn crashed(spec: &Value, status: &Value, started: Timestamp, around: &Around) ->
     let mut status = stopped(status);
     status["lastState"] = ended;
     status["state"] = json!({"waiting": {"reason": "CrashLoopBackOff", "message": text}});
-    let event = Event::warning("BackOff", format!("Back-off restarting failed container {name} in pod {}", pod_name(around)));
+    let event =
+        Event::warning("BackOff", format!("Back-off restarting failed container {name} in pod {}", pod_name(around)));
     Crash::Stays(Next { status, at: Some(after(around.now, wait)), events: vec![event] })
 }
 
@@ -244,7 +252,10 @@ fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
         Readiness::After(_) => (true, None),
     };
     if !is_ready && status.flag(&["ready"]) {
-        events.push(Event::warning("Unhealthy", "Readiness probe failed: this is simulated, by annotation of the pod".to_owned()));
+        events.push(Event::warning(
+            "Unhealthy",
+            "Readiness probe failed: this is simulated, by annotation of the pod".to_owned(),
+        ));
     }
     status["ready"] = json!(is_ready);
     Next { status, at, events }

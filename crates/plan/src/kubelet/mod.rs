@@ -183,7 +183,9 @@ fn claim_trouble(seen: &Seen) -> Vec<Event> {
             ClaimState::Bound => return None,
             ClaimState::Unbound => "PVC is not bound".to_owned(),
             ClaimState::Terminating => "PVC is being deleted".to_owned(),
-            ClaimState::Missing => format!("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found"),
+            ClaimState::Missing => {
+                format!("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found")
+            }
         };
         Some(Event::warning("FailedMount", format!("error processing PVC {namespace}/{name}: {why}")))
     });
@@ -194,9 +196,10 @@ impl End {
     /// How the pod ends, and when: by annotation, or by its own deadline.
     fn due(around: &Around) -> Option<(Ending, Timestamp)> {
         let begun = status::first_start(around.pod);
-        let deadline = around.pod.int(&["spec", "activeDeadlineSeconds"]).map(|seconds| {
-            (Ending::Deadline, after(around.since, SignedDuration::from_secs(seconds)))
-        });
+        let deadline = around
+            .pod
+            .int(&["spec", "activeDeadlineSeconds"])
+            .map(|seconds| (Ending::Deadline, after(around.since, SignedDuration::from_secs(seconds))));
         let said = match around.behaviour.end {
             None => None,
             // Eviction does not wait for the pod to run.

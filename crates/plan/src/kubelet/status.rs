@@ -47,7 +47,9 @@ impl<'a> Draft<'a> {
     pub fn create_containers(&mut self, pod: &Value) {
         let inits = pod.items(&["spec", "initContainers"]);
         let reason = if inits.is_empty() { "ContainerCreating" } else { "PodInitializing" };
-        for (list, specs) in [("containerStatuses", pod.items(&["spec", "containers"])), ("initContainerStatuses", inits)] {
+        for (list, specs) in
+            [("containerStatuses", pod.items(&["spec", "containers"])), ("initContainerStatuses", inits)]
+        {
             if !specs.is_empty() {
                 let statuses: Vec<Value> = specs.iter().map(|spec| container::waiting(spec, reason, "")).collect();
                 self.new.put(&["status", list], statuses);
@@ -96,7 +98,8 @@ impl<'a> Draft<'a> {
     /// `Succeeded` or `Failed` when all containers have ended and none is started again.
     pub fn outcome(&self, around: &Around) -> Option<&'static str> {
         let statuses = self.new.items(&["status", "containerStatuses"]);
-        let codes: Option<Vec<i64>> = statuses.iter().map(|status| status.int(&["state", "terminated", "exitCode"])).collect();
+        let codes: Option<Vec<i64>> =
+            statuses.iter().map(|status| status.int(&["state", "terminated", "exitCode"])).collect();
         let codes = codes.filter(|codes| !codes.is_empty() && !around.restarts)?;
         Some(if codes.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" })
     }
@@ -172,7 +175,8 @@ impl<'a> Draft<'a> {
 
     fn unready(&self, pod: &Value) -> Vec<String> {
         let statuses = self.new.items(&["status", "containerStatuses"]);
-        let unready = |name: &str| !statuses.iter().any(|status| status.text(&["name"]) == name && status.flag(&["ready"]));
+        let unready =
+            |name: &str| !statuses.iter().any(|status| status.text(&["name"]) == name && status.flag(&["ready"]));
         let names = pod.items(&["spec", "containers"]).iter().map(|spec| spec.text(&["name"]));
         names.filter(|name| unready(name)).map(str::to_owned).collect()
     }

@@ -180,10 +180,7 @@ fn a_pod_starts_and_gets_ready_when_it_is_told_to() {
     assert!(!condition::is_true(&life.pod, "Initialized") && life.pod.text(&["status", "podIP"]).is_empty());
     life.pass();
     assert_eq!((life.phase(), life.word().as_str(), life.waits()), ("Running", "running", Some(30)));
-    assert_eq!(
-        condition::get(&life.pod, "Ready").unwrap()["message"],
-        "containers with unready status: [main]"
-    );
+    assert_eq!(condition::get(&life.pod, "Ready").unwrap()["message"], "containers with unready status: [main]");
     assert!(!life.ready());
     life.pass();
     assert!(life.ready() && life.next.is_none());
@@ -227,7 +224,11 @@ fn crashes_wait_longer_each_time_up_to_five_minutes() {
         life.pass();
         assert_eq!((life.word().as_str(), life.restarts(), life.waits()), ("running", restarts + 1, Some(5)));
     }
-    assert!(life.told.iter().any(|told| told == "BackOff Back-off restarting failed container main in pod web-0_default(u)"));
+    assert!(
+        life.told
+            .iter()
+            .any(|told| told == "BackOff Back-off restarting failed container main in pod web-0_default(u)")
+    );
     let message = "back-off 10s restarting failed container=main pod=web-0_default(u)";
     assert_eq!(super::container::shown(SignedDuration::from_secs(160)), "2m40s");
     let mut other = Life::of(json!({}), json!({"crash-after": "0s"}));
@@ -307,7 +308,11 @@ fn pods_end_as_they_are_told() {
 
 #[test]
 fn pods_go_when_they_should_and_not_later_than_they_must() {
-    let cases = [(json!({}), None), (json!({"terminate-after": "10s"}), Some(10)), (json!({"terminate-after": "1h"}), Some(30))];
+    let cases = [
+        (json!({}), None),
+        (json!({"terminate-after": "10s"}), Some(10)),
+        (json!({"terminate-after": "1h"}), Some(30)),
+    ];
     for (annotations, wait) in cases {
         let mut life = Life::of(json!({}), annotations.clone());
         life.settle();
@@ -380,12 +385,17 @@ fn bad_annotations_are_told_and_ignored() {
     let mut life = Life::of(json!({}), json!({"ready": "perhaps"}));
     life.settle();
     assert!(life.ready());
-    assert!(life.told[0].starts_with("InvalidSimulation annotation \"sim.mainstay.dev/ready\" is \"perhaps\""), "{:?}", life.told);
+    assert!(
+        life.told[0].starts_with("InvalidSimulation annotation \"sim.mainstay.dev/ready\" is \"perhaps\""),
+        "{:?}",
+        life.told
+    );
 }
 
 fn annotations() -> impl Strategy<Value = Value> {
     let wait = prop_oneof![Just("0s"), Just("1s"), Just("7s"), Just("3m"), Just("soon")];
-    let names = ["start-after", "ready", "crash-after", "succeed-after", "fail-after", "evict-after", "terminate-after"];
+    let names =
+        ["start-after", "ready", "crash-after", "succeed-after", "fail-after", "evict-after", "terminate-after"];
     let one = (prop::sample::select(names.to_vec()), wait).prop_map(|(name, wait)| (name, wait.to_owned()));
     let other = prop_oneof![Just(("image-pull", "error".to_owned())), Just(("ready", "false".to_owned()))];
     prop::collection::vec(prop_oneof![4 => one, 1 => other], 0..4)

@@ -1,8 +1,8 @@
 //! Honouring the reclaim policy, whatever goes first: the claim, the volume, or both at once.
 //!
-//! A volume that we would have to delete carries our finalizer, so that its object cannot go before what it stands for. Where the
-//! finalizer came too late, as on a volume that is already on its way out, the volume stays Bound until its directory is gone: a
-//! Bound volume is held by its protection.
+//! A volume that we made and would have to delete carries our finalizer, so that its object cannot go before what it stands for. A
+//! volume without it, because we did not make it or because it was already on its way out, stays Bound until its directory is gone:
+//! a Bound volume is held by its protection.
 
 pub mod migration;
 mod plugins;
@@ -112,7 +112,9 @@ impl Release<'_> {
             Deleter::None(why) => return self.alone().then_fail(volume, "VolumeFailedDelete", &why),
             Deleter::Directory(directory) => directory.to_owned(),
         };
-        let (early, late) = if terminating(volume) && !is_ours { (None, self.release) } else { (self.release, None) };
+        // Without our finalizer, only being Bound keeps the volume until its directory is gone.
+        let is_held = is_ours || !plugins.honor_reclaim_policy;
+        let (early, late) = if is_held { (self.release, None) } else { (None, self.release) };
         let of = Target::of(volume);
         let let_go = is_ours.then(|| finalizers::patch(volume, &[], &[FINALIZER]));
         let let_go = let_go.map(|patch| Action::Patch { of: of.clone(), status: false, patch });

@@ -126,7 +126,8 @@ impl<'a> Term<'a> {
     }
 
     fn takes_labels(&self, labels: &Labels) -> bool {
-        self.selector.takes(|key| labels.get(key)) && self.keys.iter().all(|wanted| wanted.takes(labels.get(&wanted.key)))
+        self.selector.takes(|key| labels.get(key))
+            && self.keys.iter().all(|wanted| wanted.takes(labels.get(&wanted.key)))
     }
 
     fn takes_namespace(&self, cluster: &Cluster, namespace: &str) -> bool {

@@ -75,7 +75,8 @@ mod tests {
 
     #[test]
     fn node_selectors_take_as_documented() {
-        let expression = |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
+        let expression =
+            |key: &str, operator: &str, values: &[&str]| json!({"key": key, "operator": operator, "values": values});
         let labels = |list: &[Value]| json!({"nodeSelectorTerms": [{"matchExpressions": list}]});
         let cases = [
             (labels(&[expression("zone", "In", &["a", "b"])]), true),
@@ -91,8 +92,11 @@ mod tests {
             (json!({"nodeSelectorTerms": []}), false),
             (json!({"nodeSelectorTerms": [{"matchFields": [expression("metadata.name", "In", &["n"])]}]}), true),
             (json!({"nodeSelectorTerms": [{"matchFields": [expression("metadata.name", "NotIn", &["n"])]}]}), false),
-            (json!({"nodeSelectorTerms": [{"matchExpressions": [expression("zone", "In", &["b"])]},
-                {"matchExpressions": [expression("zone", "In", &["a"])]}]}), true),
+            (
+                json!({"nodeSelectorTerms": [{"matchExpressions": [expression("zone", "In", &["b"])]},
+                {"matchExpressions": [expression("zone", "In", &["a"])]}]}),
+                true,
+            ),
         ];
         for (selector, want) in cases {
             assert_eq!(takes(&selector, "n", &node()), want, "{selector}");

@@ -195,7 +195,12 @@ impl Volumes {
     }
 
     /// What the pod's claims need, or the sentence that says why no node will do.
-    pub(super) fn needs(&self, pod_key: &Key, pod: &Pod, is_placed: impl Fn(&Key) -> bool) -> Result<Needs<'_>, String> {
+    pub(super) fn needs(
+        &self,
+        pod_key: &Key,
+        pod: &Pod,
+        is_placed: impl Fn(&Key) -> bool,
+    ) -> Result<Needs<'_>, String> {
         let mut needs = Needs::default();
         for used in &pod.claims {
             let key = (pod_key.0.clone(), used.name.clone());
@@ -222,7 +227,10 @@ impl Volumes {
             return Err(format!("{}persistentvolumeclaim {name:?} not found", if used.ephemeral { made } else { "" }));
         };
         if claim.lost {
-            return Err(format!("persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}", claim.volume));
+            return Err(format!(
+                "persistentvolumeclaim {name:?} bound to non-existent persistentvolume {:?}",
+                claim.volume
+            ));
         }
         if claim.terminating {
             return Err(format!("persistentvolumeclaim {name:?} is being deleted"));
@@ -284,9 +292,17 @@ impl Volumes {
     }
 
     /// A volume that is meant for the claim, or else the smallest free one that suits it and reaches the node.
-    fn find(&self, key: &Key, claim: &Claim, name: &str, node: &Node, chosen: &[Arc<str>]) -> Option<(&Arc<str>, &Volume)> {
+    fn find(
+        &self,
+        key: &Key,
+        claim: &Claim,
+        name: &str,
+        node: &Node,
+        chosen: &[Arc<str>],
+    ) -> Option<(&Arc<str>, &Volume)> {
         let known = |name: &Arc<str>| self.volumes.get_key_value(name);
-        let is_meant = |volume: &Volume| volume.claim.as_ref().is_some_and(|(_, uid)| uid.is_empty() || *uid == claim.uid);
+        let is_meant =
+            |volume: &Volume| volume.claim.as_ref().is_some_and(|(_, uid)| uid.is_empty() || *uid == claim.uid);
         let meant = self.meant.get(key).into_iter().flatten().filter_map(known);
         let meant = meant.into_iter().find(|(_, volume)| is_meant(volume) && volume.reaches(name, node));
         if meant.is_some() {
@@ -301,7 +317,11 @@ impl Volumes {
     }
 }
 
-fn take_from(free: &mut BTreeMap<Arc<str>, BTreeSet<(Quantity, Arc<str>)>>, class: &Arc<str>, entry: &(Quantity, Arc<str>)) {
+fn take_from(
+    free: &mut BTreeMap<Arc<str>, BTreeSet<(Quantity, Arc<str>)>>,
+    class: &Arc<str>,
+    entry: &(Quantity, Arc<str>),
+) {
     if let Some(of_class) = free.get_mut(class) {
         of_class.remove(entry);
         if of_class.is_empty() {

@@ -93,13 +93,17 @@ impl Unschedulable {
             reason.helps(&mut helps);
             *counts.entry(reason).or_default() += 1;
         }
-        let mut texts: Vec<String> = counts.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
+        let mut texts: Vec<String> =
+            counts.iter().map(|(reason, count)| format!("{count} {}", reason.text())).collect();
         texts.sort();
         Unschedulable { message: format!("0/{nodes} nodes are available: {}.", texts.join(", ")), helps }
     }
 
     /// No node was looked at: the pod itself cannot be placed.
     pub(super) fn anywhere(nodes: usize, why: &str) -> Unschedulable {
-        Unschedulable { message: format!("0/{nodes} nodes are available: {why}."), helps: Helps { volumes: true, ..Helps::default() } }
+        Unschedulable {
+            message: format!("0/{nodes} nodes are available: {why}."),
+            helps: Helps { volumes: true, ..Helps::default() },
+        }
     }
 }

@@ -164,16 +164,21 @@ impl Judge<'_> {
     /// otherwise, and nobody else loses theirs.
     fn owners(&self) -> Vec<String> {
         let mut broken = Vec::new();
+        let mut owned = BTreeSet::new();
         for (_, action) in &self.staged {
             let Action::OwnClaim { claim, uid: claim_uid, owners, pod, .. } = action else { continue };
             let Some(found) = self.seen.claims.iter().find(|it| name(it) == claim && uid(it) == claim_uid) else {
                 broken.push(format!("the claim {claim} is not there, but gets owners"));
                 continue;
             };
+            if !owned.insert(claim) {
+                broken.push(format!("the claim {claim} gets owners twice, so the second time is refused"));
+            }
             if terminating(found) {
                 broken.push(format!("the claim {claim} gets owners on its way out"));
             }
-            let gains = |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
+            let gains =
+                |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
             if gains("Pod") && (!self.wants.scaled || self.in_range(pod)) {
                 broken.push(format!("the claim {claim} is to go with its pod, which stays"));
             }
@@ -198,7 +203,8 @@ impl Judge<'_> {
 
     fn scaled_away_without_claims(&self) -> Vec<String> {
         let mut broken = Vec::new();
-        for (pod_name, pod_uid, stage) in self.deleted().filter(|(pod, _, _)| self.wants.scaled && !self.in_range(pod)) {
+        for (pod_name, pod_uid, stage) in self.deleted().filter(|(pod, _, _)| self.wants.scaled && !self.in_range(pod))
+        {
             for claim in self.claims_of(pod_name) {
                 let owners = claim.items(&["metadata", "ownerReferences"]);
                 let others = owners.iter().any(|owner| {
@@ -270,7 +276,7 @@ impl Judge<'_> {
         let max = match self.seen.set.at(path) {
             _ if !self.gates.on("MaxUnavailableStatefulSet") => None,
             Some(Value::String(share)) => {
-                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share * replicas / 100)
+                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
             }
             other => other.and_then(Value::as_i64),
         };

@@ -53,8 +53,7 @@ pub async fn run(part: Part) {
 
 /// What is read of a pod: who it is, which claims it names, where it is, and whether it still runs.
 fn trim_pod(pod: &mut Value) {
-    let volumes = pod.items(&["spec", "volumes"]).iter();
-    let volumes: Vec<Value> = volumes.filter_map(trimmed_pod_volume).collect();
+    let volumes: Vec<Value> = pod.items(&["spec", "volumes"]).iter().filter_map(protect::trimmed_volume).collect();
     let states = pod.items(&["status", "containerStatuses"]).iter();
     let states: Vec<Value> = states.map(|status| json!({"state": status.at(&["state"])})).collect();
     *pod = json!({
@@ -62,13 +61,6 @@ fn trim_pod(pod: &mut Value) {
         "spec": {"nodeName": pod.cut(&["spec", "nodeName"]), "volumes": volumes},
         "status": {"phase": pod.cut(&["status", "phase"]), "containerStatuses": states},
     });
-}
-
-fn trimmed_pod_volume(volume: &Value) -> Option<Value> {
-    if volume.has(&["ephemeral"]) {
-        return Some(json!({"name": volume.at(&["name"]), "ephemeral": {}}));
-    }
-    Some(json!({"persistentVolumeClaim": {"claimName": volume.at(&["persistentVolumeClaim", "claimName"])?}}))
 }
 
 /// The claims that something happened to, by namespace.

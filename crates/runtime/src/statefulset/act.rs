@@ -88,8 +88,7 @@ impl Control {
             Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
             Action::CreateRevision(revision) => self.create(&sight.revisions, revision).await,
             Action::RenumberRevision { revision, uid, resource_version, number } => {
-                let patch =
-                    json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "revision": number});
+                let patch = json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "revision": number});
                 self.merge(&sight.revisions, set, revision, uid, &patch).await
             }
             Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, uid).await,

@@ -95,12 +95,8 @@ impl Control {
     }
 
     fn tell(&self, set: &Value, event: &Event) {
-        let about = About {
-            resource: &self.sight.sets.resource,
-            namespace: namespace(set),
-            name: name(set),
-            uid: uid(set),
-        };
+        let about =
+            About { resource: &self.sight.sets.resource, namespace: namespace(set), name: name(set), uid: uid(set) };
         let kind = if event.warning { "Warning" } else { "Normal" };
         self.events.say(&about, kind, event.reason, &event.message);
     }

@@ -138,10 +138,7 @@ impl Delays {
 }
 
 /// Wakes what `wakes` says of an object as it was and as it is, when anything that is kept of it changed.
-fn on_difference(
-    followed: &Followed,
-    wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static,
-) -> Source {
+fn on_difference(followed: &Followed, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
     let wakes = move |before: Option<&Value>, after: Option<&Value>| match differs(before, after) {
         true => before.into_iter().chain(after).flat_map(&wakes).collect(),
         false => Vec::new(),

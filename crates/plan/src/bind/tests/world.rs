@@ -18,8 +18,12 @@ pub struct World {
     pub pods: Vec<(String, String, String)>,
     /// The directories that are there.
     pub directories: BTreeSet<String>,
+    /// The directories that were removed, each while its volume's policy was to delete it.
+    pub destroyed: BTreeSet<String>,
     /// The directories that cannot be removed or emptied.
     pub broken: BTreeSet<String>,
+    /// The directories that should have been removed with their volumes.
+    pub leaked: Vec<String>,
     pub events: Vec<Event>,
     pub plugins: Plugins,
     version: u64,
@@ -109,11 +113,26 @@ impl World {
         after.put(&["metadata", "resourceVersion"], self.version.to_string());
         let is_gone = terminating(&after) && after.items(&["metadata", "finalizers"]).is_empty();
         let place = (namespace(before).to_owned(), name(before).to_owned());
+        if is_gone && place.0.is_empty() {
+            self.note_leak(before);
+        }
         match (place.0.is_empty(), is_gone) {
             (true, true) => drop(self.volumes.remove(&place.1)),
             (true, false) => drop(self.volumes.insert(place.1, Arc::new(after))),
             (false, true) => drop(self.claims.remove(&place)),
             (false, false) => drop(self.claims.insert(place, Arc::new(after))),
+        }
+    }
+
+    /// A volume that was a claim's leaves its directory behind only when its policy says so.
+    fn note_leak(&mut self, volume: &Value) {
+        // Whoever takes away the reference says that it is nobody's.
+        let was_bound = matches!(phase(volume), "Bound" | "Released" | "Failed")
+            && !volume.text(&["spec", "claimRef", "uid"]).is_empty();
+        let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
+        let directory = volume.text(&["spec", "hostPath", "path"]);
+        if was_bound && is_deleted && self.directories.contains(directory) {
+            self.leaked.push(directory.to_owned());
         }
     }
 
@@ -181,7 +200,10 @@ impl World {
                     self.carry_out(failed, usize::MAX);
                     return false;
                 }
+                let volume = self.find(&volume).expect("it was confirmed");
+                assert_eq!(volume.text(&["spec", "persistentVolumeReclaimPolicy"]), "Delete");
                 self.directories.remove(&directory);
+                self.destroyed.insert(directory);
             }
             Action::Scrub { volume, directory } => {
                 if self.broken.contains(&directory) {
@@ -203,7 +225,7 @@ impl World {
         let Some(before) = self.find(of) else { return false };
         let version = wanted.cut(&["metadata", "resourceVersion"]).expect("every patch is of a version");
         assert_eq!(wanted.cut(&["metadata", "uid"]), Some(json!(of.uid)));
-        let version = versions.get(&of.uid).map_or(version.as_str().expect("text"), String::as_str);
+        let version = versions.get(&of.uid).map_or_else(|| version.as_str().expect("text"), String::as_str);
         if before.text(&["metadata", "resourceVersion"]) != version {
             return false;
         }

@@ -79,8 +79,7 @@ impl<'a> Countable<'a> {
             usage.insert(self.plural.to_owned(), one);
         }
         match self {
-            PODS => usage
-                .extend(compute(&amounts::of_pod(object, "requests"), &amounts::of_pod(object, "limits"))),
+            PODS => usage.extend(compute(&amounts::of_pod(object, "requests"), &amounts::of_pod(object, "limits"))),
             CLAIMS => usage.extend(storage(object)),
             SERVICES => usage.extend(network(object)),
             _ => {}

@@ -25,6 +25,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
     roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -99,10 +100,19 @@ fn statefulset_rules() -> Vec<Rule> {
         // To write owner references that block the owner's deletion.
         allow("update", "apps", "statefulsets/finalizers"),
         allow("update", "core", "pods/finalizers"),
-        allow("get list watch create update patch delete", "core", "pods"),
-        allow("get list watch create update patch delete", "apps", "controllerrevisions"),
-        allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
+        allow("get list watch create patch delete", "core", "pods"),
+        allow("get list watch create patch delete", "apps", "controllerrevisions"),
+        // It never deletes a claim: owner references tell the garbage collector which ones go.
+        allow("get list watch create patch", "core", "persistentvolumeclaims"),
         events(),
+    ]
+}
+
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
     ]
 }
 
@@ -112,11 +122,12 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
         (
             "persistent-volume-binder",
             vec![
-                allow("get list watch create update delete", "core", "persistentvolumes"),
-                allow("get list watch update", "core", "persistentvolumeclaims"),
-                allow("update", "core", "persistentvolumes/status persistentvolumeclaims/status"),
-                allow(READ, "core", "nodes pods"),
-                allow(READ, "storage.k8s.io", "storageclasses"),
+                allow("get list watch create patch delete", "core", "persistentvolumes"),
+                allow("get list watch patch", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+                allow("get", "core", "nodes"),
+                allow("list watch", "core", "pods"),
+                allow("list watch", "storage.k8s.io", "storageclasses"),
                 events(),
             ],
         ),

@@ -1,0 +1,324 @@
+//! Doing what is planned: the only writer.
+
+use super::sight::Kind;
+use super::{Control, directories};
+use crate::api::{ApiError, Resource};
+use crate::cache::Key;
+use object::access::{Access, name, terminating, uid};
+use object::{Value, json};
+use plan::bind::{self, Action, Plan, Target, is_bound};
+use plan::{protect, reclaim};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Whether pods still use a volume that is to be recycled is looked at so often. Recycling is rare, and going out of use.
+const PODS_PAUSE: Duration = Duration::from_secs(15);
+
+/// How it goes on with a key.
+pub enum Flow {
+    Done,
+    /// It waits for something, which will wake it.
+    Waits,
+    /// The world is not the one that was planned for: plan again at once, by what is known now.
+    Again,
+    Later(Duration),
+}
+
+/// What our own writes made of the versions that were seen, by uid.
+type Versions = HashMap<String, String>;
+
+impl Control {
+    /// Carries out a plan about an object.
+    pub(super) async fn carry_out(&self, object: &Value, plan: Plan) -> Result<Flow, ApiError> {
+        if let Some(provisioner) = &plan.provisioner {
+            self.figures.asked_for_volume(object, provisioner);
+        }
+        let mut versions = Versions::new();
+        for action in &plan.actions {
+            let result = self.act(object, action, &mut versions).await;
+            if plan.retroactive {
+                self.figures.assigned_default(result.is_ok());
+            }
+            if let Some(flow) = result? {
+                return Ok(flow);
+            }
+        }
+        self.tell_news(object, &plan);
+        self.count_outcome(object, &plan);
+        Ok(if plan.actions.is_empty() && !plan.events.is_empty() { Flow::Waits } else { Flow::Done })
+    }
+
+    fn count_outcome(&self, object: &Value, plan: &Plan) {
+        let binds = |action: &Action| {
+            matches!(action, Action::Patch { of, patch, .. }
+                if !of.is_volume() && patch.has(&["metadata", "annotations", bind::BIND_COMPLETED]))
+        };
+        if plan.actions.iter().any(binds) {
+            self.figures.claim_bound(object);
+        }
+        let releases = |action: &Action| {
+            matches!(action, Action::Patch { of, patch, .. }
+                if of.is_volume() && patch.text(&["status", "phase"]) == "Released")
+        };
+        let is_deleted = object.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
+        if is_deleted && !terminating(object) && plan.actions.iter().any(releases) {
+            let class = object::kinds::volumes::class_of(object).unwrap_or("");
+            let class = self.sight.class(class);
+            let plugin = class.as_ref().map_or("N/A", |class| class.text(&["provisioner"]));
+            self.figures.deletion_begins(object, plugin.to_owned());
+        }
+    }
+
+    /// Does one thing. `None`: the next one follows.
+    async fn act(&self, object: &Value, action: &Action, versions: &mut Versions) -> Result<Option<Flow>, ApiError> {
+        match action {
+            Action::Patch { of, status, patch } => self.patch(of, *status, patch, versions).await,
+            Action::ConfirmReleased { claim, volume, unless_bound } => {
+                self.confirm_released(claim, volume, *unless_bound).await
+            }
+            Action::ConfirmNoVolume { name } => {
+                let found = self.api.find(&self.sight.volumes.resource.object("", name)).await?;
+                Ok(found.map(|volume| {
+                    self.sight.volumes.cache.wrote(volume);
+                    Flow::Again
+                }))
+            }
+            Action::ConfirmVolume { of, version } => {
+                let version = versions.get(&of.uid).unwrap_or(version);
+                self.confirm_version(of, version).await
+            }
+            Action::ConfirmNoPods { namespace, claim, volume } => {
+                self.confirm_no_pods(object, namespace, claim, volume).await
+            }
+            Action::Provision { class, node, directory, volume, .. } => {
+                self.provision(object, class, node.as_deref(), directory, volume, versions).await
+            }
+            Action::Destroy { directory, .. } => {
+                let work = directories::destroy(directory.clone());
+                self.operate("volume_delete", object, work, reclaim::destroy_failed, versions).await
+            }
+            Action::Scrub { directory, .. } => {
+                let work = directories::scrub(directory.clone());
+                self.operate("volume_recycle", object, work, reclaim::scrub_failed, versions).await
+            }
+            Action::DeleteVolume { of } => self.delete_volume(of).await,
+        }
+    }
+
+    async fn patch(
+        &self,
+        of: &Target,
+        status: bool,
+        patch: &Value,
+        versions: &mut Versions,
+    ) -> Result<Option<Flow>, ApiError> {
+        let kind = self.kind(of);
+        let mut path = kind.resource.object(&of.namespace, &of.name);
+        if status {
+            path.push_str("/status");
+        }
+        let mut patch = patch.clone();
+        if let Some(version) = versions.get(&of.uid) {
+            patch.put(&["metadata", "resourceVersion"], version.as_str());
+        }
+        match self.api.merge_if_there(&path, &patch).await {
+            Ok(Some(answer)) => {
+                versions.insert(of.uid.clone(), answer.text(&["metadata", "resourceVersion"]).to_owned());
+                note(kind, of, answer);
+                Ok(None)
+            }
+            Ok(None) => {
+                kind.cache.gone(&key(of), &of.uid);
+                Ok(Some(Flow::Again))
+            }
+            // Somebody else was first. Planning by what we know would only repeat this.
+            Err(error) if error.is_conflict() => {
+                self.refresh(of).await?;
+                Ok(Some(Flow::Again))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Looks at an object anew.
+    async fn refresh(&self, of: &Target) -> Result<Option<Value>, ApiError> {
+        let kind = self.kind(of);
+        let found = self.api.find(&kind.resource.object(&of.namespace, &of.name)).await?;
+        let found = found.filter(|found| uid(found) == of.uid);
+        match &found {
+            Some(found) => kind.cache.wrote(found.clone()),
+            None => kind.cache.gone(&key(of), &of.uid),
+        }
+        Ok(found)
+    }
+
+    async fn confirm_released(
+        &self,
+        claim: &Target,
+        volume: &str,
+        unless_bound: bool,
+    ) -> Result<Option<Flow>, ApiError> {
+        let Some(found) = self.refresh(claim).await? else { return Ok(None) };
+        let bound_to = found.text(&["spec", "volumeName"]);
+        let is_elsewhere = !bound_to.is_empty() && bound_to != volume;
+        if is_elsewhere || (unless_bound && !is_bound(&found)) {
+            return Ok(None);
+        }
+        Ok(Some(Flow::Again))
+    }
+
+    async fn confirm_version(&self, of: &Target, version: &str) -> Result<Option<Flow>, ApiError> {
+        let found = self.refresh(of).await?;
+        let is_same = found.is_some_and(|found| found.text(&["metadata", "resourceVersion"]) == version);
+        Ok((!is_same).then_some(Flow::Again))
+    }
+
+    async fn confirm_no_pods(
+        &self,
+        volume: &Value,
+        namespace: &str,
+        claim: &str,
+        of: &Target,
+    ) -> Result<Option<Flow>, ApiError> {
+        // Pods that use another claim of that name have another volume.
+        if self.sight.claims.cache.get(&(namespace.into(), claim.into())).is_some() {
+            return Ok(None);
+        }
+        let pods = Resource::new("v1", "Pod", "pods", true);
+        let mut users = Vec::new();
+        let note = |pod: &Value| {
+            if protect::uses(pod, claim) {
+                users.push(format!("{namespace}/{}", name(pod)));
+            }
+        };
+        self.api.each(&pods.collection(namespace), note).await?;
+        if users.is_empty() {
+            return Ok(None);
+        }
+        tracing::debug!(volume = of.name, ?users, "recycling waits for pods");
+        self.tell_news(volume, &reclaim::still_used(volume, &users));
+        Ok(Some(Flow::Later(PODS_PAUSE)))
+    }
+
+    async fn provision(
+        &self,
+        claim: &Value,
+        class: &str,
+        node: Option<&str>,
+        directory: &str,
+        volume: &Value,
+        versions: &mut Versions,
+    ) -> Result<Option<Flow>, ApiError> {
+        if let Some(node) = node {
+            let nodes = Resource::new("v1", "Node", "nodes", false);
+            if self.api.find(&nodes.object("", node)).await?.is_none() {
+                self.act_out(bind::node_gone(claim), versions).await?;
+                return Ok(Some(Flow::Done));
+            }
+        }
+        let class = class.to_owned();
+        let work = self.make_volume(directory.to_owned(), volume.clone());
+        self.operate(
+            "volume_provision",
+            claim,
+            work,
+            |claim, error| bind::provision_failed(claim, &class, error),
+            versions,
+        )
+        .await
+    }
+
+    /// Makes a directory, then the volume that stands for it; or leaves nothing behind.
+    async fn make_volume(&self, directory: String, volume: Value) -> Result<(), String> {
+        directories::make(directory.clone()).await?;
+        let volumes = &self.sight.volumes;
+        match self.api.create(&volumes.resource.collection(""), &volume).await {
+            Ok(created) => volumes.cache.wrote(created),
+            Err(error) if error.is_conflict() => {}
+            Err(error) => {
+                let text = format!("Error creating provisioned PV object for claim: {error}. Deleting the volume.");
+                return match directories::destroy(directory).await {
+                    Ok(()) => Err(text),
+                    Err(left) => Err(format!("{text} {left}. Please delete manually.")),
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// An operation of our own plugin on an object. When it fails, that is told and it is tried again later.
+    async fn operate(
+        &self,
+        operation: &'static str,
+        object: &Value,
+        work: impl Future<Output = Result<(), String>>,
+        failed: impl Fn(&Value, &str) -> Plan,
+        versions: &mut Versions,
+    ) -> Result<Option<Flow>, ApiError> {
+        let key = crate::cache::key(object);
+        if let Some(left) = self.pauses().left(&key, uid(object)) {
+            return Ok(Some(Flow::Later(left)));
+        }
+        let started = Instant::now();
+        let result = work.await;
+        self.figures.own_operation(operation, started.elapsed(), result.is_ok());
+        match result {
+            Ok(()) => {
+                self.pauses().forget(&key);
+                if operation == "volume_provision" {
+                    self.tell(&provisioned(object));
+                }
+                Ok(None)
+            }
+            Err(error) => {
+                let pause = self.pauses().fail(&key, uid(object));
+                tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; trying again");
+                self.act_out(failed(object, &error), versions).await?;
+                Ok(Some(Flow::Later(pause)))
+            }
+        }
+    }
+
+    /// Carries out a small plan in the middle of another.
+    async fn act_out(&self, plan: Plan, versions: &mut Versions) -> Result<(), ApiError> {
+        for action in &plan.actions {
+            let Action::Patch { of, status, patch } = action else { continue };
+            self.patch(of, *status, patch, versions).await?;
+        }
+        plan.events.iter().for_each(|event| self.tell(event));
+        Ok(())
+    }
+
+    async fn delete_volume(&self, of: &Target) -> Result<Option<Flow>, ApiError> {
+        let volumes = &self.sight.volumes;
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": of.uid}});
+        match self.api.delete(&volumes.resource.object("", &of.name), &options).await {
+            Ok(answer) => volumes.cache.deleted(&key(of), &of.uid, answer),
+            // Another one bears the name by now.
+            Err(error) if error.is_absent() || error.is_conflict() => volumes.cache.gone(&key(of), &of.uid),
+            Err(error) => return Err(error),
+        }
+        Ok(None)
+    }
+
+    fn kind(&self, of: &Target) -> &Kind {
+        if of.is_volume() { &self.sight.volumes } else { &self.sight.claims }
+    }
+}
+
+fn provisioned(claim: &Value) -> bind::Event {
+    let message = format!("Successfully provisioned volume pvc-{} using {}", uid(claim), reclaim::HOST_PATH);
+    bind::Event { about: Target::of(claim), warning: false, reason: "ProvisioningSucceeded", message }
+}
+
+fn note(kind: &Kind, of: &Target, answer: Value) {
+    if terminating(&answer) {
+        kind.cache.deleted(&key(of), &of.uid, answer);
+    } else {
+        kind.cache.wrote(answer);
+    }
+}
+
+fn key(of: &Target) -> Key {
+    (of.namespace.as_str().into(), of.name.as_str().into())
+}

@@ -1,0 +1,302 @@
+//! What the binder sees: caches with indexes, whom a change concerns, and which volumes claims hold.
+
+use super::figures::Figures;
+use crate::api::Resource;
+use crate::cache::{Cache, Index, Key, key};
+use crate::worker::Source;
+use object::access::{Access, name, namespace, uid};
+use object::kinds::storage::{effective_default_class, is_default_class};
+use object::kinds::volumes::class_of;
+use object::{Value, json};
+use plan::bind::{self, Action, Place, Plan, Seen, Target, is_bound};
+use plan::protect;
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// A kind's resource and its objects.
+pub struct Kind {
+    pub resource: Resource,
+    pub cache: Cache,
+}
+
+pub struct Sight {
+    pub claims: Kind,
+    pub volumes: Kind,
+    classes: Kind,
+    /// Pods that are on no node: with those that are, claims have found their node already.
+    pods: Kind,
+    /// Volumes by the claim that their `claimRef` names.
+    reserved: Index,
+    /// Free volumes by shelf and size.
+    shelves: Index,
+    /// Claims by the volume that they name.
+    naming: Index,
+    /// Claims that were never bound, by class; those without class under `None`'s key.
+    unbound: Index,
+    pods_of: Index,
+    held: Arc<Mutex<HashSet<Arc<str>>>>,
+}
+
+impl Sight {
+    pub fn new() -> Sight {
+        let kind = |api_version, kind, plural, namespaced, trim| Kind {
+            resource: Resource::new(api_version, kind, plural, namespaced),
+            cache: Cache::default().trimmed(trim),
+        };
+        let claims = kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, trim_claim as fn(&mut Value));
+        let volumes = kind("v1", "PersistentVolume", "persistentvolumes", false, trim_volume);
+        let classes = kind("storage.k8s.io/v1", "StorageClass", "storageclasses", false, trim_class);
+        let pods = kind("v1", "Pod", "pods", true, trim_pod);
+        Sight {
+            reserved: volumes.cache.index(|volume| claim_of(volume).into_iter().collect()),
+            shelves: volumes.cache.index(|volume| bind::place(volume).as_ref().map(place_key).into_iter().collect()),
+            naming: claims.cache.index(|claim| volume_of(claim).into_iter().collect()),
+            unbound: claims.cache.index(
+                |claim| {
+                    if is_bound(claim) { Vec::new() } else { vec![class_key(class_of(claim))] }
+                },
+            ),
+            pods_of: pods.cache.index(claims_of),
+            claims,
+            volumes,
+            classes,
+            pods,
+            held: Arc::default(),
+        }
+    }
+
+    pub fn sources(self: &Arc<Sight>, figures: &Figures) -> Vec<Source> {
+        let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
+        let (of_claims, of_volumes) = (figures.clone(), figures.clone());
+        let claims = Source::changing(self.claims.resource.clone(), move |before, after| {
+            of_claims.claim_changed(before, after);
+            by_claim.woken_by_claim(before, after)
+        });
+        let volumes = Source::changing(self.volumes.resource.clone(), move |before, after| {
+            of_volumes.volume_changed(before, after);
+            before.into_iter().chain(after).flat_map(|volume| by_volume.around(volume)).collect()
+        });
+        let classes = Source::new(self.classes.resource.clone(), move |class| by_class.woken_by_class(class));
+        let pods = Source::new(self.pods.resource.clone(), move |pod| {
+            let is_unbound = |key: &Key| by_pod.claims.cache.get(key).is_some_and(|claim| !is_bound(&claim));
+            claims_of(pod).into_iter().filter(is_unbound).collect()
+        });
+        vec![
+            claims.into(self.claims.cache.clone()),
+            volumes.into(self.volumes.cache.clone()),
+            classes.into(self.classes.cache.clone()),
+            pods.into(self.pods.cache.clone()).only("spec.nodeName=".to_owned()),
+        ]
+    }
+
+    /// The claim itself; and, when its part in a pair changed, the volumes of that pair.
+    fn woken_by_claim(&self, before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
+        let pairing = |claim: &Value| (uid(claim).to_owned(), volume_of(claim), is_bound(claim));
+        let Some(any) = after.or(before) else { return Vec::new() };
+        let mut woken = vec![key(any)];
+        if before.map(pairing) != after.map(pairing) {
+            woken.extend(before.into_iter().chain(after).filter_map(volume_of));
+            woken.extend(self.reserved.get(&key(any)).iter().map(|volume| key(volume)));
+        }
+        woken
+    }
+
+    fn woken_by_class(&self, class: &Value) -> Vec<Key> {
+        let mut claims = self.unbound.get(&class_key(Some(name(class))));
+        if is_default_class(class) {
+            claims.extend(self.unbound.get(&class_key(None)));
+        }
+        claims.iter().map(|claim| key(claim)).collect()
+    }
+
+    /// A volume and the claims that it concerns.
+    pub fn around(&self, volume: &Value) -> Vec<Key> {
+        let key = key(volume);
+        let naming = self.naming.get(&key);
+        let claims = naming.iter().map(|claim| crate::cache::key(claim)).chain(claim_of(volume));
+        claims.chain([key]).collect()
+    }
+
+    pub fn class(&self, class: &str) -> Option<Arc<Value>> {
+        self.classes.cache.get(&("".into(), class.into()))
+    }
+
+    pub fn is_held(&self, volume: &str) -> bool {
+        self.held().contains(volume)
+    }
+
+    /// Looks for a claim: what it finds among the free volumes is held.
+    pub fn look(&self) -> Look<'_> {
+        Look { sight: self, held: RefCell::default() }
+    }
+
+    fn held(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
+        self.held.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Seen for Sight {
+    fn volume(&self, name: &str) -> Option<Arc<Value>> {
+        self.volumes.cache.get(&("".into(), name.into()))
+    }
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.claims.cache.get(&(namespace.into(), name.into()))
+    }
+    fn class(&self, name: &str) -> Option<Arc<Value>> {
+        Sight::class(self, name)
+    }
+    fn default_class(&self) -> Option<String> {
+        effective_default_class(self.classes.cache.all().iter().map(AsRef::as_ref)).map(str::to_owned)
+    }
+    fn reserved(&self, namespace: &str, claim: &str) -> Vec<Arc<Value>> {
+        self.reserved.get(&(namespace.into(), claim.into()))
+    }
+    fn first(&self, from: &Place, takes: &dyn Fn(&Value) -> bool) -> Option<Arc<Value>> {
+        self.shelves.first_from(&place_key(from), takes)
+    }
+    fn waiting_pods(&self, namespace: &str, claim: &str) -> Vec<String> {
+        let pods = self.pods_of.get(&(namespace.into(), claim.into()));
+        pods.iter().filter(|pod| protect::uses(pod, claim)).map(|pod| name(pod).to_owned()).collect()
+    }
+}
+
+/// What one claim sees: volumes that other claims hold are not free.
+pub struct Look<'a> {
+    sight: &'a Sight,
+    held: RefCell<Option<Held>>,
+}
+
+/// A volume that a claim is busy with, until this is dropped.
+pub struct Held {
+    volume: Arc<Value>,
+    all: Arc<Mutex<HashSet<Arc<str>>>>,
+}
+
+impl Held {
+    pub fn volume(&self) -> Arc<Value> {
+        self.volume.clone()
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.all.lock().expect("no panic happens under this lock").remove(name(&self.volume));
+    }
+}
+
+impl Look<'_> {
+    /// Holds the volume that a plan changes. `None`: another claim holds it.
+    pub fn hold(self, plan: &Plan) -> Option<Option<Held>> {
+        let changed = plan.actions.iter().find_map(|action| match action {
+            Action::Patch { of, .. } if of.is_volume() => Some(of),
+            _ => None,
+        });
+        let found = self.held.into_inner();
+        let Some(changed) = changed else { return Some(None) };
+        if found.as_ref().is_some_and(|held| name(&held.volume) == changed.name) {
+            return Some(found);
+        }
+        let volume = self.sight.volume(&changed.name)?;
+        let is_free = self.sight.held().insert(changed.name.as_str().into());
+        is_free.then(|| Some(Held { volume, all: self.sight.held.clone() }))
+    }
+}
+
+impl Seen for Look<'_> {
+    fn volume(&self, name: &str) -> Option<Arc<Value>> {
+        self.sight.volume(name)
+    }
+    fn claim(&self, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        self.sight.claim(namespace, name)
+    }
+    fn class(&self, name: &str) -> Option<Arc<Value>> {
+        self.sight.class(name)
+    }
+    fn default_class(&self) -> Option<String> {
+        self.sight.default_class()
+    }
+    fn reserved(&self, namespace: &str, claim: &str) -> Vec<Arc<Value>> {
+        self.sight.reserved(namespace, claim)
+    }
+    fn first(&self, from: &Place, takes: &dyn Fn(&Value) -> bool) -> Option<Arc<Value>> {
+        let mut held = self.sight.held();
+        let volume = self.sight.first(from, &|volume| !held.contains(name(volume)) && takes(volume))?;
+        held.insert(name(&volume).into());
+        drop(held);
+        self.held.replace(Some(Held { volume: volume.clone(), all: self.sight.held.clone() }));
+        Some(volume)
+    }
+    fn waiting_pods(&self, namespace: &str, claim: &str) -> Vec<String> {
+        self.sight.waiting_pods(namespace, claim)
+    }
+}
+
+fn place_key(place: &Place) -> Key {
+    (place.shelf.as_str().into(), place.size.as_str().into())
+}
+
+fn class_key(class: Option<&str>) -> Key {
+    match class {
+        Some(class) => ("class".into(), class.into()),
+        None => ("none".into(), "".into()),
+    }
+}
+
+fn claim_of(volume: &Value) -> Option<Key> {
+    Target::claim_of(volume).map(|claim| (claim.namespace.into(), claim.name.into()))
+}
+
+fn volume_of(claim: &Value) -> Option<Key> {
+    Some(claim.text(&["spec", "volumeName"]))
+        .filter(|volume| !volume.is_empty())
+        .map(|volume| ("".into(), volume.into()))
+}
+
+fn claims_of(pod: &Value) -> Vec<Key> {
+    protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect()
+}
+
+/// What `kubectl apply` remembers is most of an object's size, and nothing to us.
+fn trim_metadata(object: &mut Value, more: &[&str]) {
+    object.cut(&["metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"]);
+    for field in ["generation", "generateName", "ownerReferences"].iter().chain(more) {
+        object.cut(&["metadata", field]);
+    }
+}
+
+fn trim_claim(claim: &mut Value) {
+    trim_metadata(claim, &["labels", "finalizers"]);
+    for field in ["conditions", "allocatedResources", "allocatedResourceStatuses", "modifyVolumeStatus"] {
+        claim.cut(&["status", field]);
+    }
+}
+
+fn trim_volume(volume: &mut Value) {
+    trim_metadata(volume, &[]);
+    for field in ["nodeAffinity", "mountOptions"] {
+        volume.cut(&["spec", field]);
+    }
+    // Of what others delete, only who they are matters.
+    if let Some(driver) = volume.cut(&["spec", "csi", "driver"]) {
+        volume.put(&["spec", "csi"], json!({"driver": driver}));
+    }
+}
+
+fn trim_class(class: &mut Value) {
+    trim_metadata(class, &[]);
+    for field in ["parameters", "allowedTopologies"] {
+        class.cut(&[field]);
+    }
+}
+
+fn trim_pod(pod: &mut Value) {
+    let metadata = json!({
+        "name": name(pod), "namespace": namespace(pod), "uid": uid(pod),
+        "deletionTimestamp": pod.at(&["metadata", "deletionTimestamp"]),
+    });
+    let volumes: Vec<Value> = pod.items(&["spec", "volumes"]).iter().filter_map(protect::trimmed_volume).collect();
+    *pod = json!({
+        "metadata": metadata, "spec": {"volumes": volumes}, "status": {"phase": pod.at(&["status", "phase"])},
+    });
+}

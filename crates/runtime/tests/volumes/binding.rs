@@ -1,0 +1,204 @@
+//! Claims and volumes become pairs, through the real server.
+
+use crate::pairs::*;
+use crate::world::*;
+use futures::future::join_all;
+use object::access::{Access, terminating, uid};
+use object::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a1_a2_a5_a_claim_gets_the_smallest_volume_that_suits() {
+    let world = World::with(BINDER).await;
+    let big = world.create(a_volume("big", "10Gi", json!({}))).await;
+    let right = world.create(a_volume("right", "5Gi", json!({}))).await;
+    let claim = world.create(a_claim("c", "3Gi", json!({}))).await;
+    until_bound(&world, &claim, "right").await;
+    let (claim, right) = (world.now(&claim).await.expect("there"), world.now(&right).await.expect("there"));
+    assert_eq!(claim["status"]["capacity"]["storage"], "5Gi");
+    assert_eq!(claim["status"]["accessModes"], json!(["ReadWriteOnce"]));
+    assert_eq!(
+        claim["metadata"]["annotations"],
+        json!({"pv.kubernetes.io/bind-completed": "yes", "pv.kubernetes.io/bound-by-controller": "yes"})
+    );
+    assert_eq!(right["metadata"]["annotations"], json!({"pv.kubernetes.io/bound-by-controller": "yes"}));
+    assert_eq!(right["spec"]["claimRef"]["kind"], "PersistentVolumeClaim");
+    until_phase(&world, &big, "Available").await;
+    assert!(world.requests.refused().is_empty());
+    world.stop().await;
+}
+
+// A3, A4, and no 15 seconds in between (11.6 of the digest: a late volume is noticed at once).
+#[tokio::test(flavor = "multi_thread")]
+async fn a3_a4_a_claim_waits_and_is_bound_when_a_volume_comes() {
+    let world = World::with(BINDER).await;
+    world.create(a_volume("small", "1Gi", json!({}))).await;
+    let claim = world.create(a_claim("c", "10Gi", json!({}))).await;
+    let event = world.until_event(&claim, "FailedBinding").await;
+    assert_eq!(event["type"], "Normal");
+    assert_eq!(event["message"], "no persistent volumes available for this claim and no storage class is set");
+    assert_eq!(phase(&world.now(&claim).await.expect("there")), "Pending");
+    world.create(a_volume("new", "10Gi", json!({}))).await;
+    until_bound(&world, &claim, "new").await;
+    // The same by its name, and by the volume's.
+    let named = world.create(a_claim("named", "1Gi", json!({"spec": {"volumeName": "late"}}))).await;
+    world.create(a_volume("late", "1Gi", json!({}))).await;
+    until_bound(&world, &named, "late").await;
+    let awaited = world.create(a_claim("awaited", "4Gi", json!({}))).await;
+    world.until_event(&awaited, "FailedBinding").await;
+    let reference = json!({"spec": {"claimRef": {"namespace": "default", "name": "awaited"}}});
+    world.create(a_volume("meant", "4Gi", reference)).await;
+    until_bound(&world, &awaited, "meant").await;
+    // And when a volume changes so that it suits.
+    let picky = json!({"spec": {"selector": {"matchLabels": {"fast": "yes"}}}});
+    let picky = world.create(a_claim("picky", "1Gi", picky)).await;
+    world.until_event(&picky, "FailedBinding").await;
+    world.merge(&volume("small"), json!({"metadata": {"labels": {"fast": "yes"}}})).await;
+    until_bound(&world, &picky, "small").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b10_of_many_claims_only_the_one_that_a_volume_names_gets_it() {
+    let world = World::with(BINDER).await;
+    let claims = join_all((0..101).map(|at| world.create(a_claim(&format!("c-{at}"), "1Gi", json!({}))))).await;
+    let reference = json!({"spec": {"claimRef": {"namespace": "default", "name": "c-50"}}});
+    world.create(a_volume("v", "1Gi", reference)).await;
+    until_bound(&world, &claims[50], "v").await;
+    for (at, claim) in claims.iter().enumerate().filter(|(at, _)| *at != 50) {
+        assert_eq!(phase(&world.now(claim).await.expect("there")), "Pending", "{at}");
+    }
+    world.stop().await;
+}
+
+// A18: whatever write fails, is lost or gets stuck, and whoever takes over after that.
+#[tokio::test(flavor = "multi_thread")]
+async fn a18_binding_survives_mishaps_and_restarts() {
+    for mishap in [Mishap::Refused(500), Mishap::Refused(409), Mishap::AnswerLost, Mishap::Stuck, Mishap::AnswerStuck] {
+        for after in 0..6 {
+            let mut world = World::bare().await;
+            let volumes = [a_volume("v-0", "1Gi", json!({})), a_volume("v-1", "1Gi", json!({}))];
+            join_all(volumes.into_iter().map(|volume| world.create(volume))).await;
+            let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
+            world.faults.mishap("persistent-volume-binder", after, mishap);
+            world.start(BINDER);
+            if matches!(mishap, Mishap::Stuck | Mishap::AnswerStuck) {
+                world.until_moment("the mishap", || !world.faults.mishap_waits()).await;
+                world.stop_controllers().await;
+                world.start(BINDER);
+            }
+            let bound = until_phase(&world, &claim, "Bound").await;
+            until_bound(&world, &claim, bound.text(&["spec", "volumeName"])).await;
+            let other = if bound.text(&["spec", "volumeName"]) == "v-0" { "v-1" } else { "v-0" };
+            let other = until_phase(&world, &volume(other), "Available").await;
+            assert!(!other.has(&["spec", "claimRef"]), "{mishap:?} after {after}: {other}");
+            world.stop().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn v3_a_pre_bound_pair_with_a_terminating_volume_stays_pending() {
+    let world = World::with(&all()).await;
+    let reference = json!({"spec": {"claimRef": {"namespace": "default", "name": "c"}}});
+    let volume = world.create(held(a_volume("v", "1Gi", reference))).await;
+    world.delete(&volume, "").await;
+    let claim = world.create(a_claim("c", "1Gi", json!({"spec": {"volumeName": "v"}}))).await;
+    let event = world.until_event(&claim, "VolumeMismatch").await;
+    assert_eq!(event["type"], "Warning");
+    assert_eq!(event["message"], "Cannot bind to requested volume \"v\": the volume is marked for deletion \"v\"");
+    settle(&world).await;
+    assert_eq!(phase(&world.now(&claim).await.expect("there")), "Pending");
+    let left = world.now(&volume).await.expect("a foreign finalizer holds it");
+    assert_eq!((phase(&left), terminating(&left)), ("Available", true));
+    // A13: and nobody else gets it either.
+    let other = world.create(a_claim("other", "1Gi", json!({}))).await;
+    world.until_event(&other, "FailedBinding").await;
+    assert_eq!(phase(&world.now(&other).await.expect("there")), "Pending");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn b11_b14_b20_lost_misbound_and_freed() {
+    let world = World::with(&all()).await;
+    let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
+    let first = world.create(a_claim("first", "1Gi", json!({}))).await;
+    until_bound(&world, &first, "v").await;
+    // B14
+    world.merge(&volume, json!({"spec": {"claimRef": {"uid": null}}})).await;
+    let lost = until_phase(&world, &first, "Lost").await;
+    assert!(!lost.has(&["status", "capacity"]) && !lost.has(&["status", "accessModes"]));
+    world.until_event(&first, "ClaimMisbound").await;
+    until_phase(&world, &volume, "Available").await;
+    // It comes back to the claim whose uid it names.
+    world.merge(&volume, json!({"spec": {"claimRef": {"uid": uid(&first)}}})).await;
+    until_bound(&world, &first, "v").await;
+    // B20
+    world.delete(&first, "").await;
+    world.until_gone(&first).await;
+    until_phase(&world, &volume, "Released").await;
+    let second = world.create(a_claim("second", "1Gi", json!({}))).await;
+    world.until_event(&second, "FailedBinding").await;
+    world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+    until_bound(&world, &second, "v").await;
+    // B11
+    world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
+    world.delete(&volume, "").await;
+    until_phase(&world, &second, "Lost").await;
+    world.until_event(&second, "ClaimLost").await;
+    assert_eq!(told(&world, &second).await.iter().filter(|(reason, _)| reason == "ClaimLost").count(), 1);
+    world.stop().await;
+}
+
+// Classes: C3, C5, C6, C13, D1, D13.
+#[tokio::test(flavor = "multi_thread")]
+async fn c3_d13_classes_that_come_later_are_noticed_at_once() {
+    let world = World::with(BINDER).await;
+    let mut without = claim("default", "without");
+    without["spec"].as_object_mut().expect("a spec").remove("storageClassName");
+    let without = world.create(without).await;
+    let missing = world.create(a_claim("missing", "1Gi", of_class("x"))).await;
+    world.until_event(&without, "FailedBinding").await;
+    let event = world.until_event(&missing, "ProvisioningFailed").await;
+    assert_eq!(event["message"], "storageclass.storage.k8s.io \"x\" not found");
+    world.create(a_class("x", "example.com/driver", json!({}))).await;
+    let asked = |claim: &object::Value, by: &str| {
+        ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"]
+            .iter()
+            .all(|key| claim.text(&["metadata", "annotations", key]) == by)
+    };
+    world.until_is(&missing, "is handed over", |claim| asked(claim, "example.com/driver")).await;
+    world.until_event(&missing, "ExternalProvisioning").await;
+    assert!(!world.now(&without).await.expect("there").has(&["spec", "storageClassName"]));
+    let default = json!({"metadata": {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}});
+    world.create(a_class("y", "example.com/other", default)).await;
+    let given = world.until_is(&without, "is handed over", |claim| asked(claim, "example.com/other")).await;
+    assert_eq!(given["spec"]["storageClassName"], "y");
+    assert!(world.figures().contains("retroactive_storageclass_total 1"));
+    world.create(a_class("none", "kubernetes.io/no-provisioner", json!({}))).await;
+    let none = world.create(a_claim("none", "1Gi", of_class("none"))).await;
+    world.until_event(&none, "ProvisioningFailed").await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn c5_c6_c7_claims_wait_for_their_first_pod() {
+    let world = World::with(BINDER).await;
+    world.create(a_class("w", "example.com", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
+    let free = world.create(a_volume("free", "1Gi", of_class("w"))).await;
+    let claim = world.create(a_claim("c", "1Gi", of_class("w"))).await;
+    world.until_event(&claim, "WaitForFirstConsumer").await;
+    let mut pod = pod("default", "web-0");
+    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    world.create(pod).await;
+    let event = world.until_event(&claim, "WaitForPodScheduled").await;
+    assert_eq!(event["message"], "waiting for pod web-0 to be scheduled");
+    // The scheduler asks for a volume on a node, or gives one.
+    let second = world.create(a_claim("second", "1Gi", of_class("w"))).await;
+    let node = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node"}}});
+    world.merge(&second, node).await;
+    world.until_event(&second, "ExternalProvisioning").await;
+    let reference = json!({"namespace": "default", "name": "c", "uid": uid(&claim)});
+    world.merge(&free, json!({"spec": {"claimRef": reference}})).await;
+    until_bound(&world, &claim, "free").await;
+    world.stop().await;
+}

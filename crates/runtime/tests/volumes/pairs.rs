@@ -1,0 +1,74 @@
+//! Objects of these tests, and a user who looks at pairs.
+
+use crate::world::*;
+use object::access::{Access, name, uid};
+use object::{Value, json, patch};
+
+pub const BINDER: &str = "persistentvolume-binder-controller";
+pub const PROTECTION: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller";
+
+/// All that volumes need.
+pub fn all() -> String {
+    format!("{BINDER},{PROTECTION}")
+}
+
+/// A volume without class; `more` is merged into it.
+pub fn a_volume(name: &str, size: &str, more: Value) -> Value {
+    let mut volume = volume(name);
+    volume["spec"]["capacity"]["storage"] = json!(size);
+    volume["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    patch::merge(&volume, &more)
+}
+
+/// A claim of class `""`; `more` is merged into it.
+pub fn a_claim(name: &str, size: &str, more: Value) -> Value {
+    let mut claim = claim("default", name);
+    claim["spec"]["storageClassName"] = json!("");
+    claim["spec"]["resources"]["requests"]["storage"] = json!(size);
+    patch::merge(&claim, &more)
+}
+
+pub fn a_class(name: &str, provisioner: &str, more: Value) -> Value {
+    let class = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name}, "provisioner": provisioner,
+    });
+    patch::merge(&class, &more)
+}
+
+pub fn of_class(class: &str) -> Value {
+    json!({"spec": {"storageClassName": class}})
+}
+
+pub fn phase(object: &Value) -> &str {
+    object.text(&["status", "phase"])
+}
+
+pub async fn until_phase(world: &World, object: &Value, want: &str) -> Value {
+    world.until_is(object, &format!("{} is {want}", name(object)), |found| phase(found) == want).await
+}
+
+/// Waits until a claim and this volume are a pair on both sides.
+pub async fn until_bound(world: &World, claim: &Value, volume: &str) {
+    let is_bound = |claim: &Value| phase(claim) == "Bound" && claim.text(&["spec", "volumeName"]) == volume;
+    world.until_is(claim, &format!("{} is bound to {volume}", name(claim)), is_bound).await;
+    let found = world.get(&format!("/api/v1/persistentvolumes/{volume}")).await.expect("the volume");
+    assert_eq!((phase(&found), found.text(&["spec", "claimRef", "uid"])), ("Bound", uid(claim)));
+}
+
+/// Waits until the binder has done all that it had to do about what was written before: a pair that comes later is bound.
+pub async fn settle(world: &World) {
+    let class = format!("settle-{}", world.store.revision());
+    let free = world.create(a_volume(&class, "1Gi", of_class(&class))).await;
+    let claim = world.create(a_claim(&class, "1Gi", of_class(&class))).await;
+    until_bound(world, &claim, name(&free)).await;
+    world.delete(&claim, "").await;
+    world.delete(&free, "").await;
+}
+
+/// The messages of the events about an object, by reason.
+pub async fn told(world: &World, about: &Value) -> Vec<(String, String)> {
+    let list = world.get("/api/v1/namespaces/default/events").await.expect("a list");
+    let about_it = |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about);
+    let texts = |event: &Value| (event.text(&["reason"]).to_owned(), event.text(&["message"]).to_owned());
+    list.items(&["items"]).iter().filter(about_it).map(texts).collect()
+}

@@ -1,0 +1,333 @@
+//! The reclaim policy through the real server, with real directories.
+
+use crate::pairs::*;
+use crate::world::*;
+use object::access::{Access, name, terminating, uid};
+use object::{Gates, Value, json, patch};
+use runtime::Provisioning;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+const FINALIZER: &str = "kubernetes.io/pv-controller";
+const EXTERNAL: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// A directory of this test, with something in it, gone when this is dropped.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Directory {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let at = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new("/tmp").join(format!("mainstay-reclaim-{}-{at}", std::process::id()));
+        std::fs::create_dir_all(path.join("data/deep")).expect("a directory");
+        std::fs::write(path.join("data/file"), "data").expect("a file");
+        Directory(path)
+    }
+    fn path(&self) -> String {
+        self.0.join("data").to_string_lossy().into_owned()
+    }
+    fn exists(&self) -> bool {
+        self.0.join("data").exists()
+    }
+    fn content(&self) -> usize {
+        std::fs::read_dir(self.path()).expect("a directory").count()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A volume that stands for a directory.
+fn of_directory(directory: &Directory, policy: &str, made_by: Option<&str>) -> Value {
+    let more = json!({
+        "metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": made_by}},
+        "spec": {"hostPath": {"path": directory.path()}, "persistentVolumeReclaimPolicy": policy},
+    });
+    let mut volume = a_volume("v", "1Gi", more);
+    if made_by.is_none() {
+        volume["metadata"].as_object_mut().expect("metadata").remove("annotations");
+    }
+    volume
+}
+
+/// A volume that is bound to a claim, and whose finalizers are as they shall be.
+async fn bound_pair(world: &World, volume: Value) -> (Value, Value) {
+    let volume = world.create(volume).await;
+    let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
+    until_bound(world, &claim, "v").await;
+    settle(world).await;
+    (volume, claim)
+}
+
+fn finalizers(volume: &Value) -> Vec<&str> {
+    volume.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect()
+}
+
+// H1, H3, H10, F7, F10, F11, E1, E2: all orders of deleting pod, claim, volume and class end alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn h1_h10_all_orders_of_deletion_end_alike() {
+    let world = World::with(&all()).await;
+    for order in permutations(["pod", "claim", "volume", "class"]) {
+        for (policy, made_by) in
+            [("Delete", None), ("Delete", Some("kubernetes.io/host-path")), ("Retain", Some("kubernetes.io/host-path"))]
+        {
+            let case = format!("{order:?} {policy} {made_by:?}");
+            let directory = Directory::new();
+            let class = world.create(a_class("x", "kubernetes.io/host-path", json!({"reclaimPolicy": policy}))).await;
+            let volume = patch::merge(&of_directory(&directory, policy, made_by), &of_class("x"));
+            let volume = world.create(volume).await;
+            let claim = world.create(a_claim("c", "1Gi", of_class("x"))).await;
+            until_bound(&world, &claim, "v").await;
+            let mut pod = pod("default", "p");
+            pod["spec"]["nodeName"] = json!("node");
+            pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+            let pod = world.create(pod).await;
+            for what in order {
+                let object = match what {
+                    "pod" => &pod,
+                    "claim" => &claim,
+                    "volume" => &volume,
+                    _ => &class,
+                };
+                let force = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+                world.send("DELETE", &path(object), "application/json", Some(&force)).await;
+                if what == "volume"
+                    && let Some(held) = world.now(&volume).await
+                    && world.now(&claim).await.is_some()
+                {
+                    assert!(terminating(&held) && directory.exists(), "{case}");
+                }
+            }
+            world.until_all_gone(&[pod, claim, volume, class]).await;
+            assert_eq!(directory.exists(), policy == "Retain", "{case}");
+        }
+    }
+    assert!(world.requests.refused().is_empty());
+    world.stop().await;
+}
+
+fn permutations(of: [&'static str; 4]) -> Vec<[&'static str; 4]> {
+    let mut all = Vec::new();
+    for a in 0..4 {
+        for b in 0..4 {
+            for c in 0..4 {
+                for d in 0..4 {
+                    let distinct: std::collections::BTreeSet<usize> = [a, b, c, d].into();
+                    if distinct.len() == 4 {
+                        all.push([of[a], of[b], of[c], of[d]]);
+                    }
+                }
+            }
+        }
+    }
+    assert_eq!(all.len(), 24);
+    all
+}
+
+// H3, H5, H6, G10, F1: finalizers follow maker and policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn h3_h6_finalizers_follow_the_policy() {
+    let world = World::with(&all()).await;
+    let directory = Directory::new();
+    let (volume, claim) = bound_pair(&world, of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
+    let protection = "kubernetes.io/pv-protection";
+    let until = async |want: &[&str]| {
+        world.until_is(&volume, &format!("its finalizers are {want:?}"), |volume| finalizers(volume) == want).await
+    };
+    until(&[protection, FINALIZER]).await;
+    let set =
+        async |policy: &str| world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": policy}})).await;
+    set("Retain").await;
+    until(&[protection]).await;
+    set("Delete").await;
+    until(&[protection, FINALIZER]).await;
+    // Left over by a provisioner outside.
+    world.merge(&volume, json!({"metadata": {"finalizers": [protection, EXTERNAL]}})).await;
+    until(&[protection, FINALIZER]).await;
+    // G7: the policy changes when the volume is already on its way out, back and forth.
+    set("Retain").await;
+    until(&[protection]).await;
+    world.delete(&volume, "").await;
+    set("Delete").await;
+    settle(&world).await;
+    let held = world.now(&volume).await.expect("its claim holds it");
+    assert_eq!((phase(&held), finalizers(&held)), ("Bound", vec![protection]));
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert!(!directory.exists(), "deleted, and nothing was stuck");
+
+    // H5: one that was never bound is nobody's to delete.
+    let directory = Directory::new();
+    let free = world.create(of_directory(&directory, "Delete", None)).await;
+    until_phase(&world, &free, "Available").await;
+    assert_eq!(finalizers(&world.now(&free).await.expect("there")), [protection]);
+    world.delete(&free, "").await;
+    world.until_gone(&free).await;
+    settle(&world).await;
+    assert!(directory.exists());
+    world.stop().await;
+}
+
+// H8: the gate closed is the behaviour from before.
+#[tokio::test(flavor = "multi_thread")]
+async fn h8_with_the_gate_closed_a_volume_that_goes_first_leaks() {
+    let mut world = World::bare().await;
+    world.setup.gates = Gates::default().with("HonorPVReclaimPolicy", false);
+    world.start(&all());
+    let directory = Directory::new();
+    let (volume, claim) = bound_pair(&world, of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
+    assert_eq!(finalizers(&world.now(&volume).await.expect("there")), ["kubernetes.io/pv-protection"]);
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    settle(&world).await;
+    assert!(directory.exists());
+    world.stop().await;
+}
+
+// H7, F15: what fails is told and tried again, and nothing is lost meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn h7_a_deletion_that_fails_is_told_and_tried_again() {
+    let world = World::with(&all()).await;
+    let directory = Directory::new();
+    // Something that is in the way: the volume's directory is a link.
+    let target = directory.0.join("elsewhere");
+    std::fs::rename(directory.path(), &target).expect("moves");
+    std::os::unix::fs::symlink(&target, directory.path()).expect("links");
+    let (volume, claim) = bound_pair(&world, of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
+    world.delete(&claim, "").await;
+    let failed = until_phase(&world, &volume, "Failed").await;
+    assert!(failed.text(&["status", "message"]).contains("a link leads out of it"), "{failed}");
+    let event = world.until_event(&volume, "VolumeFailedDelete").await;
+    assert_eq!(event["type"], "Warning");
+    world.delete(&volume, "").await;
+    settle(&world).await;
+    assert!(world.now(&volume).await.is_some(), "our finalizer holds it");
+    assert!(
+        world.figures().contains(
+            "volume_operation_errors_total{plugin_name=\"kubernetes.io/host-path\",operation_name=\"delete\"}"
+        )
+    );
+    std::fs::remove_file(directory.path()).expect("the link goes");
+    std::fs::rename(&target, directory.path()).expect("moves");
+    world.until_gone(&volume).await;
+    assert!(!directory.exists());
+    world.stop().await;
+}
+
+// F9, and what is not below the one directory that we may remove things from.
+#[tokio::test(flavor = "multi_thread")]
+async fn f9_what_we_cannot_delete_fails_and_says_so() {
+    let world = World::with(&all()).await;
+    let nfs = json!({"spec": {"hostPath": null, "nfs": {"server": "x", "path": "/"}, "persistentVolumeReclaimPolicy": "Delete"}});
+    let (volume, claim) = bound_pair(&world, a_volume("v", "1Gi", nfs)).await;
+    world.delete(&claim, "").await;
+    let failed = until_phase(&world, &volume, "Failed").await;
+    let why = "error getting deleter volume plugin for volume \"v\": no deletable volume plugin matched";
+    assert_eq!(failed["status"]["message"], why);
+    world.until_event(&volume, "VolumeFailedDelete").await;
+    world.delete(&volume, "").await;
+    world.until_gone(&volume).await;
+    let elsewhere =
+        json!({"spec": {"hostPath": {"path": "/proc/self/task"}, "persistentVolumeReclaimPolicy": "Delete"}});
+    let (volume, claim) = bound_pair(&world, a_volume("v", "1Gi", elsewhere)).await;
+    world.delete(&claim, "").await;
+    let event = world.until_event(&volume, "VolumeFailedDelete").await;
+    assert_eq!(event["message"], "host_path deleter only supports /tmp/.+ but received provided /proc/self/task");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn f12_f14_a_recycled_volume_is_empty_and_free_again() {
+    let world = World::with(&all()).await;
+    let directory = Directory::new();
+    let (volume, claim) = bound_pair(&world, of_directory(&directory, "Recycle", None)).await;
+    let mut user = pod("default", "user");
+    user["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
+    let user = world.create(user).await;
+    world.delete(&claim, "").await;
+    let event = world.until_event(&volume, "VolumeFailedRecycle").await;
+    assert_eq!((&event["type"], &event["message"]), (&json!("Normal"), &json!("Volume is used by pods: default/user")));
+    assert_eq!((phase(&world.now(&volume).await.expect("there")), directory.content()), ("Released", 2));
+    world.delete(&user, "").await;
+    world.until_gone(&user).await;
+    // Whatever wakes it: it need not wait for the next look.
+    world.merge(&volume, json!({"metadata": {"labels": {"a": "b"}}})).await;
+    let free = until_phase(&world, &volume, "Available").await;
+    assert!(!free.has(&["spec", "claimRef"]));
+    assert_eq!(directory.content(), 0);
+    world.until_event(&volume, "VolumeRecycled").await;
+    world.stop().await;
+}
+
+// H3, 2.8.5: a directory from the claim to the end.
+#[tokio::test(flavor = "multi_thread")]
+async fn h3_directories_are_made_and_deleted_for_claims() {
+    let mut world = World::bare().await;
+    world.setup.provisioning = Provisioning { host_path: true, ..Provisioning::default() };
+    world.start(&all());
+    world.create(a_class("x", "kubernetes.io/host-path", json!({}))).await;
+    let claim = world.create(a_claim("c", "1Gi", of_class("x"))).await;
+    let made = format!("pvc-{}", uid(&claim));
+    until_bound(&world, &claim, &made).await;
+    let event = world.until_event(&claim, "ProvisioningSucceeded").await;
+    assert_eq!(event["message"], format!("Successfully provisioned volume {made} using kubernetes.io/host-path"));
+    let volume = world.get(&format!("/api/v1/persistentvolumes/{made}")).await.expect("there");
+    assert_eq!(finalizers(&volume), [FINALIZER, "kubernetes.io/pv-protection"]);
+    assert_eq!(volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"], "kubernetes.io/host-path");
+    let directory = PathBuf::from(volume.text(&["spec", "hostPath", "path"]));
+    assert!(directory.is_dir());
+    let figures = world.figures();
+    let provision =
+        "volume_operation_total_seconds_count{plugin_name=\"kubernetes.io/host-path\",operation_name=\"provision\"} 1";
+    assert!(figures.contains(provision), "{figures}");
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert!(!directory.exists());
+    // Somebody whose node is gone is scheduled anew.
+    world.create(a_class("w", "kubernetes.io/host-path", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
+    let late = world.create(a_claim("late", "1Gi", of_class("w"))).await;
+    let node = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "gone"}}});
+    world.merge(&late, node).await;
+    let selected = ["metadata", "annotations", "volume.kubernetes.io/selected-node"];
+    world.until_is(&late, "its node is chosen anew", |claim| !claim.has(&selected)).await;
+    assert!(world.requests.refused().is_empty());
+    assert_eq!(name(&late), "late");
+    world.stop().await;
+}
+
+// H9, 2.11: figures.
+#[tokio::test(flavor = "multi_thread")]
+async fn h9_figures_of_volumes_and_claims() {
+    let world = World::with(&all()).await;
+    world.create(a_volume("free", "9Gi", of_class("gold"))).await;
+    let directory = Directory::new();
+    let (volume, claim) = bound_pair(&world, of_directory(&directory, "Delete", None)).await;
+    world.create(a_claim("waits", "20Gi", json!({}))).await;
+    settle(&world).await;
+    let until = async |lines: &[&str]| {
+        let has_all = || lines.iter().all(|line| world.figures().lines().any(|found| found == *line));
+        world.until_moment(&format!("{lines:?}"), has_all).await;
+    };
+    until(&[
+        "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/host-path\",volume_mode=\"Filesystem\"} 2",
+        "pv_collector_bound_pv_count{storage_class=\"\"} 1",
+        "pv_collector_unbound_pv_count{storage_class=\"gold\"} 1",
+        "pv_collector_bound_pvc_count{namespace=\"default\",storage_class=\"\",volume_attributes_class=\"\"} 1",
+        "pv_collector_unbound_pvc_count{namespace=\"default\",storage_class=\"\",volume_attributes_class=\"\"} 1",
+    ])
+    .await;
+    assert!(world.figures().contains("persistentvolumeclaim_bind_duration_seconds_count"));
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    until(&[
+        "volume_operation_total_seconds_count{plugin_name=\"N/A\",operation_name=\"delete\"} 1",
+        "pv_collector_total_pv_count{plugin_name=\"kubernetes.io/host-path\",volume_mode=\"Filesystem\"} 1",
+    ])
+    .await;
+    assert!(!world.figures().contains("pv_collector_bound_pv_count{"), "nothing is left to count");
+    world.stop().await;
+}
