@@ -61,7 +61,7 @@ fn checked(directory: &str) -> Result<PathBuf, String> {
 
 /// The path, if no link on the way to it leads out of the root.
 fn confined(path: PathBuf) -> Result<PathBuf, String> {
-    let parent = path.parent().unwrap_or(Path::new(ROOT));
+    let parent = path.parent().unwrap_or_else(|| Path::new(ROOT));
     let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
     let real = match parent.canonicalize() {
         Ok(real) => real,

@@ -115,7 +115,7 @@ impl Sight {
         let key = key(volume);
         let naming = self.naming.get(&key);
         let claims = naming.iter().map(|claim| crate::cache::key(claim)).chain(claim_of(volume));
-        claims.chain([key.clone()]).collect()
+        claims.chain([key]).collect()
     }
 
     pub fn class(&self, class: &str) -> Option<Arc<Value>> {
