@@ -23,6 +23,8 @@ pub enum Command {
     Controllers(Box<ControllersArgs>),
     /// Run simulated nodes, against any Kubernetes API server
     Nodes(Box<crate::nodes::NodesArgs>),
+    /// Serve a CSI driver whose volumes are directories
+    Csi(Box<crate::csi::CsiArgs>),
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -39,7 +41,7 @@ pub struct BenchArgs {
     #[arg(long, env = "MAINSTAY_BENCH_OBJECTS", default_value_t = 3000, value_name = "N")]
     pub objects: usize,
     /// StatefulSets to create, roll, shrink and delete; 0 leaves that out
-    #[arg(long, env = "MAINSTAY_BENCH_SETS", default_value_t = 0, value_name = "N")]
+    #[arg(long, env = "MAINSTAY_BENCH_SETS", default_value_t = 100, value_name = "N")]
     pub sets: usize,
     /// Claims to bind to static volumes; 0 leaves that out
     #[arg(long, env = "MAINSTAY_BENCH_PAIRS", default_value_t = 0, value_name = "N")]

@@ -141,36 +141,33 @@ impl Program {
         format!("{}/{}", self.args.lease_namespace, self.args.lease_name)
     }
 
-    /// Tells people and probes how the election stands.
+    /// Tells probes and people how the election stands.
     fn tell(&self, standing: &Standing) {
         let lease = self.lease();
         self.figures.leads(&self.args.lease_name, matches!(standing, Standing::Leading(_)));
-        let mut hindrance = None;
+        self.hindrance.send_replace(match standing {
+            Standing::Unable { why, .. } => Some(format!("the lease {lease} cannot be used: {why}")),
+            _ => None,
+        });
         match standing {
             Standing::Asking => {}
             Standing::StandingBy { holder } => println!("Standing by: {holder} holds the lease. Ctrl-C stops."),
             Standing::Leading(_) => println!("Leading: the controllers run. Ctrl-C stops them."),
-            Standing::Lost(Loss::Late) => {
-                eprintln!(
-                    "mainstay: the lease {lease} could not be renewed in time; the controllers stop until it is ours again."
-                );
-            }
+            Standing::Lost(Loss::Late) => eprintln!(
+                "mainstay: the lease {lease} could not be renewed in time; the controllers stop until it is ours again."
+            ),
             Standing::Lost(Loss::Taken(by)) => {
                 let by = if by.is_empty() { "nobody" } else { by };
                 eprintln!("mainstay: the lease {lease} was taken away and is held by {by} now; the controllers stop.");
             }
-            Standing::Unable { why, code } => {
-                let hint = match code {
-                    403 | 404 => {
-                        "give the rights in deploy/controllers.yaml, choose --lease-namespace, or work alone with --leader-elect=false; "
-                    }
-                    _ => "",
-                };
-                eprintln!("mainstay: the lease {lease} cannot be used: {why}; {hint}trying again.");
-                hindrance = Some(format!("the lease {lease} cannot be used: {why}"));
+            Standing::Unable { why, code: 403 | 404 } => eprintln!(
+                "mainstay: the lease {lease} cannot be used: {why}; give the rights in deploy/controllers.yaml, choose \
+                 --lease-namespace, or work alone with --leader-elect=false; trying again."
+            ),
+            Standing::Unable { why, .. } => {
+                eprintln!("mainstay: the lease {lease} cannot be used: {why}; trying again.");
             }
         }
-        self.hindrance.send_replace(hindrance);
     }
 }
 

@@ -4,6 +4,7 @@ mod bench;
 mod cli;
 mod connect;
 mod controllers;
+mod csi;
 mod health;
 mod log;
 mod nodes;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
             cli::Command::Server(args) => up::run_server(*args).await,
             cli::Command::Controllers(args) => controllers::run(args).await,
             cli::Command::Nodes(args) => nodes::run(args).await,
+            cli::Command::Csi(args) => crate::csi::run(args).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -119,8 +119,9 @@ fn taint(text: &str) -> Result<Value, String> {
 }
 
 /// Starts the nodes of a server in this process, each as itself, and waits until they have registered.
-pub async fn start(setup: &Setup, running: &Running) -> Nodes {
-    let mut nodes = Nodes::start(setup, |identity| {
+pub async fn start(setup: Setup, metrics: &runtime::Metrics, running: &Running) -> Nodes {
+    let setup = Setup { metrics: metrics.clone(), ..setup };
+    let mut nodes = Nodes::start(&setup, |identity| {
         let (user, group) = match identity {
             Identity::Scheduler => ("system:kube-scheduler".to_owned(), None),
             Identity::Node(name) => (format!("system:node:{name}"), Some("system:nodes")),

@@ -3,11 +3,11 @@
 mod support;
 
 use serde_json::json;
-use support::kubectl;
+use support::kubectl_without_nodes;
 
 #[test]
 fn create_from_files_of_every_shape() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-yaml}\n---\napiVersion: v1\nkind: Secret\nmetadata: {name: from-yaml}\n";
     assert_eq!(kubectl.create(yaml), "configmap/from-yaml created\nsecret/from-yaml created\n");
     let json = r#"{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"from-json"}}]}"#;
@@ -28,7 +28,7 @@ fn create_from_files_of_every_shape() {
 
 #[test]
 fn generators_make_what_they_say() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     let name = |what: &str| format!("{}-{what}", kubectl.namespace());
     let space = name("space");
     let role = name("role");
@@ -86,7 +86,7 @@ fn generators_make_what_they_say() {
 
 #[test]
 fn dry_runs_change_nothing_but_show_what_would_be() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     let pod = "apiVersion: v1\nkind: Pod\nmetadata: {name: dry}\nspec: {containers: [{name: c, image: 'nginx:1'}]}\n";
     assert_eq!(kubectl.ok_with("create -f - --dry-run=server", pod), "pod/dry created (server dry run)\n");
     let out = kubectl
@@ -99,7 +99,7 @@ fn dry_runs_change_nothing_but_show_what_would_be() {
 
 #[test]
 fn run_makes_a_pod() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     kubectl.prints("run web --image=nginx:1 --port=80 --labels=app=web --env=A=1 --restart=Never", "pod/web created");
     let pod = kubectl.object("pod/web");
     assert_eq!(pod["spec"]["restartPolicy"], "Never");
@@ -115,7 +115,7 @@ fn run_makes_a_pod() {
 
 #[test]
 fn expose_makes_a_service() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     kubectl.ok("run web --image=nginx:1 --port=80 --labels=app=web");
     kubectl.prints("expose pod web --name=front --port=8080 --target-port=80", "service/front exposed");
     let service = kubectl.object("svc/front");
@@ -131,7 +131,7 @@ fn expose_makes_a_service() {
 
 #[test]
 fn events_are_listed_by_object_and_type() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     kubectl.ok("run web --image=nginx:1");
     let uid = kubectl.object("pod/web")["metadata"]["uid"].as_str().expect("a uid").to_owned();
     let space = kubectl.namespace();

@@ -7,7 +7,7 @@ use support::{Cluster, Kubectl, Place, kubectl_on};
 
 /// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own.
 fn every_kind() -> Option<Kubectl> {
-    let kubectl = kubectl_on(&Arc::new(Cluster::start(Place::InMemory)))?;
+    let kubectl = kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &["--nodes", "0"])))?;
     kubectl.create(include_str!("manifests/every_kind.yaml"));
     Some(kubectl)
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{Kubectl, kubectl};
+use support::{Kubectl, kubectl_without_nodes};
 
 fn pod(name: &str, labels: &str) -> String {
     format!(
@@ -22,7 +22,7 @@ fn two_pods(kubectl: &Kubectl) {
 
 #[test]
 fn plain_output_is_the_servers_table() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     assert_eq!(kubectl.run("get pods").err.trim(), format!("No resources found in {} namespace.", kubectl.namespace()));
     two_pods(&kubectl);
     let table = kubectl.ok("get pods");
@@ -44,7 +44,7 @@ fn plain_output_is_the_servers_table() {
 
 #[test]
 fn every_machine_format_works() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     two_pods(&kubectl);
     kubectl.prints("get pods -o name", "pod/alpha\npod/beta");
     kubectl.prints("get pod alpha -o jsonpath={.spec.containers[0].image}", "nginx:1");
@@ -72,7 +72,7 @@ fn every_machine_format_works() {
 
 #[test]
 fn several_kinds_and_names_in_one_call() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     two_pods(&kubectl);
     kubectl.ok("create configmap one --from-literal=a=b");
     let both = kubectl.ok("get pods,configmaps -o name");
@@ -88,7 +88,7 @@ fn several_kinds_and_names_in_one_call() {
 
 #[test]
 fn selectors_select() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     two_pods(&kubectl);
     kubectl.create(&pod("gamma", "{app: web}").replace("spec: {", "spec: {nodeName: node-7, "));
     for (selector, names) in [
@@ -116,7 +116,7 @@ fn selectors_select() {
 
 #[test]
 fn sorting_is_by_any_field() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     for (name, rank) in [("a", "3"), ("b", "1"), ("c", "2")] {
         kubectl.create(&pod(name, &format!("{{rank: '{rank}'}}")));
     }
@@ -128,8 +128,8 @@ fn sorting_is_by_any_field() {
 
 #[test]
 fn all_namespaces_are_read_at_once() {
-    let Some(kubectl) = kubectl() else { return };
-    let Some(other) = support::kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
+    let Some(other) = kubectl_without_nodes() else { return };
     let label = format!("{{across: {}}}", kubectl.namespace());
     kubectl.create(&pod("here", &label));
     other.create(&pod("there", &label));
@@ -145,7 +145,7 @@ fn all_namespaces_are_read_at_once() {
 
 #[test]
 fn large_lists_come_in_chunks() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     let names: Vec<String> = (0..7).map(|n| format!("map-{n}")).collect();
     let manifest: String = names
         .iter()
@@ -169,7 +169,7 @@ fn large_lists_come_in_chunks() {
 
 #[test]
 fn watch_shows_each_change_once() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     kubectl.create(&pod("first", "{app: web}"));
     let mut watch = kubectl.start("get pods -l app=web -w --output-watch-events --no-headers");
     watch.line_with(&["ADDED", "first", "0/1", "Pending"]);
@@ -188,7 +188,7 @@ fn watch_shows_each_change_once() {
 
 #[test]
 fn watch_of_one_object_and_in_json() {
-    let Some(kubectl) = kubectl() else { return };
+    let Some(kubectl) = kubectl_without_nodes() else { return };
     kubectl.ok("create configmap one --from-literal=step=0");
     let mut watch = kubectl.start("get configmap one -w -o jsonpath='{.data.step}{\"\\n\"}'");
     watch.line_with(&["0"]);

@@ -4,7 +4,8 @@ mod support;
 
 use std::os::unix::fs::PermissionsExt;
 use std::sync::Arc;
-use support::{Cluster, Place, Running, kubectl_on};
+use std::time::Instant;
+use support::{Cluster, PATIENCE, Place, Running, kubectl_on};
 use tempfile::TempDir;
 
 /// Runs the program with bad arguments.
@@ -125,4 +126,42 @@ fn static_tokens_let_their_users_in() {
     jane.ok("get pods");
     let error = kubectl.with_token(Some("other")).fails("get pods");
     assert!(error.contains("User \"joe\" cannot list resource \"pods\""), "{error}");
+}
+
+/// R16, O6: on the API server's own page, each figure once.
+#[test]
+fn figures_about_objects_are_on_the_page_of_the_server() {
+    let cluster = Arc::new(Cluster::start(Place::InMemory));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.create(
+        r#"
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 0
+  serviceName: web
+  persistentVolumeClaimRetentionPolicy: {whenScaled: Delete}
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: x}]}
+"#,
+    );
+    let of_web = "namespace=\"default\",statefulset=\"web\"";
+    let policy = "kube_statefulset_persistentvolumeclaim_retention_policy";
+    let line = format!("{policy}{{{of_web},when_deleted=\"Retain\",when_scaled=\"Delete\"}} 1");
+    // Figures follow by themselves, so only asking again can tell.
+    let deadline = Instant::now() + PATIENCE;
+    let page = loop {
+        let page = kubectl.ok("get --raw /metrics");
+        if page.contains(&line) {
+            break page;
+        }
+        assert!(Instant::now() < deadline, "no {line} in\n{page}");
+    };
+    for name in [policy, "kube_statefulset_replicas", "kube_persistentvolume_status_phase", "workqueue_depth"] {
+        let kind = format!("# TYPE {name} gauge");
+        assert_eq!(page.lines().filter(|line| *line == kind).count(), 1, "{name} in\n{page}");
+    }
 }

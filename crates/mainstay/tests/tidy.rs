@@ -13,6 +13,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("store", &["object", "server", "runtime", "plan", "k8s-openapi", "kube-client"]),
     ("server", &["runtime", "plan", "kube-client"]),
     ("runtime", &["server", "store"]),
+    ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
 ];
 
 /// The ids of the contract: letter and how many.

@@ -35,6 +35,7 @@ struct Case {
 impl Kubelets {
     /// Does what is planned, for one pod after the other, for ever.
     pub async fn work(self) {
+        self.sight.filled().await;
         loop {
             let key = self.sight.pods.next().await;
             match self.sync(&key).await {

@@ -19,20 +19,24 @@ use object::Value;
 use object::quantity::Quantity;
 use plan::node::Machine;
 use register::Registrar;
-use runtime::Clock;
 use runtime::api::Api;
+use runtime::events::Events;
+use runtime::{Clock, Metrics};
 use scheduler::Scheduler;
 use sight::{Sight, Watched};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use voice::Voice;
 
 /// How many pods are looked after at once: as many writes as share one sync to disk well.
 const KUBELET_WORKERS: usize = 64;
 const NODE_WORKERS: usize = 8;
+const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// As many pods as nobody tries to run on one node.
 const PODS_PLENTY: i64 = 100_000;
 
@@ -49,6 +53,7 @@ pub struct Setup {
     /// Pods with this `schedulerName` are placed; empty places none.
     pub scheduler: String,
     pub clock: Clock,
+    pub metrics: Metrics,
 }
 
 impl Setup {
@@ -63,6 +68,7 @@ impl Setup {
             taints: Vec::new(),
             scheduler: "default-scheduler".to_owned(),
             clock: Arc::new(jiff::Timestamp::now),
+            metrics: Metrics::default(),
         }
     }
 }
@@ -96,7 +102,7 @@ pub enum Identity<'a> {
 
 /// Simulated nodes at work.
 pub struct Nodes {
-    tasks: JoinSet<()>,
+    supervisor: JoinHandle<()>,
     shutdown: CancellationToken,
     registered: watch::Receiver<usize>,
     count: usize,
@@ -106,85 +112,19 @@ impl Nodes {
     /// Starts the nodes and, unless it is to place none, the scheduler. `client` makes the client of each.
     pub fn start(setup: &Setup, client: impl Fn(Identity<'_>) -> Client) -> Nodes {
         let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
-        let sight = Arc::new(Sight::new(&setup.scheduler, &names));
-        let machines: HashMap<Arc<str>, Machine> =
-            names.iter().enumerate().map(|(number, name)| (name.clone(), machine(setup, number, name))).collect();
-        let apis: Arc<HashMap<Arc<str>, Api>> =
-            Arc::new(names.iter().map(|name| (name.clone(), Api::new(client(Identity::Node(name))))).collect());
-        let scheduler = (!setup.scheduler.is_empty()).then(|| client(Identity::Scheduler));
-        let first = names.first().and_then(|name| apis.get(name));
-        let Some(watching) = scheduler.clone().or_else(|| first.map(|api| api.client.clone())) else {
-            return Nodes::none();
-        };
+        let apis = names.iter().map(|name| (name.clone(), Api::new(client(Identity::Node(name))))).collect();
+        let scheduler = (!setup.scheduler.is_empty() && setup.count > 0).then(|| Api::new(client(Identity::Scheduler)));
         let (registered, seen) = watch::channel(0);
-        let mut nodes =
-            Nodes { tasks: JoinSet::new(), shutdown: CancellationToken::new(), registered: seen, count: setup.count };
-        for watched in Watched::ALL {
-            let (sight, client) = (sight.clone(), watching.clone());
-            nodes.spawn(async move { sight.follow(client, watched).await });
-        }
-        if let Some(client) = scheduler {
-            let voice = Voice::new(Api::new(client.clone()), "default-scheduler");
-            let (sight, clock) = (sight.clone(), setup.clock.clone());
-            nodes.spawn(Scheduler { sight, api: Api::new(client), voice, clock }.run());
-        }
-        if let Some(first) = first {
-            let voice = Voice::new(first.clone(), "kubelet");
-            nodes.run_kubelets(setup, &sight, &apis, &voice);
-            nodes.run_registrar(setup, sight, machines, apis.clone(), voice, registered);
-        }
-        nodes
-    }
-
-    fn none() -> Nodes {
-        let (_, registered) = watch::channel(0);
-        Nodes { tasks: JoinSet::new(), shutdown: CancellationToken::new(), registered, count: 0 }
-    }
-
-    fn run_kubelets(&mut self, setup: &Setup, sight: &Arc<Sight>, apis: &Arc<HashMap<Arc<str>, Api>>, voice: &Voice) {
-        let kubelets =
-            Kubelets { sight: sight.clone(), apis: apis.clone(), voice: voice.clone(), clock: setup.clock.clone() };
-        for _ in 0..KUBELET_WORKERS {
-            let kubelets = kubelets.clone();
-            self.spawn(async move {
-                kubelets.sight.filled().await;
-                kubelets.work().await;
-            });
-        }
-    }
-
-    fn run_registrar(
-        &mut self,
-        setup: &Setup,
-        sight: Arc<Sight>,
-        machines: HashMap<Arc<str>, Machine>,
-        apis: Arc<HashMap<Arc<str>, Api>>,
-        voice: Voice,
-        registered: watch::Sender<usize>,
-    ) {
-        machines.keys().for_each(|name| sight.nodes.add(name.clone()));
-        let registrar = Registrar {
-            sight,
-            machines: Arc::new(machines),
-            apis,
-            voice,
-            clock: setup.clock.clone(),
-            beats: Arc::default(),
+        let shutdown = CancellationToken::new();
+        let fleet = Fleet {
+            setup: setup.clone(),
+            names,
+            apis: Arc::new(apis),
+            scheduler,
             registered: Arc::new(registered),
+            shutdown: shutdown.clone(),
         };
-        for _ in 0..NODE_WORKERS.min(setup.count) {
-            self.spawn(registrar.clone().work());
-        }
-    }
-
-    fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        let shutdown = self.shutdown.clone();
-        self.tasks.spawn(async move {
-            tokio::select! {
-                () = shutdown.cancelled() => {}
-                () = task => {}
-            }
-        });
+        Nodes { supervisor: tokio::spawn(fleet.supervise()), shutdown, registered: seen, count: setup.count }
     }
 
     /// Waits until every node has registered once.
@@ -195,12 +135,90 @@ impl Nodes {
     }
 
     /// Stops them all; when this returns, none of their tasks is left.
-    pub async fn stop(mut self) {
+    pub async fn stop(self) {
         self.shutdown.cancel();
-        while let Some(ended) = self.tasks.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(%error, "a part of the simulated nodes had broken down");
+        if let Err(error) = self.supervisor.await {
+            tracing::error!(%error, "the simulated nodes had broken down");
+        }
+    }
+}
+
+/// All nodes and the scheduler, with what they need to start, and to start again.
+struct Fleet {
+    setup: Setup,
+    names: Vec<Arc<str>>,
+    apis: Arc<HashMap<Arc<str>, Api>>,
+    scheduler: Option<Api>,
+    registered: Arc<watch::Sender<usize>>,
+    shutdown: CancellationToken,
+}
+
+impl Fleet {
+    /// Runs everything until shutdown. A part that panics has a bug; all start anew, as after a restart of the machine.
+    async fn supervise(self) {
+        let Some(first) = self.names.first().and_then(|name| self.apis.get(name)) else { return };
+        loop {
+            let tracker = TaskTracker::new();
+            let mut tasks = self.launch(first, &tracker);
+            tracker.close();
+            let broken = tokio::select! {
+                () = self.shutdown.cancelled() => None,
+                Some(Err(error)) = tasks.join_next() => Some(error),
+            };
+            tasks.shutdown().await;
+            let Some(error) = broken else {
+                tracker.wait().await;
+                return;
+            };
+            tracing::error!(%error, "the simulated nodes broke down; starting them again");
+            tokio::select! {
+                () = self.shutdown.cancelled() => return,
+                () = tokio::time::sleep(RESTART_AFTER) => {}
             }
+        }
+    }
+
+    /// Starts all tasks; those that write events down end by themselves when nobody has anything to say.
+    fn launch(&self, first: &Api, tracker: &TaskTracker) -> JoinSet<()> {
+        let Setup { metrics, clock, .. } = &self.setup;
+        let voice =
+            |api: &Api, component| Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown));
+        let sight = Arc::new(Sight::new(&self.setup.scheduler, &self.names, metrics));
+        let mut tasks = JoinSet::new();
+        let watching = self.scheduler.as_ref().unwrap_or(first).client.clone();
+        for watched in Watched::ALL {
+            let (sight, client) = (sight.clone(), watching.clone());
+            tasks.spawn(async move { sight.follow(client, watched).await });
+        }
+        if let Some(api) = &self.scheduler {
+            let voice = voice(api, "default-scheduler");
+            tasks.spawn(Scheduler { sight: sight.clone(), api: api.clone(), voice, clock: clock.clone() }.run());
+        }
+        let voice = voice(first, "kubelet");
+        let kubelets =
+            Kubelets { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone(), clock: clock.clone() };
+        for _ in 0..KUBELET_WORKERS {
+            tasks.spawn(kubelets.clone().work());
+        }
+        let registrar = self.registrar(sight, voice);
+        for _ in 0..NODE_WORKERS.min(self.names.len()) {
+            tasks.spawn(registrar.clone().work());
+        }
+        tasks
+    }
+
+    fn registrar(&self, sight: Arc<Sight>, voice: Voice) -> Registrar {
+        let machines = self.names.iter().enumerate();
+        let machines = machines.map(|(number, name)| (name.clone(), machine(&self.setup, number, name))).collect();
+        self.names.iter().for_each(|name| sight.nodes.add(name.clone()));
+        Registrar {
+            sight,
+            machines: Arc::new(machines),
+            apis: self.apis.clone(),
+            voice,
+            clock: self.setup.clock.clone(),
+            beats: Arc::default(),
+            registered: self.registered.clone(),
         }
     }
 }

@@ -8,6 +8,7 @@ use object::Value;
 use object::access::{Access, name, uid};
 use plan::kubelet::{self, Behaviour, Event};
 use plan::schedule::{Cluster, Key, Moved, key};
+use runtime::Metrics;
 use runtime::api::Resource;
 use runtime::follow::{self, Change};
 use runtime::queue::Queue;
@@ -100,7 +101,7 @@ impl Watched {
 }
 
 impl Sight {
-    pub fn new(scheduler: &str, nodes: &[Arc<str>]) -> Sight {
+    pub fn new(scheduler: &str, nodes: &[Arc<str>], metrics: &Metrics) -> Sight {
         let hosts = nodes.iter().enumerate();
         let hosts = hosts.map(|(number, name)| (name.clone(), Host { number, ..Host::default() })).collect();
         let state = State {
@@ -112,8 +113,8 @@ impl Sight {
         };
         Sight {
             state: Mutex::new(state),
-            pods: Queue::new(),
-            nodes: Queue::new(),
+            pods: Queue::new(metrics.queue("kubelet")),
+            nodes: Queue::new(metrics.queue("node-registration")),
             scheduling: Notify::new(),
             unfilled: watch::Sender::new(Watched::ALL.len()),
         }

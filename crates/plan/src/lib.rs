@@ -5,11 +5,13 @@
 
 pub mod aggregate;
 pub mod bind;
+pub mod csi;
 pub mod disruption;
 mod finalizers;
 pub mod gc;
 pub mod kubelet;
 pub mod lease;
+pub mod lifecycle;
 pub mod namespace;
 pub mod node;
 pub mod protect;

@@ -2,6 +2,7 @@
 
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, uid};
+use object::quantity::Quantity;
 use object::write::stamp;
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
@@ -158,7 +159,8 @@ fn holds(have: &Value, wanted: &Value) -> bool {
         (Value::Object(have), Value::Object(wanted)) => {
             wanted.iter().all(|(key, value)| have.get(key).is_some_and(|have| holds(have, value)))
         }
-        _ => have == wanted,
+        // Amounts are the same however they are written.
+        _ => have == wanted || Quantity::of(wanted).is_some_and(|wanted| Quantity::of(have) == Some(wanted)),
     }
 }
 
@@ -198,6 +200,7 @@ mod tests {
     fn what_others_changed_is_put_right_and_what_they_added_is_kept() {
         let (machine, mut node) = (machine(), machine().node(at(0)));
         node["status"]["capacity"]["example.com/gpu"] = json!("2");
+        node["status"]["capacity"]["cpu"] = json!("8000m");
         node["metadata"]["labels"]["mine"] = json!("yes");
         assert_eq!((machine.correction(&node, at(1)), machine.missing_labels(&node)), (None, None));
         node["status"]["conditions"][3]["status"] = json!("Unknown");

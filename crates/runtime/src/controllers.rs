@@ -1,9 +1,12 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::{accounts, binder, disruption, events::Events, gc, namespaces, protection, roles, statefulset};
+use crate::{
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+};
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
@@ -26,6 +29,7 @@ pub struct Part {
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub clock: Clock,
+    pub drivers: Drivers,
 }
 
 /// Which volumes are made for claims.
@@ -57,6 +61,8 @@ pub struct Setup {
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub clock: Clock,
+    /// The CSI drivers to serve.
+    pub drivers: Vec<Endpoint>,
 }
 
 impl Setup {
@@ -69,6 +75,7 @@ impl Setup {
             gates: Gates::default(),
             provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
+            drivers: Vec::new(),
         }
     }
 }
@@ -112,6 +119,11 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
+        name: "node-lifecycle-controller",
+        account: "node-controller",
+        run: |part| Box::pin(lifecycle::run(part)),
+    },
+    Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
         run: |part| Box::pin(statefulset::run(part)),
@@ -136,6 +148,13 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller {
+        name: "csi-provisioner-controller",
+        account: "csi-provisioner",
+        run: |part| Box::pin(csi::run_provisioner(part)),
+    },
+    Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
+    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
 /// The names of all controllers.
@@ -176,6 +195,7 @@ impl Controllers {
         let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
+        let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
             let api = Api::new(client(controller.account));
             let part = Part {
@@ -189,6 +209,7 @@ impl Controllers {
                 gates: setup.gates.clone(),
                 provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
+                drivers: drivers.clone(),
             };
             tasks.spawn(keep_running(controller, part));
         }

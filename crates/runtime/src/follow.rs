@@ -5,7 +5,7 @@
 
 use crate::api::Resource;
 use futures::{Stream, StreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
 use kube::core::DynamicResourceScope;
 use kube::runtime::utils::Backoff;
@@ -13,8 +13,10 @@ use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use object::Value;
 use object::access::Access;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -54,6 +56,34 @@ pub fn metadata(client: &Client, resource: &Resource) -> impl Stream<Item = Chan
     let failures = pauses.failures.clone();
     let stream = watcher(api, watcher::Config::default()).backoff(pauses);
     changes(stream, resource.clone(), failures, |object: PartialObjectMeta<DynamicObject>| object.metadata)
+}
+
+/// A few members of an object: who it is, and what was asked for of the rest.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Slim<Spec, Status> {
+    /// Name, namespace, version, generation and creation.
+    #[serde(deserialize_with = "few")]
+    pub metadata: ObjectMeta,
+    #[serde(default)]
+    pub spec: Spec,
+    #[serde(default)]
+    pub status: Status,
+}
+
+/// Follows a few members of each object, for those who count. The rest is skipped where it is read, which costs a fraction of
+/// taking it in.
+pub fn slim<Spec, Status>(
+    client: &Client,
+    resource: &Resource,
+) -> impl Stream<Item = Change<Slim<Spec, Status>>> + Send + use<Spec, Status>
+where
+    Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+    Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+{
+    let api: Api<Slim<Spec, Status>> = Api::all_with(client.clone(), &api_resource(resource));
+    let pauses = Pauses::default();
+    let failures = pauses.failures.clone();
+    changes(watcher(api, watcher::Config::default()).backoff(pauses), resource.clone(), failures, |slim| slim)
 }
 
 fn api_resource(resource: &Resource) -> ApiResource {
@@ -101,29 +131,52 @@ impl<'de> Deserialize<'de> for Whole {
     }
 }
 
-impl kube::Resource for Whole {
-    type DynamicType = ApiResource;
-    type Scope = DynamicResourceScope;
-
-    fn kind(of: &ApiResource) -> Cow<'_, str> {
-        of.kind.as_str().into()
+/// Reads what [`Slim`] keeps of metadata.
+fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Few {
+        name: Option<String>,
+        namespace: Option<String>,
+        resource_version: Option<String>,
+        generation: Option<i64>,
+        creation_timestamp: Option<Time>,
     }
-    fn group(of: &ApiResource) -> Cow<'_, str> {
-        of.group.as_str().into()
-    }
-    fn version(of: &ApiResource) -> Cow<'_, str> {
-        of.version.as_str().into()
-    }
-    fn plural(of: &ApiResource) -> Cow<'_, str> {
-        of.plural.as_str().into()
-    }
-    fn meta(&self) -> &ObjectMeta {
-        &self.version
-    }
-    fn meta_mut(&mut self) -> &mut ObjectMeta {
-        &mut self.version
-    }
+    let Few { name, namespace, resource_version, generation, creation_timestamp } = Few::deserialize(deserializer)?;
+    Ok(ObjectMeta { name, namespace, resource_version, generation, creation_timestamp, ..ObjectMeta::default() })
 }
+
+/// Lets a type of ours be followed: what its resource is called is known only at run time.
+macro_rules! follow_as {
+    ([$($generic:ident),*] $type:ty, $metadata:ident) => {
+        impl<$($generic),*> kube::Resource for $type {
+            type DynamicType = ApiResource;
+            type Scope = DynamicResourceScope;
+
+            fn kind(of: &ApiResource) -> Cow<'_, str> {
+                of.kind.as_str().into()
+            }
+            fn group(of: &ApiResource) -> Cow<'_, str> {
+                of.group.as_str().into()
+            }
+            fn version(of: &ApiResource) -> Cow<'_, str> {
+                of.version.as_str().into()
+            }
+            fn plural(of: &ApiResource) -> Cow<'_, str> {
+                of.plural.as_str().into()
+            }
+            fn meta(&self) -> &ObjectMeta {
+                &self.$metadata
+            }
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.$metadata
+            }
+        }
+    };
+}
+
+follow_as!([] Whole, version);
+follow_as!([Spec, Status] Slim<Spec, Status>, metadata);
 
 /// The pauses between attempts: short after a quiet time, longer with each failure that follows soon.
 #[derive(Default)]

@@ -1,5 +1,6 @@
 //! Figures about controllers.
 
+use crate::states::States;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -59,6 +60,9 @@ pub struct Metrics {
     max_unavailable: Family<SetLabels, Gauge>,
     unavailable: Family<SetLabels, Gauge>,
     set_delay: Histogram,
+    pub csi: crate::csi::Metrics,
+    /// What is said of objects, where a part keeps count of them.
+    pub(crate) states: States,
     pub(crate) volumes: crate::binder::Figures,
 }
 
@@ -88,6 +92,8 @@ impl Default for Metrics {
             max_unavailable: Family::default(),
             unavailable: Family::default(),
             set_delay: seconds(),
+            csi: crate::csi::Metrics::default(),
+            states: States::default(),
             volumes: crate::binder::Figures::default(),
         }
     }
@@ -122,6 +128,8 @@ impl Metrics {
             "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
             self.set_delay.clone(),
         );
+        self.csi.register(registry);
+        registry.register_collector(Box::new(self.states.clone()));
     }
 
     pub fn queue(&self, name: &'static str) -> QueueMetrics {

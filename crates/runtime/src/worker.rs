@@ -131,8 +131,8 @@ where
         Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // The cache is a moment behind: not worth a line.
-            if error.is_stale() {
+            // The cache is a moment behind, or everything here is about to end: not worth a line.
+            if error.is_stale() || error.is_namespace_ending() {
                 tracing::debug!(controller = part.name, %error, ?delay, "trying again");
             } else {
                 tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");

@@ -13,7 +13,7 @@ pub struct Call {
     pub name: &'static str,
     /// The name or id that it was about; empty where a call is about none.
     pub subject: String,
-    /// What the caller was told, or would have been had the answer not been lost.
+    /// What the caller was told, or would have been had the answer not been lost; `Cancelled` if it did not wait for it.
     pub code: Code,
     request: Arc<dyn Any + Send + Sync>,
 }
@@ -53,15 +53,10 @@ impl Calls {
     }
 
     /// Waits until the calls are as wanted, and returns them.
-    pub async fn wait_until(&self, mut wanted: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
+    pub async fn wait_until(&self, mut wanted: impl FnMut(&VecDeque<Call>) -> bool) -> Vec<Call> {
         let mut changes = self.kept.subscribe();
-        loop {
-            let calls: Vec<Call> = changes.borrow_and_update().iter().cloned().collect();
-            if wanted(&calls) {
-                return calls;
-            }
-            changes.changed().await.expect("we hold the sender ourselves");
-        }
+        let kept = changes.wait_for(|kept| wanted(kept)).await.expect("we hold the sender ourselves");
+        kept.iter().cloned().collect()
     }
 
     pub(super) fn add<T: Any + Send + Sync>(&self, name: &'static str, subject: String, request: T, code: Code) {

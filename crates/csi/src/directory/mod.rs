@@ -19,6 +19,8 @@ mod service;
 mod snapshots;
 mod socket;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use calls::{Call, Calls};
 pub use faults::{Faults, Gate, Order};

@@ -29,24 +29,48 @@ impl Service {
         A: Any + Send,
         F: Future<Output = Result<A, Status>> + Send,
     {
-        let started = Instant::now();
         let connection = request.extensions().get::<Connection>().cloned();
         let request = request.into_inner();
-        let kept = request.clone();
         let order = self.driver.faults.take(name, &subject);
+        let mut entry = Entry::new(&self.driver, name, subject, request.clone());
         let lost = order.as_ref().is_ok_and(|order| order.as_ref().is_some_and(|order| order.drop_connection));
         let result = match order {
             Err(status) => Err(status),
             Ok(None) => work(Arc::clone(&self.driver), request).await,
             Ok(Some(order)) => faulty(&order, work(Arc::clone(&self.driver), request)).await,
         };
-        let code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
-        tracing::debug!(call = name, %subject, ?code, took = ?started.elapsed(), "answered");
-        self.driver.calls.add(name, subject, kept, code);
+        entry.code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
+        drop(entry);
         if let (Some(connection), true) = (connection, lost) {
             return connection.sever().await;
         }
         result.map(Response::new)
+    }
+}
+
+/// A call on its way into the log. It gets there also when its caller leaves before the end.
+struct Entry<'a, Q: Any + Send + Sync> {
+    driver: &'a DirectoryDriver,
+    name: &'static str,
+    subject: String,
+    request: Option<Q>,
+    code: Code,
+    started: Instant,
+}
+
+impl<'a, Q: Any + Send + Sync> Entry<'a, Q> {
+    fn new(driver: &'a DirectoryDriver, name: &'static str, subject: String, request: Q) -> Entry<'a, Q> {
+        Entry { driver, name, subject, request: Some(request), code: Code::Cancelled, started: Instant::now() }
+    }
+}
+
+impl<Q: Any + Send + Sync> Drop for Entry<'_, Q> {
+    fn drop(&mut self) {
+        let Entry { name, subject, code, .. } = self;
+        tracing::debug!(call = name, %subject, ?code, took = ?self.started.elapsed(), "answered");
+        if let Some(request) = self.request.take() {
+            self.driver.calls.add(name, std::mem::take(subject), request, *code);
+        }
     }
 }
 

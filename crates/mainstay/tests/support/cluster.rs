@@ -1,4 +1,4 @@
-//! A running `mainstay up`.
+//! A running `mainstay up`, or `mainstay server`.
 
 use super::program::Running;
 use std::path::{Path, PathBuf};
@@ -28,10 +28,19 @@ impl Cluster {
 
     /// Starts a server with more arguments and waits until it says that it is ready.
     pub fn start_with(place: Place, arguments: &[&str]) -> Cluster {
+        Cluster::start_command("up", place, arguments)
+    }
+
+    /// Starts a server without controllers and nodes.
+    pub fn start_server(place: Place) -> Cluster {
+        Cluster::start_command("server", place, &[])
+    }
+
+    fn start_command(name: &str, place: Place, arguments: &[&str]) -> Cluster {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let kubeconfig = directory.path().join("kubeconfig");
         let mut command = mainstay(directory.path());
-        command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+        command.args([name, "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
         match place {
             Place::InMemory => command.arg("--in-memory"),
             Place::Directory(data) => command.arg("--data-dir").arg(data),

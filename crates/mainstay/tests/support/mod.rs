@@ -18,15 +18,20 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
 static SHARED: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
+static WITHOUT_NODES: Mutex<Weak<Cluster>> = Mutex::new(Weak::new());
 static SPACES: AtomicUsize = AtomicUsize::new(0);
 
 /// The server that the tests of this file share.
 pub fn shared_cluster() -> Arc<Cluster> {
-    let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+    shared(&SHARED, &[])
+}
+
+fn shared(place: &Mutex<Weak<Cluster>>, arguments: &[&str]) -> Arc<Cluster> {
+    let mut shared = place.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(cluster) = shared.upgrade() {
         return cluster;
     }
-    let cluster = Arc::new(Cluster::start(Place::InMemory));
+    let cluster = Arc::new(Cluster::start_with(Place::InMemory, arguments));
     *shared = Arc::downgrade(&cluster);
     cluster
 }
@@ -34,10 +39,19 @@ pub fn shared_cluster() -> Arc<Cluster> {
 /// kubectl in a new namespace of the shared server, or `None` (said on stdout) where no kubectl is found.
 pub fn kubectl() -> Option<Kubectl> {
     let program = kubectl::find()?;
-    let kubectl = Kubectl::new(program, shared_cluster());
+    Some(in_new_namespace(Kubectl::new(program, shared_cluster())))
+}
+
+/// The same, where nobody runs pods: each stays as its creator left it.
+pub fn kubectl_without_nodes() -> Option<Kubectl> {
+    let program = kubectl::find()?;
+    Some(in_new_namespace(Kubectl::new(program, shared(&WITHOUT_NODES, &["--nodes", "0"]))))
+}
+
+fn in_new_namespace(kubectl: Kubectl) -> Kubectl {
     let space = format!("t{}", SPACES.fetch_add(1, Ordering::Relaxed));
     kubectl.ok(&format!("create namespace {space}"));
-    Some(kubectl.in_namespace(&space))
+    kubectl.in_namespace(&space)
 }
 
 /// kubectl in the default namespace of this server, or `None` (said on stdout) where no kubectl is found.

@@ -117,6 +117,11 @@ impl Running {
         }
     }
 
+    /// What it has said so far, up to the last line that was asked for.
+    pub fn said(&self) -> &[String] {
+        &self.seen
+    }
+
     /// All lines until the end of the program, and how it ended.
     #[track_caller]
     pub fn finish(mut self) -> (ExitStatus, Vec<String>) {

@@ -151,7 +151,7 @@ fn crashed(spec: &Value, status: &Value, started: Timestamp, around: &Around) ->
 }
 
 /// As container runtimes write it: `10s`, `2m40s`, `5m0s`.
-fn shown(wait: SignedDuration) -> String {
+pub(super) fn shown(wait: SignedDuration) -> String {
     match wait.as_secs() {
         seconds @ 0..60 => format!("{seconds}s"),
         seconds => format!("{}m{}s", seconds / 60, seconds % 60),

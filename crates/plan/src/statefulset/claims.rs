@@ -48,6 +48,11 @@ impl<'a> Claims<'a> {
             .collect()
     }
 
+    /// Whether a pod of this ordinal has all its claims, to stay.
+    pub fn are_there(&self, set: &Set, ordinal: i64) -> bool {
+        self.of_ordinal(ordinal).filter(|claim| !terminating(claim)).count() == set.claim_templates.len()
+    }
+
     /// The first claim that must be gone before a pod of this ordinal is created.
     pub fn leaving(&self, set: &Set, ordinal: i64) -> Option<Leaving> {
         let pod = set.pod_name(ordinal);

@@ -174,14 +174,17 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// Of several unhealthy pods none is deleted, except the lowest when its turn comes: the others may be what still works.
+    /// Of several unhealthy pods none is deleted, except the lowest when its turn comes: they may recover, and hold what the others
+    /// lost. Those that cannot recover do not count.
     fn scale_down_one(&mut self) {
         let condemned = &self.members.condemned;
-        let Some((_, pod)) = condemned.last_key_value() else { return };
+        let Some((ordinal, pod)) = condemned.last_key_value() else { return };
         let pod_name = name(pod).to_owned();
-        let first_unavailable = condemned.values().find(|pod| terminating(pod) || !self.is_available(pod));
-        let is_first = first_unavailable.is_some_and(|first| name(first) == pod_name);
-        if !terminating(pod) && !self.is_available(pod) && !is_first {
+        let unhealthy = |(ordinal, pod): (&i64, &&Value)| {
+            terminating(pod) || !(self.is_available(pod) || self.is_hopeless(*ordinal, pod))
+        };
+        let lowest = condemned.iter().find(|one| unhealthy(*one));
+        if !terminating(pod) && unhealthy((ordinal, pod)) && lowest.is_some_and(|(lowest, _)| lowest != ordinal) {
             self.plan.held.push(Held::NotReady { pod: pod_name });
             return;
         }
@@ -189,6 +192,11 @@ impl<'a> Planner<'a> {
             self.plan.push(Stage { lanes: vec![vec![vec![delete(pod, false)]]] });
         }
         self.plan.held.push(Held::Terminating { pod: pod_name });
+    }
+
+    /// It has ended, or waits for a claim that nobody will make.
+    fn is_hopeless(&self, ordinal: i64, pod: &Value) -> bool {
+        pods::is_over(pod) || (pods::is_pending(pod) && !self.claims.are_there(self.set, ordinal))
     }
 }
 

@@ -54,7 +54,7 @@ impl<'a> Revisions<'a> {
         };
         let update = Revision { name: update, template };
         let was = set.object.text(&["status", "currentRevision"]);
-        let current = listed.iter().find(|revision| name(revision) == was && was != update.name);
+        let current = listed.iter().find(|revision| name(revision) == was);
         let current = current.map_or_else(
             || update.clone(),
             |revision| Revision { name: was.to_owned(), template: template_of(revision).unwrap_or(template) },
@@ -162,7 +162,7 @@ fn full_name(set: &Set, hash: &str) -> String {
 }
 
 /// FNV-1 (not 1a) with 32 bits over the data and the count, in letters that spell no words.
-fn hash(data: &Value, collisions: i64) -> String {
+pub(super) fn hash(data: &Value, collisions: i64) -> String {
     const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
     let text = format!("{}{collisions}", escaped(data));
     let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| hash.wrapping_mul(0x0100_0193) ^ u32::from(byte));

@@ -3,6 +3,7 @@
 mod accounts;
 mod cost;
 mod disruption;
+mod events;
 mod gc;
 mod gc_custom;
 mod gc_random;
@@ -11,5 +12,6 @@ mod namespaces;
 mod rights;
 mod robustness;
 mod roles;
+mod states;
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

@@ -33,6 +33,8 @@ pub struct World {
     pub setup: Setup,
     admin: kube::Client,
     controllers: Option<Controllers>,
+    /// Servers that nobody asks any more. They would take the store with them.
+    retired: Vec<Running>,
 }
 
 /// What a request was answered with.
@@ -57,7 +59,7 @@ impl World {
         let (running, admin) = launch(store.clone(), gates).await;
         let (requests, faults) = (Requests::default(), Faults::default());
         let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
-        World { running, store, requests, faults, setup, admin, controllers: None }
+        World { running, store, requests, faults, setup, admin, controllers: None, retired: Vec::new() }
     }
 
     /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
@@ -65,7 +67,7 @@ impl World {
         assert!(self.controllers.is_none(), "they would lose their server");
         let (running, admin) = launch(self.store.clone(), gates).await;
         self.admin = admin;
-        std::mem::replace(&mut self.running, running).stop().await;
+        self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
     pub fn start(&mut self, list: &str) {
@@ -92,7 +94,9 @@ impl World {
         if let Some(controllers) = self.controllers.take() {
             controllers.stop().await;
         }
-        self.running.stop().await;
+        for server in self.retired.into_iter().chain([self.running]) {
+            server.stop().await;
+        }
     }
 
     pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Answer {
@@ -310,6 +314,8 @@ pub enum Mishap {
     Stuck,
     /// It is done, but never answered.
     AnswerStuck,
+    /// It is done later, when [`Faults::release`] is called.
+    Held,
 }
 
 /// What is wrong between the controllers and the server.
@@ -324,7 +330,8 @@ struct FaultState {
     refuse: Option<u16>,
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
-    mishap: Option<(Mishap, usize)>,
+    mishap: Option<(Mishap, &'static str, usize)>,
+    release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
     /// Cancelled to end the open watches.
@@ -342,9 +349,21 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// The write of a controller after so many others, events excepted, meets with this.
-    pub fn mishap(&self, after: usize, mishap: Mishap) {
-        self.state.lock().expect("no panic").mishap = Some((mishap, after));
+    /// The write of this account after so many others of it, events excepted, meets with this.
+    pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
+        self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
+    }
+
+    /// Waits until the mishap that was asked for has happened. It may change nothing in the store, so only time can tell.
+    pub async fn until_mishap(&self) {
+        while self.mishap_waits() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    /// What is held goes on.
+    pub fn release(&self) {
+        std::mem::take(&mut self.state.lock().expect("no panic").release).cancel();
     }
 
     /// Whether the mishap that was asked for has not happened yet.
@@ -353,10 +372,10 @@ impl Faults {
     }
 
     /// The mishap that this request meets with.
-    fn meets(&self, method: &str, path: &str) -> Option<Mishap> {
+    fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
-        let (mishap, after) = state.mishap.as_mut()?;
-        if method == "GET" || path.contains("/events") {
+        let (mishap, whose, after) = state.mishap.as_mut()?;
+        if account != *whose || !is_write(method, path) {
             return None;
         }
         if *after > 0 {
@@ -366,6 +385,11 @@ impl Faults {
         let mishap = *mishap;
         state.mishap = None;
         Some(mishap)
+    }
+
+    async fn hold(&self) {
+        let released = self.state.lock().expect("no panic").release.clone();
+        released.cancelled().await;
     }
 
     /// From now on no request of a controller is answered, and open watches end.
@@ -413,6 +437,11 @@ impl FaultState {
     }
 }
 
+/// Whether a request changes anything, events excepted.
+pub fn is_write(method: &str, path: &str) -> bool {
+    method != "GET" && !path.contains("/events")
+}
+
 fn out_of_order(code: u16) -> Response<Body> {
     server::app::status_response(&object::Status::new(code, "InternalError", "out of order"))
 }
@@ -443,7 +472,10 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             if this.faults.is_silent() {
                 std::future::pending::<()>().await;
             }
-            let mishap = this.faults.meets(&method, &path);
+            let mishap = this.faults.meets(&this.account, &method, &path);
+            if mishap == Some(Mishap::Held) {
+                this.faults.hold().await;
+            }
             let response = match (mishap, this.faults.refusal(&method, &path)) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,

@@ -1,7 +1,7 @@
 //! Plays the kubelet: says how pods are.
 
 use crate::world::{World, path};
-use object::access::{Access, namespace};
+use object::access::{Access, terminating, uid};
 use object::{Value, json};
 use std::sync::Arc;
 use store::{Next, Store};
@@ -55,25 +55,25 @@ impl Drop for Kubelet {
 }
 
 async fn keep_ready(client: kube::Client, store: Arc<dyn Store>) {
-    let mut watcher = store.watch("", store.revision()).expect("a watch");
+    let mut watcher = store.watch("/core/pods/", store.oldest()).expect("a watch");
     loop {
-        let request = http::Request::get("/api/v1/pods").body(Vec::new()).expect("a request");
-        let pods = client.request::<Value>(request).await.expect("a list");
-        for pod in pods.items(&["items"]).iter().filter(|pod| pod.text(&["status", "phase"]) == "Pending") {
-            let mut pod = pod.clone();
-            pod.put(&["apiVersion"], "v1");
-            pod.put(&["kind"], "Pod");
-            let patch = json!({"metadata": {"uid": object::access::uid(&pod)}, "status": running(true, READY_SINCE)});
-            assert!(!namespace(&pod).is_empty());
-            let request = http::Request::patch(format!("{}/status", path(&pod)))
-                .header("content-type", "application/merge-patch+json")
-                .body(patch.to_string().into_bytes())
-                .expect("a request");
-            // It may be gone by now.
-            drop(client.request::<Value>(request).await);
-        }
-        if let Next::Compacted { .. } = watcher.next(usize::MAX).await {
-            watcher = store.watch("", store.revision()).expect("a watch");
-        }
+        let Next::Events { events, .. } = watcher.next(64).await else { panic!("nothing is forgotten") };
+        let records = events.iter().filter_map(|event| event.current.as_ref());
+        let pods = records.map(|record| serde_json::from_slice::<Value>(&record.value).expect("a pod"));
+        futures::future::join_all(pods.filter(is_new).map(|pod| make_ready(&client, pod))).await;
     }
+}
+
+fn is_new(pod: &Value) -> bool {
+    pod.text(&["status", "phase"]) == "Pending" && !terminating(pod)
+}
+
+async fn make_ready(client: &kube::Client, pod: Value) {
+    let patch = json!({"metadata": {"uid": uid(&pod)}, "status": running(true, READY_SINCE)});
+    let request = http::Request::patch(format!("{}/status", path(&pod)))
+        .header("content-type", "application/merge-patch+json")
+        .body(patch.to_string().into_bytes())
+        .expect("a request");
+    // It may be gone by now.
+    drop(client.request::<Value>(request).await);
 }

@@ -1,8 +1,18 @@
 //! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
 
+mod cost;
 mod creation;
+mod healing;
+mod history;
 mod kubelet;
+mod mishaps;
+mod ordinals;
+mod ownership;
+mod retention;
+mod revisions;
+mod scaling;
 mod sets;
+mod updates;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

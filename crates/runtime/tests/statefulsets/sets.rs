@@ -32,6 +32,13 @@ pub fn claim_template(name: &str) -> Value {
     })
 }
 
+/// A reference that makes this set the controller.
+pub fn controlling(owner: &Value, blocks: bool) -> Value {
+    let mut reference = reference(owner, blocks);
+    reference["controller"] = json!(true);
+    reference
+}
+
 /// The set with members of its spec changed.
 pub fn with(mut set: Value, spec: Value) -> Value {
     for (field, value) in spec.as_object().expect("fields") {
@@ -46,6 +53,14 @@ impl World {
         let world = World::with(ALL).await;
         let kubelet = Kubelet::start(&world);
         (world, kubelet)
+    }
+
+    /// Controllers that are started from now on go by tokio's clock, which tests can pause; so does this one, in text.
+    pub fn virtual_time(&mut self) -> impl Fn() -> String + use<> {
+        let (start, epoch) = (tokio::time::Instant::now(), jiff::Timestamp::now());
+        let now = move || epoch + start.elapsed();
+        self.setup.clock = std::sync::Arc::new(now);
+        move || object::write::stamp(now())
     }
 
     pub async fn pods(&self) -> Vec<String> {
@@ -71,6 +86,25 @@ impl World {
     /// Waits until a set has observed its spec, and all its replicas are ready and at its newest revision.
     pub async fn until_done(&self, set: &Value) -> Value {
         self.until_is(set, &format!("{} is done", name(set)), is_done).await
+    }
+
+    /// Waits until the controller has had its turn with all that was written to sets, pods and claims before: it takes a set
+    /// elsewhere through its life, and hears of each kind in the order in which things happened.
+    pub async fn quiet(&self) {
+        self.try_create(&new_namespace("marker")).await;
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
+        let mut marker = with(web_with_claims(1), policy);
+        marker["metadata"] = json!({"namespace": "marker", "generateName": "marker-"});
+        let marker = self.create(marker).await;
+        let pod = pod("marker", &format!("{}-0", name(&marker)));
+        let pod = self.until_is(&pod, "a marker's pod", |_| true).await;
+        // It is given back its claim when it is heard that it lost it.
+        let claim = claim("marker", &format!("data-{}", name(&pod)));
+        self.merge(&claim, json!({"metadata": {"ownerReferences": null}})).await;
+        self.until_is(&claim, "a marker's claim", |claim| claim.has(&["metadata", "ownerReferences"])).await;
+        self.set_status(&pod, crate::kubelet::running(true, crate::kubelet::READY_SINCE)).await;
+        self.until_done(&marker).await;
+        self.delete(&marker, "Orphan").await;
     }
 
     pub async fn change(&self, set: &Value, spec: Value) -> Value {

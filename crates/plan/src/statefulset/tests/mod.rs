@@ -3,3 +3,9 @@
 mod world;
 
 mod creation;
+mod history;
+mod properties;
+mod retention;
+mod scaling;
+mod total;
+mod updates;

@@ -24,6 +24,8 @@ pub struct World {
     pub log: Vec<String>,
     /// Claims that policy or a person allows to be deleted.
     pub doomed: BTreeSet<String>,
+    /// Claims may belong to the set, as far as plans have said so.
+    bound_to_set: bool,
     version: u64,
 }
 
@@ -79,6 +81,7 @@ impl World {
             events: Vec::new(),
             log: Vec::new(),
             doomed: BTreeSet::new(),
+            bound_to_set: false,
             version: 1,
         }
     }
@@ -146,14 +149,20 @@ impl World {
 
     /// Plans and does it.
     pub fn step(&mut self) -> Plan {
+        self.step_with(Fate::default())
+    }
+
+    pub fn step_with(&mut self, fate: Fate) -> Plan {
+        self.doom();
         let plan = self.plan();
-        self.execute(&plan, Fate::default());
+        if self.execute(&plan, fate) {
+            self.absolve();
+        }
         plan
     }
 
     /// Does what a plan says, as the runtime would. Whether all of it was done.
     pub fn execute(&mut self, plan: &Plan, fate: Fate) -> bool {
-        self.doom();
         self.events.extend(plan.events.clone());
         let mut run = Run { fate, at: 0, crashed: false };
         let prepared = plan.prepare.iter().all(|action| run.attempt(self, action));
@@ -190,9 +199,6 @@ impl World {
             good &= self.write_status(status);
         }
         let cleaned = plan.cleanup.iter().filter(|action| !run.attempt(self, action)).count();
-        if good {
-            self.absolve();
-        }
         good && cleaned == 0 && !run.crashed
     }
 
@@ -333,7 +339,7 @@ impl World {
         pod.put(&["status", "phase"], "Running");
         let status = if ready { "True" } else { "False" };
         let condition = json!([{"type": "Ready", "status": status, "lastTransitionTime": now}]);
-        if !object::condition::get(pod, "Ready").is_some_and(|old| old.text(&["status"]) == status) {
+        if object::condition::get(pod, "Ready").is_none_or(|old| old.text(&["status"]) != status) {
             pod.put(&["status", "conditions"], condition);
         }
     }
@@ -344,26 +350,25 @@ impl World {
         }
     }
 
-    /// The node gets every pod ready whose claims can be used, and removes those that terminate.
+    /// The node gets every pod ready that can run, and removes those that terminate.
     pub fn kubelet(&mut self) {
         self.bury();
-        let usable = |volume: &Value, claims: &Objects| match volume.at(&["persistentVolumeClaim"]) {
-            Some(source) => claims.get(source.text(&["claimName"])).is_some_and(|claim| !terminating(claim)),
+        let running: Vec<String> = self.pods.keys().filter(|pod| self.can_run(pod)).cloned().collect();
+        running.iter().for_each(|pod| self.ready(pod, true));
+        self.protect();
+    }
+
+    /// It runs, or waits for nothing but a node: its claims can be used.
+    pub fn can_run(&self, pod: &str) -> bool {
+        let Some(pod) = self.pods.get(pod) else { return false };
+        let usable = |volume: &Value| match volume.at(&["persistentVolumeClaim"]) {
+            Some(source) => self.claims.get(source.text(&["claimName"])).is_some_and(|claim| !terminating(claim)),
             None => true,
         };
-        let startable: Vec<String> = self
-            .pods
-            .values()
-            .filter(|pod| match pod.text(&["status", "phase"]) {
-                "Pending" => pod.items(&["spec", "volumes"]).iter().all(|volume| usable(volume, &self.claims)),
-                phase => phase == "Running",
-            })
-            .map(|pod| name(pod).to_owned())
-            .collect();
-        for pod in startable {
-            self.ready(&pod, true);
+        match pod.text(&["status", "phase"]) {
+            "Pending" => pod.items(&["spec", "volumes"]).iter().all(usable),
+            phase => phase == "Running",
         }
-        self.protect();
     }
 
     /// Dependents without a living owner go; references to the dead are taken out otherwise. Whether anything happened.
@@ -398,34 +403,33 @@ impl World {
     /// A person deletes the set: it is gone at once, its dependents are the collector's.
     pub fn delete_set(&mut self) {
         self.doom();
+        if self.bound_to_set {
+            self.doomed.extend(self.claims.keys().cloned());
+        }
         self.set = None;
     }
 
-    /// What the policy, as the set says it now, allows to be deleted.
-    fn doom(&mut self) {
-        let Some(world) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
-        for claim in self.claims.keys() {
-            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else {
-                continue;
-            };
-            if (world.scaled && !world.ordinals.contains(&ordinal)) || world.deleted {
-                self.doomed.insert(claim.clone());
-            }
-        }
+    /// What the policy allows to be deleted, as the set says it now: a plan is about to be made.
+    pub fn doom(&mut self) {
+        let Some(wants) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
+        self.bound_to_set |= wants.deleted;
+        let scaled = self.claims.keys().filter(|claim| {
+            wants.scaled && claim_ordinal(claim).is_some_and(|ordinal| !wants.ordinals.contains(&ordinal))
+        });
+        self.doomed.extend(scaled.cloned());
     }
 
-    /// What a plan that was carried out in full has taken back.
+    /// What a plan has taken back that was carried out in full.
     fn absolve(&mut self) {
-        let Some(world) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
+        let Some(wants) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
+        self.bound_to_set = wants.deleted;
         let (pods, claims) = (&self.pods, &self.claims);
         self.doomed.retain(|claim| {
-            let Some(object) = claims.get(claim) else { return false };
-            let Some(ordinal) = claim.strip_prefix("data-web-").and_then(|digits| digits.parse().ok()) else {
-                return true;
-            };
+            let (Some(object), Some(ordinal)) = (claims.get(claim), claim_ordinal(claim)) else { return false };
+            let namesake = |owner: &Value| owner.text(&["uid"]) == "set-0";
             let lives = pods.get(&format!("web-{ordinal}")).is_some_and(|pod| controller(pod).is_some());
-            let stays = !world.scaled || (world.ordinals.contains(&ordinal) && lives);
-            terminating(object) || world.deleted || !stays
+            let stays = !wants.scaled || (wants.ordinals.contains(&ordinal) && lives);
+            !stays || terminating(object) || object.items(&["metadata", "ownerReferences"]).iter().any(namesake)
         });
     }
 
@@ -569,7 +573,11 @@ fn change(
     true
 }
 
-fn add_owner(object: &mut Value, owner: Value) {
+fn claim_ordinal(claim: &str) -> Option<i64> {
+    claim.strip_prefix("data-web-")?.parse().ok()
+}
+
+pub fn add_owner(object: &mut Value, owner: Value) {
     let owners = object.entry(&["metadata", "ownerReferences"]);
     match owners.as_array_mut() {
         Some(owners) => owners.push(owner),

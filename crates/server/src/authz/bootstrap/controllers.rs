@@ -24,6 +24,8 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     let mut roles = cluster_roles();
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
+    roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("state-metrics", state_metrics_rules()));
     roles
 }
 
@@ -81,6 +83,16 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
     ]
 }
 
+fn node_lifecycle_rules() -> Vec<Rule> {
+    vec![
+        allow("get list watch patch", "core", "nodes"),
+        allow(READ, "coordination.k8s.io", "leases"),
+        allow("get list watch delete", "core", "pods"),
+        allow("patch", "core", "nodes/status pods/status"),
+        events(),
+    ]
+}
+
 fn statefulset_rules() -> Vec<Rule> {
     vec![
         allow(READ, "apps", "statefulsets"),
@@ -88,10 +100,19 @@ fn statefulset_rules() -> Vec<Rule> {
         // To write owner references that block the owner's deletion.
         allow("update", "apps", "statefulsets/finalizers"),
         allow("update", "core", "pods/finalizers"),
-        allow("get list watch create update patch delete", "core", "pods"),
-        allow("get list watch create update patch delete", "apps", "controllerrevisions"),
-        allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
+        allow("get list watch create patch delete", "core", "pods"),
+        allow("get list watch create patch delete", "apps", "controllerrevisions"),
+        // It never deletes a claim: owner references tell the garbage collector which ones go.
+        allow("get list watch create patch", "core", "persistentvolumeclaims"),
         events(),
+    ]
+}
+
+/// To count objects and their states, for those who watch over a cluster.
+fn state_metrics_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch", "apps", "statefulsets"),
+        allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
     ]
 }
 

@@ -1,0 +1,124 @@
+//! The manifests in `deploy/` say what the controllers need, neither more nor less, and the page about them is complete.
+
+use server::authz::Rule;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// Set it to write the manifest anew, after a controller or its rights changed.
+const UPDATE: &str = "UPDATE_MANIFESTS";
+
+const BEFORE: &str = r#"# What `mainstay controllers` needs in a Kubernetes cluster: a ServiceAccount, its rights, and the rights to its Lease.
+#
+#   kubectl apply -f controllers.yaml
+#   kubectl -n kube-system create token mainstay-controllers     # for a kubeconfig outside the cluster
+#
+# The rules are in blocks, one for each controller. If you leave a controller out (--controllers '*,-NAME'), cut its block.
+# docs/controllers.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mainstay-controllers
+  namespace: kube-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: mainstay-controllers
+rules:
+"#;
+
+const AFTER: &str = r#"---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mainstay-controllers
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: mainstay-controllers
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-controllers
+    namespace: kube-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: mainstay-controllers
+  namespace: kube-system
+rules:
+  - apiGroups: ["coordination.k8s.io"]
+    resources: ["leases"]
+    verbs: ["create"]
+  - apiGroups: ["coordination.k8s.io"]
+    resources: ["leases"]
+    resourceNames: ["mainstay-controllers"]
+    verbs: ["get", "watch", "update"]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: mainstay-controllers
+  namespace: kube-system
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: mainstay-controllers
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-controllers
+    namespace: kube-system
+"#;
+
+#[test]
+fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
+    let mut expected = BEFORE.to_owned();
+    for (controller, account) in runtime::Controllers::accounts("*").expect("a good list") {
+        let rules = server::authz::bootstrap::controller_rules(account);
+        assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
+        let _ = writeln!(expected, "  # {controller}");
+        rules.iter().for_each(|rule| expected.push_str(&yaml(rule)));
+    }
+    expected.push_str(AFTER);
+    let path = root().join("deploy/controllers.yaml");
+    if std::env::var_os(UPDATE).is_some() {
+        std::fs::write(&path, &expected).expect("the manifest can be written");
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert!(
+        found == expected,
+        "{} is out of step: write it anew with {UPDATE}=1 cargo test -p mainstay --test deploy",
+        path.display()
+    );
+}
+
+#[test]
+fn the_page_about_controllers_names_each_of_them_and_each_figure() {
+    let page = std::fs::read_to_string(root().join("docs/controllers.md")).expect("there is a page");
+    for name in runtime::NAMES {
+        assert!(page.contains(&format!("| `{name}` |")), "docs/controllers.md does not name {name}");
+    }
+    let mut registry = prometheus_client::registry::Registry::default();
+    runtime::Metrics::default().register(&mut registry);
+    let mut text = String::new();
+    prometheus_client::encoding::text::encode(&mut text, &registry).expect("it can be written");
+    let figures = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next());
+    for figure in figures {
+        assert!(page.contains(figure), "docs/controllers.md does not say what {figure} is");
+    }
+}
+
+fn yaml(rule: &Rule) -> String {
+    assert!(rule.urls.is_empty() && rule.names.is_empty(), "not needed so far: {rule:?}");
+    let list = |words: &[String]| words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+    format!(
+        "  - apiGroups: [{}]\n    resources: [{}]\n    verbs: [{}]\n",
+        list(&rule.groups),
+        list(&rule.resources),
+        list(&rule.verbs)
+    )
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("crates are two levels deep").to_owned()
+}

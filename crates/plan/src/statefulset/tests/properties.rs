@@ -1,0 +1,280 @@
+//! Whatever happens, and wherever the executor stops: every plan is safe, claims go only by policy or by hand, and once all is
+//! quiet the set is what it should be.
+
+use super::world::{Fate, World, add_owner, is_idle, set};
+use object::access::{Access, controller, name, uid};
+use object::{Value, json};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+#[derive(Clone, Debug)]
+enum Happening {
+    Scale(i64),
+    Start(i64),
+    Image(u8),
+    Policy(bool, bool),
+    Partition(i64),
+    MaxUnavailable(Value),
+    MinReady(i64),
+    History(i64),
+    Gate(&'static str, bool),
+    Ready(usize, bool),
+    Fail(usize),
+    DeletePod(usize),
+    /// A finalizer holds the pod, or no longer.
+    Hold(usize, bool),
+    Orphan(usize),
+    /// The pod's labels are lost, so that the set lets go of it.
+    Strip(usize),
+    Stranger(i64),
+    DeleteClaim(usize),
+    /// Somebody else controls a claim from now on.
+    Grab(usize),
+    /// A reference to an earlier set of this name.
+    Namesake(usize),
+    DeleteRevision(usize),
+    Time(i64),
+    Kubelet,
+    Collect,
+    /// A plan is made, and carried out when something else has happened.
+    Plan,
+    Do(Fate),
+    Step,
+}
+
+fn happening() -> impl Strategy<Value = Happening> {
+    use Happening::*;
+    let gates = prop::sample::select(vec![
+        "StatefulSetAutoDeletePVC",
+        "StatefulSetStartOrdinal",
+        "StatefulSetOrdinalPartition",
+        "MaxUnavailableStatefulSet",
+    ]);
+    let max = prop_oneof![(1_i64..4).prop_map(Value::from), Just(json!("50%"))];
+    let edits = prop_oneof![
+        3 => (0_i64..5).prop_map(Scale),
+        1 => (0_i64..4).prop_map(Start),
+        2 => (1_u8..4).prop_map(Image),
+        3 => (any::<bool>(), any::<bool>()).prop_map(|(deleted, scaled)| Policy(deleted, scaled)),
+        1 => (0_i64..6).prop_map(Partition),
+        1 => max.prop_map(MaxUnavailable),
+        1 => prop::sample::select(vec![0_i64, 10]).prop_map(MinReady),
+        1 => (-1_i64..2).prop_map(History),
+        1 => (gates, any::<bool>()).prop_map(|(gate, on)| Gate(gate, on)),
+    ];
+    let pods = prop_oneof![
+        2 => (0_usize..8, any::<bool>()).prop_map(|(pod, ready)| Ready(pod, ready)),
+        1 => (0_usize..8).prop_map(Fail),
+        2 => (0_usize..8).prop_map(DeletePod),
+        2 => (0_usize..8, any::<bool>()).prop_map(|(pod, held)| Hold(pod, held)),
+        1 => (0_usize..8).prop_map(Orphan),
+        1 => (0_usize..8).prop_map(Strip),
+        1 => (0_i64..5).prop_map(Stranger),
+    ];
+    let others = prop_oneof![
+        2 => (0_usize..8).prop_map(DeleteClaim),
+        1 => (0_usize..8).prop_map(Grab),
+        1 => (0_usize..8).prop_map(Namesake),
+        1 => (0_usize..4).prop_map(DeleteRevision),
+        2 => (1_i64..12).prop_map(Time),
+    ];
+    let fate =
+        (prop::option::of(0_usize..6), prop::option::of(0_usize..6)).prop_map(|(crash, fail)| Fate { crash, fail });
+    prop_oneof![
+        3 => edits,
+        2 => pods,
+        1 => others,
+        4 => Just(Kubelet),
+        2 => Just(Collect),
+        1 => Just(Plan),
+        2 => fate.prop_map(Do),
+        6 => Just(Step),
+    ]
+}
+
+fn first_set() -> impl Strategy<Value = Value> {
+    let strategies = prop::sample::select(vec![
+        json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 1}}),
+        json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0, "maxUnavailable": 2}}),
+        json!({"type": "RollingUpdate"}),
+        json!({"type": "OnDelete"}),
+        json!({"type": "Recreate"}),
+    ]);
+    (0_i64..5, any::<bool>(), strategies, any::<bool>()).prop_map(|(replicas, ordered, strategy, claims)| {
+        let mut set = set(replicas);
+        set.put(&["spec", "updateStrategy"], strategy);
+        if !ordered {
+            set.put(&["spec", "podManagementPolicy"], "Parallel");
+        }
+        if !claims {
+            set.cut(&["spec", "volumeClaimTemplates"]);
+        }
+        set
+    })
+}
+
+fn nth(objects: &super::world::Objects, at: usize) -> Option<String> {
+    objects.keys().nth(at % objects.len().max(1)).cloned()
+}
+
+impl World {
+    fn happen(&mut self, happening: &Happening, waiting: &mut Option<crate::statefulset::Plan>) {
+        use Happening::*;
+        let pod = |world: &World, at: usize| nth(&world.pods, at).unwrap_or_default();
+        let claim = |world: &World, at: usize| nth(&world.claims, at).unwrap_or_default();
+        match happening {
+            Scale(replicas) => self.scale(*replicas),
+            Start(start) => self.spec(&["ordinals", "start"], *start),
+            Image(image) => self.image(&format!("v{image}")),
+            Policy(deleted, scaled) => {
+                let word = |delete: bool| if delete { "Delete" } else { "Retain" };
+                self.policy(word(*deleted), word(*scaled));
+            }
+            Partition(partition) => self.edit(|set| {
+                if set.has(&["spec", "updateStrategy", "rollingUpdate"]) {
+                    set.put(&["spec", "updateStrategy", "rollingUpdate", "partition"], *partition);
+                }
+            }),
+            MaxUnavailable(max) => self.edit(|set| {
+                if set.has(&["spec", "updateStrategy", "rollingUpdate"]) {
+                    set.put(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"], max.clone());
+                }
+            }),
+            MinReady(seconds) => self.spec(&["minReadySeconds"], *seconds),
+            History(limit) => self.spec(&["revisionHistoryLimit"], *limit),
+            Gate(gate, on) => self.gates = self.gates.clone().with(gate, *on),
+            Ready(at, ready) if self.can_run(&pod(self, *at)) => self.ready(&pod(self, *at), *ready),
+            Ready(..) => {}
+            Fail(at) => self.fail(&pod(self, *at), "Failed"),
+            DeletePod(at) => self.delete_pod(&pod(self, *at)),
+            Hold(at, held) => self.edit_pod(&pod(self, *at), |pod| {
+                pod.put(&["metadata", "finalizers"], if *held { json!(["example.com/hold"]) } else { json!([]) });
+            }),
+            Orphan(at) => self.edit_pod(&pod(self, *at), |pod| drop(pod.cut(&["metadata", "ownerReferences"]))),
+            Strip(at) => self.edit_pod(&pod(self, *at), |pod| drop(pod.cut(&["metadata", "labels"]))),
+            Stranger(ordinal) => {
+                let stranger = format!("web-{ordinal}");
+                if !self.pods.contains_key(&stranger) {
+                    let owner = json!([{"kind": "Job", "name": "other", "uid": "elsewhere", "controller": true}]);
+                    self.put_pod(&stranger, json!({"app": "web"}), owner);
+                }
+            }
+            DeleteClaim(at) => self.delete_claim(&claim(self, *at)),
+            Grab(at) => self.edit_claim(&claim(self, *at), |claim| {
+                let owner = json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "elsewhere", "controller": true});
+                if controller(claim).is_none() {
+                    add_owner(claim, owner);
+                }
+            }),
+            Namesake(at) => {
+                let claim = claim(self, *at);
+                self.doomed.insert(claim.clone());
+                let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set-0"});
+                self.edit_claim(&claim, |claim| add_owner(claim, owner));
+            }
+            DeleteRevision(at) => drop(nth(&self.revisions, *at).and_then(|name| self.revisions.remove(&name))),
+            Time(seconds) => self.advance(*seconds),
+            Kubelet => self.kubelet(),
+            Collect => drop(self.collect()),
+            Plan => {
+                self.doom();
+                *waiting = Some(self.plan());
+            }
+            Do(fate) => match waiting.take() {
+                Some(plan) => drop(self.execute(&plan, *fate)),
+                None => drop(self.step_with(*fate)),
+            },
+            Step => {
+                *waiting = None;
+                self.step();
+            }
+        }
+    }
+
+    /// Nothing holds anything any longer, and somebody has deleted the pods that the set cannot use.
+    fn calm(&mut self) {
+        let strangers: Vec<String> = self
+            .pods
+            .values()
+            .filter(|pod| {
+                let ours = controller(pod).is_none_or(|owner| owner.text(&["uid"]) == uid(self.set.as_ref().unwrap()));
+                let made_by_others = pod.items(&["spec", "containers"]).is_empty();
+                !ours || made_by_others || pod.text(&["metadata", "labels", "app"]) != "web"
+            })
+            .map(|pod| name(pod).to_owned())
+            .collect();
+        strangers.iter().for_each(|pod| self.delete_pod(pod));
+        for pod in self.pods.values_mut() {
+            pod.cut(&["metadata", "finalizers"]);
+        }
+    }
+
+    fn check_complete(&self) {
+        let set = self.set.as_ref().unwrap();
+        let start = set.int(&["spec", "ordinals", "start"]).filter(|_| self.gates.on("StatefulSetStartOrdinal"));
+        let (start, replicas) = (start.unwrap_or(0), set.int(&["spec", "replicas"]).unwrap());
+        let wanted: BTreeSet<String> = (start..start + replicas).map(|ordinal| format!("web-{ordinal}")).collect();
+        assert_eq!(self.pods.keys().cloned().collect::<BTreeSet<_>>(), wanted, "exactly the ordinals in range");
+        let update = self.status_text("updateRevision");
+        let partition = set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0);
+        let lowest = if self.gates.on("StatefulSetOrdinalPartition") { partition } else { start + partition };
+        let on_delete = set.text(&["spec", "updateStrategy", "type"]) == "OnDelete";
+        for (pod_name, pod) in &self.pods {
+            let ordinal: i64 = pod_name[4..].parse().unwrap();
+            let at = pod.text(&["metadata", "labels", "controller-revision-hash"]);
+            assert!(on_delete || ordinal < lowest || at == update, "{pod_name} is at {at}, not at {update}");
+            assert!(self.revisions.contains_key(at) || on_delete || ordinal < lowest, "{at} is kept");
+            for template in set.items(&["spec", "volumeClaimTemplates"]) {
+                assert!(self.claims.contains_key(&format!("{}-{pod_name}", name(template))));
+            }
+        }
+        for field in ["replicas", "readyReplicas", "availableReplicas"] {
+            assert_eq!(self.status(field), replicas, "{field}");
+        }
+        let all_new = self.pods.values().all(|pod| pod["metadata"]["labels"]["controller-revision-hash"] == *update);
+        assert!(!all_new || self.status_text("currentRevision") == update, "promoted when all have arrived");
+        assert_eq!(self.status("observedGeneration"), set.int(&["metadata", "generation"]).unwrap());
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
+
+    /// R4, R9, R11, R12, R14, O2, O5: no wrong deletion, no leak, and it converges.
+    #[test]
+    fn it_is_safe_at_every_step_and_converges(
+        set in first_set(),
+        happenings in prop::collection::vec(happening(), 0..60),
+        policy in (any::<bool>(), any::<bool>()),
+    ) {
+        let mut world = World::of(set);
+        world.gates = world.gates.with("StatefulSetRecreateStrategy", true);
+        let mut waiting = None;
+        for happening in &happenings {
+            world.happen(happening, &mut waiting);
+        }
+        world.calm();
+        world.happen(&Happening::Policy(policy.0, policy.1), &mut waiting);
+        let last = world.settle();
+        prop_assert!(is_idle(&last) && last.next.is_none());
+        world.check_complete();
+        check_farewell(world, policy.0);
+    }
+}
+
+/// Claims go with the set when the policy says so, and only then.
+fn check_farewell(mut world: World, when_deleted: bool) {
+    let goes = when_deleted && world.gates.on("StatefulSetAutoDeletePVC");
+    let grabbed =
+        |claim: &Value| claim.items(&["metadata", "ownerReferences"]).iter().any(|it| it["uid"] == "elsewhere");
+    let stay: Vec<String> = world
+        .claims
+        .iter()
+        .filter(|(_, it)| (!goes || grabbed(it)) && !it.has(&["metadata", "deletionTimestamp"]))
+        .map(|(name, _)| name.clone())
+        .collect();
+    world.delete_set();
+    world.settle();
+    assert!(world.pods.is_empty() && world.revisions.is_empty(), "{:?} {:?}", world.pods, world.revisions);
+    assert_eq!(world.claim_names(), stay);
+}

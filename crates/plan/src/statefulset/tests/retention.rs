@@ -1,0 +1,529 @@
+//! Whom claims belong to: scenarios I, contract R.
+
+use super::world::{Fate, World, actions, is_idle, not_ready, set};
+use crate::statefulset::{Action, Held};
+use object::access::Access;
+use object::{Value, json};
+
+const NOBODY: [&str; 0] = [];
+
+fn settled(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
+    let mut world = World::new(replicas);
+    world.policy(when_deleted, when_scaled);
+    world.settled(|_| {})
+}
+
+fn parallel(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
+    let mut set = set(replicas);
+    set.put(&["spec", "podManagementPolicy"], "Parallel");
+    let mut world = World::of(set);
+    world.policy(when_deleted, when_scaled);
+    world.settled(|_| {})
+}
+
+fn hold(world: &mut World, pod: &str, held: bool) {
+    let finalizers = if held { json!(["example.com/hold"]) } else { json!([]) };
+    world.edit_pod(pod, |pod| pod.put(&["metadata", "finalizers"], finalizers));
+}
+
+fn config_map(controller: bool) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "c", "uid": "elsewhere", "controller": controller})
+}
+
+/// The names of claims that get owners, by stage.
+fn owned(plan: &crate::statefulset::Plan) -> Vec<Vec<&str>> {
+    plan.stages
+        .iter()
+        .map(|stage| {
+            let actions = stage.lanes.iter().flatten().flatten();
+            actions
+                .filter_map(|it| match it {
+                    Action::OwnClaim { claim, .. } => Some(claim.as_str()),
+                    _ => None,
+                })
+                .collect()
+        })
+        .collect()
+}
+
+/// R2.
+#[test]
+fn i01_r2_retained_claims_belong_to_nobody_and_are_used_again() {
+    let mut world = settled(3, "Retain", "Retain");
+    let claims = world.claims.clone();
+    world.scale(1);
+    world.settle();
+    world.scale(3);
+    world.settle();
+    assert_eq!(world.claims, claims);
+    assert_eq!(world.owners("data-web-2"), NOBODY);
+    world.delete_set();
+    world.settle();
+    assert_eq!((world.pods.len(), world.claims), (0, claims));
+}
+
+/// R3, R7: from the first moment, and not blocking.
+#[test]
+fn i02_r3_r7_claims_that_go_with_the_set() {
+    let mut world = World::new(2);
+    world.policy("Delete", "Retain");
+    world.step();
+    let reference = json!([{
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set-1",
+        "controller": true, "blockOwnerDeletion": false,
+    }]);
+    assert_eq!(world.claims["data-web-0"]["metadata"]["ownerReferences"], reference, "at creation");
+    world.settle();
+    assert_eq!(world.claims["data-web-1"]["metadata"]["ownerReferences"], reference);
+    world.delete_set();
+    world.settle();
+    assert_eq!(world.claims.len(), 0);
+}
+
+/// R12: also when it is deleted right after its creation, wherever the creation stopped.
+#[test]
+fn r12_a_set_created_and_deleted_at_once_leaves_nothing() {
+    for crash in 0..4 {
+        let mut world = World::new(2);
+        world.policy("Delete", "Delete");
+        world.step_with(Fate { crash: Some(crash), ..Fate::default() });
+        world.delete_set();
+        world.settle();
+        assert_eq!((world.pods.len(), world.claims.len(), world.revisions.len()), (0, 0, 0), "{crash}");
+    }
+}
+
+/// R3.
+#[test]
+fn i03_r3_scaling_leaves_claims_alone_that_go_with_the_set() {
+    let mut world = settled(3, "Delete", "Retain");
+    let claims = world.claims.clone();
+    world.scale(1);
+    world.settle();
+    assert_eq!(world.owners("data-web-2"), ["StatefulSet/web"]);
+    world.scale(3);
+    world.settle();
+    assert_eq!(world.claims, claims);
+}
+
+/// R4: all references first, then the pods, ordered or not.
+#[test]
+fn i04_r4_condemned_pods_own_their_claims_before_one_goes() {
+    for mut world in [settled(3, "Retain", "Delete"), parallel(3, "Retain", "Delete")] {
+        world.scale(1);
+        let plan = world.step();
+        assert_eq!(owned(&plan)[0], ["data-web-1", "data-web-2"]);
+        assert!(matches!(&plan.stages[1].lanes[0][0][..], [Action::DeletePod { pod, .. }] if pod == "web-2"));
+        let uid = world.pods["web-2"]["metadata"]["uid"].clone();
+        assert_eq!(
+            world.claims["data-web-2"]["metadata"]["ownerReferences"],
+            json!([{
+                "apiVersion": "v1", "kind": "Pod", "name": "web-2", "uid": uid,
+                "controller": true, "blockOwnerDeletion": false,
+            }])
+        );
+        world.settle();
+        assert_eq!((world.claim_names(), world.owners("data-web-0")), (vec!["data-web-0"], vec![]));
+    }
+}
+
+/// R4: when a reference cannot be written, no pod goes.
+#[test]
+fn r4_no_pod_goes_without_its_claims() {
+    let mut world = parallel(3, "Retain", "Delete");
+    world.scale(0);
+    world.step_with(Fate { fail: Some(1), ..Fate::default() });
+    assert_eq!(world.log.len(), 0);
+    let told = "FailedUpdate: Update Pod web-1 in StatefulSet web failed error: could not update claim data-web-1 for delete \
+                policy ownerRefs: boom";
+    assert_eq!(world.told(), [told]);
+    world.settle();
+    assert_eq!((world.pods.len(), world.claims.len()), (0, 0));
+}
+
+/// R5.
+#[test]
+fn i05_r5_one_controller_at_a_time() {
+    let mut world = settled(3, "Delete", "Delete");
+    hold(&mut world, "web-2", true);
+    world.scale(2);
+    world.settle();
+    assert_eq!(world.owners("data-web-1"), ["StatefulSet/web"]);
+    assert_eq!(world.owners("data-web-2"), ["Pod/web-2"]);
+    hold(&mut world, "web-2", false);
+    world.settle();
+    assert_eq!(world.claim_names(), ["data-web-0", "data-web-1"]);
+    world.delete_set();
+    world.settle();
+    assert_eq!(world.claims.len(), 0);
+}
+
+/// R4: only scaling deletes.
+#[test]
+fn i06_r4_no_other_deletion_of_pods_takes_claims() {
+    for strategy in ["RollingUpdate", "OnDelete"] {
+        let mut world = settled(3, "Retain", "Delete");
+        let claims = world.claims.clone();
+        world.spec(&["updateStrategy"], json!({"type": strategy}));
+        world.delete_pod("web-0");
+        world.settle();
+        world.fail("web-1", "Failed");
+        world.settle();
+        world.image("v2");
+        world.settle();
+        world.delete_pod("web-2");
+        world.settle();
+        assert_eq!(world.claims, claims);
+    }
+}
+
+/// R11: live claims and leftovers alike, without a word about pods.
+#[test]
+fn i07_i08_r11_policy_changes_reach_every_claim() {
+    let mut world = settled(3, "Retain", "Retain");
+    world.put_claim("other-web-0", json!([]));
+    world.put_claim("data-web", json!([]));
+    world.put_claim("data-web-01", json!([]));
+    world.scale(1);
+    world.settle();
+    world.events.clear();
+    world.log.clear();
+    world.policy("Delete", "Retain");
+    world.step();
+    for claim in ["data-web-0", "data-web-1", "data-web-2"] {
+        assert_eq!(world.owners(claim), ["StatefulSet/web"], "{claim}");
+    }
+    for claim in ["other-web-0", "data-web", "data-web-01"] {
+        assert_eq!(world.owners(claim), NOBODY, "R6: {claim} is not of the scheme");
+    }
+    world.policy("Retain", "Delete");
+    world.step();
+    for claim in ["data-web-0", "data-web-1", "data-web-2"] {
+        assert_eq!(world.owners(claim), NOBODY, "{claim}");
+    }
+    assert!(is_idle(&world.settle()));
+    assert_eq!((world.log.len(), world.told().len()), (0, 0), "pods have nothing to do with it");
+    world.delete_set();
+    world.settle();
+    assert_eq!(world.claims.len(), 6);
+}
+
+/// R11: from Delete to Retain in the middle of a scale-down, with the pod still there and already gone.
+#[test]
+fn r11_retain_retains_in_the_middle_of_a_scale_down() {
+    for gone in [false, true] {
+        let mut world = settled(3, "Retain", "Delete");
+        world.scale(1);
+        hold(&mut world, "web-2", !gone);
+        world.step();
+        world.bury();
+        assert_eq!(
+            (world.pods.len(), world.owners("data-web-2")),
+            (if gone { 2 } else { 3 }, vec!["Pod/web-2".to_owned()])
+        );
+        world.policy("Retain", "Retain");
+        world.step();
+        hold(&mut world, "web-2", false);
+        world.settle();
+        assert_eq!((world.pod_names(), world.claims.len()), (vec!["web-0"], 3), "{gone}");
+        assert!(["data-web-1", "data-web-2"].iter().all(|claim| world.owners(claim).is_empty()));
+    }
+}
+
+/// R11: from Retain to Delete in the middle of a scale-down: what still has a pod goes with it.
+#[test]
+fn r11_delete_deletes_in_the_middle_of_a_scale_down() {
+    let mut world = settled(3, "Retain", "Retain");
+    hold(&mut world, "web-2", true);
+    world.scale(1);
+    world.step();
+    world.policy("Retain", "Delete");
+    world.step();
+    hold(&mut world, "web-2", false);
+    world.settle();
+    assert_eq!(world.claim_names(), ["data-web-0"]);
+}
+
+/// I24 without the lag: references do not wait for health.
+#[test]
+fn i24_an_unready_pod_does_not_keep_the_policy_from_its_claim() {
+    let mut world = settled(3, "Retain", "Retain");
+    world.ready("web-0", false);
+    world.policy("Delete", "Retain");
+    world.step();
+    assert!((0..3).all(|ordinal| world.owners(&format!("data-web-{ordinal}")) == ["StatefulSet/web"]));
+}
+
+/// A halted scale-down has not come to its moment: claims go with the set, not yet with their pods.
+#[test]
+fn r4_not_before_the_moment_of_the_scale_down() {
+    let mut world = settled(3, "Delete", "Delete");
+    world.ready("web-0", false);
+    world.scale(1);
+    world.step();
+    assert_eq!(world.owners("data-web-2"), ["StatefulSet/web"]);
+    world.settle();
+    assert_eq!(world.claim_names(), ["data-web-0"]);
+}
+
+/// A scale-down that halts half-way takes nothing back.
+#[test]
+fn r4_a_halted_scale_down_keeps_what_it_has_settled() {
+    let mut world = settled(3, "Delete", "Delete");
+    hold(&mut world, "web-2", true);
+    world.scale(1);
+    world.step();
+    world.ready("web-0", false);
+    assert_eq!(world.step().held, [not_ready("web-0")]);
+    assert_eq!(world.owners("data-web-2"), ["Pod/web-2"]);
+}
+
+/// R11, R12: policy and scale changed together; each claim gets its owner once, condemned ones that of their pod.
+#[test]
+fn r12_a_policy_that_comes_with_the_scale_down() {
+    let mut world = settled(3, "Retain", "Retain");
+    world.policy("Delete", "Delete");
+    world.scale(1);
+    let plan = world.step();
+    assert_eq!(owned(&plan)[..2], [vec!["data-web-0"], vec!["data-web-1", "data-web-2"]]);
+    world.settle();
+    assert_eq!(world.claim_names(), ["data-web-0"]);
+}
+
+/// A scale-down taken back while its pod terminates: the replica is wanted again, and so is its claim.
+#[test]
+fn r4_a_scale_down_taken_back_in_time_takes_nothing() {
+    for mut world in [settled(2, "Retain", "Delete"), parallel(2, "Retain", "Delete")] {
+        let claim = world.claims["data-web-1"]["metadata"]["uid"].clone();
+        hold(&mut world, "web-1", true);
+        world.scale(1);
+        world.step();
+        assert_eq!(world.owners("data-web-1"), ["Pod/web-1"]);
+        world.scale(2);
+        world.step();
+        assert_eq!(world.owners("data-web-1"), NOBODY);
+        hold(&mut world, "web-1", false);
+        world.settle();
+        assert_eq!(world.claims["data-web-1"]["metadata"]["uid"], claim);
+        assert_eq!(world.pods.len(), 2);
+    }
+}
+
+/// R9: the pod waits for its old claim to go, others do not wait in parallel, and the claim's end is enough to go on.
+#[test]
+fn r9_a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
+    for (mut world, others) in [(settled(1, "Retain", "Delete"), 0), (parallel(1, "Retain", "Delete"), 1)] {
+        world.scale(2);
+        world.settle();
+        let claim = world.claims["data-web-1"]["metadata"]["uid"].clone();
+        world.scale(1);
+        world.step();
+        world.bury();
+        world.scale(3);
+        world.log.clear();
+        world.events.clear();
+        let held = Held::ClaimLeaving { pod: "web-1".to_owned(), claim: "data-web-1".to_owned() };
+        assert_eq!(world.step().held, std::slice::from_ref(&held), "it belongs to the pod that went");
+        assert_eq!((world.log.len(), world.owners("data-web-1")), (others, vec!["Pod/web-1".to_owned()]));
+        world.edit_claim("data-web-1", |claim| claim.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
+        world.collect();
+        world.events.clear();
+        assert_eq!(world.step().held, [held], "it is on its way out");
+        assert_eq!(
+            world.told(),
+            ["FailedCreate: Create Pod web-1 in StatefulSet web failed error: pvc data-web-1 is being deleted",]
+        );
+        world.edit_claim("data-web-1", |claim| drop(claim.cut(&["metadata", "finalizers"])));
+        world.settle();
+        assert_eq!(world.pods.len(), 3);
+        assert_ne!(world.claims["data-web-1"]["metadata"]["uid"], claim, "both are new");
+    }
+}
+
+/// A terminating claim is never touched.
+#[test]
+fn r12_a_claim_on_its_way_out_is_left_alone() {
+    let mut world = settled(2, "Retain", "Retain");
+    world.delete_claim("data-web-1");
+    world.policy("Delete", "Delete");
+    let plan = world.step();
+    assert_eq!(owned(&plan), [["data-web-0"]]);
+}
+
+/// R8.
+#[test]
+fn i11_i16_r8_a_claim_that_somebody_else_controls() {
+    let mut world = settled(3, "Delete", "Delete");
+    world.edit_claim("data-web-1", |claim| {
+        claim["metadata"]["ownerReferences"].as_array_mut().unwrap().insert(0, config_map(true));
+    });
+    world.step();
+    assert_eq!(world.owners("data-web-1"), ["ConfigMap/c"], "ours is removed");
+    let told = "ConflictingController: PersistentVolumeClaim data-web-1 has a conflicting OwnerReference that acts as a manging \
+                controller, the retention policy is ignored for this claim";
+    assert_eq!(world.told(), [told]);
+    world.events.clear();
+    world.settle();
+    assert_eq!(world.told(), NOBODY, "not all the time");
+    world.scale(0);
+    world.settle();
+    assert!(world.told().iter().any(|event| event == told), "but when the policy would matter");
+    assert_eq!(world.claim_names(), ["data-web-1"]);
+    assert_eq!(world.owners("data-web-1"), ["ConfigMap/c"]);
+}
+
+/// R8: a policy that is new says so too.
+#[test]
+fn r8_told_when_the_policy_changes() {
+    let mut world = settled(1, "Retain", "Retain");
+    world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "ownerReferences"], json!([config_map(true)])));
+    world.settle();
+    assert_eq!(world.told(), NOBODY);
+    world.policy("Delete", "Retain");
+    world.settle();
+    assert_eq!(world.told().len(), 1);
+}
+
+/// R7.
+#[test]
+fn i13_r7_other_owners_are_kept() {
+    let mut world = settled(1, "Retain", "Retain");
+    world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "ownerReferences"], json!([config_map(false)])));
+    world.policy("Delete", "Retain");
+    world.settle();
+    assert_eq!(world.owners("data-web-0"), ["ConfigMap/c", "StatefulSet/web"]);
+    world.delete_set();
+    world.settle();
+    assert_eq!(world.owners("data-web-0"), ["ConfigMap/c"]);
+}
+
+/// R7: references of earlier versions become what they are now.
+#[test]
+fn i14_r7_older_references_are_upgraded() {
+    for (controller, blocks) in [(json!(false), json!(false)), (Value::Null, Value::Null), (json!(true), json!(true))] {
+        let mut world = settled(1, "Delete", "Retain");
+        let wanted = world.claims["data-web-0"]["metadata"]["ownerReferences"].clone();
+        world.edit_claim("data-web-0", |claim| {
+            claim["metadata"]["ownerReferences"][0]["controller"] = controller;
+            claim["metadata"]["ownerReferences"][0]["blockOwnerDeletion"] = blocks;
+        });
+        world.settle();
+        assert_eq!(world.claims["data-web-0"]["metadata"]["ownerReferences"], wanted);
+        world.edit_claim("data-web-0", |claim| {
+            claim["metadata"]["ownerReferences"][0].cut(&["blockOwnerDeletion"]);
+        });
+        assert!(is_idle(&world.plan()), "left out is false");
+    }
+}
+
+#[test]
+fn i15_a_claim_of_an_earlier_set_of_that_name_is_left_alone() {
+    let earlier = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set-0"}]);
+    for (deleted, scaled) in [("Retain", "Retain"), ("Delete", "Delete")] {
+        let mut world = settled(1, deleted, scaled);
+        world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "ownerReferences"], earlier.clone()));
+        assert!(is_idle(&world.plan()), "{deleted} {scaled}");
+        world.scale(0);
+        assert!(owned(&world.plan()).concat().is_empty());
+    }
+}
+
+/// R6: claims that were there before are treated alike.
+#[test]
+fn r6_claims_made_beforehand_are_used_and_treated_alike() {
+    let mut world = World::new(1);
+    world.put_claim("data-web-0", json!([]));
+    world.put_claim("shared", json!([]));
+    world.policy("Delete", "Delete");
+    let before = world.claims["data-web-0"]["metadata"]["uid"].clone();
+    let plan = world.step();
+    assert_eq!(owned(&plan)[0], ["data-web-0"]);
+    assert_eq!(actions(&plan).len(), 2, "and its pod, no claim");
+    world.settle();
+    assert_eq!(world.claims["data-web-0"]["metadata"]["uid"], before);
+    world.scale(0);
+    world.settle();
+    assert_eq!(world.claim_names(), ["shared"], "I23");
+}
+
+#[test]
+fn i20_i21_an_orphaned_pod_is_adopted_and_scaled_away_with_its_claim() {
+    let mut world = settled(3, "Retain", "Delete");
+    world.edit_pod("web-2", |pod| drop(pod.cut(&["metadata", "ownerReferences"])));
+    world.scale(1);
+    world.settle();
+    assert_eq!((world.pod_names(), world.claim_names()), (vec!["web-0"], vec!["data-web-0"]));
+}
+
+/// R10: while its dependents are orphaned, a set's references are not put back.
+#[test]
+fn i22_r10_orphan_deletion_is_not_worked_against() {
+    let mut world = settled(1, "Delete", "Retain");
+    world.edit(|set| {
+        set.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+        set.put(&["metadata", "finalizers"], json!(["orphan"]));
+    });
+    world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
+    let plan = world.plan();
+    assert_eq!((plan.held, plan.stages), (vec![Held::Deleting], vec![]));
+}
+
+/// R12: a policy set just before a deletion in the foreground still holds.
+#[test]
+fn r12_the_policy_holds_for_a_set_that_is_being_deleted() {
+    for (from, to, owners) in [("Delete", "Retain", vec![]), ("Retain", "Delete", vec!["StatefulSet/web"])] {
+        let mut world = settled(3, from, "Retain");
+        world.scale(2);
+        world.settle();
+        world.policy(to, "Retain");
+        world.edit(|set| {
+            set.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+            set.put(&["metadata", "finalizers"], json!(["foregroundDeletion"]));
+        });
+        world.log.clear();
+        world.step();
+        for claim in ["data-web-0", "data-web-1", "data-web-2"] {
+            assert_eq!(world.owners(claim), owners, "{claim}");
+        }
+        assert_eq!(world.log.len(), 0);
+    }
+}
+
+#[test]
+fn i25_a_moved_start_takes_claims_when_the_new_ones_are_ready() {
+    let mut world = settled(2, "Retain", "Delete");
+    world.spec(&["ordinals", "start"], 2);
+    world.step();
+    assert_eq!(world.claim_names(), ["data-web-0", "data-web-1", "data-web-2"]);
+    world.settle();
+    assert_eq!(world.log, ["+web-2", "+web-3", "-web-1", "-web-0"]);
+    assert_eq!(world.claim_names(), ["data-web-2", "data-web-3"]);
+}
+
+/// R14: off = as Retain, on again = as the policy says, both in the middle of a scale-down.
+#[test]
+fn r14_the_gate_decides_whether_the_policy_counts() {
+    let mut world = settled(2, "Delete", "Delete");
+    world.gates = world.gates.with("StatefulSetAutoDeletePVC", false);
+    world.step();
+    assert!(["data-web-0", "data-web-1"].iter().all(|claim| world.owners(claim).is_empty()));
+    world.scale(1);
+    world.settle();
+    assert_eq!(world.claims.len(), 2, "nothing goes");
+    world.gates = world.gates.with("StatefulSetAutoDeletePVC", true);
+    world.settle();
+    assert!(
+        ["data-web-0", "data-web-1"].iter().all(|claim| world.owners(claim) == ["StatefulSet/web"]),
+        "they come back"
+    );
+
+    let mut world = settled(3, "Retain", "Delete");
+    hold(&mut world, "web-2", true);
+    world.scale(1);
+    world.step();
+    world.gates = world.gates.with("StatefulSetAutoDeletePVC", false);
+    world.step();
+    hold(&mut world, "web-2", false);
+    world.settle();
+    assert_eq!((world.pod_names(), world.claims.len()), (vec!["web-0"], 3), "what is still there stays");
+}

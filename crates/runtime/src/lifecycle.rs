@@ -1,0 +1,319 @@
+//! The node life cycle: nodes that are not heard of any more are marked, and their pods leave when they have waited long enough.
+//!
+//! Pods are deleted, never removed by force: a pod on a node that nobody hears of may still run, and a StatefulSet must not run it twice.
+
+use crate::api::{Api, ApiError, Resource};
+use crate::cache::pick;
+use crate::controllers::{Clock, Part};
+use crate::delays::Delays;
+use crate::events::{About, Events};
+use crate::follow::{self, Change};
+use crate::worker::{self, Cache, Key, Source, key};
+use futures::StreamExt;
+use jiff::Timestamp;
+use object::access::{Access, name, namespace, uid};
+use object::{Value, json};
+use plan::lifecycle::{self, Trouble};
+use plan::node::LEASES;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::Instant;
+
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// Looks after all nodes, until the part stops.
+pub async fn run(part: Part) {
+    let nodes = Source::new(nodes(), |node| vec![key(node)]).trimmed(trim_node);
+    let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
+    let leases = Source::new(leases, |lease| vec![("".into(), name(lease).into())])
+        .only(format!("metadata.namespace={LEASES}"))
+        .trimmed(|lease| {
+            let metadata = pick(lease, &["metadata"], &["name", "namespace", "resourceVersion"]);
+            *lease = json!({"metadata": metadata, "spec": pick(lease, &["spec"], &["renewTime"])});
+        });
+    let control = Arc::new(Control {
+        api: part.api.clone(),
+        events: part.events.clone(),
+        clock: part.clock.clone(),
+        nodes: nodes.cache.clone(),
+        leases: leases.cache.clone(),
+        signs: Mutex::default(),
+        wards: Mutex::default(),
+    });
+    worker::run(part, vec![nodes, leases], 4, move |key| {
+        let control = control.clone();
+        async move { control.sync(key).await }
+    })
+    .await;
+}
+
+fn nodes() -> Resource {
+    Resource::new("v1", "Node", "nodes", false)
+}
+
+fn pods() -> Resource {
+    Resource::new("v1", "Pod", "pods", true)
+}
+
+/// What is read of a node: who it is, how it is, whether it takes pods.
+fn trim_node(node: &mut Value) {
+    let metadata = pick(node, &["metadata"], &["name", "uid", "resourceVersion"]);
+    let (spec, status) =
+        (pick(node, &["spec"], &["taints", "unschedulable"]), pick(node, &["status"], &["conditions"]));
+    *node = json!({"metadata": metadata, "spec": spec, "status": status});
+}
+
+struct Control {
+    api: Api,
+    events: Events,
+    clock: Clock,
+    nodes: Cache,
+    leases: Cache,
+    /// What was last heard of each node, and when.
+    signs: Mutex<HashMap<Key, Sign>>,
+    wards: Mutex<Wards>,
+}
+
+struct Sign {
+    said: [String; 2],
+    at: Timestamp,
+}
+
+/// Those who look after the pods of nodes in trouble: nobody else's pods are worth following.
+#[derive(Default)]
+struct Wards {
+    tasks: JoinSet<()>,
+    open: HashMap<Key, (watch::Sender<Trouble>, AbortHandle)>,
+}
+
+impl Control {
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+        let Some(node) = self.nodes.get(&key) else {
+            lock(&self.signs).remove(&key);
+            self.attend(&key, None);
+            return Ok(None);
+        };
+        let now = (self.clock)();
+        let plan = lifecycle::node(&node, self.heard(&key, &node, now), now);
+        let path = nodes().object("", &key.1);
+        if let Some(status) = &plan.status {
+            let patch = json!({"metadata": {"uid": uid(&node)}, "status": status});
+            self.nodes.wrote(self.api.strategic(&format!("{path}/status"), &patch).await?);
+            if plan.lost {
+                let about = About { resource: &nodes(), namespace: "", name: &key.1, uid: uid(&node) };
+                let message = format!("Node {} status is now: NodeNotReady", key.1);
+                self.events.say(&about, "Normal", "NodeNotReady", &message);
+            }
+            // The taints are judged anew by the node as it is now.
+            return Ok(Some(Duration::ZERO));
+        }
+        if let Some(taints) = &plan.taints {
+            let version = node.text(&["metadata", "resourceVersion"]);
+            let patch = json!({"metadata": {"resourceVersion": version}, "spec": {"taints": taints}});
+            self.nodes.wrote(self.api.merge(&path, &patch).await?);
+            return Ok(Some(Duration::ZERO));
+        }
+        self.attend(&key, Some(&node));
+        Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
+    }
+
+    /// When the node was last heard of: it renewed its lease or reported its status. By our own clock, because theirs may be wrong.
+    fn heard(&self, key: &Key, node: &Value, now: Timestamp) -> Timestamp {
+        let lease = self.leases.get(&(LEASES.into(), key.1.clone()));
+        let renewed = lease.map(|lease| lease.text(&["spec", "renewTime"]).to_owned()).unwrap_or_default();
+        let ready = object::condition::get(node, "Ready");
+        let reported = ready.map(|ready| ready.text(&["lastHeartbeatTime"]).to_owned()).unwrap_or_default();
+        let said = [renewed, reported];
+        let mut signs = lock(&self.signs);
+        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { said: said.clone(), at: now });
+        if sign.said != said {
+            *sign = Sign { said, at: now };
+        }
+        sign.at
+    }
+
+    /// Sees to it that somebody looks after the node's pods as long as the node is in trouble.
+    fn attend(&self, key: &Key, node: Option<&Value>) {
+        let mut wards = lock(&self.wards);
+        while let Some(ended) = wards.tasks.try_join_next() {
+            if let Err(error) = ended
+                && error.is_panic()
+            {
+                std::panic::resume_unwind(error.into_panic());
+            }
+        }
+        let before = wards.open.get(key).map(|(trouble, _)| trouble.borrow().clone());
+        let trouble = node.and_then(|node| Trouble::of(node, before.as_ref(), (self.clock)()));
+        match (trouble, wards.open.get(key)) {
+            (Some(trouble), Some((open, _))) => {
+                open.send_if_modified(|known| {
+                    let changed = *known != trouble;
+                    *known = trouble;
+                    changed
+                });
+            }
+            (Some(trouble), None) => {
+                let (sender, told) = watch::channel(trouble);
+                let ward = Ward {
+                    api: self.api.clone(),
+                    events: self.events.clone(),
+                    clock: self.clock.clone(),
+                    trouble: told,
+                    pods: HashMap::new(),
+                    due: Delays::new(RETRY_MAX),
+                };
+                let handle = wards.tasks.spawn(ward.watch(key.1.clone()));
+                wards.open.insert(key.clone(), (sender, handle));
+            }
+            (None, Some((_, handle))) => {
+                handle.abort();
+                wards.open.remove(key);
+            }
+            (None, None) => {}
+        }
+    }
+}
+
+/// Looks after the pods of one node in trouble.
+struct Ward {
+    api: Api,
+    events: Events,
+    clock: Clock,
+    trouble: watch::Receiver<Trouble>,
+    pods: HashMap<Key, Value>,
+    due: Delays<Key>,
+}
+
+impl Ward {
+    async fn watch(mut self, node: Arc<str>) {
+        let mut changes = Box::pin(follow::objects(&self.api.client, &pods(), Some(&format!("spec.nodeName={node}"))));
+        let mut fresh: Option<HashSet<Key>> = None;
+        loop {
+            let wake_at = self.due.next_at();
+            let wait = async {
+                match wake_at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                change = changes.next() => match change {
+                    Some(change) => self.hear(change, &mut fresh).await,
+                    None => return,
+                },
+                told = self.trouble.changed() => {
+                    if told.is_err() {
+                        return;
+                    }
+                    for key in self.pods.keys().cloned().collect::<Vec<Key>>() {
+                        self.judge(&key).await;
+                    }
+                }
+                () = wait => {
+                    for key in self.due.take_due(Instant::now()) {
+                        self.judge(&key).await;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn hear(&mut self, change: Change<Value>, fresh: &mut Option<HashSet<Key>>) {
+        match change {
+            Change::Restart => *fresh = Some(HashSet::new()),
+            Change::Seen(mut pod) => {
+                trim_pod(&mut pod);
+                let key = key(&pod);
+                if let Some(fresh) = fresh {
+                    fresh.insert(key.clone());
+                }
+                self.pods.insert(key.clone(), pod);
+                self.judge(&key).await;
+            }
+            Change::Gone(pod) => self.forget(&key(&pod)),
+            Change::Ready => {
+                let fresh = fresh.take().unwrap_or_default();
+                let stale: Vec<Key> = self.pods.keys().filter(|key| !fresh.contains(*key)).cloned().collect();
+                stale.iter().for_each(|key| self.forget(key));
+            }
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        self.pods.remove(key);
+        self.due.forget(key);
+    }
+
+    async fn judge(&mut self, key: &Key) {
+        let Some(pod) = self.pods.get(key) else { return };
+        let now = (self.clock)();
+        let verdict = lifecycle::pod(pod, &self.trouble.borrow(), now);
+        self.due.cancel(key);
+        let mut result = Ok(());
+        if verdict.unready {
+            result = self.mark_unready(pod, now).await;
+        }
+        match verdict.evict {
+            Some(at) if at <= now && result.is_ok() => result = self.evict(pod, now).await,
+            Some(at) => {
+                let wait = Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO);
+                self.due.wait_until(key.clone(), Instant::now() + wait);
+            }
+            None => {}
+        }
+        match result {
+            Ok(()) => {}
+            // It is gone, or another: the watch will say so.
+            Err(error) if error.is_not_found() || error.is_conflict() => {}
+            Err(error) => {
+                let delay = self.due.wait_after_failure(key, Instant::now());
+                tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after the pod of a lost node");
+            }
+        }
+    }
+
+    async fn mark_unready(&self, pod: &Value, now: Timestamp) -> Result<(), ApiError> {
+        self.set_condition(pod, json!({"type": "Ready", "status": "False"}), now).await?;
+        self.say(pod, "Warning", "NodeNotReady", "Node is not ready");
+        Ok(())
+    }
+
+    async fn evict(&self, pod: &Value, now: Timestamp) -> Result<(), ApiError> {
+        let target = json!({
+            "type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager",
+            "message": "Taint manager: deleting due to NoExecute taint",
+        });
+        self.set_condition(pod, target, now).await?;
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid(pod)}});
+        self.api.delete(&pods().object(namespace(pod), name(pod)), &options).await?;
+        let message = format!("Marking for deletion Pod {}/{}", namespace(pod), name(pod));
+        self.say(pod, "Normal", "TaintManagerEviction", &message);
+        Ok(())
+    }
+
+    async fn set_condition(&self, pod: &Value, mut condition: Value, now: Timestamp) -> Result<(), ApiError> {
+        condition["lastTransitionTime"] = json!(object::write::stamp(now));
+        let patch = json!({"metadata": {"uid": uid(pod)}, "status": {"conditions": [condition]}});
+        self.api.strategic(&format!("{}/status", pods().object(namespace(pod), name(pod))), &patch).await?;
+        Ok(())
+    }
+
+    fn say(&self, pod: &Value, kind: &'static str, reason: &'static str, message: &str) {
+        let about = About { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
+        self.events.say(&about, kind, reason, message);
+    }
+}
+
+/// What is read of a pod: who it is, what it tolerates, whether it is ready.
+fn trim_pod(pod: &mut Value) {
+    let metadata = pick(pod, &["metadata"], &["name", "namespace", "uid", "deletionTimestamp"]);
+    let (spec, status) = (pick(pod, &["spec"], &["tolerations"]), pick(pod, &["status"], &["phase", "conditions"]));
+    *pod = json!({"metadata": metadata, "spec": spec, "status": status});
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no panic happens under this lock")
+}

@@ -1,0 +1,324 @@
+//! The state of StatefulSets, claims and volumes as figures, under the names that kube-state-metrics gave them.
+//!
+//! Of each object only its numbers are kept, and figures are written only when somebody asks for them.
+
+use crate::api::Resource;
+use crate::controllers::Part;
+use crate::follow::{self, Change, Slim};
+use futures::StreamExt;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use std::collections::BTreeMap;
+use std::fmt::{Debug, Error};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::task::JoinSet;
+
+/// In the order in which kube-state-metrics shows them.
+const CLAIM_PHASES: [&str; 3] = ["Lost", "Bound", "Pending"];
+const VOLUME_PHASES: [&str; 5] = ["Pending", "Available", "Bound", "Released", "Failed"];
+
+/// Keeps count of the objects until the part stops; then their figures vanish, because somebody else may show them.
+pub async fn run(part: Part) {
+    let states = part.metrics.states.clone();
+    *states.lock() = Some(Tables::default());
+    let _shown = Shown(states.clone());
+    let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
+    let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
+    let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(keep(part.clone(), sets, states.clone(), |tables| &mut tables.sets, Set::of));
+    tasks.spawn(keep(
+        part.clone(),
+        claims,
+        states.clone(),
+        |tables| &mut tables.claims,
+        |claim: Phased| Phase::of(&claim.status, &CLAIM_PHASES),
+    ));
+    tasks.spawn(keep(
+        part.clone(),
+        volumes,
+        states,
+        |tables| &mut tables.volumes,
+        |volume: Phased| Phase::of(&volume.status, &VOLUME_PHASES),
+    ));
+    tokio::select! {
+        () = part.shutdown.cancelled() => {}
+        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
+    }
+    tasks.shutdown().await;
+}
+
+/// What is known of all objects; `None` while nobody keeps count. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct States {
+    tables: Arc<Mutex<Option<Tables>>>,
+}
+
+impl States {
+    fn lock(&self) -> MutexGuard<'_, Option<Tables>> {
+        self.tables.lock().expect("no panic happens under this lock")
+    }
+}
+
+/// Shows the figures until it is dropped.
+struct Shown(States);
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tables {
+    sets: Table<Set>,
+    claims: Table<Phase>,
+    volumes: Table<Phase>,
+}
+
+/// Follows a resource into its table.
+async fn keep<Spec, Status, Row>(
+    part: Part,
+    resource: Resource,
+    states: States,
+    table: fn(&mut Tables) -> &mut Table<Row>,
+    row: fn(Slim<Spec, Status>) -> Row,
+) where
+    Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+    Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+{
+    let mut changes = Box::pin(follow::slim(&part.api.client, &resource));
+    while let Some(change) = changes.next().await {
+        if let Some(tables) = states.lock().as_mut() {
+            table(tables).hear(change, row);
+        }
+    }
+}
+
+/// One row for each object, by namespace and name.
+#[derive(Debug)]
+struct Table<Row> {
+    rows: Rows<Row>,
+    /// What has been heard since a restart: it takes the place of the rows when it is complete.
+    fresh: Option<Rows<Row>>,
+}
+
+type Rows<Row> = BTreeMap<Box<str>, BTreeMap<Box<str>, Row>>;
+
+impl<Row> Default for Table<Row> {
+    fn default() -> Table<Row> {
+        Table { rows: Rows::new(), fresh: None }
+    }
+}
+
+impl<Row> Table<Row> {
+    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: fn(Slim<Spec, Status>) -> Row) {
+        match change {
+            Change::Restart => self.fresh = Some(Rows::new()),
+            Change::Seen(mut object) => {
+                let (namespace, name) = take_key(&mut object.metadata);
+                let rows = self.fresh.as_mut().unwrap_or(&mut self.rows);
+                rows.entry(namespace.into()).or_default().insert(name.into(), row(object));
+            }
+            Change::Gone(mut object) => {
+                let (namespace, name) = take_key(&mut object.metadata);
+                if let Some(rows) = self.rows.get_mut(namespace.as_str()) {
+                    rows.remove(name.as_str());
+                    if rows.is_empty() {
+                        self.rows.remove(namespace.as_str());
+                    }
+                }
+            }
+            Change::Ready => self.rows = self.fresh.take().unwrap_or_default(),
+        }
+    }
+
+    fn each(&self) -> impl Iterator<Item = (&str, &str, &Row)> {
+        self.rows.iter().flat_map(|(namespace, rows)| rows.iter().map(move |(name, row)| (&**namespace, &**name, row)))
+    }
+}
+
+fn take_key(metadata: &mut ObjectMeta) -> (String, String) {
+    (metadata.namespace.take().unwrap_or_default(), metadata.name.take().unwrap_or_default())
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SetSpec {
+    replicas: Option<i64>,
+    ordinals: Option<Ordinals>,
+    persistent_volume_claim_retention_policy: Option<Policy>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct Ordinals {
+    #[serde(default)]
+    start: i64,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Policy {
+    when_deleted: String,
+    when_scaled: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct SetStatus {
+    replicas: i64,
+    current_replicas: i64,
+    ready_replicas: i64,
+    available_replicas: i64,
+    updated_replicas: i64,
+    observed_generation: Option<i64>,
+}
+
+/// The figures of a StatefulSet.
+#[derive(Debug)]
+struct Set {
+    /// In seconds since 1970.
+    created: i64,
+    generation: Option<i64>,
+    replicas: i64,
+    start: Option<i64>,
+    /// When deleted, when scaled.
+    policy: Option<[&'static str; 2]>,
+    status: SetStatus,
+}
+
+impl Set {
+    fn of(set: Slim<SetSpec, SetStatus>) -> Set {
+        let policy = set.spec.persistent_volume_claim_retention_policy;
+        Set {
+            created: set.metadata.creation_timestamp.map_or(0, |time| time.0.as_second()),
+            generation: set.metadata.generation,
+            replicas: set.spec.replicas.unwrap_or(1),
+            start: set.spec.ordinals.map(|ordinals| ordinals.start),
+            policy: policy.map(|policy| [&policy.when_deleted, &policy.when_scaled].map(|what| policy_name(what))),
+            status: set.status,
+        }
+    }
+}
+
+/// One of few, so that no text need be kept.
+fn policy_name(what: &str) -> &'static str {
+    match what {
+        "" | "Retain" => "Retain",
+        "Delete" => "Delete",
+        _ => "Unknown",
+    }
+}
+
+type Phased = Slim<IgnoredAny, PhaseStatus>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct PhaseStatus {
+    phase: String,
+}
+
+/// Which of its kind's phases an object is in, if in any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Phase(Option<u8>);
+
+impl Phase {
+    fn of(status: &PhaseStatus, phases: &[&str]) -> Phase {
+        let at = phases.iter().position(|phase| *phase == status.phase);
+        Phase(at.and_then(|at| u8::try_from(at).ok()))
+    }
+}
+
+impl Collector for States {
+    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
+        let tables = self.lock();
+        let Some(tables) = tables.as_ref() else { return Ok(()) };
+        encode_sets(&tables.sets, &mut encoder)?;
+        encode_policies(&tables.sets, &mut encoder)?;
+        let help = "The phase that the claim is in (1) and those that it is not in (0)";
+        let name = "kube_persistentvolumeclaim_status_phase";
+        encode_phases(&tables.claims, (name, help), &CLAIM_PHASES, &mut encoder, |namespace, name, phase| {
+            [("namespace", namespace), ("persistentvolumeclaim", name), ("phase", phase)]
+        })?;
+        let help = "The phase that the volume is in (1) and those that it is not in (0)";
+        let name = "kube_persistentvolume_status_phase";
+        encode_phases(&tables.volumes, (name, help), &VOLUME_PHASES, &mut encoder, |_, name, phase| {
+            [("persistentvolume", name), ("phase", phase)]
+        })
+    }
+}
+
+/// A figure of a set: its name, what it means, and where it is found.
+type SetFigure = (&'static str, &'static str, fn(&Set) -> Option<i64>);
+
+const SET_FIGURES: [SetFigure; 10] = [
+    ("created", "When the set was created, in seconds since 1970", |set| Some(set.created)),
+    ("metadata_generation", "The generation of the set's desired state", |set| set.generation),
+    ("status_observed_generation", "The generation that the controller has seen", |set| set.status.observed_generation),
+    ("replicas", "Pods that the set shall have", |set| Some(set.replicas)),
+    ("ordinals_start", "The number of the first pod, where the set says so", |set| set.start),
+    ("status_replicas", "Pods of the set", |set| Some(set.status.replicas)),
+    ("status_replicas_current", "Pods of the set's current revision", |set| Some(set.status.current_replicas)),
+    ("status_replicas_updated", "Pods of the set's update revision", |set| Some(set.status.updated_replicas)),
+    ("status_replicas_ready", "Pods of the set that are ready", |set| Some(set.status.ready_replicas)),
+    ("status_replicas_available", "Pods that were ready for long enough", |set| Some(set.status.available_replicas)),
+];
+
+fn encode_sets(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+    for (name, help, value) in SET_FIGURES {
+        let name = format!("kube_statefulset_{name}");
+        let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+        for (namespace, name, set) in sets.each() {
+            if let Some(value) = value(set) {
+                metric.encode_family(&[("namespace", namespace), ("statefulset", name)])?.encode_gauge(&value)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn encode_policies(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
+    // As kube-state-metrics spells it, and as KEP-1847 does.
+    for spelling in ["persistentvolumeclaim", "persistent_volume_claim"] {
+        let name = format!("kube_statefulset_{spelling}_retention_policy");
+        let help = "What becomes of the set's claims";
+        let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
+        for (namespace, name, set) in sets.each() {
+            let Some([when_deleted, when_scaled]) = set.policy else { continue };
+            let labels = [
+                ("namespace", namespace),
+                ("statefulset", name),
+                ("when_deleted", when_deleted),
+                ("when_scaled", when_scaled),
+            ];
+            metric.encode_family(&labels)?.encode_gauge(&1_i64)?;
+        }
+    }
+    Ok(())
+}
+
+fn encode_phases<'a, const LABELS: usize>(
+    objects: &'a Table<Phase>,
+    (name, help): (&str, &str),
+    phases: &[&'static str],
+    encoder: &mut DescriptorEncoder,
+    labels: fn(&'a str, &'a str, &'static str) -> [(&'static str, &'a str); LABELS],
+) -> Result<(), Error> {
+    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (namespace, name, Phase(current)) in objects.each() {
+        let Some(current) = current else { continue };
+        for (at, phase) in phases.iter().enumerate() {
+            let value = i64::from(at == usize::from(*current));
+            metric.encode_family(&labels(namespace, name, phase))?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

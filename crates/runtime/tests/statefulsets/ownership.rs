@@ -1,0 +1,160 @@
+//! Which pods and revisions are a set's, and how that changes.
+
+use crate::kubelet::Kubelet;
+use crate::sets::*;
+use crate::world::*;
+use object::access::{Access, name, uid};
+use object::{Value, json};
+
+fn owners(object: &Value) -> &[Value] {
+    object.items(&["metadata", "ownerReferences"])
+}
+
+// D01: a pod that was let go of is taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphan_that_fits_is_adopted_again() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(web(1)).await;
+    world.until_done(&set).await;
+    let pod = world.the_pod("web-0").await;
+    world.merge(&pod, json!({"metadata": {"ownerReferences": null}})).await;
+    world.until_is(&pod, "adopted", |pod| owners(pod) == [controlling(&set, true)]).await;
+    world.stop().await;
+}
+
+// D02: a pod without the set's labels is let go of; its name stays taken, which the set says, until the labels are back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pod_without_the_labels_is_released_and_blocks_its_name() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(web(2)).await;
+    world.until_done(&set).await;
+    let pod = world.the_pod("web-0").await;
+    let labels = pod["metadata"]["labels"].clone();
+    world.merge(&pod, json!({"metadata": {"labels": {"app": null}}})).await;
+    world.until_is(&pod, "released", |pod| owners(pod).is_empty()).await;
+    world.until_told(&set, "FailedCreate", "web-0").await;
+    world.until_is(&set, "one fewer", |set| set["status"]["replicas"] == 1).await;
+    world.merge(&pod, json!({"metadata": {"labels": labels}})).await;
+    world.until_is(&pod, "adopted", |pod| owners(pod) == [controlling(&set, true)]).await;
+    world.until_done(&set).await;
+    assert_eq!(uid(&world.the_pod("web-0").await), uid(&pod));
+    world.stop().await;
+}
+
+// D03: names and labels must both fit.
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_are_left_alone() {
+    let (world, _kubelet) = World::lively().await;
+    let other_name = world.create(pod("default", "xweb-4")).await;
+    let mut unlabelled = pod("default", "web-3");
+    unlabelled["metadata"].cut(&["labels"]);
+    let unlabelled = world.create(unlabelled).await;
+    let set = world.create(web(1)).await;
+    world.until_done(&set).await;
+    world.quiet().await;
+    for stranger in [other_name, unlabelled] {
+        let now = world.now(&stranger).await.expect("there");
+        assert_eq!(owners(&now), [] as [Value; 0], "{}", name(&now));
+    }
+    world.stop().await;
+}
+
+// D04, and beyond upstream: who holds a replica's name is told, and in Parallel the others do not wait for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_name_that_another_controller_holds_is_told_and_stops_only_itself() {
+    let (world, _kubelet) = World::lively().await;
+    let other = world.create(config_map("default", "other")).await;
+    let mut taken = pod("default", "web-1");
+    taken["metadata"]["ownerReferences"] = json!([controlling(&other, false)]);
+    let taken = world.create(taken).await;
+    let set = world.create(with(web(3), json!({"podManagementPolicy": "Parallel"}))).await;
+    world.until_told(&set, "FailedCreate", "ConfigMap/other").await;
+    world.until_is(&set, "the others", |set| set["status"]["readyReplicas"] == 2).await;
+    world.quiet().await;
+    let now = world.now(&taken).await.expect("untouched");
+    assert_eq!(owners(&now), [controlling(&other, false)]);
+    let told = world.told(&set).await;
+    assert_eq!(told.iter().filter(|(_, message)| message.contains("ConfigMap/other")).count(), 1, "{told:?}");
+    // Free again, the name is used at once.
+    world.delete(&taken, "").await;
+    world.until_done(&set).await;
+    world.stop().await;
+}
+
+// D08: history that nobody owns is taken over.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_orphaned_revision_is_adopted() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(web(1)).await;
+    let set = world.until_done(&set).await;
+    let revision = world.get(&format!("{REVISIONS}/{}", set.text(&["status", "currentRevision"]))).await.expect("one");
+    world.merge(&revision, json!({"metadata": {"ownerReferences": null}})).await;
+    world.until_is(&revision, "adopted", |revision| owners(revision) == [controlling(&set, true)]).await;
+    world.stop().await;
+}
+
+// D09: what cannot be made fit is told, and holds those after it.
+#[tokio::test(start_paused = true)]
+async fn an_adopted_pod_without_its_volume_is_told_of() {
+    let mut world = World::bare().await;
+    let pod = world.create(pod("default", "web-0")).await;
+    world.start(SETS);
+    let set = world.create(web_with_claims(2)).await;
+    world.until_is(&pod, "adopted", |pod| owners(pod) == [controlling(&set, true)]).await;
+    world.make_ready("web-0").await;
+    world.until_told(&set, "FailedUpdate", "Update Pod web-0 in StatefulSet web failed error:").await;
+    assert_eq!(world.pods().await, ["web-0"]);
+    world.delete(&pod, "").await;
+    let _kubelet = Kubelet::start(&world);
+    world.until_done(&set).await;
+    world.stop().await;
+}
+
+// R10, I22: a set that is deleted alone leaves everything, and one of its name takes it all back.
+#[tokio::test(flavor = "multi_thread")]
+async fn r10_an_orphaning_deletion_leaves_all_and_another_set_takes_it_back() {
+    let (world, _kubelet) = World::lively().await;
+    let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"}});
+    let set = world.create(with(web_with_claims(2), policy.clone())).await;
+    world.until_done(&set).await;
+    let pods = [world.the_pod("web-0").await, world.the_pod("web-1").await];
+    let claims = [world.claim("data-web-0").await, world.claim("data-web-1").await];
+    assert_eq!(owners(&claims[0]), [controlling(&set, false)]);
+    world.delete(&set, "Orphan").await;
+    world.until_gone(&set).await;
+    for left in pods.iter().chain(&claims) {
+        world.until_is(left, "let go of", |left| owners(left).is_empty()).await;
+    }
+    world.quiet().await;
+    let again = world.create(with(web_with_claims(2), policy)).await;
+    world.until_done(&again).await;
+    for (left, blocks) in pods.iter().map(|pod| (pod, true)).chain(claims.iter().map(|claim| (claim, false))) {
+        world.until_is(left, "taken back", |left| owners(left) == [controlling(&again, blocks)]).await;
+    }
+    assert_eq!(world.names(REVISIONS).await.len(), 1, "the history is taken back too");
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sets_with_names_that_begin_alike_do_not_mind_each_other() {
+    let (world, _kubelet) = World::lively().await;
+    let named = |name: &str, template: &str| {
+        let mut set =
+            with(stateful_set("default", name, 2), json!({"volumeClaimTemplates": [claim_template(template)]}));
+        set["spec"]["selector"]["matchLabels"] = json!({"app": name});
+        set["spec"]["template"]["metadata"]["labels"] = json!({"app": name});
+        set
+    };
+    // Of the first, `a-0` would be a pod of the second; and both have a claim `d-a-0-1`.
+    let sets = [named("a", "d"), named("a-0", "d"), named("0", "d-a")];
+    let mut created = Vec::new();
+    for set in sets {
+        created.push(world.create(set).await);
+    }
+    for set in &created {
+        world.until_done(set).await;
+    }
+    world.until_pods(&["0-0", "0-1", "a-0", "a-0-0", "a-0-1", "a-1"]).await;
+    world.until_claims(&["d-a-0", "d-a-0-0", "d-a-0-1", "d-a-1"]).await;
+    world.stop().await;
+}
