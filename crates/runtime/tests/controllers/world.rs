@@ -310,6 +310,10 @@ impl Requests {
         std::mem::take(&mut self.all.lock().expect("no panic"))
     }
 
+    pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
+        self.all.lock().expect("no panic").iter().filter(|asked| which(asked)).count()
+    }
+
     pub fn refused(&self) -> Vec<Asked> {
         self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
     }
