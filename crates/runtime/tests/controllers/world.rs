@@ -384,13 +384,6 @@ impl Faults {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
     }
 
-    /// Waits until the mishap that was asked for has happened. It may change nothing in the store, so only time can tell.
-    pub async fn until_mishap(&self) {
-        while self.mishap_waits() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
-    }
-
     /// What is held goes on.
     pub fn release(&self) {
         std::mem::take(&mut self.state.lock().expect("no panic").release).cancel();
