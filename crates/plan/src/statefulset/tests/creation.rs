@@ -307,6 +307,16 @@ fn d01_a_pod_without_owner_is_adopted_after_asking() {
     assert_eq!(world.pods["web-0"]["metadata"]["ownerReferences"], json!([world.reference()]));
     assert_eq!(world.log.len(), 0, "it counts as the set's in the same plan");
     assert!(is_idle(&world.settle()));
+    world.edit_pod("web-0", |pod| {
+        pod.cut(&["metadata", "ownerReferences"]);
+        pod.cut(&["metadata", "labels", "statefulset.kubernetes.io/pod-name"]);
+    });
+    world.settle();
+    assert_eq!(
+        world.told(),
+        ["SuccessfulUpdate: Update Pod web-0 in StatefulSet web successful"],
+        "labels come after it"
+    );
 }
 
 #[test]
