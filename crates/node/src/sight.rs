@@ -70,6 +70,8 @@ pub struct Local {
     /// It waits for its claims.
     pub held: bool,
     /// What people were told of it already, and need not hear again.
+    // Most pods have none: a pointer for each is what they cost.
+    #[allow(clippy::box_collection)]
     pub told: Option<Box<HashSet<Event>>>,
 }
 

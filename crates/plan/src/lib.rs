@@ -5,6 +5,7 @@
 
 pub mod aggregate;
 pub mod bind;
+pub mod csi;
 pub mod disruption;
 mod finalizers;
 pub mod gc;

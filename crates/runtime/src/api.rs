@@ -237,6 +237,29 @@ impl Api {
         }
     }
 
+    /// How a cluster-scoped object was when it went, if that was after `version` and the server still remembers.
+    pub async fn last_state(
+        &self,
+        resource: &Resource,
+        name: &str,
+        uid: &str,
+        version: &str,
+    ) -> Result<Option<Value>, ApiError> {
+        let path = resource.collection("");
+        let query =
+            format!("watch=true&timeoutSeconds=1&resourceVersion={version}&fieldSelector=metadata.name%3D{name}");
+        let request = http::Request::get(format!("{path}?{query}")).body(Vec::new());
+        let request = request.map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
+        let text = match self.client.request_text(request).await.map_err(ApiError::from) {
+            Err(error) if error.code() == 410 => return Ok(None),
+            result => result?,
+        };
+        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut ends =
+            events.filter(|event| event.text(&["type"]) == "DELETED").filter_map(|mut event| event.cut(&["object"]));
+        Ok(ends.find(|object| object::access::uid(object) == uid))
+    }
+
     /// GET of a document that the caller may know already: `None` when it is still as `etag` says.
     pub async fn document(&self, path: &str, accept: &str, etag: &str) -> Result<Option<Document>, ApiError> {
         let mut request = http::Request::get(path).header(http::header::ACCEPT, accept);

@@ -1,6 +1,7 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::{
@@ -28,6 +29,7 @@ pub struct Part {
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub clock: Clock,
+    pub drivers: Drivers,
 }
 
 /// Which volumes are made for claims.
@@ -59,6 +61,8 @@ pub struct Setup {
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub clock: Clock,
+    /// The CSI drivers to serve.
+    pub drivers: Vec<Endpoint>,
 }
 
 impl Setup {
@@ -71,6 +75,7 @@ impl Setup {
             gates: Gates::default(),
             provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
+            drivers: Vec::new(),
         }
     }
 }
@@ -143,6 +148,12 @@ const ALL: &[Controller] = &[
         account: "volumeattributesclass-protection-controller",
         run: |part| Box::pin(protection::run_classes(part)),
     },
+    Controller {
+        name: "csi-provisioner-controller",
+        account: "csi-provisioner",
+        run: |part| Box::pin(csi::run_provisioner(part)),
+    },
+    Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
     Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
 ];
 
@@ -184,6 +195,7 @@ impl Controllers {
         let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
+        let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
             let api = Api::new(client(controller.account));
             let part = Part {
@@ -197,6 +209,7 @@ impl Controllers {
                 gates: setup.gates.clone(),
                 provisioning: setup.provisioning,
                 clock: setup.clock.clone(),
+                drivers: drivers.clone(),
             };
             tasks.spawn(keep_running(controller, part));
         }

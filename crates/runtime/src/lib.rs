@@ -8,6 +8,7 @@ pub mod api;
 mod binder;
 pub mod cache;
 mod controllers;
+pub mod csi;
 pub mod delays;
 mod discovery;
 mod disruption;

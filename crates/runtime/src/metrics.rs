@@ -60,6 +60,7 @@ pub struct Metrics {
     max_unavailable: Family<SetLabels, Gauge>,
     unavailable: Family<SetLabels, Gauge>,
     set_delay: Histogram,
+    pub csi: crate::csi::Metrics,
     /// What is said of objects, where a part keeps count of them.
     pub(crate) states: States,
     pub(crate) volumes: crate::binder::Figures,
@@ -91,6 +92,7 @@ impl Default for Metrics {
             max_unavailable: Family::default(),
             unavailable: Family::default(),
             set_delay: seconds(),
+            csi: crate::csi::Metrics::default(),
             states: States::default(),
             volumes: crate::binder::Figures::default(),
         }
@@ -126,6 +128,7 @@ impl Metrics {
             "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
             self.set_delay.clone(),
         );
+        self.csi.register(registry);
         registry.register_collector(Box::new(self.states.clone()));
     }
 

@@ -5,7 +5,7 @@ mod failure;
 mod metrics;
 
 pub use about::About;
-pub use failure::{Creation, Expansion, Failure, Modification};
+pub use failure::{CreateFailure, ExpandFailure, Failure, ModifyFailure};
 pub use metrics::Metrics;
 
 use crate::endpoint::{BadEndpoint, Endpoint};
@@ -62,7 +62,11 @@ const PROBE_WAIT: (Duration, Duration) = (Duration::from_millis(20), Duration::f
 impl Driver {
     /// Fails only if the endpoint is none. Must be called within a tokio runtime.
     pub fn connect(endpoint: &str, settings: Settings) -> Result<Driver, BadEndpoint> {
-        let endpoint = Endpoint::parse(endpoint)?;
+        Ok(Driver::at(Endpoint::parse(endpoint)?, settings))
+    }
+
+    /// Must be called within a tokio runtime.
+    pub fn at(endpoint: Endpoint, settings: Settings) -> Driver {
         let shared = Arc::new(Shared::default());
         let (path, counted) = (endpoint.path().to_owned(), Arc::clone(&shared));
         let connector = tower::service_fn(move |_: http::Uri| {
@@ -75,7 +79,7 @@ impl Driver {
         });
         // The name is not looked up: the connector knows where to go. Drivers expect this one of local callers.
         let channel = Channel::from_static("http://localhost").connect_with_connector_lazy(connector);
-        Ok(Driver { endpoint, settings, channel, shared })
+        Driver { endpoint, settings, channel, shared }
     }
 
     pub fn endpoint(&self) -> &Endpoint {

@@ -1,0 +1,161 @@
+//! The journal: what is written down before a driver is called, in a ConfigMap, so that whoever comes after a crash can finish it.
+//!
+//! Many workers write at once: one of them writes for all who wait. What is done with is taken out with the next write, or a moment
+//! later; until then it does no harm, because what it speaks of can be seen to be done.
+
+use crate::api::{Api, ApiError, Resource};
+use object::access::Access;
+use object::{Map, Value, json};
+use plan::csi::journal::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Mutex, MutexGuard};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+pub const NAMESPACE: &str = "kube-system";
+pub const NAME: &str = "mainstay-csi-journal";
+
+/// An object holds a megabyte; most of it may be used. A driver that leaves so many calls open is asked for nothing more.
+const BYTES_MAX: usize = 700 << 10;
+/// What is done with stays in the journal for so long, unless something else is written anyway.
+const LINGER: Duration = Duration::from_secs(1);
+
+pub struct Journal {
+    api: Api,
+    maps: Resource,
+    state: Mutex<State>,
+    /// Held by the one who writes.
+    writing: tokio::sync::Mutex<()>,
+    done: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    entries: HashMap<String, Entry>,
+    /// The length of each text that is or will be in the object.
+    lengths: HashMap<String, usize>,
+    /// What the object does not say yet: `None` takes out.
+    pending: BTreeMap<String, Option<String>>,
+}
+
+impl Journal {
+    /// Reads what was written down before.
+    pub async fn open(api: Api) -> Result<Journal, ApiError> {
+        let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
+        let found = api.find(&maps.object(NAMESPACE, NAME)).await?.unwrap_or(Value::Null);
+        let mut state = State::default();
+        for (volume, text) in found.members(&["data"]) {
+            let text = text.as_str().unwrap_or("");
+            let Some(entry) = Entry::from_text(text) else {
+                tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
+                continue;
+            };
+            state.entries.insert(volume.clone(), entry);
+            state.lengths.insert(volume.clone(), text.len());
+        }
+        Ok(Journal { api, maps, state: Mutex::new(state), writing: tokio::sync::Mutex::default(), done: Notify::new() })
+    }
+
+    pub fn get(&self, volume: &str) -> Option<Entry> {
+        self.lock().entries.get(volume).cloned()
+    }
+
+    /// The volumes that something is written down about.
+    pub fn volumes(&self) -> Vec<String> {
+        self.lock().entries.keys().cloned().collect()
+    }
+
+    /// Writes an entry down; when this returns it is durable.
+    pub async fn record(&self, volume: &str, entry: Entry) -> Result<(), ApiError> {
+        let text = entry.to_text();
+        {
+            let mut state = self.lock();
+            let before = state.lengths.get(volume).copied().unwrap_or(0);
+            let total = state.lengths.values().sum::<usize>() - before + text.len();
+            if total > BYTES_MAX {
+                let message = "too many calls to CSI drivers have no outcome yet: no more are made before that";
+                return Err(ApiError::Broken(kube::Error::Service(message.into())));
+            }
+            state.lengths.insert(volume.to_owned(), text.len());
+            state.entries.insert(volume.to_owned(), entry);
+            state.pending.insert(volume.to_owned(), Some(text));
+        }
+        let written = self.settle(volume).await;
+        if written.is_err() {
+            // It may have been written all the same; taking it out is then part of the next write.
+            self.erase(volume);
+        }
+        written
+    }
+
+    /// What an entry speaks of is done.
+    pub fn erase(&self, volume: &str) {
+        let mut state = self.lock();
+        if state.entries.remove(volume).is_some() {
+            state.lengths.remove(volume);
+            state.pending.insert(volume.to_owned(), None);
+            self.done.notify_one();
+        }
+    }
+
+    /// When this returns, the journal says about a volume what it should, durably.
+    pub async fn settle(&self, volume: &str) -> Result<(), ApiError> {
+        let _writing = self.writing.lock().await;
+        // Whoever wrote before may have written this too.
+        if self.lock().pending.contains_key(volume) {
+            self.write().await?;
+        }
+        Ok(())
+    }
+
+    /// Takes out what is done with; ends when it is dropped.
+    pub async fn tidy(&self) {
+        loop {
+            self.done.notified().await;
+            tokio::time::sleep(LINGER).await;
+            self.flush().await;
+        }
+    }
+
+    /// Writes all there is to write, as far as it can be.
+    pub async fn flush(&self) {
+        let _writing = self.writing.lock().await;
+        if !self.lock().pending.is_empty()
+            && let Err(error) = self.write().await
+        {
+            tracing::warn!(%error, "the CSI journal could not be written; it comes with the next write");
+        }
+    }
+
+    /// One write for all that is pending. To be called by the one who may write.
+    async fn write(&self) -> Result<(), ApiError> {
+        let taken = std::mem::take(&mut self.lock().pending);
+        let data: Map<String, Value> = taken.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
+        let result = self.send(json!({"data": data})).await;
+        if result.is_err() {
+            // What came since is newer.
+            let mut state = self.lock();
+            for (volume, text) in taken {
+                state.pending.entry(volume).or_insert(text);
+            }
+        }
+        result
+    }
+
+    async fn send(&self, patch: Value) -> Result<(), ApiError> {
+        match self.api.merge(&self.maps.object(NAMESPACE, NAME), &patch).await {
+            Err(error) if error.is_absent() => {}
+            result => return result.map(drop),
+        }
+        let mut data = patch["data"].as_object().cloned().unwrap_or_default();
+        data.retain(|_, text| !text.is_null());
+        let map = json!({
+            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": NAMESPACE, "name": NAME}, "data": data,
+        });
+        self.api.create(&self.maps.collection(NAMESPACE), &map).await.map(drop)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+}

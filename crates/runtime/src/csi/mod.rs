@@ -1,0 +1,59 @@
+//! The side controllers of CSI drivers: provisioner, resizer and modifier, capacity. They stand in for the stock sidecars.
+//!
+//! What to do is decided by `plan::csi`; here are the caches, the journal, and the calls.
+
+mod capacity;
+mod drivers;
+mod endpoint;
+mod journal;
+mod metrics;
+mod pace;
+mod provisioner;
+mod remote;
+mod resizer;
+mod secrets;
+
+pub use drivers::Drivers;
+pub use endpoint::{Endpoint, Pace};
+pub use metrics::Metrics;
+pub use provisioner::run as run_provisioner;
+pub use resizer::run as run_resizer;
+
+use crate::api::Resource;
+use crate::events::{About, Events};
+use object::Value;
+use object::access::{Access, name, namespace, uid};
+use plan::csi::Event;
+
+/// Written by kubectl for itself, and often the largest part of an object.
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+fn claims() -> Resource {
+    Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true)
+}
+
+fn volumes() -> Resource {
+    Resource::new("v1", "PersistentVolume", "persistentvolumes", false)
+}
+
+fn classes() -> Resource {
+    Resource::new("storage.k8s.io/v1", "StorageClass", "storageclasses", false)
+}
+
+fn attributes_classes() -> Resource {
+    Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false)
+}
+
+fn trim(object: &mut Value) {
+    object.cut(&["metadata", "annotations", LAST_APPLIED]);
+}
+
+fn tell(events: &Events, resource: &Resource, object: &Value, event: &Event) {
+    let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
+    say(events, &about, event);
+}
+
+fn say(events: &Events, about: &About<'_>, event: &Event) {
+    let kind = if event.warning { "Warning" } else { "Normal" };
+    events.say(about, kind, event.reason, &event.message);
+}

@@ -1,0 +1,329 @@
+//! Making volumes: written down first, then asked for, then saved.
+
+use super::Control;
+use crate::api::ApiError;
+use crate::csi::drivers::Known;
+use crate::csi::remote::Secrets;
+use crate::csi::secrets;
+use object::Value;
+use object::access::{Access, name, namespace, uid};
+use object::json;
+use object::kinds::volumes::class_of;
+use plan::csi::cloning::{self, Start};
+use plan::csi::journal::Entry;
+use plan::csi::outcome::Outcome;
+use plan::csi::provision::{self, Intent, Step};
+use plan::csi::topology::Cluster;
+use plan::csi::{Code, Event, Failure, SELECTED_NODE};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often it is tried to delete what is not what was asked for, before it is asked for again.
+const DISCARD_ATTEMPTS: usize = 5;
+/// What an attempt depends on when it repeats what is written down: nothing that could change.
+const WRITTEN_DOWN: &str = "written down";
+
+type Again = Result<Option<Duration>, ApiError>;
+
+/// Whether a volume object is what came of an intent.
+pub fn is_of(volume: &Value, intent: &Intent) -> bool {
+    let source = plan::csi::csi_source(volume);
+    source.is_some_and(|(driver, _)| driver == intent.driver)
+        && volume.text(&["spec", "claimRef", "uid"]) == intent.claim().text(&["uid"])
+}
+
+impl Control {
+    /// Looks at a claim that has no volume, and asks for one if it is our turn.
+    pub(super) async fn provision(&self, volume: &str) -> Again {
+        let Some(claim) = self.sight.claim_of(volume) else {
+            self.attempts.forget(&volume.to_owned());
+            self.notes.end(volume);
+            return Ok(None);
+        };
+        let Some(known) = provision::wanted_driver(&claim).and_then(|driver| self.driver(driver)) else {
+            return Ok(None);
+        };
+        let class = self.sight.class(class_of(&claim).unwrap_or(""));
+        let basis = basis(&claim, class.as_deref());
+        if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis) {
+            return Ok(Some(wait));
+        }
+        let driver = match known.remote.about().await {
+            Ok(driver) => driver,
+            Err(failure) => {
+                return Ok(Some(self.fail(&claim_reference(&claim), volume, &basis, &known, &failure.into(), false)));
+            }
+        };
+        let step = self.plan(&claim, class.as_deref(), &driver).await?;
+        match step {
+            Step::Nothing => Ok(None),
+            Step::Leave(event) => {
+                self.tell_claim(&claim_reference(&claim), &event);
+                Ok(None)
+            }
+            Step::Failed(why) => {
+                Ok(Some(self.fail(&claim_reference(&claim), volume, &basis, &known, &Why::of(why), false)))
+            }
+            Step::Reschedule(why) => self.reschedule(&claim_reference(&claim), &why).await,
+            Step::HoldSource(patch) => {
+                let Start::Claim(source) = cloning::start(&claim) else { return Ok(None) };
+                let answer = self.api.merge(&self.claims.object(namespace(&claim), source), &patch).await?;
+                self.sight.claims.wrote(answer);
+                Ok(Some(Duration::ZERO))
+            }
+            Step::Create(intent) => self.begin(*intent, &basis, &known).await,
+        }
+    }
+
+    async fn plan(&self, claim: &Value, class: Option<&Value>, driver: &plan::csi::Driver) -> Result<Step, ApiError> {
+        let wanted = claim.text(&["spec", "volumeAttributesClassName"]);
+        let attributes_class = if wanted.is_empty() {
+            None
+        } else {
+            self.api.find(&crate::csi::attributes_classes().object("", wanted)).await?
+        };
+        let source = match cloning::start(claim) {
+            Start::Claim(source) => self.sight.claims.get(&(namespace(claim).into(), source.into())),
+            _ => None,
+        };
+        let source_volume = source.as_ref().and_then(|source| self.sight.volume(source.text(&["spec", "volumeName"])));
+        let (nodes, csi_nodes) = if driver.can.topology {
+            (self.sight.nodes.all(), self.sight.csi_nodes.all())
+        } else {
+            (Vec::new(), Vec::new())
+        };
+        let nodes: Vec<&Value> = nodes.iter().map(AsRef::as_ref).collect();
+        let csi_nodes: Vec<&Value> = csi_nodes.iter().map(AsRef::as_ref).collect();
+        let seen = provision::Seen {
+            claim,
+            class,
+            attributes_class: attributes_class.as_ref(),
+            source: source.as_deref(),
+            source_volume: source_volume.as_deref(),
+            cluster: Cluster { nodes: &nodes, csi_nodes: &csi_nodes },
+        };
+        Ok(provision::plan(&seen, driver, self.notes.honor))
+    }
+
+    /// Writes an intent down and asks the driver for the first time.
+    async fn begin(&self, intent: Intent, basis: &str, known: &Known) -> Again {
+        let volume = intent.request.name.clone();
+        let fail = |why: Why| self.fail(intent.claim(), &volume, basis, known, &why, intent.request.source.is_some());
+        let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
+            let missing = intent.request.secret.as_ref().map(secrets::missing).unwrap_or_default();
+            return Ok(Some(fail(Why::of(missing))));
+        };
+        // A driver that is not there was not asked: nothing needs to be written down for it.
+        if let Err(failure) = known.remote.check().await {
+            return Ok(Some(fail(failure.into())));
+        }
+        self.notes.begin(&volume);
+        if let Err(error) = self.journal.record(&volume, Entry::Create(Box::new(intent.clone()))).await {
+            return Ok(Some(fail(Why::of(format!("it cannot be written down that the volume is wanted: {error}")))));
+        }
+        self.ask(&intent, secrets, basis, known).await
+    }
+
+    /// Goes on with what is written down.
+    pub(super) async fn resume(&self, intent: &Intent) -> Again {
+        let volume = &intent.request.name;
+        let Some(known) = self.driver(&intent.driver) else { return Ok(None) };
+        if let Some(made) = self.notes.made(volume) {
+            return self.save(intent, made, WRITTEN_DOWN, &known).await;
+        }
+        if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
+            return Ok(Some(wait));
+        }
+        let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
+            let missing = intent.request.secret.as_ref().map(secrets::missing).unwrap_or_default();
+            let copies = intent.request.source.is_some();
+            return Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, &known, &Why::of(missing), copies)));
+        };
+        self.ask(intent, secrets, WRITTEN_DOWN, &known).await
+    }
+
+    async fn ask(&self, intent: &Intent, secrets: Secrets, basis: &str, known: &Known) -> Again {
+        let volume = &intent.request.name;
+        let claim = intent.claim();
+        let place = format!("{}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
+        let message = format!("External provisioner is provisioning volume for claim \"{place}\"");
+        self.tell_claim(claim, &Event::normal("Provisioning", message));
+        let answer = known.remote.create(&intent.request, secrets.clone()).await;
+        let is_away = answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable);
+        let copies = intent.request.source.is_some();
+        match self.notes.judge(intent, answer, (self.clock)()) {
+            Outcome::Save(object) => {
+                let object = Arc::new(*object);
+                self.notes.keep_made(volume, &object);
+                self.save(intent, object, basis, known).await
+            }
+            Outcome::Discard { handle, why } => self.discard(intent, &handle, secrets, &why, known).await,
+            Outcome::Open { why } => {
+                Ok(Some(self.fail(claim, volume, WRITTEN_DOWN, known, &Why { text: why, is_away }, copies)))
+            }
+            Outcome::Refused { why, infeasible } => {
+                self.settle(volume);
+                if infeasible {
+                    return Ok(Some(self.rest(claim, volume, basis, known, &why, copies)));
+                }
+                Ok(Some(self.fail(claim, volume, basis, known, &Why::of(why), copies)))
+            }
+            Outcome::Reschedule { why } => {
+                self.settle(volume);
+                self.metrics.provision_failed(intent.class(), copies);
+                self.reschedule(claim, &why).await
+            }
+        }
+    }
+
+    /// Nothing is open about a volume any more.
+    fn settle(&self, volume: &str) {
+        self.journal.erase(volume);
+        self.notes.settled(volume);
+    }
+
+    /// Saves the object of a volume that is there.
+    async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
+        let volume = &intent.request.name;
+        let stored = match self.api.create(&self.volumes.collection(""), &object).await {
+            Ok(stored) => stored,
+            Err(error) if error.is_conflict() => match self.api.find(&self.volumes.object("", volume)).await? {
+                Some(found) if handle(&found) == handle(&object) && is_of(&found, intent) => found,
+                Some(_) => {
+                    let why = format!("the name of the volume {volume} is taken by another one");
+                    return self.give_up(intent, &object, &why, known).await;
+                }
+                None => return Err(error),
+            },
+            Err(error) if matches!(error.code(), 400 | 413 | 422) => {
+                let why = format!("the volume object cannot be saved: {error}");
+                return self.give_up(intent, &object, &why, known).await;
+            }
+            // The rest passes: the volume stays, and so does what is written down.
+            Err(error) => return Err(error),
+        };
+        let took = self.notes.end(volume).map_or(Duration::ZERO, |begun| begun.elapsed());
+        self.metrics.provisioned(intent.class(), intent.request.source.is_some(), took);
+        self.used();
+        self.attempts.forget(volume);
+        self.notes.settled(volume);
+        self.notes.serves(&stored);
+        let succeeded = Event::normal("ProvisioningSucceeded", format!("Successfully provisioned volume {volume}"));
+        self.tell_claim(intent.claim(), &succeeded);
+        self.sight.volumes.wrote(stored.clone());
+        tracing::debug!(volume, basis, "provisioned");
+        self.tend(&stored).await
+    }
+
+    async fn give_up(&self, intent: &Intent, object: &Value, why: &str, known: &Known) -> Again {
+        let secrets = secrets::read(&self.api, intent.request.secret.as_ref()).await?.unwrap_or_default();
+        self.discard(intent, handle(object), secrets, why, known).await
+    }
+
+    /// Deletes what cannot be used. Until that is done the driver may hold it, and so it stays written down.
+    async fn discard(&self, intent: &Intent, handle: &str, secrets: Secrets, why: &str, known: &Known) -> Again {
+        let volume = &intent.request.name;
+        let copies = intent.request.source.is_some();
+        for _ in 0..DISCARD_ATTEMPTS {
+            match known.remote.delete(handle, secrets.clone()).await {
+                Ok(()) => {
+                    self.settle(volume);
+                    let claim = self.sight.claim_of(volume);
+                    let class = self.sight.class(intent.class());
+                    let basis = claim.map_or_else(String::new, |claim| basis(&claim, class.as_deref()));
+                    return Ok(Some(self.fail(
+                        intent.claim(),
+                        volume,
+                        &basis,
+                        known,
+                        &Why::of(why.to_owned()),
+                        copies,
+                    )));
+                }
+                Err(failure) => {
+                    tracing::warn!(volume, handle, %failure, why, "a volume that cannot be used cannot be deleted")
+                }
+            }
+        }
+        self.notes.settled(volume);
+        self.notes.doubt(volume);
+        Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &Why::of(why.to_owned()), copies)))
+    }
+
+    /// Asks for another node: the scheduler selects one when none is.
+    async fn reschedule(&self, reference: &Value, why: &str) -> Again {
+        let message = format!("failed to provision volume on the selected node: {why}");
+        self.tell_claim(reference, &Event::warning("ProvisioningFailed", message));
+        let key = (reference.text(&["namespace"]).into(), reference.text(&["name"]).into());
+        let Some(claim) = self.sight.claims.get(&key).filter(|claim| uid(claim) == reference.text(&["uid"])) else {
+            return Ok(None);
+        };
+        let version = claim.text(&["metadata", "resourceVersion"]);
+        let patch = json!({"metadata": {
+            "uid": uid(&claim), "resourceVersion": version, "annotations": {SELECTED_NODE: null},
+        }});
+        self.patch_claim(&claim, &patch).await?;
+        Ok(None)
+    }
+
+    /// Tells that an attempt failed; returns when the next one is.
+    fn fail(&self, claim: &Value, volume: &str, basis: &str, known: &Known, why: &Why, copies: bool) -> Duration {
+        let class = self.class_of(claim);
+        let message = format!("failed to provision volume with StorageClass \"{class}\": {}", why.text);
+        self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
+        self.metrics.provision_failed(&class, copies);
+        self.attempts.failed(&volume.to_owned(), basis, &known.pace, why.is_away)
+    }
+
+    /// Tells that a request cannot be met; returns when it is made again all the same.
+    fn rest(&self, claim: &Value, volume: &str, basis: &str, known: &Known, why: &str, copies: bool) -> Duration {
+        let class = self.class_of(claim);
+        let message = format!("Volume provisioning failed with infeasible error. Retries will be delayed. {why}");
+        self.tell_claim(claim, &Event::warning("ProvisioningFailed", message));
+        self.metrics.provision_failed(&class, copies);
+        self.attempts.rest(&volume.to_owned(), basis, 0, known.pace.rest);
+        known.pace.rest
+    }
+
+    /// The class of the claim that a reference names.
+    fn class_of(&self, reference: &Value) -> String {
+        let key = (reference.text(&["namespace"]).into(), reference.text(&["name"]).into());
+        let claim = self.sight.claims.get(&key);
+        claim.and_then(|claim| class_of(&claim).map(str::to_owned)).unwrap_or_default()
+    }
+}
+
+/// Why an attempt failed.
+struct Why {
+    text: String,
+    /// The driver may just be away.
+    is_away: bool,
+}
+
+impl Why {
+    fn of(text: String) -> Why {
+        Why { text, is_away: false }
+    }
+}
+
+impl From<Failure> for Why {
+    fn from(failure: Failure) -> Why {
+        Why { is_away: failure.code == Code::Unavailable, text: failure.to_string() }
+    }
+}
+
+fn claim_reference(claim: &Value) -> Value {
+    json!({"namespace": namespace(claim), "name": name(claim), "uid": uid(claim)})
+}
+
+/// What an attempt depends on: when it changes, the next one need not wait.
+fn basis(claim: &Value, class: Option<&Value>) -> String {
+    let node = claim.text(&["metadata", "annotations", SELECTED_NODE]);
+    let attributes = claim.text(&["spec", "volumeAttributesClassName"]);
+    let size = claim.at(&["spec", "resources", "requests", "storage"]).unwrap_or(&Value::Null);
+    format!("{} {node} {attributes} {size}", class.map_or("", uid))
+}
+
+fn handle(volume: &Value) -> &str {
+    volume.text(&["spec", "csi", "volumeHandle"])
+}

@@ -1,0 +1,199 @@
+//! The provisioner: makes volumes for claims that ask one of our drivers, and deletes them when their policy says so.
+//!
+//! `create` and `reclaim` carry out what `plan::csi` decides; `sight` knows where to look, `notes` what was seen. All work on one volume
+//! has one key, so making and deleting never overlap.
+
+mod create;
+mod notes;
+mod reclaim;
+mod sight;
+
+use super::capacity::Capacities;
+use super::drivers::{Drivers, Known};
+use super::journal::Journal;
+use super::metrics::Metrics;
+use super::pace::Attempts;
+use super::{say, tell};
+use crate::api::{Api, ApiError, Resource};
+use crate::cache::Key;
+use crate::controllers::{Clock, Part};
+use crate::events::{About, Events};
+use crate::queue::Queue;
+use crate::worker;
+use notes::Notes;
+use object::Value;
+use object::access::{Access, name, namespace};
+use plan::csi::Event;
+use plan::csi::cloning;
+use plan::csi::journal::Entry;
+pub use sight::Sight;
+use sight::volume_key;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Each waits for the server or a driver most of the time.
+const WORKERS: usize = 64;
+const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// Serves the drivers of this process, until the part stops.
+pub async fn run(part: Part) {
+    if part.drivers.is_empty() {
+        return;
+    }
+    let Some(journal) = open_journal(&part).await else { return };
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    let control = Arc::new(Control::new(&part, journal, queue.clone()));
+    control.used();
+    for volume in control.journal.volumes() {
+        if let Some(Entry::Create(_)) = control.journal.get(&volume) {
+            control.notes.doubt(&volume);
+        }
+        queue.add(volume_key(&volume));
+    }
+    let sources = control.sight.sources(&control.notes, &part.drivers);
+    let work = control.clone();
+    let worker = worker::run_with(part.clone(), queue.clone(), sources, WORKERS, move |key| {
+        let control = work.clone();
+        async move { control.sync(key).await }
+    });
+    let greet = async {
+        let mut arrivals = part.drivers.arrivals();
+        while arrivals.changed().await.is_ok() {
+            control.sight.everything().into_iter().for_each(|key| queue.add(key));
+        }
+    };
+    tokio::select! {
+        () = worker => {}
+        () = greet => {}
+        () = control.journal.tidy() => {}
+    }
+    control.journal.flush().await;
+}
+
+/// `None` when the part stops.
+async fn open_journal(part: &Part) -> Option<Journal> {
+    loop {
+        match Journal::open(part.api.clone()).await {
+            Ok(journal) => return Some(journal),
+            Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
+        }
+        tokio::select! {
+            () = part.shutdown.cancelled() => return None,
+            () = tokio::time::sleep(OPEN_AGAIN_AFTER) => {}
+        }
+    }
+}
+
+struct Control {
+    api: Api,
+    events: Events,
+    metrics: Metrics,
+    clock: Clock,
+    drivers: Drivers,
+    journal: Journal,
+    sight: Sight,
+    notes: Arc<Notes>,
+    attempts: Attempts<String>,
+    capacities: Capacities,
+    queue: Arc<Queue<Key>>,
+    claims: Resource,
+    volumes: Resource,
+}
+
+impl Control {
+    fn new(part: &Part, journal: Journal, queue: Arc<Queue<Key>>) -> Control {
+        Control {
+            api: part.api.clone(),
+            events: part.events.clone(),
+            metrics: part.metrics.csi.clone(),
+            clock: part.clock.clone(),
+            drivers: part.drivers.clone(),
+            journal,
+            sight: Sight::new(),
+            notes: Arc::new(Notes::new(part.gates.on("HonorPVReclaimPolicy"))),
+            attempts: Attempts::new(),
+            capacities: Capacities::new(part),
+            queue,
+            claims: super::claims(),
+            volumes: super::volumes(),
+        }
+    }
+
+    async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+        if key == Key::default() {
+            return self.capacities.refresh(&self.sight).await;
+        }
+        let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.free_source(&key).await };
+        self.metrics.open.set(i64::try_from(self.journal.volumes().len()).unwrap_or(i64::MAX));
+        done
+    }
+
+    async fn sync_volume(&self, name: &str) -> Result<Option<Duration>, ApiError> {
+        if let Some(doomed) = self.notes.vanished(name) {
+            self.journal.record(name, Entry::Delete(Box::new(doomed.clone()))).await?;
+            self.notes.wrote_vanished(&doomed);
+        }
+        let volume = self.sight.volume(name);
+        match (self.journal.get(name), volume) {
+            (Some(Entry::Create(intent)), volume) => match volume {
+                Some(volume) if create::is_of(&volume, &intent) => {
+                    self.notes.serves(&volume);
+                    self.tend(&volume).await
+                }
+                _ => self.resume(&intent).await,
+            },
+            (Some(Entry::Delete(doomed)), volume) => match volume {
+                Some(volume) if object::access::uid(&volume) == doomed.uid => self.tend(&volume).await,
+                volume => self.finish(&doomed, volume.as_deref()).await,
+            },
+            (None, Some(volume)) => self.tend(&volume).await,
+            (None, None) => self.provision(name).await,
+        }
+    }
+
+    /// Lets go of the source of copies that is on its way out, once no copy of it waits any more.
+    async fn free_source(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
+        let Some(source) = self.sight.claims.get(key) else { return Ok(None) };
+        let copies = self.sight.copies(&key.0, &key.1);
+        if let Some(patch) = cloning::free(&source, copies.iter().map(AsRef::as_ref)) {
+            let answer = self.api.merge(&self.claims.object(&key.0, &key.1), &patch).await?;
+            self.sight.claims.deleted(key, object::access::uid(&source), answer);
+        }
+        Ok(None)
+    }
+
+    /// Volumes were made or deleted: there is less or more room than before.
+    fn used(&self) {
+        self.queue.add(Key::default());
+    }
+
+    /// A driver by name, if it is one of ours and has answered before.
+    fn driver(&self, name: &str) -> Option<Known> {
+        self.drivers.get(name)
+    }
+
+    fn tell_volume(&self, volume: &Value, event: &Event) {
+        tell(&self.events, &self.volumes, volume, event);
+    }
+
+    /// Tells about the claim that a reference names.
+    fn tell_claim(&self, reference: &Value, event: &Event) {
+        let text = |field| reference.text(&[field]);
+        let about =
+            About { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
+        say(&self.events, &about, event);
+    }
+
+    /// A write of a volume: the answer counts at once.
+    async fn patch_volume(&self, volume: &Value, patch: &Value) -> Result<(), ApiError> {
+        let answer = self.api.strategic(&self.volumes.object("", name(volume)), patch).await?;
+        self.sight.volumes.deleted(&volume_key(name(volume)), object::access::uid(volume), answer);
+        Ok(())
+    }
+
+    async fn patch_claim(&self, claim: &Value, patch: &Value) -> Result<(), ApiError> {
+        let answer = self.api.merge(&self.claims.object(namespace(claim), name(claim)), patch).await?;
+        self.sight.claims.wrote(answer);
+        Ok(())
+    }
+}

@@ -1,0 +1,159 @@
+//! What the provisioner remembers between turns. A crash loses it: what must not be lost is in the journal or on the objects.
+
+use crate::cache::{Cache, Key};
+use crate::csi::drivers::Drivers;
+use jiff::Timestamp;
+use object::Value;
+use object::access::{Access, name, uid};
+use object::kinds::volumes::class_of;
+use plan::csi::Failure;
+use plan::csi::journal::Doomed;
+use plan::csi::outcome::{self, Created, Doubt, Outcome};
+use plan::csi::provision::Intent;
+use plan::csi::reclaim;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard};
+use tokio::time::Instant;
+
+pub struct Notes {
+    /// Whether the reclaim policy is honoured in any order of deletion.
+    pub honor: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// By the volume's name: what is not known about earlier calls for it.
+    doubts: HashMap<String, Doubt>,
+    /// By the volume's name: what a driver made, whose object could not be saved yet.
+    made: HashMap<String, Arc<Value>>,
+    /// By the volume's name: when its making began.
+    begun: HashMap<String, Instant>,
+    /// By the volume's uid: the claim that it was made for or seen bound to, until its record says so.
+    served: HashMap<String, String>,
+    /// The uids of volumes whose backend is deleted while their object is still there.
+    deleted: HashSet<String>,
+    /// By the volume's name: what went unheld and is to be written down.
+    vanished: HashMap<String, Doomed>,
+    /// The uids of volumes that were seen to go.
+    gone: HashSet<String>,
+    /// Of which volume what was said last, where it is said only once.
+    said: HashMap<String, String>,
+}
+
+/// How many volumes that are gone are remembered; beyond that the memory starts over, and history is asked instead.
+const GONE_MAX: usize = 10_000;
+
+impl Notes {
+    pub fn new(honor: bool) -> Notes {
+        Notes { honor, state: Mutex::default() }
+    }
+
+    /// Takes note of a volume as it was and as it is.
+    pub fn see(&self, before: Option<&Value>, after: Option<&Value>, drivers: &Drivers, classes: &Cache) {
+        match (before, after) {
+            (_, Some(volume)) => {
+                let bound_to = volume.text(&["spec", "claimRef", "uid"]);
+                let is_bound = volume.text(&["status", "phase"]) == "Bound" && !bound_to.is_empty();
+                if reclaim::is_recorded(volume) {
+                    self.lock().served.remove(uid(volume));
+                } else if is_bound {
+                    self.lock().served.insert(uid(volume).to_owned(), bound_to.to_owned());
+                }
+            }
+            (Some(volume), None) => self.see_go(volume, drivers, classes),
+            (None, None) => {}
+        }
+    }
+
+    fn see_go(&self, volume: &Value, drivers: &Drivers, classes: &Cache) {
+        let Some(known) = drivers.find(|driver| reclaim::is_of(volume, driver)) else { return };
+        let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
+        let class = class.and_then(|key| classes.get(&key));
+        let served = self.has_served(volume);
+        let mut state = self.lock();
+        let seen = reclaim::Seen { volume, class: class.as_deref(), served, doomed: false };
+        let was_deleted = state.deleted.remove(uid(volume));
+        if let Some(doomed) = reclaim::vanished(&seen, &known.driver.name, self.honor)
+            && !was_deleted
+        {
+            state.vanished.insert(name(volume).to_owned(), doomed);
+        }
+        if state.gone.len() >= GONE_MAX {
+            state.gone.clear();
+        }
+        state.gone.insert(uid(volume).to_owned());
+        state.served.remove(uid(volume));
+        state.said.remove(name(volume));
+    }
+
+    pub fn vanished(&self, volume: &str) -> Option<Doomed> {
+        self.lock().vanished.get(volume).cloned()
+    }
+    pub fn wrote_vanished(&self, doomed: &Doomed) {
+        let mut state = self.lock();
+        if state.vanished.get(&doomed.volume) == Some(doomed) {
+            state.vanished.remove(&doomed.volume);
+        }
+    }
+    pub fn has_gone(&self, volume_uid: &str) -> bool {
+        self.lock().gone.contains(volume_uid)
+    }
+
+    /// Whether a volume was made for the claim that it names, or seen bound to it, beyond what its record says.
+    pub fn has_served(&self, volume: &Value) -> bool {
+        let claim = volume.text(&["spec", "claimRef", "uid"]);
+        self.lock().served.get(uid(volume)).is_some_and(|served| served == claim)
+    }
+    pub fn serves(&self, volume: &Value) {
+        let claim = volume.text(&["spec", "claimRef", "uid"]).to_owned();
+        self.lock().served.insert(uid(volume).to_owned(), claim);
+    }
+
+    pub fn has_deleted(&self, volume_uid: &str) -> bool {
+        self.lock().deleted.contains(volume_uid)
+    }
+    pub fn deleted(&self, volume_uid: &str) {
+        self.lock().deleted.insert(volume_uid.to_owned());
+    }
+
+    /// Earlier calls may have been made whose answers are unknown.
+    pub fn doubt(&self, volume: &str) {
+        self.lock().doubts.insert(volume.to_owned(), Doubt::open());
+    }
+    pub fn judge(&self, intent: &Intent, answer: Result<Created, Failure>, now: Timestamp) -> Outcome {
+        let mut state = self.lock();
+        let doubt = state.doubts.entry(intent.request.name.clone()).or_default();
+        outcome::judge(intent, answer, doubt, now)
+    }
+    /// The making of a volume is settled.
+    pub fn settled(&self, volume: &str) {
+        let mut state = self.lock();
+        state.doubts.remove(volume);
+        state.made.remove(volume);
+    }
+
+    pub fn begin(&self, volume: &str) {
+        self.lock().begun.entry(volume.to_owned()).or_insert_with(Instant::now);
+    }
+    pub fn end(&self, volume: &str) -> Option<Instant> {
+        self.lock().begun.remove(volume)
+    }
+
+    pub fn made(&self, volume: &str) -> Option<Arc<Value>> {
+        self.lock().made.get(volume).cloned()
+    }
+    pub fn keep_made(&self, volume: &str, object: &Arc<Value>) {
+        self.lock().made.insert(volume.to_owned(), object.clone());
+    }
+
+    /// Whether this is news about a volume.
+    pub fn is_news(&self, volume: &str, message: &str) -> bool {
+        let before = self.lock().said.insert(volume.to_owned(), message.to_owned());
+        before.as_deref() != Some(message)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().expect("no panic happens under this lock")
+    }
+}

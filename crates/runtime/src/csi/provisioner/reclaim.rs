@@ -1,0 +1,236 @@
+//! Looking after volumes that are there, and deleting those that are to go.
+
+use super::Control;
+use super::sight::volume_key;
+use crate::api::{ApiError, Resource};
+use crate::csi::drivers::Known;
+use crate::csi::{journal, secrets};
+use crate::events::About;
+use object::access::{Access, name, terminating, uid};
+use object::kinds::volumes::class_of;
+use object::{Value, json};
+use plan::csi::journal::{Doomed, Entry};
+use plan::csi::reclaim::{self, Step};
+use plan::csi::{Code, Event, FINALIZER, migration};
+use std::time::Duration;
+use tokio::time::Instant;
+
+type Again = Result<Option<Duration>, ApiError>;
+
+impl Control {
+    /// Looks after a volume: its finalizer and record, and its end.
+    pub(super) async fn tend(&self, volume: &Value) -> Again {
+        let Some(known) = self.drivers.find(|driver| reclaim::is_of(volume, driver)) else { return Ok(None) };
+        let driver = known.driver.name.as_str();
+        if self.notes.has_deleted(uid(volume)) {
+            return self.remove(volume).await;
+        }
+        let class = self.sight.class(class_of(volume).unwrap_or(""));
+        let entry = self.journal.get(name(volume));
+        let seen = reclaim::Seen {
+            volume,
+            class: class.as_deref(),
+            served: self.notes.has_served(volume),
+            doomed: matches!(entry, Some(Entry::Delete(_))),
+        };
+        let plan = reclaim::plan(&seen, driver, self.notes.honor);
+        if let Some(patch) = &plan.patch {
+            self.patch_volume(volume, patch).await?;
+        }
+        // Its making is done and on record.
+        if matches!(entry, Some(Entry::Create(_))) {
+            self.journal.erase(name(volume));
+            self.notes.settled(name(volume));
+        }
+        if let Some(patch) = &plan.status {
+            let path = format!("{}/status", self.volumes.object("", name(volume)));
+            self.sight.volumes.wrote(self.api.merge(&path, patch).await?);
+        }
+        if plan.patch.is_some() {
+            // What was written comes back as news, and is looked at anew.
+            return Ok(None);
+        }
+        self.take(volume, plan.step, &known).await
+    }
+
+    async fn take(&self, volume: &Value, step: Step, known: &Known) -> Again {
+        match step {
+            Step::Nothing => Ok(None),
+            Step::Doom(doomed) => {
+                self.journal.record(name(volume), Entry::Delete(doomed)).await?;
+                Ok(None)
+            }
+            Step::Spare => {
+                self.journal.erase(name(volume));
+                Ok(None)
+            }
+            Step::Delete(doomed) => self.delete(volume, &doomed, known).await,
+            Step::Keep(why) => {
+                self.tell_once(volume, Event::warning(reclaim::UNCONFIRMED, why));
+                Ok(None)
+            }
+            Step::Stripped => {
+                let handle = migration::handle(volume).unwrap_or_default().into_owned();
+                let message = format!(
+                    "The finalizer {FINALIZER} was taken off by hand while the volume was being deleted: {handle} of {} is left as it is",
+                    known.driver.name
+                );
+                self.tell_once(volume, Event::warning("VolumeFailedDelete", message));
+                Ok(None)
+            }
+            Step::Failed(why) => Ok(Some(self.fail_deletion(volume, &why, known, false))),
+        }
+    }
+
+    /// Deletes a volume that its claim let go of, and then its object.
+    async fn delete(&self, volume: &Value, doomed: &Doomed, known: &Known) -> Again {
+        if let Some(wait) = self.attempts.wait(&doomed.volume, uid(volume)) {
+            return Ok(Some(wait));
+        }
+        if self.claim_of(doomed).await?.is_some() {
+            // The phase is not the binder's word, or is older than the claim: the claim's end brings this back.
+            return Ok(None);
+        }
+        if known.driver.can.publish
+            && let Some(node) = self.sight.attached_to(&doomed.volume)
+        {
+            let why = format!("persistentvolume {} is still attached to node {node}", doomed.volume);
+            self.tell_once(volume, Event::warning("VolumeFailedDelete", why));
+            // The attachment's end brings this back.
+            return Ok(None);
+        }
+        // Nothing may be left written down that would make it again.
+        self.journal.settle(&doomed.volume).await?;
+        if let Err(failure) = self.call(doomed, known).await? {
+            let is_away = failure.code == Code::Unavailable;
+            return Ok(Some(self.fail_deletion(volume, &failure.to_string(), known, is_away)));
+        }
+        self.attempts.forget(&doomed.volume);
+        self.notes.deleted(uid(volume));
+        self.remove(volume).await
+    }
+
+    /// The backend is gone: so goes the object.
+    async fn remove(&self, volume: &Value) -> Again {
+        let (volume_name, volume_uid) = (name(volume), uid(volume));
+        let key = volume_key(volume_name);
+        if !terminating(volume) {
+            let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": volume_uid}});
+            match self.api.delete(&self.volumes.object("", volume_name), &options).await {
+                Ok(answer) => self.sight.volumes.deleted(&key, volume_uid, answer),
+                Err(error) if error.is_stale() => self.sight.volumes.gone(&key, volume_uid),
+                Err(error) => return Err(error),
+            }
+        }
+        if volume.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER) {
+            match self.patch_volume(volume, &reclaim::release(volume_uid)).await {
+                Err(error) if error.is_stale() => self.sight.volumes.gone(&key, volume_uid),
+                result => result?,
+            }
+        }
+        if let Some(Entry::Delete(_)) = self.journal.get(volume_name) {
+            self.journal.erase(volume_name);
+        }
+        Ok(None)
+    }
+
+    /// Deletes what was written down, whose object is gone, or another one bears its name.
+    pub(super) async fn finish(&self, doomed: &Doomed, namesake: Option<&Value>) -> Again {
+        if !doomed.gone {
+            return self.settle_end(doomed).await;
+        }
+        let Some(known) = self.driver(&doomed.driver) else { return Ok(None) };
+        if let Some(wait) = self.attempts.wait(&doomed.volume, &doomed.uid) {
+            return Ok(Some(wait));
+        }
+        if self.claim_of(doomed).await?.is_some() {
+            return Ok(None);
+        }
+        let is_same = |volume: &Value| {
+            reclaim::is_of(volume, &doomed.driver)
+                && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
+        };
+        if namesake.is_some_and(is_same) || self.sight.volumes.all().iter().any(|volume| is_same(volume)) {
+            tracing::warn!(
+                volume = doomed.volume,
+                handle = doomed.handle,
+                "not deleted: another object stands for it now"
+            );
+            self.journal.erase(&doomed.volume);
+            return Ok(None);
+        }
+        if let Err(failure) = self.call(doomed, &known).await? {
+            let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
+            crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
+            let is_away = failure.code == Code::Unavailable;
+            return Ok(Some(self.attempts.failed(&doomed.volume, &doomed.uid, &known.pace, is_away)));
+        }
+        self.attempts.forget(&doomed.volume);
+        self.journal.erase(&doomed.volume);
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// The object of what was written down is gone: whether it was still to be deleted in the end.
+    async fn settle_end(&self, doomed: &Doomed) -> Again {
+        // Those that we saw go and that were to be deleted have been written down as gone.
+        let last = if self.notes.has_gone(&doomed.uid) { None } else { self.last_state(doomed).await? };
+        let seen = last.as_ref().map(|volume| reclaim::Seen { volume, class: None, served: true, doomed: true });
+        match seen.and_then(|seen| reclaim::vanished(&seen, &doomed.driver, self.notes.honor)) {
+            Some(_) => {
+                let gone = Doomed { gone: true, ..doomed.clone() };
+                self.journal.record(&doomed.volume, Entry::Delete(Box::new(gone))).await?;
+            }
+            None => self.journal.erase(&doomed.volume),
+        }
+        Ok(Some(Duration::ZERO))
+    }
+
+    /// How a volume was when it went, while nobody looked: the server remembers for a while.
+    async fn last_state(&self, doomed: &Doomed) -> Result<Option<Value>, ApiError> {
+        let found = self.api.last_state(&self.volumes, &doomed.volume, &doomed.uid, &doomed.version).await?;
+        if found.is_none() {
+            let message = format!(
+                "The volume {} went while nobody looked, and whether its policy was still Delete is not known: {} of {} is left as it is",
+                doomed.volume, doomed.handle, doomed.driver
+            );
+            tracing::warn!("{message}");
+            let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
+            let about = About { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
+            crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", message));
+        }
+        Ok(found)
+    }
+
+    /// The claim, if it still uses the volume: as the server says, because what follows cannot be undone.
+    async fn claim_of(&self, doomed: &Doomed) -> Result<Option<Value>, ApiError> {
+        let path = self.claims.object(&doomed.claim_namespace, &doomed.claim_name);
+        let found = self.api.find(&path).await?;
+        Ok(found.filter(|claim| reclaim::uses(claim, &doomed.claim_uid, &doomed.volume)))
+    }
+
+    /// The call. A secret that is gone is done without, as a volume must be able to go.
+    async fn call(&self, doomed: &Doomed, known: &Known) -> Result<Result<(), plan::csi::Failure>, ApiError> {
+        let secrets = secrets::read(&self.api, doomed.secret.as_ref()).await?.unwrap_or_default();
+        let started = Instant::now();
+        let answer = known.remote.delete(&doomed.handle, secrets).await;
+        match &answer {
+            Ok(()) => {
+                self.metrics.deleted(&doomed.class, started.elapsed());
+                self.used();
+            }
+            Err(_) => self.metrics.deletion_failed(&doomed.class),
+        }
+        Ok(answer)
+    }
+
+    fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {
+        self.tell_volume(volume, &Event::warning("VolumeFailedDelete", why));
+        self.attempts.failed(&name(volume).to_owned(), uid(volume), &known.pace, is_away)
+    }
+
+    fn tell_once(&self, volume: &Value, event: Event) {
+        if self.notes.is_news(name(volume), &event.message) {
+            self.tell_volume(volume, &event);
+        }
+    }
+}

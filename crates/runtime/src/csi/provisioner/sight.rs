@@ -1,0 +1,182 @@
+//! What the provisioner sees, and whom a change concerns. Keys without a namespace are volumes, by name; a claim that has no volume
+//! yet goes by the name that its volume will have, so that making and deleting one volume are never under way at once. Keys with a
+//! namespace are claims that may be sources of copies, and the key without anything is about capacity.
+
+use super::notes::Notes;
+use crate::api::Resource;
+use crate::cache::{Cache, Index, Key, key, pick};
+use crate::csi::drivers::Drivers;
+use crate::worker::Source;
+use object::access::{Access, name, namespace, terminating};
+use object::kinds::volumes::class_of;
+use object::{Value, json};
+use plan::csi::cloning::{self, Start};
+use plan::csi::provision;
+use std::sync::Arc;
+
+pub struct Sight {
+    pub claims: Cache,
+    /// Claims by what they wait for: the keys of [`waited_for`].
+    waiting: Index,
+    pub volumes: Cache,
+    pub classes: Cache,
+    pub nodes: Cache,
+    pub csi_nodes: Cache,
+    attachments: Cache,
+    attached: Index,
+}
+
+impl Sight {
+    pub fn new() -> Sight {
+        let claims = Cache::default().trimmed(crate::csi::trim);
+        let attachments = Cache::default().trimmed(trim_attachment);
+        Sight {
+            waiting: claims.index(waited_for),
+            attached: attachments.index(|attachment| vec![volume_key(attached_volume(attachment))]),
+            claims,
+            volumes: Cache::default().trimmed(crate::csi::trim),
+            classes: Cache::default().trimmed(crate::csi::trim),
+            nodes: Cache::default().trimmed(trim_node),
+            csi_nodes: Cache::default().trimmed(crate::csi::trim),
+            attachments,
+        }
+    }
+
+    /// What is followed, and what its changes wake. Volumes that come and go are noted as they do.
+    pub fn sources(&self, notes: &Arc<Notes>, drivers: &Drivers) -> Vec<Source> {
+        let (notes, drivers, classes) = (notes.clone(), drivers.clone(), self.classes.clone());
+        let volumes = Source::changing(crate::csi::volumes(), move |before, after| {
+            let volume = after.or(before).expect("a change is of something");
+            notes.see(before, after, &drivers, &classes);
+            vec![volume_key(name(volume))]
+        });
+        let waiting = self.waiting.clone();
+        let classes = Source::new(crate::csi::classes(), move |class| {
+            let waiting = waiting.get(&for_class(name(class)));
+            waiting.iter().map(|claim| claim_volume(claim)).chain([Key::default()]).collect()
+        });
+        let attachments = resource("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments");
+        let attachments = Source::new(attachments, |attachment| vec![volume_key(attached_volume(attachment))]);
+        let nodes = Source::new(resource("v1", "Node", "nodes"), |_| Vec::new());
+        let csi_nodes = Source::new(resource("storage.k8s.io/v1", "CSINode", "csinodes"), |_| Vec::new());
+        vec![
+            Source::changing(crate::csi::claims(), wake_for_claim).into(self.claims.clone()),
+            volumes.into(self.volumes.clone()),
+            classes.into(self.classes.clone()),
+            attachments.into(self.attachments.clone()),
+            nodes.into(self.nodes.clone()),
+            csi_nodes.into(self.csi_nodes.clone()),
+        ]
+    }
+
+    pub fn volume(&self, name: &str) -> Option<Arc<Value>> {
+        self.volumes.get(&volume_key(name))
+    }
+
+    pub fn class(&self, name: &str) -> Option<Arc<Value>> {
+        self.classes.get(&volume_key(name))
+    }
+
+    /// The claim that waits for the volume of this name.
+    pub fn claim_of(&self, volume: &str) -> Option<Arc<Value>> {
+        self.waiting.get(&for_volume(volume)).into_iter().next()
+    }
+
+    /// The claims that wait to be a copy of another one.
+    pub fn copies(&self, namespace: &str, source: &str) -> Vec<Arc<Value>> {
+        self.waiting.get(&for_source(namespace, source))
+    }
+
+    /// The node that a volume is attached to, or is to be, or is about to be no more.
+    pub fn attached_to(&self, volume: &str) -> Option<String> {
+        let attachment = self.attached.get(&volume_key(volume)).into_iter().next()?;
+        Some(attachment.text(&["spec", "nodeName"]).to_owned())
+    }
+
+    /// All that may concern drivers that were not known before.
+    pub fn everything(&self) -> Vec<Key> {
+        let claims = self.claims.all().into_iter().filter(|claim| is_waiting(claim)).map(|claim| claim_volume(&claim));
+        let volumes = self.volumes.all().into_iter().map(|volume| volume_key(name(&volume)));
+        claims.chain(volumes).collect()
+    }
+}
+
+pub fn volume_key(name: &str) -> Key {
+    ("".into(), name.into())
+}
+
+fn claim_volume(claim: &Value) -> Key {
+    volume_key(&provision::volume_name(claim))
+}
+
+fn is_waiting(claim: &Value) -> bool {
+    claim.text(&["spec", "volumeName"]).is_empty() && provision::wanted_driver(claim).is_some()
+}
+
+fn wake_for_claim(before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
+    let mut keys = Vec::new();
+    for claim in before.into_iter().chain(after) {
+        if is_waiting(claim) {
+            keys.push(claim_volume(claim));
+        }
+        if let Start::Claim(source) = cloning::start(claim) {
+            keys.push((namespace(claim).into(), source.into()));
+        }
+    }
+    match (before, after) {
+        (_, Some(claim)) if terminating(claim) => keys.push(key(claim)),
+        // Volumes may have waited for its end, of which their objects can no longer tell.
+        (Some(gone), None) => {
+            keys.push(claim_volume(gone));
+            keys.push(volume_key(gone.text(&["spec", "volumeName"])));
+        }
+        _ => {}
+    }
+    keys
+}
+
+fn waited_for(claim: &Value) -> Vec<Key> {
+    let mut keys = Vec::new();
+    if is_waiting(claim) {
+        keys.push(for_volume(&provision::volume_name(claim)));
+        keys.push(for_class(class_of(claim).unwrap_or("")));
+    }
+    if let Start::Claim(source) = cloning::start(claim)
+        && claim.text(&["status", "phase"]) == "Pending"
+    {
+        keys.push(for_source(namespace(claim), source));
+    }
+    keys
+}
+
+fn for_volume(name: &str) -> Key {
+    ("volume".into(), name.into())
+}
+
+fn for_class(name: &str) -> Key {
+    ("class".into(), name.into())
+}
+
+fn for_source(namespace: &str, name: &str) -> Key {
+    ("source".into(), format!("{namespace}/{name}").into())
+}
+
+fn attached_volume(attachment: &Value) -> &str {
+    attachment.text(&["spec", "source", "persistentVolumeName"])
+}
+
+/// Only labels say where a node is.
+fn trim_node(node: &mut Value) {
+    *node = json!({"metadata": pick(node, &["metadata"], &["name", "uid", "labels"])});
+}
+
+fn trim_attachment(attachment: &mut Value) {
+    *attachment = json!({
+        "metadata": pick(attachment, &["metadata"], &["name", "uid"]),
+        "spec": pick(attachment, &["spec"], &["source", "nodeName"]),
+    });
+}
+
+fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {
+    Resource::new(api_version, kind, plural, false)
+}

@@ -1,0 +1,199 @@
+//! A driver at its socket: the planner's words become calls, and the answers the planner's words again.
+
+use super::Endpoint;
+use csi::v1;
+use plan::csi::capacity::{Available, Want};
+use plan::csi::modify::Modify;
+use plan::csi::outcome::Created;
+use plan::csi::provision::CreateVolume;
+use plan::csi::resize::{Expand, Expanded};
+use plan::csi::topology::Segment;
+use plan::csi::{Abilities, AccessMode, AccessType, Capability, Code, Driver, Failure, Options};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// The content of a secret.
+pub type Secrets = BTreeMap<String, String>;
+
+/// One driver.
+pub struct Remote {
+    driver: csi::Driver,
+    options: Options,
+    /// The last answer was none: whether the driver is there at all must be asked before anything is written down for it.
+    suspect: AtomicBool,
+}
+
+impl Remote {
+    pub fn new(endpoint: &Endpoint, metrics: &csi::Metrics) -> Remote {
+        let deadline = Duration::from_secs(endpoint.options.timeout_s);
+        let settings = csi::Settings { deadline, metrics: metrics.clone() };
+        Remote {
+            driver: csi::Driver::at(endpoint.socket.clone(), settings),
+            options: endpoint.options.clone(),
+            suspect: AtomicBool::new(false),
+        }
+    }
+
+    /// Waits as long as it takes until the driver answers, and says what it is.
+    pub async fn meet(&self) -> Driver {
+        loop {
+            self.driver.wait_until_ready().await;
+            match self.about().await {
+                Ok(about) => return about,
+                Err(failure) => {
+                    tracing::warn!(endpoint = %self.driver.endpoint(), %failure, "the CSI driver does not say what it is");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            }
+        }
+    }
+
+    /// What the driver is and can do; known without asking while the connection lasts.
+    pub async fn about(&self) -> Result<Driver, Failure> {
+        let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
+        let can = Abilities {
+            controller_service: about.has_controller(),
+            create_delete: about.creates_volumes(),
+            clone: about.clones_volumes(),
+            publish: about.attaches(),
+            expand: about.expands_in_controller(),
+            modify: about.modifies_volumes(),
+            get_capacity: about.reports_capacity(),
+            single_node_multi_writer: about.knows_single_writers(),
+            topology: about.has_topology(),
+            node_expand: about.expands_on_node(),
+        };
+        Ok(Driver { name: about.name.clone(), can, options: self.options.clone() })
+    }
+
+    /// Whether the driver is there, as far as is known or can be found out.
+    pub async fn check(&self) -> Result<(), Failure> {
+        if !self.suspect.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.driver.is_ready().await.map_err(|failure| self.note(failure))?;
+        self.suspect.store(false, Ordering::Relaxed);
+        Ok(())
+    }
+
+    pub async fn create(&self, request: &CreateVolume, secrets: Secrets) -> Result<Created, Failure> {
+        let source = request.source.as_ref().map(|handle| v1::VolumeContentSource {
+            r#type: Some(v1::volume_content_source::Type::Volume(v1::volume_content_source::VolumeSource {
+                volume_id: handle.clone(),
+            })),
+        });
+        let offer = request.topology.as_ref().map(|offer| v1::TopologyRequirement {
+            requisite: offer.requisite.iter().map(topology).collect(),
+            preferred: offer.preferred.iter().map(topology).collect(),
+        });
+        let call = v1::CreateVolumeRequest {
+            name: request.name.clone(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: request.required_bytes, limit_bytes: 0 }),
+            volume_capabilities: request.capabilities.iter().map(capability).collect(),
+            parameters: request.parameters.clone(),
+            secrets,
+            volume_content_source: source,
+            accessibility_requirements: offer,
+            mutable_parameters: request.mutable_parameters.clone(),
+        };
+        let answer = self.driver.create_volume(call).await.map_err(|failure| self.note(failure))?;
+        // Without a volume in it the answer names none, and is judged so.
+        let volume = answer.volume.unwrap_or_default();
+        Ok(Created {
+            handle: volume.volume_id,
+            bytes: volume.capacity_bytes,
+            context: volume.volume_context,
+            places: volume.accessible_topology.into_iter().map(|place| place.segments).collect(),
+            is_copy: volume.content_source.is_some(),
+        })
+    }
+
+    pub async fn delete(&self, handle: &str, secrets: Secrets) -> Result<(), Failure> {
+        let call = v1::DeleteVolumeRequest { volume_id: handle.to_owned(), secrets };
+        self.driver.delete_volume(call).await.map(drop).map_err(|failure| self.note(failure))
+    }
+
+    pub async fn expand(&self, request: &Expand, secrets: Secrets) -> Result<Expanded, Failure> {
+        let call = v1::ControllerExpandVolumeRequest {
+            volume_id: request.handle.clone(),
+            capacity_range: Some(v1::CapacityRange { required_bytes: request.bytes, limit_bytes: 0 }),
+            secrets,
+            volume_capability: Some(capability(&request.capability)),
+        };
+        let answer = self.driver.controller_expand_volume(call).await.map_err(|failure| self.note(failure))?;
+        Ok(Expanded { bytes: answer.capacity_bytes, node_part: answer.node_expansion_required })
+    }
+
+    pub async fn modify(&self, request: &Modify, secrets: Secrets) -> Result<(), Failure> {
+        let call = v1::ControllerModifyVolumeRequest {
+            volume_id: request.handle.clone(),
+            secrets,
+            mutable_parameters: request.parameters.clone(),
+        };
+        self.driver.controller_modify_volume(call).await.map(drop).map_err(|failure| self.note(failure))
+    }
+
+    pub async fn capacity(&self, want: &Want) -> Result<Available, Failure> {
+        let call = v1::GetCapacityRequest {
+            volume_capabilities: Vec::new(),
+            parameters: want.parameters.clone(),
+            accessible_topology: (!want.place.is_empty()).then(|| topology(&want.place)),
+        };
+        let answer = self.driver.get_capacity(call).await.map_err(|failure| self.note(failure))?;
+        Ok(Available { bytes: answer.available_capacity, largest_bytes: answer.maximum_volume_size })
+    }
+
+    fn note(&self, failure: csi::Failure) -> Failure {
+        if failure.code == csi::Code::Unavailable {
+            self.suspect.store(true, Ordering::Relaxed);
+        }
+        Failure::new(code(failure.code), failure.message)
+    }
+}
+
+fn topology(place: &Segment) -> v1::Topology {
+    v1::Topology { segments: place.clone() }
+}
+
+fn capability(capability: &Capability) -> v1::VolumeCapability {
+    use v1::volume_capability::access_mode::Mode;
+    use v1::volume_capability::{AccessMode as Wire, AccessType as Kind, BlockVolume, MountVolume};
+    let mode = match capability.mode {
+        AccessMode::SingleNodeWriter => Mode::SingleNodeWriter,
+        AccessMode::SingleNodeSingleWriter => Mode::SingleNodeSingleWriter,
+        AccessMode::SingleNodeMultiWriter => Mode::SingleNodeMultiWriter,
+        AccessMode::MultiNodeReaderOnly => Mode::MultiNodeReaderOnly,
+        AccessMode::MultiNodeMultiWriter => Mode::MultiNodeMultiWriter,
+    };
+    let kind = match &capability.access {
+        AccessType::Block => Kind::Block(BlockVolume {}),
+        AccessType::Mount { fs_type, flags } => Kind::Mount(MountVolume {
+            fs_type: fs_type.clone(),
+            mount_flags: flags.clone(),
+            volume_mount_group: String::new(),
+        }),
+    };
+    v1::VolumeCapability { access_type: Some(kind), access_mode: Some(Wire { mode: mode.into() }) }
+}
+
+fn code(code: csi::Code) -> Code {
+    match code {
+        csi::Code::Cancelled => Code::Canceled,
+        csi::Code::InvalidArgument => Code::InvalidArgument,
+        csi::Code::DeadlineExceeded => Code::DeadlineExceeded,
+        csi::Code::NotFound => Code::NotFound,
+        csi::Code::AlreadyExists => Code::AlreadyExists,
+        csi::Code::PermissionDenied => Code::PermissionDenied,
+        csi::Code::ResourceExhausted => Code::ResourceExhausted,
+        csi::Code::FailedPrecondition => Code::FailedPrecondition,
+        csi::Code::Aborted => Code::Aborted,
+        csi::Code::OutOfRange => Code::OutOfRange,
+        csi::Code::Unimplemented => Code::Unimplemented,
+        csi::Code::Internal => Code::Internal,
+        csi::Code::Unavailable => Code::Unavailable,
+        csi::Code::DataLoss => Code::DataLoss,
+        csi::Code::Unauthenticated => Code::Unauthenticated,
+        csi::Code::Ok | csi::Code::Unknown => Code::Unknown,
+    }
+}
