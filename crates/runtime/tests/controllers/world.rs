@@ -6,7 +6,7 @@ use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value, json};
 use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
-use server::{Body, Env, Launch, Local, Running, User};
+use server::{Body, Clock, Env, Launch, Local, Running, User};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -31,6 +31,8 @@ pub struct World {
     pub faults: Faults,
     /// What the controllers are started with.
     pub setup: Setup,
+    /// How long anything may take.
+    pub patience: Duration,
     admin: kube::Client,
     controllers: Option<Controllers>,
     /// Servers that nobody asks any more. They would take the store with them.
@@ -55,17 +57,31 @@ impl World {
 
     /// A server with these feature gates, alone.
     pub async fn gated(gates: Gates) -> World {
+        World::made(gates, Env::default()).await
+    }
+
+    /// A server whose clock, and that of its controllers, is tokio's: paused, hours pass in no time.
+    pub async fn timed() -> World {
+        let clock = TokioClock { start: tokio::time::Instant::now(), begin: jiff::Timestamp::now() };
+        let mut world = World::made(Gates::default(), Env { clock: Arc::new(clock), ..Env::default() }).await;
+        world.patience = Duration::from_secs(1800);
+        world.setup.clock = Arc::new(move || clock.now());
+        world
+    }
+
+    async fn made(gates: Gates, env: Env) -> World {
         let store = Volatile::new(server::codec::finish, store::Options::default());
-        let (running, admin) = launch(store.clone(), gates).await;
+        let (running, admin) = launch(store.clone(), gates, env).await;
         let (requests, faults) = (Requests::default(), Faults::default());
         let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
-        World { running, store, requests, faults, setup, admin, controllers: None, retired: Vec::new() }
+        let (controllers, retired) = (None, Vec::new());
+        World { running, store, requests, faults, setup, patience: PATIENCE, admin, controllers, retired }
     }
 
     /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
     pub async fn restart_server(&mut self, gates: Gates) {
         assert!(self.controllers.is_none(), "they would lose their server");
-        let (running, admin) = launch(self.store.clone(), gates).await;
+        let (running, admin) = launch(self.store.clone(), gates, Env::default()).await;
         self.admin = admin;
         self.retired.push(std::mem::replace(&mut self.running, running));
     }
@@ -176,7 +192,7 @@ impl World {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
+        match tokio::time::timeout(self.patience, waiting).await {
             Ok(found) => found,
             Err(_) => panic!("in vain: {what}\n{}", self.requests.summary()),
         }
@@ -245,12 +261,26 @@ impl World {
     }
 }
 
-async fn launch(store: Arc<dyn Store>, gates: Gates) -> (Running, kube::Client) {
+/// Time as tokio has it.
+#[derive(Clone, Copy)]
+struct TokioClock {
+    start: tokio::time::Instant,
+    begin: jiff::Timestamp,
+}
+
+impl server::Clock for TokioClock {
+    fn now(&self) -> jiff::Timestamp {
+        let passed = jiff::SignedDuration::try_from(self.start.elapsed()).expect("a short while");
+        self.begin + passed
+    }
+}
+
+async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube::Client) {
     let launch = Launch {
         store,
         identity: Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"),
         gates,
-        env: Env::default(),
+        env,
         static_tokens: StaticTokens::default(),
         listener: None,
         issuer: "https://test".to_owned(),

@@ -252,16 +252,15 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
-/// What a simulated node does: report itself, run pods, mount and expand their volumes. It opens no secret.
+/// What a simulated node does: report itself, run pods, expand their volumes. It sees through the eyes of the scheduler, and opens no
+/// secret.
 fn simulated_node_rules() -> Vec<Rule> {
     vec![
-        allow("get list watch create update patch", "core", "nodes"),
-        allow("update patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
-        allow("get list watch delete", "core", "pods"),
-        allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
-        allow("get create update patch", "coordination.k8s.io", "leases"),
-        allow("get list watch create update patch", "storage.k8s.io", "csinodes"),
-        allow(READ, "storage.k8s.io", "csidrivers storageclasses volumeattachments"),
+        allow("get create patch", "core", "nodes"),
+        allow("patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
+        allow("get delete", "core", "pods"),
+        allow("create patch", "coordination.k8s.io", "leases"),
+        allow("create", "storage.k8s.io", "csinodes"),
         events(),
     ]
 }
