@@ -1,8 +1,8 @@
 //! What controllers tell: counted instead of repeated, limited, and not lost at the end.
 
 use crate::world::*;
-use object::access::{Access, uid};
 use object::Value;
+use object::access::{Access, uid};
 use runtime::Metrics;
 use runtime::api::{Api, Resource};
 use runtime::events::{About, Events};

@@ -44,7 +44,11 @@ impl Story {
         }
         let lost = json!({"metadata": {"labels": {"statefulset.kubernetes.io/pod-name": null}}});
         world.merge(&pod, lost).await;
-        world.until_is(&pod, "named", |pod| pod["metadata"]["labels"].get("statefulset.kubernetes.io/pod-name").is_some()).await;
+        world
+            .until_is(&pod, "named", |pod| {
+                pod["metadata"]["labels"].get("statefulset.kubernetes.io/pod-name").is_some()
+            })
+            .await;
         let set = world.change(&set, json!({"replicas": 1})).await;
         world.until_done(&set).await;
         if self.policy == "Delete" {

@@ -144,7 +144,8 @@ async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
     world.until_is(&set, "it is missed", |set| !is_done(set)).await;
     world.until_done(&set).await;
     // Evicted.
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web-1", "namespace": "default"}});
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web-1", "namespace": "default"}});
     let (code, _) = world.send("POST", &format!("{PODS}/web-1/eviction"), "application/json", Some(&eviction)).await;
     assert_eq!(code, 200);
     // Failed.
@@ -330,10 +331,11 @@ async fn r11_the_policy_may_change_in_the_middle_of_a_scale_down() {
             world.settle().await;
             assert_eq!(world.claims().await, ["data-web-0", "data-web-1", "data-web-2"]);
         } else {
-            world.until("claims of later pods go", || async {
-                (!world.claims().await.contains(&"data-web-1".to_owned())).then_some(())
-            })
-            .await;
+            world
+                .until("claims of later pods go", || async {
+                    (!world.claims().await.contains(&"data-web-1".to_owned())).then_some(())
+                })
+                .await;
         }
         world.stop().await;
     }
@@ -437,7 +439,12 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
     let set = world.change(&set, policy("Delete", "Delete")).await;
     let set = world.set_image(&set, "y").await;
     world.until_done(&set).await;
-    world.merge(&world.the_pod("web-0").await, json!({"metadata": {"labels": {"statefulset.kubernetes.io/pod-name": "x"}}})).await;
+    world
+        .merge(
+            &world.the_pod("web-0").await,
+            json!({"metadata": {"labels": {"statefulset.kubernetes.io/pod-name": "x"}}}),
+        )
+        .await;
     let set = world.change(&set, json!({"replicas": 1, "revisionHistoryLimit": 0})).await;
     world.until_claims(&["data-web-0"]).await;
     let set = world.set_image(&set, "x").await;
