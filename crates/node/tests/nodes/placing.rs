@@ -261,11 +261,18 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     });
     fleet.set_status(&claim, pending).await;
     fleet.pass(60).await;
-    assert_eq!(fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"], "1Gi", "nobody has it mounted");
+    assert_eq!(
+        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        "1Gi",
+        "nobody has it mounted"
+    );
     let grown = |claim: &Value| claim["status"]["capacity"]["storage"] == "2Gi";
     let pod = fleet.create(using("p")).await;
     let claim = fleet.until_is(&claim, "grown", grown).await;
-    assert!(!claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(), "{claim}");
+    assert!(
+        !claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(),
+        "{claim}"
+    );
     fleet.until_event(&pod, "FileSystemResizeSuccessful").await;
     fleet.until_event(&claim, "FileSystemResizeSuccessful").await;
     // Once mounted, at once.

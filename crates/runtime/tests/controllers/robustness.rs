@@ -5,6 +5,7 @@ use futures::future::join_all;
 use object::access::{name, uid};
 use object::json;
 use runtime::api::{Api, Resource};
+use runtime::csi::Drivers;
 use runtime::events::Events;
 use runtime::worker::{self, Source};
 use runtime::{Controllers, Discovery, Part, Setup};
@@ -164,6 +165,7 @@ async fn own_writes_that_no_watch_tells_of_are_asked_for() {
     let api = Api::new(world.client("asker", User::apiserver(), world.faults.clone()));
     let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let Setup { metrics, clock, gates, provisioning, .. } = Setup::new("");
+    let drivers = Drivers::start(&[], &metrics.csi.calls, &tasks, &shutdown);
     let part = Part {
         name: "asker",
         events: Events::start(&api, "asker", &metrics, &clock, &tasks, &shutdown),
@@ -173,6 +175,7 @@ async fn own_writes_that_no_watch_tells_of_are_asked_for() {
         shutdown: shutdown.clone(),
         root_ca: None,
         gates,
+        drivers,
         provisioning,
         clock,
     };
