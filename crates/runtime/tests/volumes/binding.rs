@@ -142,8 +142,9 @@ async fn b11_b14_b20_lost_misbound_and_freed() {
     world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
     until_bound(&world, &second, "v").await;
     // B11
-    world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
+    // In this order: a finalizer that is missing earlier is put back.
     world.delete(&volume, "").await;
+    world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
     until_phase(&world, &second, "Lost").await;
     world.until_event(&second, "ClaimLost").await;
     assert_eq!(told(&world, &second).await.iter().filter(|(reason, _)| reason == "ClaimLost").count(), 1);
