@@ -11,6 +11,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Claims are mostly bound within moments; only a longer wait is worth telling of.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Claims that are not bound after this time will not be soon.
+const CLAIMS_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// The higher priority first, then who came first.
 type Place = (Reverse<i64>, u64);
 
@@ -23,8 +26,8 @@ pub struct Line {
     /// Those of them that changed meanwhile.
     again: HashSet<Key>,
     waiting: HashMap<Key, Waiting>,
-    /// Pods whose claims were told which node it is.
-    prepared: HashSet<Key>,
+    /// Pods whose claims were told which node it is, and when.
+    prepared: HashMap<Key, Instant>,
     /// Pods that come back by themselves after a failure.
     delays: Delays<Key>,
     /// Pods that people are told about when their time has come.
@@ -54,7 +57,7 @@ impl Line {
             busy: HashMap::new(),
             again: HashSet::new(),
             waiting: HashMap::new(),
-            prepared: HashSet::new(),
+            prepared: HashMap::new(),
             delays: Delays::new(BACKOFF_MAX),
             tellings: Delays::new(BACKOFF_MAX),
             came: 0,
@@ -154,13 +157,22 @@ impl Line {
         delay
     }
 
-    pub fn prepared(&mut self, key: &Key) {
-        self.prepared.insert(key.clone());
+    /// The pod's claims know its node; it waits until they are bound, but not for ever.
+    pub fn await_claims(&mut self, key: &Key, now: Instant) {
+        let since = *self.prepared.entry(key.clone()).or_insert(now);
+        self.rest(key, Helps::default(), "");
+        self.done(key);
+        self.delays.wait_until(key.clone(), since + CLAIMS_TIME_MAX);
+    }
+
+    /// Whether the pod has waited for its claims for too long.
+    pub fn is_overdue(&self, key: &Key, now: Instant) -> bool {
+        self.prepared.get(key).is_some_and(|since| now.duration_since(*since) >= CLAIMS_TIME_MAX)
     }
 
     /// Whether the pod's claims had been told; they are no longer.
     pub fn unprepare(&mut self, key: &Key) -> bool {
-        self.prepared.remove(key)
+        self.prepared.remove(key).is_some()
     }
 
     /// Puts those in line whom a change may help.

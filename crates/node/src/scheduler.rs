@@ -16,6 +16,8 @@ use tokio::time::Instant;
 /// How many writes are under way at once: as many as share one sync to disk well.
 const WRITES_MAX: usize = 64;
 
+const OVERDUE: &str = "binding volumes: context deadline exceeded";
+
 #[derive(Clone)]
 pub struct Scheduler {
     pub sight: Arc<Sight>,
@@ -91,10 +93,7 @@ impl Scheduler {
                 let result = self.take_steps(&steps, &node).await;
                 let mut state = self.sight.lock();
                 match result {
-                    Ok(()) => {
-                        state.line.prepared(&key);
-                        state.line.done(&key);
-                    }
+                    Ok(()) => state.line.await_claims(&key, Instant::now()),
                     Err(error) => state.fail(&key, &error),
                 }
             }
@@ -182,9 +181,15 @@ impl State {
                 self.place(&key, &node);
                 return Some(Write::Bind { key, uid, node });
             }
+            Decision::Prepare(..) if self.line.is_overdue(&key, Instant::now()) => {
+                self.line.unprepare(&key);
+                self.give_up_place(&key);
+                self.line.failed(&key, Instant::now());
+                return Some(Write::Tell { key, uid, message: OVERDUE.to_owned() });
+            }
             Decision::Prepare(node, steps) if steps.is_empty() => {
                 self.place(&key, &node);
-                self.line.done(&key);
+                self.line.await_claims(&key, Instant::now());
             }
             // A claim lost its node after it had been told: whoever provisions wants another choice.
             Decision::Prepare(..) if self.line.unprepare(&key) => {

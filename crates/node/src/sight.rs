@@ -76,7 +76,7 @@ pub struct Local {
     /// It waits for its claims.
     pub held: bool,
     /// What people were told of it already, and need not hear again.
-    pub told: Option<Box<HashSet<Event>>>,
+    pub told: Vec<Event>,
 }
 
 /// The kinds that are watched.
@@ -293,7 +293,7 @@ impl Sight {
             address: None,
             started: false,
             held: false,
-            told: None,
+            told: Vec::new(),
         });
         if version < local.version {
             return;

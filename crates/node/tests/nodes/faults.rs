@@ -61,11 +61,8 @@ async fn images_fail_pods_fail_and_pods_are_evicted() {
     fleet.until_event(&image, "Failed").await;
     fleet.annotate(&image, "image-pull", None).await;
     fleet.until_ready(&image).await;
-    let cases = [
-        ("fail-after", "Failed", ""),
-        ("succeed-after", "Succeeded", ""),
-        ("evict-after", "Failed", "Evicted"),
-    ];
+    let cases =
+        [("fail-after", "Failed", ""), ("succeed-after", "Succeeded", ""), ("evict-after", "Failed", "Evicted")];
     for (annotation, phase, reason) in cases {
         let pod = fleet.create(acting(annotation, &[(annotation, "10s")])).await;
         fleet.until_ready(&pod).await;

@@ -67,7 +67,11 @@ impl Fleet {
 
     /// The reasons of all events about an object, in alphabetical order.
     pub async fn told(&self, about: &Value) -> Vec<String> {
-        let place = if about.text(&["metadata", "namespace"]).is_empty() { "default" } else { about.text(&["metadata", "namespace"]) };
+        let place = if about.text(&["metadata", "namespace"]).is_empty() {
+            "default"
+        } else {
+            about.text(&["metadata", "namespace"])
+        };
         let list = self.get(&format!("/api/v1/namespaces/{place}/events")).await.expect("a list");
         let events = list.items(&["items"]).iter().filter(|event| event.text(&["involvedObject", "uid"]) == uid(about));
         let mut reasons: Vec<String> = events.map(|event| event.text(&["reason"]).to_owned()).collect();

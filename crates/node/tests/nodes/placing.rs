@@ -51,7 +51,12 @@ async fn what_no_node_takes_waits_for_one_that_does() {
     }
     let pod = fleet.create(pod("default", "p")).await;
     until_said(&fleet, &pod, "0/2 nodes are available: 2 node(s) were unschedulable.").await;
-    fleet.merge(&node_named(0), json!({"spec": {"unschedulable": null, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}})).await;
+    fleet
+        .merge(
+            &node_named(0),
+            json!({"spec": {"unschedulable": null, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}}),
+        )
+        .await;
     let message = "0/2 nodes are available: 1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable.";
     until_said(&fleet, &pod, message).await;
     fleet.merge(&node_named(0), json!({"spec": {"taints": null}})).await;
@@ -59,7 +64,12 @@ async fn what_no_node_takes_waits_for_one_that_does() {
     let mut picky = crate::world::pod("default", "picky");
     picky["spec"]["nodeSelector"] = json!({"disk": "ssd"});
     let picky = fleet.create(picky).await;
-    until_said(&fleet, &picky, "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable.").await;
+    until_said(
+        &fleet,
+        &picky,
+        "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable.",
+    )
+    .await;
     fleet.merge(&node_named(0), json!({"metadata": {"labels": {"disk": "ssd"}}})).await;
     fleet.until_ready(&picky).await;
     fleet.stop().await;
@@ -137,7 +147,8 @@ async fn bind(fleet: &Fleet, claim: &Value, name: &str, more: Value) {
     if fleet.get(&path(&volume)).await.is_none() {
         fleet.create(volume).await;
     }
-    let bound = json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": name}});
+    let bound =
+        json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": name}});
     fleet.merge(claim, bound).await;
     fleet.set_status(claim, json!({"phase": "Bound"})).await;
 }
@@ -178,7 +189,8 @@ async fn claims_that_wait_for_their_pod_are_told_its_node() {
     fleet.create(class("later", "WaitForFirstConsumer")).await;
     let claim = fleet.create(claim_of("later")).await;
     let pod = fleet.create(using("p")).await;
-    let selected = |claim: &Value| claim.text(&["metadata", "annotations", "volume.kubernetes.io/selected-node"]).to_owned();
+    let selected =
+        |claim: &Value| claim.text(&["metadata", "annotations", "volume.kubernetes.io/selected-node"]).to_owned();
     let told = fleet.until_is(&claim, "told", |claim| !selected(claim).is_empty()).await;
     assert_eq!(selected(&told), "simulated-0");
     fleet.pass(30).await;
@@ -202,7 +214,8 @@ async fn static_volumes_are_given_to_claims_that_wait() {
     fleet.create(local).await;
     let claim = fleet.create(claim_of("local")).await;
     let pod = fleet.create(using("p")).await;
-    until_said(&fleet, &pod, "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.").await;
+    until_said(&fleet, &pod, "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.")
+        .await;
     let mut there = volume("there");
     there["spec"]["storageClassName"] = json!("local");
     there["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
@@ -248,16 +261,35 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     });
     fleet.set_status(&claim, pending).await;
     fleet.pass(60).await;
-    assert_eq!(fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"], "1Gi", "nobody has it mounted");
+    assert_eq!(
+        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        "1Gi",
+        "nobody has it mounted"
+    );
     let grown = |claim: &Value| claim["status"]["capacity"]["storage"] == "2Gi";
     let pod = fleet.create(using("p")).await;
     let claim = fleet.until_is(&claim, "grown", grown).await;
-    assert!(!claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(), "{claim}");
+    assert!(
+        !claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(),
+        "{claim}"
+    );
     fleet.until_event(&pod, "FileSystemResizeSuccessful").await;
     fleet.until_event(&claim, "FileSystemResizeSuccessful").await;
     // Once mounted, at once.
     let again = json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
     fleet.set_status(&claim, again).await;
     fleet.until_is(&claim, "grown again", |claim| claim["status"]["capacity"]["storage"] == "3Gi").await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_never_bound_is_told_of_and_may_still_come() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("later", "WaitForFirstConsumer")).await;
+    let claim = fleet.create(claim_of("later")).await;
+    let pod = fleet.create(using("p")).await;
+    until_said(&fleet, &pod, "binding volumes: context deadline exceeded").await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.until_ready(&pod).await;
     fleet.stop().await;
 }

@@ -53,7 +53,9 @@ async fn a_node_that_is_deleted_registers_again_and_what_is_changed_is_put_right
     broken["capacity"]["cpu"] = json!("1");
     fleet.set_status(&again, broken).await;
     let mended = fleet
-        .until_is(&again, "right again", |node| condition::is_true(node, "Ready") && node["status"]["capacity"]["cpu"] != "1")
+        .until_is(&again, "right again", |node| {
+            condition::is_true(node, "Ready") && node["status"]["capacity"]["cpu"] != "1"
+        })
         .await;
     assert_eq!(mended["metadata"]["labels"]["rack"], "7", "what is the user's stays");
     fleet.delete(&lease, "").await;

@@ -21,7 +21,8 @@ async fn a_plain_pod_runs_after_one_binding_and_one_status() {
     assert_eq!((writes("/pods/p/binding"), writes("/pods/p/status"), writes("/pods/p")), (1, 1, 2));
     assert_eq!(writes("/events"), 2, "{asked:?}");
     assert_eq!(fleet.told(&pod).await, ["Scheduled", "Started"]);
-    let who: BTreeSet<&str> = asked.iter().filter(|asked| asked.path.contains("/pods/p/")).map(|asked| &*asked.account).collect();
+    let who: BTreeSet<&str> =
+        asked.iter().filter(|asked| asked.path.contains("/pods/p/")).map(|asked| &*asked.account).collect();
     assert_eq!(who, BTreeSet::from(["system:kube-scheduler", "system:node:simulated-0"]));
     fleet.requests.take();
     fleet.delete(&pod, "").await;
