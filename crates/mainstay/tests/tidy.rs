@@ -140,7 +140,7 @@ fn function_name(line: &str) -> Option<&str> {
 }
 
 fn has_word(text: &str, word: &str) -> bool {
-    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == word)
+    text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
 /// The names of all packages that a package is built of, without what only its tests need.

@@ -39,7 +39,7 @@ impl Wants {
 /// Every rule that the plan breaks, as a sentence.
 pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
-    let staged = stages.flat_map(|(stage, it)| it.lanes.iter().flatten().flatten().map(move |action| (stage, action)));
+    let staged = stages.flat_map(|(stage, it)| it.actions().map(move |action| (stage, action)));
     let judge = Judge { seen, wants: Wants::of(seen.set, gates), gates, now, staged: staged.collect() };
     let mut broken = judge.names();
     broken.extend(judge.deletions());

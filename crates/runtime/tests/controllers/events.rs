@@ -1,9 +1,8 @@
 //! What controllers tell: counted instead of repeated, limited, and not lost at the end.
 
 use crate::world::*;
-use object::access::{Access, uid};
 use object::Value;
-use runtime::Metrics;
+use object::access::{Access, uid};
 use runtime::api::{Api, Resource};
 use runtime::events::{About, Events};
 use std::sync::Arc;
@@ -13,7 +12,6 @@ use tokio_util::task::TaskTracker;
 
 struct Teller {
     events: Events,
-    metrics: Metrics,
     tasks: TaskTracker,
     shutdown: CancellationToken,
     about: Value,
@@ -22,12 +20,12 @@ struct Teller {
 impl Teller {
     async fn new(world: &World) -> Teller {
         let about = world.create(config_map("default", "subject")).await;
-        let (metrics, tasks, shutdown) = (Metrics::default(), TaskTracker::new(), CancellationToken::new());
+        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
         let api = Api::new(world.client("teller", server::User::apiserver(), world.faults.clone()));
         let clock: runtime::Clock = Arc::new(jiff::Timestamp::now);
-        let events = Events::start(&api, "teller", &metrics, &clock, &tasks, &shutdown);
+        let events = Events::start(&api, "teller", &world.setup.metrics, &clock, &tasks, &shutdown);
         tasks.close();
-        Teller { events, metrics, tasks, shutdown, about }
+        Teller { events, tasks, shutdown, about }
     }
 
     fn say(&self, message: &str) {
@@ -37,15 +35,12 @@ impl Teller {
     }
 
     /// Ends, and answers what was lost.
-    async fn end(self) -> String {
+    async fn end(self, world: &World) -> String {
         self.shutdown.cancel();
         drop(self.events);
         self.tasks.wait().await;
-        let mut registry = prometheus_client::registry::Registry::default();
-        self.metrics.register(&mut registry);
-        let mut text = String::new();
-        prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
-        text.lines().filter(|line| line.starts_with("controller_events_lost_total")).collect()
+        let figures = world.figures();
+        figures.lines().filter(|line| line.starts_with("controller_events_lost_total")).collect()
     }
 }
 
@@ -63,7 +58,7 @@ async fn the_same_thing_counts_up_and_the_end_waits_for_what_was_said() {
         teller.say("again");
     }
     teller.say("once");
-    assert_eq!(teller.end().await, "");
+    assert_eq!(teller.end(&world).await, "");
     let mut told = told(&world).await;
     told.sort();
     assert_eq!(told, [("again".to_owned(), 3), ("once".to_owned(), 1)]);
@@ -83,7 +78,7 @@ async fn who_talks_all_the_time_about_one_object_is_heard_less() {
     for number in 0..10 {
         teller.say(&format!("later {number}"));
     }
-    let lost = teller.end().await;
+    let lost = teller.end(&world).await;
     let later: Vec<String> = told(&world).await.into_iter().map(|(message, _)| message).collect();
     let mut later: Vec<&String> = later.iter().filter(|message| message.starts_with("later")).collect();
     later.sort();
@@ -104,7 +99,7 @@ async fn a_server_that_is_away_for_a_moment_hears_it_later_and_the_teller_never_
     tokio::time::sleep(Duration::from_secs(1)).await;
     world.faults.refuse(None);
     world.until("the burst", || async { (told(&world).await.len() == 25).then_some(()) }).await;
-    let lost = teller.end().await;
+    let lost = teller.end(&world).await;
     assert!(lost.contains("why=\"Overflow\"}"), "{lost}");
     world.stop().await;
 }
@@ -123,7 +118,7 @@ async fn an_event_that_expired_is_told_anew() {
         world.delete(&event, "").await;
     }
     teller.say("again");
-    assert_eq!(teller.end().await, "");
+    assert_eq!(teller.end(&world).await, "");
     assert_eq!(told(&world).await, [("again".to_owned(), 1)]);
     world.stop().await;
 }

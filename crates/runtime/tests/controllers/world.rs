@@ -310,6 +310,10 @@ impl Requests {
         std::mem::take(&mut self.all.lock().expect("no panic"))
     }
 
+    pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
+        self.all.lock().expect("no panic").iter().filter(|asked| which(asked)).count()
+    }
+
     pub fn refused(&self) -> Vec<Asked> {
         self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
     }
@@ -378,13 +382,6 @@ impl Faults {
     /// The write of this account after so many others of it, events excepted, meets with this.
     pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
-    }
-
-    /// Waits until the mishap that was asked for has happened. It may change nothing in the store, so only time can tell.
-    pub async fn until_mishap(&self) {
-        while self.mishap_waits() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-        }
     }
 
     /// What is held goes on.

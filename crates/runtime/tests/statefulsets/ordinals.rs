@@ -21,9 +21,8 @@ async fn o1_replicas_are_numbered_from_the_start() {
     let pod = world.the_pod("web-5").await;
     assert_eq!(pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"], "5");
     assert_eq!(pod["spec"]["hostname"], "web-5");
-    let (code, _) = world
-        .send("PATCH", &path(&set), "application/merge-patch+json", Some(&json!({"spec": start(-1)})))
-        .await;
+    let (code, _) =
+        world.send("PATCH", &path(&set), "application/merge-patch+json", Some(&json!({"spec": start(-1)}))).await;
     assert_eq!(code, 422);
     let mut plain = with(web(1), json!({"ordinals": {}}));
     plain["metadata"]["name"] = json!("plain");

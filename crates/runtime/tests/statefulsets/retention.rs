@@ -140,11 +140,13 @@ async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
     let set = world.until_done(&set).await;
     let before = claim_uids(&world).await;
     // Deleted by hand.
-    world.delete(&world.the_pod("web-1").await, "").await;
-    world.until_is(&set, "it is missed", |set| !is_done(set)).await;
+    let pod = world.the_pod("web-1").await;
+    world.delete(&pod, "").await;
+    world.until_is(&crate::world::pod("default", "web-1"), "another", |now| uid(now) != uid(&pod)).await;
     world.until_done(&set).await;
     // Evicted.
-    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web-1", "namespace": "default"}});
+    let eviction =
+        json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "web-1", "namespace": "default"}});
     let (code, _) = world.send("POST", &format!("{PODS}/web-1/eviction"), "application/json", Some(&eviction)).await;
     assert_eq!(code, 200);
     // Failed.
@@ -330,10 +332,11 @@ async fn r11_the_policy_may_change_in_the_middle_of_a_scale_down() {
             world.settle().await;
             assert_eq!(world.claims().await, ["data-web-0", "data-web-1", "data-web-2"]);
         } else {
-            world.until("claims of later pods go", || async {
-                (!world.claims().await.contains(&"data-web-1".to_owned())).then_some(())
-            })
-            .await;
+            world
+                .until("claims of later pods go", || async {
+                    (!world.claims().await.contains(&"data-web-1".to_owned())).then_some(())
+                })
+                .await;
         }
         world.stop().await;
     }
@@ -424,11 +427,13 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
         verbs.sort();
         verbs
     };
-    assert_eq!(verbs("persistentvolumeclaims"), ["create", "get", "list", "patch", "watch"]);
-    assert_eq!(verbs("pods"), ["create", "delete", "get", "list", "patch", "watch"]);
-    assert_eq!(verbs("controllerrevisions"), ["create", "delete", "get", "list", "patch", "watch"]);
+    assert_eq!(verbs("persistentvolumeclaims"), ["create", "list", "patch", "watch"]);
+    assert_eq!(verbs("pods"), ["create", "delete", "list", "patch", "watch"]);
+    assert_eq!(verbs("controllerrevisions"), ["create", "delete", "list", "patch", "watch"]);
     assert_eq!(verbs("statefulsets"), ["get", "list", "watch"]);
     assert_eq!(verbs("statefulsets/status"), ["update"]);
+    assert_eq!(verbs("statefulsets/finalizers"), ["update"]);
+    assert_eq!(role.items(&["rules"]).len(), 7, "and events: {role}");
     world.start(ALL);
     let _kubelet = crate::kubelet::Kubelet::start(&world);
     let set = world.create(kept(2, "Retain", "Delete")).await;
@@ -437,7 +442,12 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
     let set = world.change(&set, policy("Delete", "Delete")).await;
     let set = world.set_image(&set, "y").await;
     world.until_done(&set).await;
-    world.merge(&world.the_pod("web-0").await, json!({"metadata": {"labels": {"statefulset.kubernetes.io/pod-name": "x"}}})).await;
+    world
+        .merge(
+            &world.the_pod("web-0").await,
+            json!({"metadata": {"labels": {"statefulset.kubernetes.io/pod-name": "x"}}}),
+        )
+        .await;
     let set = world.change(&set, json!({"replicas": 1, "revisionHistoryLimit": 0})).await;
     world.until_claims(&["data-web-0"]).await;
     let set = world.set_image(&set, "x").await;
@@ -514,6 +524,51 @@ async fn r14_switching_off_in_the_middle_of_a_scale_down_deletes_nothing_wrongly
     assert_eq!(world.claims().await, ["data-web-0", "data-web-1", "data-web-2"]);
     assert!(world.history().await.iter().all(|moment| !moment.claims.values().any(terminating)));
     world.stop().await;
+}
+
+// R14: switched on in the middle of a scale-down and of a deletion: what the policy says goes, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn r14_switching_on_in_the_middle_follows_the_policy() {
+    let off = Gates::default().with("StatefulSetAutoDeletePVC", false);
+    for (when_deleted, when_scaled) in [("Retain", "Delete"), ("Delete", "Retain")] {
+        let mut world = World::bare().await;
+        world.setup.gates = off.clone();
+        world.start(ALL);
+        let _kubelet = crate::kubelet::Kubelet::start(&world);
+        let set = world.create(kept(3, when_deleted, when_scaled)).await;
+        world.until_done(&set).await;
+        let last = world.the_pod("web-2").await;
+        world.merge(&last, json!({"metadata": {"finalizers": ["example.com/held"]}})).await;
+        if when_scaled == "Delete" {
+            world.change(&set, json!({"replicas": 2})).await;
+        } else {
+            world.delete(&set, "Foreground").await;
+        }
+        world.until_is(&last, "goes", terminating).await;
+        world.stop_controllers().await;
+        world.setup.gates = Gates::default();
+        world.start(ALL);
+        if when_scaled == "Delete" {
+            world.quiet().await;
+            world.merge(&last, json!({"metadata": {"finalizers": null}})).await;
+            world.until_gone(&last).await;
+            world.settle().await;
+            let claims = world.claims().await;
+            assert!(claims.starts_with(&["data-web-0".to_owned(), "data-web-1".to_owned()]), "{claims:?}");
+        } else {
+            world
+                .until("the claims are the set's", || async {
+                    let claims = world.get(CLAIMS).await.expect("a list");
+                    let left = claims.items(&["items"]).iter().filter(|claim| !terminating(claim));
+                    left.into_iter().all(|claim| owners(claim) == [controlling(&set, false)]).then_some(())
+                })
+                .await;
+            world.merge(&last, json!({"metadata": {"finalizers": null}})).await;
+            world.until_gone(&set).await;
+            world.until_claims(&[]).await;
+        }
+        world.stop().await;
+    }
 }
 
 // R15: with the server away nothing goes wrong, and what was begun ends when it is back.

@@ -32,18 +32,14 @@ fn config_map(controller: bool) -> Value {
 
 /// The names of claims that get owners, by stage.
 fn owned(plan: &crate::statefulset::Plan) -> Vec<Vec<&str>> {
-    plan.stages
-        .iter()
-        .map(|stage| {
-            let actions = stage.lanes.iter().flatten().flatten();
-            actions
-                .filter_map(|it| match it {
-                    Action::OwnClaim { claim, .. } => Some(claim.as_str()),
-                    _ => None,
-                })
-                .collect()
-        })
-        .collect()
+    plan.stages.iter().map(|stage| stage.actions().filter_map(owned_claim).collect()).collect()
+}
+
+fn owned_claim(action: &Action) -> Option<&str> {
+    match action {
+        Action::OwnClaim { claim, .. } => Some(claim),
+        _ => None,
+    }
 }
 
 /// R2.

@@ -358,6 +358,16 @@ fn c12_a_deletion_that_failed_is_not_counted() {
     assert_eq!(updated(&world), ["web-0", "web-1"]);
 }
 
+/// Nor is one that was never attempted.
+#[test]
+fn c12_a_deletion_that_was_never_attempted_is_not_counted() {
+    let mut world = settled(2, false, rolling(0, 1));
+    world.image("v2");
+    world.policy("Delete", "Retain");
+    world.step_with(Fate { fail: Some(1), ..Fate::default() });
+    assert_eq!((world.log.len(), world.status("currentReplicas")), (0, 2));
+}
+
 fn recreate(replicas: i64) -> World {
     let mut set = set(replicas);
     set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"}));
