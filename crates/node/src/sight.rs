@@ -76,9 +76,7 @@ pub struct Local {
     /// It waits for its claims.
     pub held: bool,
     /// What people were told of it already, and need not hear again.
-    // Most pods have none: a pointer for each is what they cost.
-    #[allow(clippy::box_collection)]
-    pub told: Option<Box<HashSet<Event>>>,
+    pub told: Vec<Event>,
 }
 
 /// The kinds that are watched.
@@ -295,7 +293,7 @@ impl Sight {
             address: None,
             started: false,
             held: false,
-            told: None,
+            told: Vec::new(),
         });
         if version < local.version {
             return;

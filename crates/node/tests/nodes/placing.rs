@@ -281,3 +281,15 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     fleet.until_is(&claim, "grown again", |claim| claim["status"]["capacity"]["storage"] == "3Gi").await;
     fleet.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_never_bound_is_told_of_and_may_still_come() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("later", "WaitForFirstConsumer")).await;
+    let claim = fleet.create(claim_of("later")).await;
+    let pod = fleet.create(using("p")).await;
+    until_said(&fleet, &pod, "binding volumes: context deadline exceeded").await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.until_ready(&pod).await;
+    fleet.stop().await;
+}
