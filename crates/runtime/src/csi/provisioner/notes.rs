@@ -90,6 +90,9 @@ impl Notes {
     pub fn vanished(&self, volume: &str) -> Option<Doomed> {
         self.lock().vanished.get(volume).cloned()
     }
+    pub fn all_vanished(&self) -> Vec<Doomed> {
+        self.lock().vanished.values().cloned().collect()
+    }
     pub fn wrote_vanished(&self, doomed: &Doomed) {
         let mut state = self.lock();
         if state.vanished.get(&doomed.volume) == Some(doomed) {
