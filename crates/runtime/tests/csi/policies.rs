@@ -60,7 +60,7 @@ async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.delete(&volume, "").await;
     set_policy(&world, &volume, "Delete").await;
-    world.until("its deletion is written down", || async { (!journal(&world).await.is_empty()).then_some(()) }).await;
+    world.until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) }).await;
     set_policy(&world, &volume, "Retain").await;
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
@@ -78,7 +78,7 @@ async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
         world.delete(&volume, "").await;
         set_policy(&world, &volume, "Delete").await;
         world
-            .until("its deletion is written down", || async { (!journal(&world).await.is_empty()).then_some(()) })
+            .until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) })
             .await;
         world.stop_controllers().await;
         world.start(&all());

@@ -105,7 +105,7 @@ async fn retained(world: &World, since: u64) -> BTreeSet<String> {
 /// held nor written down. It lasts until the provisioner hears of it; the KEP names it as a known failure.
 async fn until_noticed(world: &World) {
     let is_noticed = async || {
-        let written = journal(world).await;
+        let written = doomed(world).await;
         let list = world.get("/api/v1/persistentvolumes").await.expect("a list");
         list.items(&["items"]).iter().all(|volume| {
             let deletes = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";

@@ -186,10 +186,21 @@ pub async fn until_told(world: &World, about: &Value, part: &str) {
     world.until(&format!("{part:?} is told"), || async { is_told().await.then_some(()) }).await;
 }
 
-/// What the journal holds.
+/// The volumes that something is written down about.
 pub async fn journal(world: &World) -> Vec<String> {
-    let map = world.get("/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal").await;
-    map.map(|map| map.members(&["data"]).keys().cloned().collect()).unwrap_or_default()
+    entries(world).await.into_iter().map(|(volume, _)| volume).collect()
+}
+
+/// The volumes whose deletion is written down.
+pub async fn doomed(world: &World) -> Vec<String> {
+    let entries = entries(world).await.into_iter();
+    entries.filter(|(_, text)| text.starts_with("{\"Delete\"")).map(|(volume, _)| volume).collect()
+}
+
+async fn entries(world: &World) -> Vec<(String, String)> {
+    let map = world.get("/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal").await.unwrap_or_default();
+    let texts = map.members(&["data"]).iter();
+    texts.map(|(volume, text)| (volume.clone(), text.as_str().unwrap_or("").to_owned())).collect()
 }
 
 /// Waits until nothing is written down any more.

@@ -182,7 +182,7 @@ fn csi_provisioner_rules() -> Vec<Rule> {
 fn csi_resizer_rules() -> Vec<Rule> {
     vec![
         allow("list watch patch", "core", "persistentvolumes"),
-        allow("list watch", "core", "persistentvolumeclaims"),
+        allow("get list watch", "core", "persistentvolumeclaims"),
         allow("patch", "core", "persistentvolumeclaims/status"),
         allow("list", "core", "pods"),
         allow("list watch", "storage.k8s.io", "volumeattributesclasses"),
