@@ -7,7 +7,7 @@ pub mod code;
 pub mod directory;
 mod endpoint;
 
-pub use client::{About, Creation, Driver, Expansion, Failure, Metrics, Modification, Settings};
+pub use client::{About, CreateFailure, Driver, ExpandFailure, Failure, Metrics, ModifyFailure, Settings};
 pub use directory::DirectoryDriver;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use tonic::Code;

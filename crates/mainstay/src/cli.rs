@@ -67,6 +67,28 @@ pub struct UpArgs {
     /// What each simulated node has, where that is not plenty: cpu=8,memory=32Gi,pods=110
     #[arg(long, env = "MAINSTAY_NODE_CAPACITY", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub node_capacity: String,
+    #[command(flatten)]
+    pub provisioning: ProvisioningArgs,
+}
+
+/// Which volumes the controllers make for claims.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ProvisioningArgs {
+    /// Have volumes made for claims whose class asks for it
+    #[arg(
+        long, env = "MAINSTAY_ENABLE_DYNAMIC_PROVISIONING", value_name = "BOOL",
+        default_value_t = true, default_missing_value = "true", num_args = 0..=1, action = clap::ArgAction::Set
+    )]
+    pub enable_dynamic_provisioning: bool,
+    /// Make directories below /tmp for classes of the provisioner kubernetes.io/host-path: for tests on one machine
+    #[arg(long, env = "MAINSTAY_ENABLE_HOSTPATH_PROVISIONER")]
+    pub enable_hostpath_provisioner: bool,
+}
+
+impl From<ProvisioningArgs> for runtime::Provisioning {
+    fn from(args: ProvisioningArgs) -> runtime::Provisioning {
+        runtime::Provisioning { dynamic: args.enable_dynamic_provisioning, host_path: args.enable_hostpath_provisioner }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -98,6 +120,8 @@ pub struct ControllersArgs {
     /// Publish this CA certificate as kube-root-ca.crt in every namespace; without it, those that are there are left alone
     #[arg(long, env = "MAINSTAY_ROOT_CA_FILE", value_name = "FILE")]
     pub root_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub provisioning: ProvisioningArgs,
 }
 
 #[derive(Debug, Args)]

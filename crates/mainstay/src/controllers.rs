@@ -47,6 +47,7 @@ fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
     Ok(runtime::Setup {
         root_ca: args.root_ca_file.as_deref().map(certificate).transpose()?,
         gates: Gates::parse(&args.feature_gates).map_err(BadInput)?,
+        provisioning: args.provisioning.into(),
         ..runtime::Setup::new(&args.controllers)
     })
 }

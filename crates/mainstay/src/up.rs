@@ -37,6 +37,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
         gates: Gates::parse(&args.serving.feature_gates).map_err(BadInput)?,
+        provisioning: args.provisioning.into(),
         ..runtime::Setup::new(&args.controllers)
     };
     running.server.metrics.extend(|registry| setup.metrics.register(registry));

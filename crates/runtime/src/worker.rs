@@ -131,8 +131,8 @@ where
         Ok(again) => queue.done(&key, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // The cache is a moment behind: not worth a line.
-            if error.is_stale() {
+            // The cache is a moment behind, or everything here is about to end: not worth a line.
+            if error.is_stale() || error.is_namespace_ending() {
                 tracing::debug!(controller = part.name, %error, ?delay, "trying again");
             } else {
                 tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");
@@ -178,12 +178,14 @@ async fn fill(
     }
 }
 
-/// Asks about own writes that the watch does not tell of. This is rare: they went while a new list was being read.
+/// Asks about own writes that the watch does not tell of. This is rare: they went while a new list was being read. Whoever may follow
+/// a resource may list it, but not always get one of it.
 async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u64, Key)>) {
     for doubt in doubts {
-        let path = resource.object(&doubt.1.0, &doubt.1.1);
-        match part.api.find(&path).await {
-            Ok(found) => cache.settle(doubt, found),
+        let (namespace, name) = &doubt.1;
+        let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));
+        match part.api.get(&path).await {
+            Ok(mut list) => cache.settle(doubt, list["items"].get_mut(0).map(Value::take)),
             // The doubt remains, and is looked at again.
             Err(error) => tracing::debug!(%error, %path, "no answer"),
         }

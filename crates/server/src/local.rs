@@ -4,7 +4,8 @@ use crate::app::{Caller, Server};
 use crate::attributes::User;
 use crate::body::Body;
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::header::USER_AGENT;
+use http::{HeaderValue, Method, Request, Response};
 use http_body_util::BodyExt;
 use object::access::Access;
 use object::{Status, Value};
@@ -13,6 +14,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+
+const AGENT: &str = concat!("mainstay/", env!("CARGO_PKG_VERSION"));
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -37,7 +40,7 @@ impl Server {
             .method(method)
             .uri(path.replace(':', "%3A"))
             .header(http::header::CONTENT_TYPE, media)
-            .header(http::header::USER_AGENT, agent)
+            .header(USER_AGENT, agent)
             .body(crate::render::to_bytes(body))
             .map_err(Status::internal)?;
         let caller = Caller::Inside(Arc::new(User::apiserver()));
@@ -66,8 +69,10 @@ where
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<B>) -> Self::Future {
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
         let this = self.clone();
+        // Who writes in this process is known by the name of its program, as everywhere else.
+        request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
         Box::pin(async move { Ok(crate::http::respond(&this.server, request, &this.caller).await) })
     }
 }

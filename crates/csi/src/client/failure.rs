@@ -18,7 +18,7 @@ pub struct Failure {
 
 /// What a failed CreateVolume means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Creation {
+pub enum CreateFailure {
     /// Nobody knows whether the volume exists or will: ask again with the same arguments, even if nobody wants it any more.
     InBackground,
     /// There is no room. With topology another place may have some.
@@ -31,7 +31,7 @@ pub enum Creation {
 
 /// What a failed ControllerExpandVolume means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expansion {
+pub enum ExpandFailure {
     /// It may be happening: no other size may be asked for before it ends.
     InProgress,
     /// Never with this size.
@@ -44,7 +44,7 @@ pub enum Expansion {
 
 /// What a failed ControllerModifyVolume means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Modification {
+pub enum ModifyFailure {
     /// It may be happening: no other class may be asked for before it ends.
     InProgress,
     /// Never with these parameters.
@@ -78,31 +78,31 @@ impl Failure {
     }
 
     /// As the external provisioner judges a failed CreateVolume.
-    pub fn creation(&self) -> Creation {
+    pub fn creating(&self) -> CreateFailure {
         match self.code {
-            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => Creation::InBackground,
-            Code::ResourceExhausted => Creation::Exhausted,
-            Code::InvalidArgument => Creation::Infeasible,
-            _ => Creation::Final,
+            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => CreateFailure::InBackground,
+            Code::ResourceExhausted => CreateFailure::Exhausted,
+            Code::InvalidArgument => CreateFailure::Infeasible,
+            _ => CreateFailure::Final,
         }
     }
 
     /// As the external resizer judges a failed ControllerExpandVolume. To be out of room is not final here: it may be freed.
-    pub fn expansion(&self) -> Expansion {
+    pub fn expanding(&self) -> ExpandFailure {
         match self.code {
-            _ if self.may_be_in_progress() => Expansion::InProgress,
-            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => Expansion::Infeasible,
-            Code::FailedPrecondition => Expansion::InUse,
-            _ => Expansion::Final,
+            _ if self.may_be_in_progress() => ExpandFailure::InProgress,
+            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => ExpandFailure::Infeasible,
+            Code::FailedPrecondition => ExpandFailure::InUse,
+            _ => ExpandFailure::Final,
         }
     }
 
     /// As the external resizer judges a failed ControllerModifyVolume.
-    pub fn modification(&self) -> Modification {
+    pub fn modifying(&self) -> ModifyFailure {
         match self.code {
-            _ if self.may_be_in_progress() => Modification::InProgress,
-            Code::InvalidArgument => Modification::Infeasible,
-            _ => Modification::Final,
+            _ if self.may_be_in_progress() => ModifyFailure::InProgress,
+            Code::InvalidArgument => ModifyFailure::Infeasible,
+            _ => ModifyFailure::Final,
         }
     }
 
@@ -130,19 +130,19 @@ mod tests {
 
     #[test]
     fn every_code_is_judged_as_upstream_does() {
-        use Creation::{Exhausted, InBackground};
-        use Expansion::{InProgress, InUse};
+        use CreateFailure::{Exhausted, InBackground};
+        use ExpandFailure::{InProgress, InUse};
         // What is not listed is final for all three.
         let judged = [
-            (Code::Cancelled, InBackground, InProgress, Modification::InProgress),
-            (Code::DeadlineExceeded, InBackground, InProgress, Modification::InProgress),
-            (Code::Unavailable, InBackground, InProgress, Modification::InProgress),
-            (Code::Aborted, InBackground, InProgress, Modification::InProgress),
-            (Code::ResourceExhausted, Exhausted, InProgress, Modification::InProgress),
-            (Code::InvalidArgument, Creation::Infeasible, Expansion::Infeasible, Modification::Infeasible),
-            (Code::OutOfRange, Creation::Final, Expansion::Infeasible, Modification::Final),
-            (Code::NotFound, Creation::Final, Expansion::Infeasible, Modification::Final),
-            (Code::FailedPrecondition, Creation::Final, InUse, Modification::Final),
+            (Code::Cancelled, InBackground, InProgress, ModifyFailure::InProgress),
+            (Code::DeadlineExceeded, InBackground, InProgress, ModifyFailure::InProgress),
+            (Code::Unavailable, InBackground, InProgress, ModifyFailure::InProgress),
+            (Code::Aborted, InBackground, InProgress, ModifyFailure::InProgress),
+            (Code::ResourceExhausted, Exhausted, InProgress, ModifyFailure::InProgress),
+            (Code::InvalidArgument, CreateFailure::Infeasible, ExpandFailure::Infeasible, ModifyFailure::Infeasible),
+            (Code::OutOfRange, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
+            (Code::NotFound, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
+            (Code::FailedPrecondition, CreateFailure::Final, InUse, ModifyFailure::Final),
         ];
         for number in 1..17 {
             let code = Code::from_i32(number);
@@ -150,8 +150,10 @@ mod tests {
             let expected = judged
                 .iter()
                 .find(|row| row.0 == code)
-                .map_or((Creation::Final, Expansion::Final, Modification::Final), |row| (row.1, row.2, row.3));
-            assert_eq!((failure.creation(), failure.expansion(), failure.modification()), expected, "{code:?}");
+                .map_or((CreateFailure::Final, ExpandFailure::Final, ModifyFailure::Final), |row| {
+                    (row.1, row.2, row.3)
+                });
+            assert_eq!((failure.creating(), failure.expanding(), failure.modifying()), expected, "{code:?}");
         }
     }
 

@@ -5,7 +5,7 @@ mod failure;
 mod metrics;
 
 pub use about::About;
-pub use failure::{Creation, Expansion, Failure, Modification};
+pub use failure::{CreateFailure, ExpandFailure, Failure, ModifyFailure};
 pub use metrics::Metrics;
 
 use crate::endpoint::{BadEndpoint, Endpoint};

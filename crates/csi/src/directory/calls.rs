@@ -53,15 +53,10 @@ impl Calls {
     }
 
     /// Waits until the calls are as wanted, and returns them.
-    pub async fn wait_until(&self, mut wanted: impl FnMut(&[Call]) -> bool) -> Vec<Call> {
+    pub async fn wait_until(&self, mut wanted: impl FnMut(&VecDeque<Call>) -> bool) -> Vec<Call> {
         let mut changes = self.kept.subscribe();
-        loop {
-            let calls: Vec<Call> = changes.borrow_and_update().iter().cloned().collect();
-            if wanted(&calls) {
-                return calls;
-            }
-            changes.changed().await.expect("we hold the sender ourselves");
-        }
+        let kept = changes.wait_for(|kept| wanted(kept)).await.expect("we hold the sender ourselves");
+        kept.iter().cloned().collect()
     }
 
     pub(super) fn add<T: Any + Send + Sync>(&self, name: &'static str, subject: String, request: T, code: Code) {

@@ -30,15 +30,16 @@ impl Disk {
 
     /// Writes a file that is not known by its final name yet.
     pub fn write(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
-        self.write_unsynced(path, bytes)?;
-        self.sync(&File::open(path)?)
+        let file = self.write_unsynced(path, bytes)?;
+        self.sync(&file)
     }
 
-    pub fn write_unsynced(&self, path: &Path, bytes: &[u8]) -> io::Result<()> {
+    pub fn write_unsynced(&self, path: &Path, bytes: &[u8]) -> io::Result<File> {
         self.step()?;
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         self.tear(&mut file, bytes)?;
-        file.write_all(bytes)
+        file.write_all(bytes)?;
+        Ok(file)
     }
 
     pub fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
@@ -103,7 +104,9 @@ impl Disk {
             } else if kind.is_file() {
                 self.step()?;
                 fs::copy(&source, &target)?;
-                self.sync(&File::open(&target)?)?;
+                if self.durable {
+                    File::open(&target)?.sync_all()?;
+                }
             } else {
                 let what = if kind.is_socket() { "socket" } else { "special file" };
                 tracing::warn!(path = %source.display(), "this {what} is not copied: only its program could use it");

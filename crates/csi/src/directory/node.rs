@@ -9,7 +9,7 @@ use crate::v1::*;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use tonic::Status;
+use tonic::{Code, Status};
 
 impl DirectoryDriver {
     pub(super) async fn node_get_info(self: Arc<Self>, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, Status> {
@@ -65,7 +65,11 @@ impl DirectoryDriver {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
         let path = self.path(&request.staging_target_path, "staging_target_path")?;
         let held = vec![self.locks.exclusive(&id).await];
-        let mut used = (*self.volume(&id)?.used).clone();
+        let volume = match self.volume(&id) {
+            Err(status) if status.code() == Code::NotFound => return Ok(NodeUnstageVolumeResponse {}),
+            volume => volume?,
+        };
+        let mut used = (*volume.used).clone();
         let before = used.staged.len();
         used.staged.retain(|staged| *staged != path);
         if used.staged.len() != before {
@@ -156,18 +160,21 @@ impl DirectoryDriver {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
         let target = self.path(&request.target_path, "target_path")?;
         let held = vec![self.locks.exclusive(&id).await];
-        let volume = self.volume(&id)?;
-        if !volume.used.published.contains_key(&target) {
-            return Ok(NodeUnpublishVolumeResponse {});
-        }
+        let volume = match self.volume(&id) {
+            // Whatever became of it, its user must get rid of it.
+            Err(status) if status.code() == Code::NotFound => None,
+            volume => Some(volume?),
+        };
         self.run(held, move |driver| {
             if driver.is_link(&id, &target) {
                 let removed = driver.files.disk.remove_file(Path::new(&target));
                 removed.map_err(|error| Status::internal(format!("cannot remove {target}: {error}")))?;
             }
-            let mut used = (*volume.used).clone();
-            used.published.remove(&target);
-            driver.update_use(&id, used)?;
+            if let Some(volume) = volume.filter(|volume| volume.used.published.contains_key(&target)) {
+                let mut used = (*volume.used).clone();
+                used.published.remove(&target);
+                driver.update_use(&id, used)?;
+            }
             Ok(NodeUnpublishVolumeResponse {})
         })
         .await
@@ -223,8 +230,9 @@ impl DirectoryDriver {
         volume.used.published.keys().filter(|target| self.is_link(&volume.record.id, target))
     }
 
+    /// Whether our link to this volume is at the target.
     fn is_link(&self, id: &str, target: &str) -> bool {
-        std::fs::read_link(target).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
+        Kind::Volume.is_id(id) && std::fs::read_link(target).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
     }
 
     fn is_used_at(&self, volume: &Volume, path: &String) -> Result<(), Status> {

@@ -169,7 +169,7 @@ mod tests {
         };
         let bytes = encode(&record);
         assert_eq!(decode::<VolumeRecord>(&bytes), Ok(record));
-        let text = String::from_utf8(bytes.clone()).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
         let cases = [
             (String::new(), "it is empty"),
             (text[..text.len() / 2].to_owned(), "it is not a record of ours: EOF"),

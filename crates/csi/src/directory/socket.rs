@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
@@ -22,6 +23,9 @@ use tower::ServiceExt;
 
 /// Calls that are under way when the driver stops may take so long to end.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// And once there are none, connections so long to close: a client that does not listen holds nobody up.
+const FAREWELL: Duration = Duration::from_millis(200);
 
 /// Why a socket cannot be served at; the text is one sentence.
 #[derive(Debug, thiserror::Error)]
@@ -126,13 +130,14 @@ fn identity(socket: &Path) -> io::Result<(u64, u64)> {
 
 async fn accept(listener: UnixListener, service: Service, stop: CancellationToken) {
     let mut connections = JoinSet::new();
+    let calls = Arc::new(watch::Sender::new(0));
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(serve(stream, service.clone(), stop.clone()));
+                    connections.spawn(serve(stream, service.clone(), stop.clone(), Arc::clone(&calls)));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
@@ -143,19 +148,29 @@ async fn accept(listener: UnixListener, service: Service, stop: CancellationToke
         }
     }
     drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
-    if tokio::time::timeout(PATIENCE, ended).await.is_err() {
+    let mut calls = calls.subscribe();
+    if tokio::time::timeout(PATIENCE, calls.wait_for(|under_way| *under_way == 0)).await.is_err() {
         tracing::warn!("calls are still under way after {PATIENCE:?}; stopping without their answers");
+        return;
+    }
+    let ended = async { while connections.join_next().await.is_some() {} };
+    if tokio::time::timeout(FAREWELL, ended).await.is_err() {
+        tracing::debug!("closing connections whose clients do not");
     }
 }
 
-async fn serve(stream: UnixStream, service: Service, stop: CancellationToken) {
+async fn serve(stream: UnixStream, service: Service, stop: CancellationToken, calls: Arc<watch::Sender<usize>>) {
     let severed = CancellationToken::new();
     let route = {
         let severed = severed.clone();
         service_fn(move |mut request: http::Request<Incoming>| {
             request.extensions_mut().insert(Connection { severed: severed.clone() });
-            route(service.clone(), request)
+            let (under_way, service) = (UnderWay::begin(&calls), service.clone());
+            async move {
+                let answer = route(service, request).await;
+                drop(under_way);
+                answer
+            }
         })
     };
     let connection =
@@ -176,6 +191,22 @@ async fn serve(stream: UnixStream, service: Service, stop: CancellationToken) {
                 connection.as_mut().graceful_shutdown();
             }
         }
+    }
+}
+
+/// A call that is being answered.
+struct UnderWay(Arc<watch::Sender<usize>>);
+
+impl UnderWay {
+    fn begin(calls: &Arc<watch::Sender<usize>>) -> UnderWay {
+        calls.send_modify(|count| *count += 1);
+        UnderWay(Arc::clone(calls))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.send_modify(|count| *count -= 1);
     }
 }
 

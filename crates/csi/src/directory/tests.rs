@@ -79,11 +79,11 @@ impl Ids {
     }
 
     fn volume(&self, name: &str) -> String {
-        self.0.get(name).cloned().unwrap_or("vol-none".to_owned())
+        self.0.get(name).cloned().unwrap_or_else(|| "vol-none".to_owned())
     }
 
     fn snapshot(&self, name: &str) -> String {
-        self.1.get(name).cloned().unwrap_or("snap-none".to_owned())
+        self.1.get(name).cloned().unwrap_or_else(|| "snap-none".to_owned())
     }
 }
 
@@ -162,8 +162,6 @@ fn expect(model: &mut Model, ids: &Ids, operation: &Operation) -> Code {
 /// Does an operation on the driver; names become ids.
 async fn perform(driver: &Arc<DirectoryDriver>, operation: &Operation) -> Result<(), Status> {
     let (driver, ids) = (Arc::clone(driver), Ids::of(driver));
-    let snapshot_id =
-        |name: &String| driver.state().snapshot_names.get(name).cloned().unwrap_or("snap-none".to_owned());
     match operation {
         Operation::Create { name, size_bytes } => {
             let range = CapacityRange { required_bytes: *size_bytes, limit_bytes: *size_bytes };

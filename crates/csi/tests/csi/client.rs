@@ -3,7 +3,7 @@
 use crate::world::*;
 use csi::directory::{DirectoryDriver, Faults, Options, Order, Serving};
 use csi::v1::ProbeRequest;
-use csi::{Code, Creation, Driver, Metrics, Settings};
+use csi::{Code, CreateFailure, Driver, Metrics, Settings};
 use std::time::Duration;
 
 #[tokio::test]
@@ -33,7 +33,7 @@ async fn a_driver_that_is_not_there_yet_is_waited_for() {
     let socket = root.path().join("csi.sock");
     let driver = Driver::connect(&format!("unix://{}", socket.display()), Settings::default()).unwrap();
     let failure = driver.probe(ProbeRequest {}).await.unwrap_err();
-    assert_eq!((failure.code, failure.creation()), (Code::Unavailable, Creation::InBackground));
+    assert_eq!((failure.code, failure.creating()), (Code::Unavailable, CreateFailure::InBackground));
     let expected = format!("the connection to the CSI driver at unix://{} failed: No such file", socket.display());
     assert!(failure.message.starts_with(&expected), "{failure}");
     let waiting = tokio::spawn({
@@ -56,7 +56,7 @@ async fn a_driver_that_accepts_and_never_answers_costs_no_more_than_the_deadline
     let settings = Settings { deadline: Duration::from_millis(100), ..Settings::default() };
     let driver = Driver::connect(socket.to_str().unwrap(), settings).unwrap();
     let failure = driver.create_volume(create("a")).await.unwrap_err();
-    assert_eq!((failure.code, failure.creation()), (Code::DeadlineExceeded, Creation::InBackground), "{failure}");
+    assert_eq!((failure.code, failure.creating()), (Code::DeadlineExceeded, CreateFailure::InBackground), "{failure}");
     assert!(failure.message.starts_with("the CSI driver did not answer in time"), "{failure}");
 }
 
@@ -73,14 +73,13 @@ async fn what_speaks_something_else_is_a_broken_connection() {
     });
     let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
     let failure = driver.create_volume(create("a")).await.unwrap_err();
-    assert_eq!((failure.code, failure.creation()), (Code::Unavailable, Creation::InBackground), "{failure}");
+    assert_eq!((failure.code, failure.creating()), (Code::Unavailable, CreateFailure::InBackground), "{failure}");
 }
 
 #[tokio::test]
-async fn a_driver_without_a_name_is_none() {
+async fn a_driver_whose_node_service_is_elsewhere_is_complete() {
     let world = World::new().await;
     world.server.faults().order(Order::fail("NodeGetCapabilities", Code::Unimplemented).times(1));
-    // Drivers whose node service is elsewhere are fine.
     assert!(world.driver.about().await.unwrap().node.is_empty());
 }
 

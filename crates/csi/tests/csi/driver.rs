@@ -278,7 +278,7 @@ async fn a_clone_is_a_copy_of_everything_and_a_world_of_its_own() {
 }
 
 #[tokio::test]
-async fn calls_about_one_volume_wait_for_each_other_and_a_caller_that_leaves_stops_nothing() {
+async fn calls_about_one_volume_wait_for_each_other_and_others_do_not() {
     let world = World::new().await;
     let gate = Gate::closed();
     world.server.faults().order(Order::hold("CreateVolume", &gate).times(1));

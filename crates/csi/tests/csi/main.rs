@@ -8,4 +8,5 @@ mod sanity_controller;
 mod sanity_identity;
 mod sanity_node;
 mod sanity_snapshots;
+mod wire;
 mod world;

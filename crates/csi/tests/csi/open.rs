@@ -169,3 +169,28 @@ async fn stopping_lets_calls_end_and_spares_the_socket_of_another() {
     stopping.await.unwrap();
     assert!(socket.exists(), "it is not ours any more");
 }
+
+#[tokio::test]
+async fn a_volume_that_somebody_removed_by_hand_is_unpublished_all_the_same() {
+    let world = World::new().await;
+    let (id, target) = (world.create("a").await.volume_id, world.path("target"));
+    let publish = NodePublishVolumeRequest {
+        volume_id: id.clone(),
+        target_path: target.clone(),
+        volume_capability: Some(writer()),
+        ..Default::default()
+    };
+    world.driver.node_publish_volume(publish).await.unwrap();
+    let World { root, server, serving, driver } = world;
+    serving.stop().await;
+    drop(server);
+    std::fs::remove_dir_all(root.path().join("volumes/volumes").join(&id)).unwrap();
+    let serving = Serving::start(open(&root.path().join("volumes")).unwrap(), &root.path().join("csi.sock")).await;
+    let _serving = serving.unwrap();
+    driver.wait_until_ready().await;
+    let unpublish = NodeUnpublishVolumeRequest { volume_id: id, target_path: target.clone() };
+    for _ in 0..2 {
+        driver.node_unpublish_volume(unpublish.clone()).await.unwrap();
+        assert!(Path::new(&target).symlink_metadata().is_err());
+    }
+}

@@ -79,7 +79,7 @@ async fn list_snapshots_filters_by_id_and_by_source() {
     let other = take(&world, &second, "s2").await.snapshot_id;
     let by_id = |id: &str| ListSnapshotsRequest { snapshot_id: id.to_owned(), ..Default::default() };
     let by_source = |id: &str| ListSnapshotsRequest { source_volume_id: id.to_owned(), ..Default::default() };
-    assert_eq!(list(&world, by_id(&one)).await.0, [one.clone()]);
+    assert_eq!(list(&world, by_id(&one)).await.0, std::slice::from_ref(&one));
     assert_eq!(list(&world, by_source(&second)).await.0, [other]);
     assert!(list(&world, by_id(UNKNOWN)).await.0.is_empty());
     assert!(list(&world, by_source(UNKNOWN)).await.0.is_empty());

@@ -65,6 +65,13 @@ impl Kubectl {
         minor_version(self.program).expect("it was found by its version")
     }
 
+    /// An absolute path, also where it was found by name.
+    pub fn program(&self) -> PathBuf {
+        let named = |directory: PathBuf| Some(directory.join(self.program)).filter(|path| path.is_file());
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).find_map(named).unwrap_or_else(|| self.program.to_owned())
+    }
+
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
     }

@@ -94,7 +94,7 @@ fn a_claim_is_held_by_pods_on_nodes_alone() {
     let shut_down = with(leaving(a_pod()), &["metadata", "deletionGracePeriodSeconds"], json!(0));
     assert!(held(&claim, std::slice::from_ref(&shut_down)), "an ordinary volume may still be mounted");
 
-    let own = with(claim.clone(), &["metadata", "name"], json!("p-x"));
+    let own = with(claim, &["metadata", "name"], json!("p-x"));
     assert!(!held(&own, &[ephemeral(a_pod())]), "not the pod's: it bears the name by chance");
     let owner = json!([{"uid": "p-1", "controller": true}]);
     let own = with(own, &["metadata", "ownerReferences"], owner);

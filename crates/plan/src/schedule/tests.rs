@@ -98,7 +98,7 @@ fn what_is_wrong_with_nodes_is_said_as_people_know_it() {
             Err("0/1 nodes are available: 1 Insufficient cpu."),
         ),
         (vec![node("a", json!({}))], vec![on(pod("o", asks("1500m")), "a")], asks("500m"), Ok("a")),
-        (vec![node("a", json!({}))], full.clone(), json!({}), Err("0/1 nodes are available: 1 Too many pods.")),
+        (vec![node("a", json!({}))], full, json!({}), Err("0/1 nodes are available: 1 Too many pods.")),
         (
             vec![node("a", json!({}))],
             vec![],

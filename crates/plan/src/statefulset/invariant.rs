@@ -39,7 +39,7 @@ impl Wants {
 /// Every rule that the plan breaks, as a sentence.
 pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
-    let staged = stages.flat_map(|(stage, it)| it.lanes.iter().flatten().flatten().map(move |action| (stage, action)));
+    let staged = stages.flat_map(|(stage, it)| it.actions().map(move |action| (stage, action)));
     let judge = Judge { seen, wants: Wants::of(seen.set, gates), gates, now, staged: staged.collect() };
     let mut broken = judge.names();
     broken.extend(judge.deletions());
@@ -164,12 +164,16 @@ impl Judge<'_> {
     /// otherwise, and nobody else loses theirs.
     fn owners(&self) -> Vec<String> {
         let mut broken = Vec::new();
+        let mut owned = BTreeSet::new();
         for (_, action) in &self.staged {
             let Action::OwnClaim { claim, uid: claim_uid, owners, pod, .. } = action else { continue };
             let Some(found) = self.seen.claims.iter().find(|it| name(it) == claim && uid(it) == claim_uid) else {
                 broken.push(format!("the claim {claim} is not there, but gets owners"));
                 continue;
             };
+            if !owned.insert(claim) {
+                broken.push(format!("the claim {claim} gets owners twice, so the second time is refused"));
+            }
             if terminating(found) {
                 broken.push(format!("the claim {claim} gets owners on its way out"));
             }

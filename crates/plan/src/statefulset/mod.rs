@@ -230,6 +230,11 @@ impl Planner<'_> {
 }
 
 impl Stage {
+    /// All its actions, lane by lane.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.lanes.iter().flatten().flatten()
+    }
+
     /// Each action for itself.
     fn of_each(actions: Vec<Action>) -> Stage {
         Stage { lanes: actions.into_iter().map(|action| vec![vec![action]]).collect() }
@@ -243,15 +248,21 @@ impl Plan {
         }
     }
 
-    /// The set with the status to write, when some actions failed or were never attempted: a pod whose deletion was not is not gone
-    /// after all.
+    /// The set with the status to write, when some actions failed: a pod whose deletion failed, or was never attempted because a
+    /// stage before it failed, is not gone after all.
     pub fn status_after<'a>(&self, failed: impl IntoIterator<Item = &'a Action>) -> Option<Value> {
         let mut set = self.status.clone()?;
-        let kept =
-            failed.into_iter().filter(|action| matches!(action, Action::DeletePod { counted: true, .. })).count();
+        let is_counted = |action: &&Action| matches!(action, Action::DeletePod { counted: true, .. });
+        if self.stages.iter().flat_map(Stage::actions).filter(is_counted).count() == 0 {
+            return Some(set);
+        }
+        let failed: Vec<&Action> = failed.into_iter().collect();
+        let last = self.stages.iter().position(|stage| stage.actions().any(|action| failed.contains(&action)));
+        let skipped = self.stages.iter().skip(last.map_or(self.stages.len(), |last| last + 1)).flat_map(Stage::actions);
+        let kept = failed.iter().copied().chain(skipped).filter(is_counted).count();
+        let current = set.int(&["status", "currentReplicas"]).unwrap_or(0);
         if kept > 0 {
-            let current = set.int(&["status", "currentReplicas"]).unwrap_or(0);
-            set.put(&["status", "currentReplicas"], current + i64::try_from(kept).unwrap_or(i64::MAX));
+            set.put(&["status", "currentReplicas"], current.saturating_add(replicas::count(kept)));
         }
         Some(set)
     }

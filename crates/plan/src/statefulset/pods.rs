@@ -30,18 +30,17 @@ pub(super) struct Members<'a> {
 impl<'a> Members<'a> {
     pub fn of(set: &Set<'a>, pods: &[&'a Value]) -> Members<'a> {
         let mut members = Members::default();
-        let deleting = set.deleting();
         for pod in pods.iter().copied().filter(|pod| access::namespace(pod) == set.namespace) {
             let ordinal = set.ordinal(name(pod));
             let matches = ordinal.is_some() && set.selector.matches(pod.members(&["metadata", "labels"]));
             let owner = controller(pod).map(|owner| owner.text(&["uid"]));
             let ours = owner == Some(set.uid);
-            let adopt = owner.is_none() && matches && !terminating(pod) && !deleting;
+            let adopt = owner.is_none() && matches && !terminating(pod) && !set.deleting();
             if adopt {
                 members.adoptions.push(Action::AdoptPod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
                 members.adopted.extend(ordinal);
             }
-            if ours && !matches && !deleting {
+            if ours && !matches {
                 members.releases.push(Action::ReleasePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
             }
             let Some(ordinal) = ordinal else { continue };

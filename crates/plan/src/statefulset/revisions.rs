@@ -54,7 +54,7 @@ impl<'a> Revisions<'a> {
         };
         let update = Revision { name: update, template };
         let was = set.object.text(&["status", "currentRevision"]);
-        let current = listed.iter().find(|revision| name(revision) == was && was != update.name);
+        let current = listed.iter().find(|revision| name(revision) == was);
         let current = current.map_or_else(
             || update.clone(),
             |revision| Revision { name: was.to_owned(), template: template_of(revision).unwrap_or(template) },

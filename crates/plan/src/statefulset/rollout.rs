@@ -56,8 +56,7 @@ impl<'a> Planner<'a> {
         let candidates = candidates.filter(|(ordinal, pod)| self.is_old(pod) && !self.is_leaving(**ordinal, pod));
         let (good, broken): (Vec<&Value>, Vec<&Value>) =
             candidates.map(|(_, pod)| *pod).partition(|pod| self.is_available(pod));
-        // A broken pod costs nothing to replace. In order there is no such pod to be seen here: one blocks everything.
-        let broken = if self.set.ordered { Vec::new() } else { broken };
+        // A broken pod costs nothing to replace. (In order there is none here: it stops everything before the rollout.)
         let budget = usize::try_from((max - unavailable).max(0)).unwrap_or(usize::MAX).min(good.len());
         self.delete_old(broken.into_iter().chain(good[..budget].iter().copied()));
         if budget < good.len() {

@@ -76,11 +76,8 @@ impl Status {
 
     /// The set with this status, when it says anything new.
     pub fn written(&self, set: &Set, now: Timestamp) -> Option<Value> {
-        let mut changed = set.object.clone();
-        let status = changed.entry(&["status"]);
-        if !status.is_object() {
-            *status = json!({});
-        }
+        let before = set.object.at(&["status"]);
+        let mut status = before.filter(|status| status.is_object()).cloned().unwrap_or_else(|| json!({}));
         let always = [("replicas", self.replicas), ("availableReplicas", self.available)];
         for (field, count) in always {
             status.put(&[field], count);
@@ -93,20 +90,24 @@ impl Status {
             ("updatedReplicas", self.updated),
         ];
         for (field, count) in counts {
-            put_or_cut(status, field, count, count == 0);
+            put_or_cut(&mut status, field, count, count == 0);
         }
         let revisions = [("currentRevision", &self.current_revision), ("updateRevision", &self.update_revision)];
         for (field, revision) in revisions {
-            put_or_cut(status, field, revision.as_str(), revision.is_empty());
+            put_or_cut(&mut status, field, revision.as_str(), revision.is_empty());
         }
         if let Some((value, reason, message)) = self.progress {
             let progress = json!({"type": PROGRESSING, "status": value, "reason": reason, "message": message});
-            condition::set(status, &["conditions"], progress, now);
+            condition::set(&mut status, &["conditions"], progress, now);
         }
         // Alone the count of collisions is no news.
-        let news = changed.at(&["status"]) != set.object.at(&["status"]);
-        changed.put(&["status", "collisionCount"], self.collisions);
-        news.then_some(changed)
+        if before == Some(&status) {
+            return None;
+        }
+        status.put(&["collisionCount"], self.collisions);
+        let mut changed = set.object.clone();
+        changed.put(&["status"], status);
+        Some(changed)
     }
 }
 

@@ -4,8 +4,15 @@ use crate::world::*;
 use futures::future::join_all;
 use object::access::{name, uid};
 use object::json;
-use runtime::{Controllers, Setup};
+use runtime::api::{Api, Resource};
+use runtime::csi::Drivers;
+use runtime::events::Events;
+use runtime::worker::{self, Source};
+use runtime::{Controllers, Discovery, Part, Setup};
+use server::User;
 use std::time::Duration;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_break_go_on_where_they_were() {
@@ -149,5 +156,49 @@ async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
         let Ok(none) = Controllers::start(&Setup::new(list), client) else { panic!("{list:?} is bad") };
         none.stop().await;
     }
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_writes_that_no_watch_tells_of_are_asked_for() {
+    let world = World::bare().await;
+    let api = Api::new(world.client("asker", User::apiserver(), world.faults.clone()));
+    let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+    let Setup { metrics, clock, gates, provisioning, .. } = Setup::new("");
+    let drivers = Drivers::start(&[], &metrics.csi.calls, &tasks, &shutdown);
+    let part = Part {
+        name: "asker",
+        events: Events::start(&api, "asker", &metrics, &clock, &tasks, &shutdown),
+        discovery: Discovery::new(api.clone()),
+        api,
+        metrics,
+        shutdown: shutdown.clone(),
+        root_ca: None,
+        gates,
+        drivers,
+        provisioning,
+        clock,
+    };
+    let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
+    let source = Source::new(maps, |map| vec![worker::key(map)]).only("metadata.name=seen".to_owned());
+    let cache = source.cache.clone();
+    let running = tokio::spawn(worker::run(part, vec![source], 1, |_| async { Ok(None) }));
+    world.create(config_map("default", "seen")).await;
+    world.until_moment("it is filled", || !cache.is_empty()).await;
+    // The watch does not select these: one is there, one went before anybody could tell.
+    let mut gone = config_map("default", "gone");
+    gone["metadata"]["uid"] = json!("gone");
+    gone["metadata"]["resourceVersion"] = json!("1000000");
+    cache.wrote(world.create(config_map("default", "there")).await);
+    cache.wrote(gone);
+    assert_eq!(cache.len(), 3);
+    world.requests.take();
+    world.until_moment("the ghost is gone", || cache.len() == 2).await;
+    tokio::time::sleep(Duration::from_secs(100)).await;
+    let asked = world.requests.take();
+    let asked = asked.iter().filter(|asked| asked.path.contains("metadata.name") && !asked.path.contains("watch="));
+    assert_eq!(asked.count(), 2, "once about each");
+    shutdown.cancel();
+    running.await.expect("it ends");
     world.stop().await;
 }

@@ -6,7 +6,7 @@ use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value, json};
 use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
-use server::{Body, Env, Launch, Local, Running, User};
+use server::{Body, Clock, Env, Launch, Local, Running, User};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::fmt::Write;
@@ -31,8 +31,12 @@ pub struct World {
     pub faults: Faults,
     /// What the controllers are started with.
     pub setup: Setup,
+    /// How long anything may take.
+    pub patience: Duration,
     admin: kube::Client,
     controllers: Option<Controllers>,
+    /// Servers that nobody asks any more. They would take the store with them.
+    retired: Vec<Running>,
 }
 
 /// What a request was answered with.
@@ -53,19 +57,33 @@ impl World {
 
     /// A server with these feature gates, alone.
     pub async fn gated(gates: Gates) -> World {
+        World::made(gates, Env::default()).await
+    }
+
+    /// A server whose clock, and that of its controllers, is tokio's: paused, hours pass in no time.
+    pub async fn timed() -> World {
+        let clock = TokioClock { start: tokio::time::Instant::now(), begin: jiff::Timestamp::now() };
+        let mut world = World::made(Gates::default(), Env { clock: Arc::new(clock), ..Env::default() }).await;
+        world.patience = Duration::from_secs(1800);
+        world.setup.clock = Arc::new(move || clock.now());
+        world
+    }
+
+    async fn made(gates: Gates, env: Env) -> World {
         let store = Volatile::new(server::codec::finish, store::Options::default());
-        let (running, admin) = launch(store.clone(), gates).await;
+        let (running, admin) = launch(store.clone(), gates, env).await;
         let (requests, faults) = (Requests::default(), Faults::default());
         let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
-        World { running, store, requests, faults, setup, admin, controllers: None }
+        let (controllers, retired) = (None, Vec::new());
+        World { running, store, requests, faults, setup, patience: PATIENCE, admin, controllers, retired }
     }
 
     /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
     pub async fn restart_server(&mut self, gates: Gates) {
         assert!(self.controllers.is_none(), "they would lose their server");
-        let (running, admin) = launch(self.store.clone(), gates).await;
+        let (running, admin) = launch(self.store.clone(), gates, Env::default()).await;
         self.admin = admin;
-        std::mem::replace(&mut self.running, running).stop().await;
+        self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
     pub fn start(&mut self, list: &str) {
@@ -92,7 +110,9 @@ impl World {
         if let Some(controllers) = self.controllers.take() {
             controllers.stop().await;
         }
-        self.running.stop().await;
+        for server in self.retired.into_iter().chain([self.running]) {
+            server.stop().await;
+        }
     }
 
     pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Answer {
@@ -172,7 +192,7 @@ impl World {
                 }
             }
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
+        match tokio::time::timeout(self.patience, waiting).await {
             Ok(found) => found,
             Err(_) => panic!("in vain: {what}\n{}", self.requests.summary()),
         }
@@ -241,12 +261,26 @@ impl World {
     }
 }
 
-async fn launch(store: Arc<dyn Store>, gates: Gates) -> (Running, kube::Client) {
+/// Time as tokio has it.
+#[derive(Clone, Copy)]
+struct TokioClock {
+    start: tokio::time::Instant,
+    begin: jiff::Timestamp,
+}
+
+impl server::Clock for TokioClock {
+    fn now(&self) -> jiff::Timestamp {
+        let passed = jiff::SignedDuration::try_from(self.start.elapsed()).expect("a short while");
+        self.begin + passed
+    }
+}
+
+async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube::Client) {
     let launch = Launch {
         store,
         identity: Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"),
         gates,
-        env: Env::default(),
+        env,
         static_tokens: StaticTokens::default(),
         listener: None,
         issuer: "https://test".to_owned(),
@@ -274,6 +308,10 @@ pub struct Asked {
 impl Requests {
     pub fn take(&self) -> Vec<Asked> {
         std::mem::take(&mut self.all.lock().expect("no panic"))
+    }
+
+    pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
+        self.all.lock().expect("no panic").iter().filter(|asked| which(asked)).count()
     }
 
     pub fn refused(&self) -> Vec<Asked> {
@@ -306,6 +344,8 @@ pub enum Mishap {
     Stuck,
     /// It is done, but never answered.
     AnswerStuck,
+    /// It is done later, when [`Faults::release`] is called.
+    Held,
 }
 
 /// What is wrong between the controllers and the server.
@@ -320,7 +360,8 @@ struct FaultState {
     refuse: Option<u16>,
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
-    mishap: Option<(Mishap, usize)>,
+    mishap: Option<(Mishap, &'static str, usize)>,
+    release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
     /// Cancelled to end the open watches.
@@ -338,9 +379,14 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// The write of a controller after so many others, events excepted, meets with this.
-    pub fn mishap(&self, after: usize, mishap: Mishap) {
-        self.state.lock().expect("no panic").mishap = Some((mishap, after));
+    /// The write of this account after so many others of it, events excepted, meets with this.
+    pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
+        self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
+    }
+
+    /// What is held goes on.
+    pub fn release(&self) {
+        std::mem::take(&mut self.state.lock().expect("no panic").release).cancel();
     }
 
     /// Whether the mishap that was asked for has not happened yet.
@@ -349,10 +395,10 @@ impl Faults {
     }
 
     /// The mishap that this request meets with.
-    fn meets(&self, method: &str, path: &str) -> Option<Mishap> {
+    fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
-        let (mishap, after) = state.mishap.as_mut()?;
-        if method == "GET" || path.contains("/events") {
+        let (mishap, whose, after) = state.mishap.as_mut()?;
+        if account != *whose || !is_write(method, path) {
             return None;
         }
         if *after > 0 {
@@ -362,6 +408,11 @@ impl Faults {
         let mishap = *mishap;
         state.mishap = None;
         Some(mishap)
+    }
+
+    async fn hold(&self) {
+        let released = self.state.lock().expect("no panic").release.clone();
+        released.cancelled().await;
     }
 
     /// From now on no request of a controller is answered, and open watches end.
@@ -409,6 +460,11 @@ impl FaultState {
     }
 }
 
+/// Whether a request changes anything, events excepted.
+pub fn is_write(method: &str, path: &str) -> bool {
+    method != "GET" && !path.contains("/events")
+}
+
 fn out_of_order(code: u16) -> Response<Body> {
     server::app::status_response(&object::Status::new(code, "InternalError", "out of order"))
 }
@@ -439,7 +495,10 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             if this.faults.is_silent() {
                 std::future::pending::<()>().await;
             }
-            let mishap = this.faults.meets(&method, &path);
+            let mishap = this.faults.meets(&this.account, &method, &path);
+            if mishap == Some(Mishap::Held) {
+                this.faults.hold().await;
+            }
             let response = match (mishap, this.faults.refusal(&method, &path)) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,

@@ -99,7 +99,7 @@ async fn a_claim_that_went_under_a_pending_pod_is_made_again() {
 async fn a_failure_of_the_server_is_told_and_overcome() {
     let world = World::with(SETS).await;
     // The revision is the first write.
-    world.faults.mishap(1, Mishap::Refused(500));
+    world.faults.mishap(SETS, 1, Mishap::Refused(500));
     let set = world.create(web(1)).await;
     world.until_told(&set, "FailedCreate", "Create Pod web-0 in StatefulSet web failed error: out of order").await;
     let _kubelet = Kubelet::start(&world);

@@ -9,6 +9,7 @@ use store::Next;
 /// What there is in `default` at one moment, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
+    pub revision: u64,
     pub pods: BTreeMap<String, Value>,
     pub claims: BTreeMap<String, Value>,
 }
@@ -16,7 +17,12 @@ pub struct Moment {
 impl World {
     /// All moments up to now at which a pod or a claim changed.
     pub async fn history(&self) -> Vec<Moment> {
-        let mut watcher = self.store.watch("", self.store.oldest()).expect("nothing is forgotten");
+        self.history_since(self.store.oldest()).await
+    }
+
+    /// The same from a revision on at which there were none.
+    pub async fn history_since(&self, revision: u64) -> Vec<Moment> {
+        let mut watcher = self.store.watch("", revision).expect("nothing is forgotten");
         let Next::Events { events, .. } = watcher.next(usize::MAX).await else { panic!("something happened") };
         let mut moments = Vec::new();
         let mut now = Moment::default();
@@ -35,6 +41,7 @@ impl World {
                 Some(_) => objects.insert(name(&object).to_owned(), object),
                 None => objects.remove(name(&object)),
             };
+            now.revision = event.revision;
             moments.push(now.clone());
         }
         moments

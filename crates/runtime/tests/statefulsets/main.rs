@@ -1,10 +1,14 @@
 //! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
 
+mod cost;
 mod creation;
 mod healing;
 mod history;
 mod kubelet;
+mod mishaps;
+mod ordinals;
 mod ownership;
+mod retention;
 mod revisions;
 mod scaling;
 mod sets;

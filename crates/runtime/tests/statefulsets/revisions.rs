@@ -119,7 +119,7 @@ async fn a_conflict_of_the_status_is_overcome_quietly() {
     let set = world.create(web(1)).await;
     world.until_pod("web-0").await;
     world.until_is(&set, "counted", |set| set["status"]["replicas"] == 1).await;
-    world.faults.mishap(0, Mishap::Refused(409));
+    world.faults.mishap(SETS, 0, Mishap::Refused(409));
     world.make_ready("web-0").await;
     world.until_done(&set).await;
     assert!(!world.faults.mishap_waits());

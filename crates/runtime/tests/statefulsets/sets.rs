@@ -88,15 +88,20 @@ impl World {
         self.until_is(set, &format!("{} is done", name(set)), is_done).await
     }
 
-    /// Waits until the controller has had its turn with all that was written before: it takes a set elsewhere through its life, and
-    /// hears of things in the order in which they happened.
+    /// Waits until the controller has had its turn with all that was written to sets, pods and claims before: it takes a set
+    /// elsewhere through its life, and hears of each kind in the order in which things happened.
     pub async fn quiet(&self) {
         self.try_create(&new_namespace("marker")).await;
-        let mut marker = web_with_claims(1);
+        let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
+        let mut marker = with(web_with_claims(1), policy);
         marker["metadata"] = json!({"namespace": "marker", "generateName": "marker-"});
         let marker = self.create(marker).await;
         let pod = pod("marker", &format!("{}-0", name(&marker)));
         let pod = self.until_is(&pod, "a marker's pod", |_| true).await;
+        // It is given back its claim when it is heard that it lost it.
+        let claim = claim("marker", &format!("data-{}", name(&pod)));
+        self.merge(&claim, json!({"metadata": {"ownerReferences": null}})).await;
+        self.until_is(&claim, "a marker's claim", |claim| claim.has(&["metadata", "ownerReferences"])).await;
         self.set_status(&pod, crate::kubelet::running(true, crate::kubelet::READY_SINCE)).await;
         self.until_done(&marker).await;
         self.delete(&marker, "Orphan").await;

@@ -79,7 +79,7 @@ async fn a18_binding_survives_mishaps_and_restarts() {
             let volumes = [a_volume("v-0", "1Gi", json!({})), a_volume("v-1", "1Gi", json!({}))];
             join_all(volumes.into_iter().map(|volume| world.create(volume))).await;
             let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
-            world.faults.mishap(after, mishap);
+            world.faults.mishap("persistent-volume-binder", after, mishap);
             world.start(BINDER);
             if matches!(mishap, Mishap::Stuck | Mishap::AnswerStuck) {
                 world.until_moment("the mishap", || !world.faults.mishap_waits()).await;
@@ -96,6 +96,7 @@ async fn a18_binding_survives_mishaps_and_restarts() {
     }
 }
 
+// V3
 #[tokio::test(flavor = "multi_thread")]
 async fn v3_a_pre_bound_pair_with_a_terminating_volume_stays_pending() {
     let world = World::with(&all()).await;

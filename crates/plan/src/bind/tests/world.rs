@@ -225,7 +225,7 @@ impl World {
         let Some(before) = self.find(of) else { return false };
         let version = wanted.cut(&["metadata", "resourceVersion"]).expect("every patch is of a version");
         assert_eq!(wanted.cut(&["metadata", "uid"]), Some(json!(of.uid)));
-        let version = versions.get(&of.uid).map_or(version.as_str().expect("text"), String::as_str);
+        let version = versions.get(&of.uid).map_or_else(|| version.as_str().expect("text"), String::as_str);
         if before.text(&["metadata", "resourceVersion"]) != version {
             return false;
         }

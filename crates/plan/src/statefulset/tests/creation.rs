@@ -106,6 +106,27 @@ fn b03_claims_come_before_their_pod() {
     );
 }
 
+/// Several templates: all claims are attempted, then comes the pod. Of two with one name the later counts.
+#[test]
+fn b03_several_claims_and_one_name_twice() {
+    let claim = |name: &str, size: &str| json!({"metadata": {"name": name}, "spec": {"resources": {"requests": {"storage": size}}}});
+    let mut world = World::new(1);
+    world.spec(&["volumeClaimTemplates"], json!([claim("log", "1Gi"), claim("data", "1Gi"), claim("log", "2Gi")]));
+    let plan = world.step();
+    assert_eq!(plan.stages[0].lanes[0].iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(world.claim_names(), ["data-web-0", "log-web-0"]);
+    assert_eq!(world.claims["log-web-0"]["spec"]["resources"]["requests"]["storage"], "2Gi");
+    assert_eq!(world.pods["web-0"].items(&["spec", "volumes"]).len(), 2);
+    world.settle();
+    world.delete_pod("web-0");
+    world.bury();
+    world.delete_claim("log-web-0");
+    world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
+    world.delete_claim("data-web-0");
+    let held = Held::ClaimLeaving { pod: "web-0".to_owned(), claim: "data-web-0".to_owned() };
+    assert_eq!((world.step().held, world.claims.len()), (vec![held], 1), "nothing is made while one is on its way out");
+}
+
 #[test]
 fn b04_labels_of_claims_are_the_templates_under_the_selectors() {
     let cases = [
@@ -307,6 +328,16 @@ fn d01_a_pod_without_owner_is_adopted_after_asking() {
     assert_eq!(world.pods["web-0"]["metadata"]["ownerReferences"], json!([world.reference()]));
     assert_eq!(world.log.len(), 0, "it counts as the set's in the same plan");
     assert!(is_idle(&world.settle()));
+    world.edit_pod("web-0", |pod| {
+        pod.cut(&["metadata", "ownerReferences"]);
+        pod.cut(&["metadata", "labels", "statefulset.kubernetes.io/pod-name"]);
+    });
+    world.settle();
+    assert_eq!(
+        world.told(),
+        ["SuccessfulUpdate: Update Pod web-0 in StatefulSet web successful"],
+        "labels come after it"
+    );
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Whom claims belong to: scenarios I, contract R.
 
-use super::world::{Fate, World, actions, is_idle, set};
+use super::world::{Fate, World, actions, is_idle, not_ready, set};
 use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::{Value, json};
@@ -32,18 +32,14 @@ fn config_map(controller: bool) -> Value {
 
 /// The names of claims that get owners, by stage.
 fn owned(plan: &crate::statefulset::Plan) -> Vec<Vec<&str>> {
-    plan.stages
-        .iter()
-        .map(|stage| {
-            let actions = stage.lanes.iter().flatten().flatten();
-            actions
-                .filter_map(|it| match it {
-                    Action::OwnClaim { claim, .. } => Some(claim.as_str()),
-                    _ => None,
-                })
-                .collect()
-        })
-        .collect()
+    plan.stages.iter().map(|stage| stage.actions().filter_map(owned_claim).collect()).collect()
+}
+
+fn owned_claim(action: &Action) -> Option<&str> {
+    match action {
+        Action::OwnClaim { claim, .. } => Some(claim),
+        _ => None,
+    }
 }
 
 /// R2.
@@ -262,6 +258,30 @@ fn r4_not_before_the_moment_of_the_scale_down() {
     world.scale(1);
     world.step();
     assert_eq!(world.owners("data-web-2"), ["StatefulSet/web"]);
+    world.settle();
+    assert_eq!(world.claim_names(), ["data-web-0"]);
+}
+
+/// A scale-down that halts half-way takes nothing back.
+#[test]
+fn r4_a_halted_scale_down_keeps_what_it_has_settled() {
+    let mut world = settled(3, "Delete", "Delete");
+    hold(&mut world, "web-2", true);
+    world.scale(1);
+    world.step();
+    world.ready("web-0", false);
+    assert_eq!(world.step().held, [not_ready("web-0")]);
+    assert_eq!(world.owners("data-web-2"), ["Pod/web-2"]);
+}
+
+/// R11, R12: policy and scale changed together; each claim gets its owner once, condemned ones that of their pod.
+#[test]
+fn r12_a_policy_that_comes_with_the_scale_down() {
+    let mut world = settled(3, "Retain", "Retain");
+    world.policy("Delete", "Delete");
+    world.scale(1);
+    let plan = world.step();
+    assert_eq!(owned(&plan)[..2], [vec!["data-web-0"], vec!["data-web-1", "data-web-2"]]);
     world.settle();
     assert_eq!(world.claim_names(), ["data-web-0"]);
 }

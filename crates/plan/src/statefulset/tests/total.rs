@@ -1,9 +1,15 @@
 //! Planners are total: whatever is seen, they answer.
 
 use super::world::World;
-use crate::statefulset::{Seen, invariant, plan};
+use crate::statefulset::{Seen, Stage, invariant, plan};
 use object::{Gates, Value, json};
 use proptest::prelude::*;
+use std::sync::LazyLock;
+
+const KEYS: &str = "metadata spec status name namespace labels finalizers ownerReferences uid template replicas ordinals start \
+    updateStrategy rollingUpdate partition maxUnavailable type selector matchLabels app data revision phase conditions \
+    volumeClaimTemplates containers volumes minReadySeconds collisionCount currentReplicas revisionHistoryLimit \
+    deletionTimestamp controller kind";
 
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -31,10 +37,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         .prop_map(Value::from),
     ];
     leaf.prop_recursive(6, 48, 6, |inner| {
-        let key = "(metadata|spec|status|name|namespace|labels|finalizers|ownerReferences|uid|template|replicas|ordinals|start|\
-                   updateStrategy|rollingUpdate|partition|maxUnavailable|type|selector|matchLabels|app|data|revision|phase|\
-                   conditions|volumeClaimTemplates|containers|volumes|minReadySeconds|collisionCount|currentReplicas|\
-                   revisionHistoryLimit|deletionTimestamp|controller|kind)";
+        let key = prop::sample::select(KEYS.split_whitespace().collect::<Vec<_>>()).prop_map(str::to_owned);
         prop_oneof![
             1 => prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
             3 => prop::collection::vec((key, inner), 0..7).prop_map(|members| Value::Object(members.into_iter().collect())),
@@ -42,11 +45,14 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
+static SETTLED: LazyLock<World> =
+    LazyLock::new(|| World::new(2).settled(|set| set["spec"]["ordinals"] = json!({"start": 0})));
+
 /// A settled world's objects, with anything at all in some place.
 fn disturbed() -> impl Strategy<Value = (Value, Vec<Value>, Vec<Value>, Vec<Value>)> {
     let path = prop::collection::vec(any::<prop::sample::Index>(), 1..6);
     prop::collection::vec((any::<prop::sample::Index>(), path, any_json()), 1..5).prop_map(|changes| {
-        let world = World::new(2).settled(|set| set["spec"]["ordinals"] = json!({"start": 0}));
+        let world = SETTLED.clone();
         let mut objects: Vec<Value> = vec![world.set.unwrap()];
         let (pods, claims) = (world.pods.len(), world.claims.len());
         objects.extend(world.pods.into_values().chain(world.claims.into_values()).chain(world.revisions.into_values()));
@@ -78,7 +84,7 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     let once = plan(&seen, gates, now);
     assert_eq!(once, plan(&seen, gates, now), "the same for the same");
     invariant::check(&seen, &once, gates, now);
-    once.status_after(once.stages.iter().flat_map(|stage| stage.lanes.iter().flatten().flatten()));
+    once.status_after(once.stages.iter().flat_map(Stage::actions));
 }
 
 proptest! {

@@ -47,6 +47,13 @@ fn f01_from_the_top_each_when_the_one_before_is_ready() {
     world.step();
     assert_eq!(world.step().held, [not_ready("web-2")]);
     assert_eq!(updated(&world), ["web-2"]);
+    while !updated(&world).contains(&"web-0") {
+        world.kubelet();
+        world.step();
+    }
+    world.step();
+    assert_eq!(world.status("updatedReplicas"), 3);
+    assert_eq!(world.status_text("currentRevision"), old, "the last one is not ready");
     world.settle();
     assert_eq!(world.log, ["-web-2", "+web-2", "-web-1", "+web-1", "-web-0", "+web-0"]);
     assert_eq!(world.status_text("currentRevision"), world.status_text("updateRevision"));
@@ -280,6 +287,19 @@ fn without_a_block_a_pod_not_yet_reached_comes_back_as_it_was() {
     assert_eq!(updated(&world), ["web-0", "web-1", "web-2"]);
 }
 
+/// In parallel it would be replaced at once, and come back for ever.
+#[test]
+fn without_a_block_a_pod_comes_back_as_a_new_one_in_parallel() {
+    let mut world = settled(3, true, json!({"type": "RollingUpdate"}));
+    world.image("v2");
+    world.step();
+    world.delete_pod("web-0");
+    world.bury();
+    world.step();
+    assert_eq!(updated(&world), ["web-0", "web-2"]);
+    assert_eq!(deleted(&world.step()), [] as [&str; 0]);
+}
+
 /// 2.11.4.
 #[test]
 fn with_the_gate_off_one_at_a_time_and_nothing_below_counts() {
@@ -313,6 +333,19 @@ fn pods_of_a_third_revision_are_not_counted_as_current() {
     assert!(actions(&plan).iter().all(|it| matches!(it, Action::DeletePod { counted: false, .. })));
 }
 
+/// Only what is counted is counted off.
+#[test]
+fn a_pod_of_a_third_revision_leaves_the_count_alone() {
+    let mut world = settled(2, true, rolling(0, 1));
+    world.image("v2");
+    world.step();
+    world.bury();
+    world.step();
+    world.image("v3");
+    assert_eq!(deleted(&world.step()), ["web-1"]);
+    assert_eq!(world.status("currentReplicas"), 1);
+}
+
 /// C12.
 #[test]
 fn c12_a_deletion_that_failed_is_not_counted() {
@@ -323,6 +356,16 @@ fn c12_a_deletion_that_failed_is_not_counted() {
     assert_eq!(world.status("currentReplicas"), 2);
     world.settle();
     assert_eq!(updated(&world), ["web-0", "web-1"]);
+}
+
+/// Nor is one that was never attempted.
+#[test]
+fn c12_a_deletion_that_was_never_attempted_is_not_counted() {
+    let mut world = settled(2, false, rolling(0, 1));
+    world.image("v2");
+    world.policy("Delete", "Retain");
+    world.step_with(Fate { fail: Some(1), ..Fate::default() });
+    assert_eq!((world.log.len(), world.status("currentReplicas")), (0, 2));
 }
 
 fn recreate(replicas: i64) -> World {

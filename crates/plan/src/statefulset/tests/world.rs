@@ -2,7 +2,7 @@
 //! claims, each driven by hand.
 
 use crate::statefulset::invariant;
-use crate::statefulset::{Action, Event, Held, Plan, Seen, plan};
+use crate::statefulset::{Action, Event, Held, Plan, Seen, Stage, plan};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, json};
@@ -187,15 +187,7 @@ impl World {
             return false;
         }
         if prepared {
-            // What was never attempted is not gone either.
-            let skipped = plan.stages.iter().flat_map(|stage| stage.lanes.iter().flatten().flatten());
-            let undone = skipped.filter(|action| match action {
-                Action::DeletePod { pod, uid: asked, .. } => {
-                    self.pods.get(pod).is_some_and(|pod| uid(pod) == asked && !terminating(pod))
-                }
-                _ => false,
-            });
-            let status = plan.status_after(undone);
+            let status = plan.status_after(failed);
             good &= self.write_status(status);
         }
         let cleaned = plan.cleanup.iter().filter(|action| !run.attempt(self, action)).count();
@@ -598,7 +590,7 @@ pub fn is_idle(plan: &Plan) -> bool {
 
 /// All actions of the stages, in order.
 pub fn actions(plan: &Plan) -> Vec<&Action> {
-    plan.stages.iter().flat_map(|stage| &stage.lanes).flatten().flatten().collect()
+    plan.stages.iter().flat_map(Stage::actions).collect()
 }
 
 pub fn not_ready(pod: &str) -> Held {

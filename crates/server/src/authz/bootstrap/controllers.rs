@@ -99,10 +99,10 @@ fn statefulset_rules() -> Vec<Rule> {
         allow("update", "apps", "statefulsets/status"),
         // To write owner references that block the owner's deletion.
         allow("update", "apps", "statefulsets/finalizers"),
-        allow("update", "core", "pods/finalizers"),
-        allow("get list watch create update patch delete", "core", "pods"),
-        allow("get list watch create update patch delete", "apps", "controllerrevisions"),
-        allow("get list watch create update patch delete", "core", "persistentvolumeclaims"),
+        allow("list watch create patch delete", "core", "pods"),
+        allow("list watch create patch delete", "apps", "controllerrevisions"),
+        // It never deletes a claim: owner references tell the garbage collector which ones go.
+        allow("list watch create patch", "core", "persistentvolumeclaims"),
         events(),
     ]
 }

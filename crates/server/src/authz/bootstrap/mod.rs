@@ -10,6 +10,7 @@ use object::{Value, json};
 
 pub use controllers::rules as controller_rules;
 pub use reconcile::reconcile;
+pub use roles::nodes_rules;
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 
@@ -197,7 +198,7 @@ mod tests {
             (&account("namespace-controller"), "deletecollection example.com widgets", true),
             (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
-            (&node, "update core nodes/status", true),
+            (&node, "patch core nodes/status", true),
             (&node, "get core secrets", false),
         ];
         for (user, text, allowed) in cases {

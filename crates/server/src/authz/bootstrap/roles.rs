@@ -252,16 +252,27 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
-/// What a simulated node does: report itself, run pods, mount and expand their volumes. It opens no secret.
+/// What `mainstay nodes` does as one user: what its nodes do, and the scheduler's part that it has.
+pub fn nodes_rules() -> Vec<Rule> {
+    let mut rules = vec![
+        allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
+        allow("list watch", "storage.k8s.io", "storageclasses"),
+        allow("create", "core", "pods/binding"),
+        allow("patch", "core", "persistentvolumeclaims persistentvolumes"),
+    ];
+    rules.extend(simulated_node_rules());
+    rules
+}
+
+/// What a simulated node does: report itself, run pods, expand their volumes. It sees through the eyes of the scheduler, and opens no
+/// secret.
 fn simulated_node_rules() -> Vec<Rule> {
     vec![
-        allow("get list watch create update patch", "core", "nodes"),
-        allow("update patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
-        allow("get list watch delete", "core", "pods"),
-        allow(READ, "core", "persistentvolumeclaims persistentvolumes"),
-        allow("get create update patch", "coordination.k8s.io", "leases"),
-        allow("get list watch create update patch", "storage.k8s.io", "csinodes"),
-        allow(READ, "storage.k8s.io", "csidrivers storageclasses volumeattachments"),
+        allow("get create patch", "core", "nodes"),
+        allow("patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
+        allow("get delete", "core", "pods"),
+        allow("create patch", "coordination.k8s.io", "leases"),
+        allow("create", "storage.k8s.io", "csinodes"),
         events(),
     ]
 }

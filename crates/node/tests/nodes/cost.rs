@@ -1,0 +1,56 @@
+//! What simulated nodes cost: quick when much happens, little memory for what rests.
+
+use crate::fleet::*;
+use crate::world::*;
+use futures::StreamExt;
+use futures::future::join_all;
+use object::Value;
+use std::time::{Duration, Instant};
+
+/// Small where the build is not optimized.
+fn scaled(count: usize) -> usize {
+    if cfg!(debug_assertions) { count / 25 } else { count }
+}
+
+/// Waits for so many pods that are ready.
+async fn until_ready_count(fleet: &Fleet, wanted: usize) {
+    let ready = |pod: &Value| object::condition::is_true(pod, "Ready");
+    let mut watch = std::pin::pin!(runtime::follow::objects(
+        &fleet.client("reader", server::User::apiserver(), Faults::default()),
+        &runtime::api::Resource::new("v1", "Pod", "pods", true),
+        None,
+    ));
+    let mut names = std::collections::HashSet::new();
+    while names.len() < wanted {
+        if let Some(runtime::follow::Change::Seen(pod)) = watch.next().await
+            && ready(&pod)
+        {
+            names.insert(object::access::name(&pod).to_owned());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn thousands_of_pods_run_and_end() {
+    let fleet = Fleet::of(3).await;
+    let count = scaled(5000);
+    let memory = server::metrics::resident_bytes().unwrap_or(0);
+    let started = Instant::now();
+    let create = async {
+        for from in (0..count).step_by(100) {
+            join_all((from..count.min(from + 100)).map(|at| fleet.create(pod("default", &format!("p-{at}"))))).await;
+        }
+        started.elapsed()
+    };
+    let (created, ()) = tokio::join!(create, until_ready_count(&fleet, count));
+    let took = started.elapsed();
+    let more = server::metrics::resident_bytes().unwrap_or(0).saturating_sub(memory);
+    println!("{count} pods: created after {created:?}, ready after {took:?}; memory grew by {} KB", more / 1024);
+    assert!(took < created + Duration::from_secs(10), "{took:?}");
+    let started = Instant::now();
+    fleet.send("DELETE", "/api/v1/namespaces/default/pods", "application/json", None).await;
+    let pods = "/api/v1/namespaces/default/pods";
+    fleet.until("all go", || async { fleet.names(pods).await.is_empty().then_some(()) }).await;
+    println!("{count} pods: gone after {:?}", started.elapsed());
+    fleet.stop().await;
+}

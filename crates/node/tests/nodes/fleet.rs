@@ -1,0 +1,116 @@
+//! A world with simulated nodes in it.
+
+use crate::world::*;
+use node::{Identity, Nodes, Setup};
+use object::access::{Access, uid};
+use object::{Value, condition, json};
+use server::User;
+use std::ops::Deref;
+use std::time::Duration;
+
+pub struct Fleet {
+    pub world: World,
+    pub setup: Setup,
+    nodes: Option<Nodes>,
+}
+
+impl Deref for Fleet {
+    type Target = World;
+
+    fn deref(&self) -> &World {
+        &self.world
+    }
+}
+
+impl Fleet {
+    /// So many nodes; time is tokio's.
+    pub async fn of(count: usize) -> Fleet {
+        Fleet::with(count, |_| {}).await
+    }
+
+    pub async fn with(count: usize, change: impl FnOnce(&mut Setup)) -> Fleet {
+        let world = World::timed().await;
+        let mut setup = Setup { clock: world.setup.clock.clone(), ..Setup::new(count) };
+        change(&mut setup);
+        let mut fleet = Fleet { world, setup, nodes: None };
+        fleet.start().await;
+        fleet
+    }
+
+    pub async fn start(&mut self) {
+        let mut nodes = Nodes::start(&self.setup, |identity| {
+            let (name, groups) = match identity {
+                Identity::Scheduler => ("system:kube-scheduler".to_owned(), vec![]),
+                Identity::Node(name) => (format!("system:node:{name}"), vec!["system:nodes".to_owned()]),
+            };
+            let user = User { name: name.clone(), groups, ..User::default() };
+            self.world.client(&name, user, self.world.faults.clone())
+        });
+        nodes.registered().await;
+        assert!(self.nodes.replace(nodes).is_none(), "they run already");
+    }
+
+    pub async fn stop_nodes(&mut self) {
+        self.nodes.take().expect("they run").stop().await;
+    }
+
+    /// Stops everything; nothing that was asked may have been forbidden.
+    pub async fn stop(mut self) {
+        self.stop_nodes().await;
+        assert_eq!(self.requests.refused().iter().map(|asked| format!("{asked:?}")).collect::<Vec<_>>(), [""; 0]);
+        self.world.stop().await;
+    }
+
+    pub async fn until_ready(&self, pod: &Value) -> Value {
+        self.until_is(pod, "ready", |pod| condition::is_true(pod, "Ready")).await
+    }
+
+    /// The reasons of all events about an object, in alphabetical order.
+    pub async fn told(&self, about: &Value) -> Vec<String> {
+        let place = if about.text(&["metadata", "namespace"]).is_empty() {
+            "default"
+        } else {
+            about.text(&["metadata", "namespace"])
+        };
+        let list = self.get(&format!("/api/v1/namespaces/{place}/events")).await.expect("a list");
+        let events = list.items(&["items"]).iter().filter(|event| event.text(&["involvedObject", "uid"]) == uid(about));
+        let mut reasons: Vec<String> = events.map(|event| event.text(&["reason"]).to_owned()).collect();
+        reasons.sort();
+        reasons
+    }
+
+    /// Sets an annotation of the simulation, or takes it away.
+    pub async fn annotate(&self, object: &Value, name: &str, value: Option<&str>) -> Value {
+        self.merge(object, json!({"metadata": {"annotations": {format!("sim.mainstay.dev/{name}"): value}}})).await
+    }
+
+    pub async fn pass(&self, seconds: u64) {
+        tokio::time::sleep(Duration::from_secs(seconds)).await;
+    }
+}
+
+/// A pod that behaves as its annotations say.
+pub fn acting(name: &str, annotations: &[(&str, &str)]) -> Value {
+    let mut pod = pod("default", name);
+    for (key, value) in annotations {
+        pod["metadata"]["annotations"][format!("sim.mainstay.dev/{key}")] = json!(value);
+    }
+    pod
+}
+
+pub fn asking(name: &str, cpu: &str) -> Value {
+    let mut pod = pod("default", name);
+    pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": cpu}});
+    pod
+}
+
+pub fn node_named(number: usize) -> Value {
+    json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("simulated-{number}")}})
+}
+
+/// What the pod's first container waits for or ended with.
+pub fn word(pod: &Value) -> &str {
+    let state = &pod["status"]["containerStatuses"][0]["state"];
+    let told = state.at(&["waiting"]).or_else(|| state.at(&["terminated"]));
+    told.map_or("running", |told| told.text(&["reason"]))
+}

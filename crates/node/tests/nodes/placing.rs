@@ -1,0 +1,283 @@
+//! The scheduler at work: what waits is told why, and is placed when something changes that helps.
+
+use crate::fleet::*;
+use crate::world::*;
+use node::Setup;
+use object::access::Access;
+use object::{Value, condition, json};
+
+fn small(setup: &mut Setup) {
+    setup.capacity.insert("cpu".to_owned(), "2".to_owned());
+}
+
+fn scheduled(pod: &Value) -> bool {
+    !pod.text(&["spec", "nodeName"]).is_empty()
+}
+
+/// Waits until the pod says why it waits.
+async fn until_said(fleet: &Fleet, pod: &Value, message: &str) {
+    let said = |pod: &Value| condition::get(pod, "PodScheduled").is_some_and(|said| said["message"] == message);
+    let pod = fleet.until_is(pod, message, said).await;
+    let condition = condition::get(&pod, "PodScheduled").expect("it is there");
+    assert_eq!((condition.text(&["status"]), condition.text(&["reason"])), ("False", "Unschedulable"));
+    let event = fleet.until_event(&pod, "FailedScheduling").await;
+    assert_eq!(event["source"]["component"], "default-scheduler");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_does_not_fit_waits_for_room() {
+    let fleet = Fleet::with(1, small).await;
+    let first = fleet.create(asking("first", "1500m")).await;
+    fleet.until_ready(&first).await;
+    let second = fleet.create(asking("second", "1")).await;
+    until_said(&fleet, &second, "0/1 nodes are available: 1 Insufficient cpu.").await;
+    fleet.requests.take();
+    fleet.pass(600).await;
+    let asked = fleet.requests.take();
+    assert!(!asked.iter().any(|asked| asked.path.contains("/pods/second")), "nobody polls: {asked:?}");
+    let third = fleet.create(asking("third", "500m")).await;
+    fleet.until_ready(&third).await;
+    fleet.delete(&first, "").await;
+    let placed = fleet.until_ready(&second).await;
+    assert!(condition::is_true(&placed, "PodScheduled"));
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_no_node_takes_waits_for_one_that_does() {
+    let fleet = Fleet::of(2).await;
+    for number in 0..2 {
+        fleet.merge(&node_named(number), json!({"spec": {"unschedulable": true}})).await;
+    }
+    let pod = fleet.create(pod("default", "p")).await;
+    until_said(&fleet, &pod, "0/2 nodes are available: 2 node(s) were unschedulable.").await;
+    fleet
+        .merge(
+            &node_named(0),
+            json!({"spec": {"unschedulable": null, "taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}}),
+        )
+        .await;
+    let message = "0/2 nodes are available: 1 node(s) had untolerated taint {k: v}, 1 node(s) were unschedulable.";
+    until_said(&fleet, &pod, message).await;
+    fleet.merge(&node_named(0), json!({"spec": {"taints": null}})).await;
+    assert_eq!(fleet.until_ready(&pod).await["spec"]["nodeName"], "simulated-0");
+    let mut picky = crate::world::pod("default", "picky");
+    picky["spec"]["nodeSelector"] = json!({"disk": "ssd"});
+    let picky = fleet.create(picky).await;
+    until_said(
+        &fleet,
+        &picky,
+        "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, 1 node(s) were unschedulable.",
+    )
+    .await;
+    fleet.merge(&node_named(0), json!({"metadata": {"labels": {"disk": "ssd"}}})).await;
+    fleet.until_ready(&picky).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn gates_hold_and_other_schedulers_are_left_alone() {
+    let fleet = Fleet::of(1).await;
+    let mut gated = pod("default", "gated");
+    gated["spec"]["schedulingGates"] = json!([{"name": "example.com/g"}]);
+    let gated = fleet.create(gated).await;
+    let mut others = pod("default", "others");
+    others["spec"]["schedulerName"] = json!("another");
+    let others = fleet.create(others).await;
+    fleet.pass(60).await;
+    assert!(!scheduled(&fleet.now(&gated).await.expect("it is there")));
+    assert!(!scheduled(&fleet.now(&others).await.expect("it is there")));
+    fleet.merge(&gated, json!({"spec": {"schedulingGates": null}})).await;
+    fleet.until_ready(&gated).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn replicas_that_keep_apart_wait_for_nodes() {
+    let fleet = Fleet::of(2).await;
+    let apart = |name: &str| {
+        let mut pod = pod("default", name);
+        pod["spec"]["affinity"] = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+            {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": "kubernetes.io/hostname"}]}});
+        pod
+    };
+    let pods = futures::future::join_all(["a", "b", "c"].map(|name| fleet.create(apart(name)))).await;
+    let ready = |pod: &Value| condition::is_true(pod, "Ready");
+    let waiting = fleet
+        .until("two run", || async {
+            let now = futures::future::join_all(pods.iter().map(|pod| fleet.now(pod))).await;
+            let (run, wait): (Vec<Value>, Vec<Value>) = now.into_iter().flatten().partition(ready);
+            (run.len() == 2 && run[0]["spec"]["nodeName"] != run[1]["spec"]["nodeName"]).then_some((run, wait))
+        })
+        .await;
+    until_said(&fleet, &waiting.1[0], "0/2 nodes are available: 2 node(s) didn't match pod anti-affinity rules.").await;
+    fleet.delete(&waiting.0[0], "").await;
+    let placed = fleet.until_ready(&waiting.1[0]).await;
+    assert_eq!(placed["spec"]["nodeName"], waiting.0[0]["spec"]["nodeName"]);
+    fleet.stop().await;
+}
+
+fn class(name: &str, mode: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+        "provisioner": "example.com/p", "volumeBindingMode": mode,
+    })
+}
+
+fn claim_of(class: &str) -> Value {
+    let mut claim = claim("default", "data");
+    claim["spec"]["storageClassName"] = json!(class);
+    claim
+}
+
+fn using(name: &str) -> Value {
+    let mut pod = pod("default", name);
+    pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]);
+    pod
+}
+
+/// Binds the claim to a volume, as whoever provisions does.
+async fn bind(fleet: &Fleet, claim: &Value, name: &str, more: Value) {
+    let mut volume = volume(name);
+    volume["spec"]["storageClassName"] = claim["spec"]["storageClassName"].clone();
+    volume["spec"]["claimRef"] = json!({"namespace": "default", "name": "data", "uid": claim["metadata"]["uid"]});
+    for (field, value) in more.members(&[]) {
+        volume["spec"][field] = value.clone();
+    }
+    if fleet.get(&path(&volume)).await.is_none() {
+        fleet.create(volume).await;
+    }
+    let bound =
+        json!({"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": name}});
+    fleet.merge(claim, bound).await;
+    fleet.set_status(claim, json!({"phase": "Bound"})).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn immediate_claims_are_waited_for() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let pod = fleet.create(using("p")).await;
+    until_said(&fleet, &pod, "0/1 nodes are available: persistentvolumeclaim \"data\" not found.").await;
+    let claim = fleet.create(claim_of("now")).await;
+    until_said(&fleet, &pod, "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.").await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.until_ready(&pod).await;
+    // A claim on its way out takes no new pods.
+    fleet.delete(&claim, "").await;
+    let late = fleet.create(using("late")).await;
+    until_said(&fleet, &late, "0/1 nodes are available: persistentvolumeclaim \"data\" is being deleted.").await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_bound_soon_is_not_worth_telling() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let claim = fleet.create(claim_of("now")).await;
+    let pod = fleet.create(using("p")).await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.until_ready(&pod).await;
+    fleet.pass(10).await;
+    assert_eq!(fleet.told(&pod).await, ["Scheduled", "Started"]);
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_wait_for_their_pod_are_told_its_node() {
+    let fleet = Fleet::of(3).await;
+    fleet.create(class("later", "WaitForFirstConsumer")).await;
+    let claim = fleet.create(claim_of("later")).await;
+    let pod = fleet.create(using("p")).await;
+    let selected =
+        |claim: &Value| claim.text(&["metadata", "annotations", "volume.kubernetes.io/selected-node"]).to_owned();
+    let told = fleet.until_is(&claim, "told", |claim| !selected(claim).is_empty()).await;
+    assert_eq!(selected(&told), "simulated-0");
+    fleet.pass(30).await;
+    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")), "not before its claim is bound");
+    // Whoever provisions cannot serve that node: it takes the choice back, and hears another (or the same) one.
+    fleet.merge(&node_named(0), json!({"spec": {"unschedulable": true}})).await;
+    fleet.merge(&claim, json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}})).await;
+    fleet.until_is(&claim, "another choice", |claim| selected(claim) == "simulated-1").await;
+    let affinity = json!({"nodeAffinity": {"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["simulated-1"]}]}]}}});
+    bind(&fleet, &claim, "v", affinity).await;
+    assert_eq!(fleet.until_ready(&pod).await["spec"]["nodeName"], "simulated-1");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn static_volumes_are_given_to_claims_that_wait() {
+    let fleet = Fleet::of(2).await;
+    let mut local = class("local", "WaitForFirstConsumer");
+    local["provisioner"] = json!("kubernetes.io/no-provisioner");
+    fleet.create(local).await;
+    let claim = fleet.create(claim_of("local")).await;
+    let pod = fleet.create(using("p")).await;
+    until_said(&fleet, &pod, "0/2 nodes are available: 2 node(s) didn't find available persistent volumes to bind.")
+        .await;
+    let mut there = volume("there");
+    there["spec"]["storageClassName"] = json!("local");
+    there["spec"]["nodeAffinity"] = json!({"required": {"nodeSelectorTerms": [
+        {"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["simulated-1"]}]}]}});
+    let there = fleet.create(there).await;
+    fleet.set_status(&there, json!({"phase": "Available"})).await;
+    let given = fleet.until_is(&there, "given", |volume| volume.has(&["spec", "claimRef"])).await;
+    assert_eq!(given["spec"]["claimRef"]["uid"], claim["metadata"]["uid"]);
+    assert_eq!(given["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"], "yes");
+    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")));
+    bind(&fleet, &claim, "there", json!({})).await;
+    assert_eq!(fleet.until_ready(&pod).await["spec"]["nodeName"], "simulated-1");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_refuses_claims_on_their_way_out() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let claim = fleet.create(claim_of("now")).await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.delete(&claim, "").await;
+    let mut bound = using("p");
+    bound["spec"]["nodeName"] = json!("simulated-0");
+    let bound = fleet.create(bound).await;
+    let event = fleet.until_event(&bound, "FailedMount").await;
+    assert_eq!(event["message"], "error processing PVC default/data: PVC is being deleted");
+    let waiting = fleet.now(&bound).await.expect("it is there");
+    assert_eq!((waiting.text(&["status", "phase"]), word(&waiting)), ("Pending", "ContainerCreating"));
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let claim = fleet.create(claim_of("now")).await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    let pending = json!({
+        "phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [{"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    fleet.set_status(&claim, pending).await;
+    fleet.pass(60).await;
+    assert_eq!(
+        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        "1Gi",
+        "nobody has it mounted"
+    );
+    let grown = |claim: &Value| claim["status"]["capacity"]["storage"] == "2Gi";
+    let pod = fleet.create(using("p")).await;
+    let claim = fleet.until_is(&claim, "grown", grown).await;
+    assert!(
+        !claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(),
+        "{claim}"
+    );
+    fleet.until_event(&pod, "FileSystemResizeSuccessful").await;
+    fleet.until_event(&claim, "FileSystemResizeSuccessful").await;
+    // Once mounted, at once.
+    let again = json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
+    fleet.set_status(&claim, again).await;
+    fleet.until_is(&claim, "grown again", |claim| claim["status"]["capacity"]["storage"] == "3Gi").await;
+    fleet.stop().await;
+}

@@ -1,0 +1,96 @@
+//! Nodes register, report, renew their leases, and come back.
+
+use crate::fleet::*;
+use crate::world::*;
+use object::access::{name, uid};
+use object::{condition, json};
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn nodes_register_with_all_that_belongs_to_them() {
+    let fleet = Fleet::of(3).await;
+    assert_eq!(fleet.names("/api/v1/nodes").await, ["simulated-0", "simulated-1", "simulated-2"]);
+    assert_eq!(fleet.names("/apis/storage.k8s.io/v1/csinodes").await.len(), 3);
+    let node = fleet.now(&node_named(1)).await.expect("it is there");
+    assert!(condition::is_true(&node, "Ready"));
+    assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "zone-b");
+    assert_eq!(node["metadata"]["labels"]["mainstay.dev/simulated"], "true");
+    assert_eq!(node["status"]["nodeInfo"]["kubeletVersion"], "mainstay-simulated");
+    let lease = fleet.get("/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/simulated-1").await;
+    let lease = lease.expect("a lease");
+    assert_eq!(lease["metadata"]["ownerReferences"][0]["uid"], uid(&node));
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 40);
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_idle_node_renews_every_ten_seconds_and_reports_every_five_minutes() {
+    let fleet = Fleet::of(2).await;
+    fleet.pass(5).await;
+    fleet.requests.take();
+    fleet.pass(900).await;
+    let asked = fleet.requests.take();
+    let count = |part: &str| asked.iter().filter(|asked| asked.method == "PATCH" && asked.path.contains(part)).count();
+    let (renewals, reports) = (count("/leases/simulated-"), count("/nodes/simulated-"));
+    assert!((2 * 88..=2 * 90).contains(&renewals), "{renewals}");
+    assert!((2 * 2..=2 * 3).contains(&reports), "{reports}");
+    let others = asked.iter().filter(|asked| asked.method != "PATCH" && !asked.path.contains("watch=")).count();
+    assert_eq!(others, 0, "{asked:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_deleted_registers_again_and_what_is_changed_is_put_right() {
+    let fleet = Fleet::of(1).await;
+    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    fleet.delete(&node, "").await;
+    let again = fleet.until_is(&node_named(0), "another", |found| uid(found) != uid(&node)).await;
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "kube-node-lease", "name": "simulated-0"}});
+    fleet.until_is(&lease, "its owner", |lease| lease["metadata"]["ownerReferences"][0]["uid"] == uid(&again)).await;
+    fleet.merge(&again, json!({"metadata": {"labels": {"rack": "7"}}})).await;
+    let mut broken = again["status"].clone();
+    broken["conditions"][3]["status"] = json!("False");
+    broken["capacity"]["cpu"] = json!("1");
+    fleet.set_status(&again, broken).await;
+    let mended = fleet
+        .until_is(&again, "right again", |node| {
+            condition::is_true(node, "Ready") && node["status"]["capacity"]["cpu"] != "1"
+        })
+        .await;
+    assert_eq!(mended["metadata"]["labels"]["rack"], "7", "what is the user's stays");
+    fleet.delete(&lease, "").await;
+    fleet.until_is(&lease, "a lease again", |_| true).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_that_start_again_take_over_what_is_there() {
+    let mut fleet = Fleet::of(2).await;
+    let pod = fleet.create(pod("default", "p")).await;
+    let before = fleet.until_ready(&pod).await;
+    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    fleet.stop_nodes().await;
+    fleet.pass(3600).await;
+    fleet.start().await;
+    assert_eq!(uid(&fleet.now(&node_named(0)).await.expect("it is there")), uid(&node));
+    let other = fleet.create(crate::world::pod("default", "q")).await;
+    let other = fleet.until_ready(&other).await;
+    assert_ne!(other["spec"]["nodeName"], before["spec"]["nodeName"], "pods that run count");
+    assert_ne!(other["status"]["podIP"], before["status"]["podIP"]);
+    let after = fleet.now(&pod).await.expect("it runs");
+    assert_eq!(after["status"], before["status"], "nothing was started twice");
+    assert_eq!(name(&after), "p");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn trouble_with_the_server_passes() {
+    let fleet = Fleet::of(1).await;
+    fleet.faults.refuse(Some(500));
+    fleet.faults.cut_watches();
+    let pod = fleet.create(pod("default", "p")).await;
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    fleet.faults.refuse(None);
+    fleet.until_ready(&pod).await;
+    fleet.stop().await;
+}

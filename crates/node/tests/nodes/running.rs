@@ -1,0 +1,107 @@
+//! Pods run and end.
+
+use crate::fleet::*;
+use crate::world::*;
+use futures::future::join_all;
+use object::access::{Access, uid};
+use object::{condition, json};
+use std::collections::BTreeSet;
+
+#[tokio::test(start_paused = true)]
+async fn a_plain_pod_runs_after_one_binding_and_one_status() {
+    let fleet = Fleet::of(1).await;
+    fleet.requests.take();
+    let pod = fleet.create(pod("default", "p")).await;
+    let ready = fleet.until_ready(&pod).await;
+    assert_eq!(ready["status"]["phase"], "Running");
+    assert_eq!(ready["status"]["qosClass"], "BestEffort");
+    fleet.pass(60).await;
+    let asked = fleet.requests.take();
+    let writes = |part: &str| asked.iter().filter(|asked| asked.method != "GET" && asked.path.contains(part)).count();
+    assert_eq!((writes("/pods/p/binding"), writes("/pods/p/status"), writes("/pods/p")), (1, 1, 2));
+    assert_eq!(writes("/events"), 2, "{asked:?}");
+    assert_eq!(fleet.told(&pod).await, ["Scheduled", "Started"]);
+    let who: BTreeSet<&str> =
+        asked.iter().filter(|asked| asked.path.contains("/pods/p/")).map(|asked| &*asked.account).collect();
+    assert_eq!(who, BTreeSet::from(["system:kube-scheduler", "system:node:simulated-0"]));
+    fleet.requests.take();
+    fleet.delete(&pod, "").await;
+    fleet.until_gone(&pod).await;
+    let asked = fleet.requests.take();
+    let deletions: Vec<_> = asked.iter().filter(|asked| asked.path.contains("/pods/p")).collect();
+    assert!(deletions.len() == 1 && deletions[0].method == "DELETE", "{deletions:?}");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_pods_run_with_addresses_of_their_own() {
+    let fleet = Fleet::of(3).await;
+    let pods = join_all((0..60).map(|at| fleet.create(pod("default", &format!("p-{at}"))))).await;
+    let mut addresses = BTreeSet::new();
+    let mut nodes: Vec<String> = Vec::new();
+    for pod in &pods {
+        let ready = fleet.until_ready(pod).await;
+        assert!(addresses.insert(ready.text(&["status", "podIP"]).to_owned()), "{addresses:?}");
+        nodes.push(ready.text(&["spec", "nodeName"]).to_owned());
+    }
+    for number in 0..3 {
+        assert_eq!(nodes.iter().filter(|node| **node == format!("simulated-{number}")).count(), 20);
+    }
+    let mut host = pod("default", "host");
+    host["spec"]["hostNetwork"] = json!(true);
+    let host = fleet.create(host).await;
+    let host = fleet.until_ready(&host).await;
+    assert_eq!(host["status"]["podIP"], host["status"]["hostIP"]);
+    join_all(pods.iter().map(|pod| fleet.delete(pod, ""))).await;
+    fleet.until_all_gone(&pods).await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_of_the_same_name_is_another_pod() {
+    let fleet = Fleet::of(1).await;
+    for _ in 0..5 {
+        let first = fleet.create(pod("default", "p")).await;
+        fleet.until_ready(&first).await;
+        let force = json!({"gracePeriodSeconds": 0});
+        fleet.send("DELETE", &path(&first), "application/json", Some(&force)).await;
+        let second = fleet.create(pod("default", "p")).await;
+        assert_ne!(uid(&first), uid(&second));
+        fleet.until_ready(&second).await;
+        fleet.delete(&second, "").await;
+        fleet.until_gone(&second).await;
+    }
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn pods_that_were_bound_by_hand_run_too() {
+    let fleet = Fleet::of(1).await;
+    let mut bound = pod("default", "p");
+    bound["spec"]["nodeName"] = json!("simulated-0");
+    let bound = fleet.create(bound).await;
+    let ready = fleet.until_ready(&bound).await;
+    assert!(condition::is_true(&ready, "PodScheduled"));
+    assert_eq!(fleet.told(&bound).await, ["Started"]);
+    let mut elsewhere = pod("default", "q");
+    elsewhere["spec"]["nodeName"] = json!("another");
+    let elsewhere = fleet.create(elsewhere).await;
+    fleet.pass(60).await;
+    assert_eq!(fleet.now(&elsewhere).await.expect("it stays")["status"]["phase"], "Pending");
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn readiness_gates_open_when_somebody_opens_them() {
+    let fleet = Fleet::of(1).await;
+    let mut gated = pod("default", "p");
+    gated["spec"]["readinessGates"] = json!([{"conditionType": "example.com/lb"}]);
+    let gated = fleet.create(gated).await;
+    let waiting = fleet.until_is(&gated, "all but the gate", |pod| condition::is_true(pod, "ContainersReady")).await;
+    assert_eq!(condition::get(&waiting, "Ready").expect("it is there")["reason"], "ReadinessGatesNotReady");
+    let path = format!("{}/status", path(&gated));
+    let patch = json!({"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}});
+    fleet.send("PATCH", &path, "application/strategic-merge-patch+json", Some(&patch)).await;
+    fleet.until_ready(&gated).await;
+    fleet.stop().await;
+}
