@@ -115,7 +115,7 @@ fn r3_r4_claims_go_as_the_policy_says() {
     assert_eq!(names(&kubectl, "pvc"), ["data-web-0"]);
     // A pod that is deleted by hand keeps its claim.
     let claims = uids(&kubectl, "pvc");
-    kubectl.ok("delete pod web-0");
+    delete_and_wait_for_the_next(&kubectl, "web-0");
     kubectl.ok("rollout status sts/web --timeout=60s");
     assert_eq!(uids(&kubectl, "pvc"), claims);
     kubectl.ok("delete sts web");
@@ -163,8 +163,19 @@ fn a_pod_of_somebody_else_under_a_replicas_name_is_told_about() {
     kubectl.ok(wait);
     let told = kubectl.ok("get events --field-selector=reason=FailedCreate -o jsonpath={.items[0].message}");
     assert!(told.contains("web-1") && told.contains("already exists") && told.contains("delete that pod"), "{told}");
-    kubectl.ok("delete pod web-1");
+    delete_and_wait_for_the_next(&kubectl, "web-1");
     kubectl.ok("rollout status sts/web --timeout=60s");
+}
+
+/// kubectl itself may wait for ever here: it takes the next pod of that name for the one that it deleted, if that came too soon.
+fn delete_and_wait_for_the_next(kubectl: &Kubectl, pod: &str) {
+    let uid = || kubectl.run(&format!("get pod {pod} -o jsonpath={{.metadata.uid}}")).out;
+    let before = uid();
+    kubectl.ok(&format!("delete pod {pod} --wait=false"));
+    let started = std::time::Instant::now();
+    while uid().is_empty() || uid() == before {
+        assert!(started.elapsed() < support::PATIENCE, "{pod} does not come back");
+    }
 }
 
 #[test]
