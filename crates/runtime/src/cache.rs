@@ -147,6 +147,10 @@ impl Cache {
     pub fn gone(&self, key: &Key, uid: &str) {
         self.change(|state, changes| {
             state.buried.insert(uid.to_owned(), Instant::now());
+            let was = state.objects.get(key).filter(|entry| object::access::uid(&entry.object) == uid);
+            if let Some(version) = was.and_then(|entry| entry.version) {
+                state.floors.insert(key.clone(), version);
+            }
             state.remove(key, uid, changes);
         });
     }
@@ -256,6 +260,8 @@ struct State {
     ahead: BTreeSet<(u64, Key)>,
     /// The uids of what we deleted for good, and when; the watch may still tell about them.
     buried: HashMap<String, Instant>,
+    /// What bore these names before we deleted the last one is older than these versions; the watch may still tell about it.
+    floors: HashMap<Key, u64>,
     listing: Option<Listing>,
 }
 
@@ -295,7 +301,8 @@ impl State {
     }
 
     fn see(&mut self, object: Value, version: Option<u64>, changes: &mut Vec<Changed>) {
-        if !self.buried.contains_key(uid(&object)) {
+        let is_past = self.floors.get(&key(&object)).is_some_and(|floor| version < Some(*floor));
+        if !is_past && !self.buried.contains_key(uid(&object)) {
             let key = key(&object);
             if let Some(listing) = &mut self.listing {
                 listing.seen.insert(key.clone());
@@ -327,6 +334,7 @@ impl State {
     fn restart(&mut self) {
         self.objects.values_mut().for_each(|entry| entry.ahead = false);
         self.ahead.clear();
+        self.floors.clear();
         // The list shows none of these, but an answer to an earlier write of ours may still be on its way.
         self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
         self.listing = Some(Listing::default());
@@ -349,6 +357,7 @@ impl State {
             listing.newest = listing.newest.max(version);
         } else {
             self.heard = self.heard.max(version);
+            self.floors.retain(|_, floor| *floor > version);
             self.give_up_before(version, changes);
         }
     }
