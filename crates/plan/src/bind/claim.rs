@@ -7,7 +7,7 @@ use super::{
 use crate::finalizers::precondition;
 use crate::reclaim::{Plugins, migration};
 use object::Value;
-use object::access::{Access, name, namespace, uid};
+use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::class_of;
 use std::sync::Arc;
 
@@ -20,6 +20,8 @@ pub fn plan(claim: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     }
     match (is_bound(claim), claim.text(&["spec", "volumeName"])) {
         (true, volume) => keep(claim, volume, seen),
+        // It would take a volume along.
+        (false, _) if terminating(claim) => Plan::default(),
         (false, "") => find(claim, seen, plugins),
         (false, volume) => take(claim, volume, seen),
     }

@@ -4,6 +4,7 @@ mod binding;
 mod cost;
 mod pairs;
 mod protection;
+mod random;
 mod reclaim;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]

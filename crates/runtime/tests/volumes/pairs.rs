@@ -3,6 +3,8 @@
 use crate::world::*;
 use object::access::{Access, name, uid};
 use object::{Value, json, patch};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub const BINDER: &str = "persistentvolume-binder-controller";
 pub const PROTECTION: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller";
@@ -71,4 +73,33 @@ pub async fn told(world: &World, about: &Value) -> Vec<(String, String)> {
     let about_it = |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about);
     let texts = |event: &Value| (event.text(&["reason"]).to_owned(), event.text(&["message"]).to_owned());
     list.items(&["items"]).iter().filter(about_it).map(texts).collect()
+}
+
+/// A directory of this test, with something in it, gone when this is dropped.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new() -> Directory {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let at = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = Path::new("/tmp").join(format!("mainstay-reclaim-{}-{at}", std::process::id()));
+        std::fs::create_dir_all(path.join("data/deep")).expect("a directory");
+        std::fs::write(path.join("data/file"), "data").expect("a file");
+        Directory(path)
+    }
+    pub fn path(&self) -> String {
+        self.0.join("data").to_string_lossy().into_owned()
+    }
+    pub fn exists(&self) -> bool {
+        self.0.join("data").exists()
+    }
+    pub fn content(&self) -> usize {
+        std::fs::read_dir(self.path()).expect("a directory").count()
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }

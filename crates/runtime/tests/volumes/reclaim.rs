@@ -5,40 +5,10 @@ use crate::world::*;
 use object::access::{Access, name, terminating, uid};
 use object::{Gates, Value, json, patch};
 use runtime::Provisioning;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::path::PathBuf;
 
 const FINALIZER: &str = "kubernetes.io/pv-controller";
 const EXTERNAL: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-
-/// A directory of this test, with something in it, gone when this is dropped.
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new() -> Directory {
-        static COUNT: AtomicUsize = AtomicUsize::new(0);
-        let at = COUNT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new("/tmp").join(format!("mainstay-reclaim-{}-{at}", std::process::id()));
-        std::fs::create_dir_all(path.join("data/deep")).expect("a directory");
-        std::fs::write(path.join("data/file"), "data").expect("a file");
-        Directory(path)
-    }
-    fn path(&self) -> String {
-        self.0.join("data").to_string_lossy().into_owned()
-    }
-    fn exists(&self) -> bool {
-        self.0.join("data").exists()
-    }
-    fn content(&self) -> usize {
-        std::fs::read_dir(self.path()).expect("a directory").count()
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// A volume that stands for a directory.
 fn of_directory(directory: &Directory, policy: &str, made_by: Option<&str>) -> Value {
@@ -329,5 +299,35 @@ async fn h9_figures_of_volumes_and_claims() {
     ])
     .await;
     assert!(!world.figures().contains("pv_collector_bound_pv_count{"), "nothing is left to count");
+    world.stop().await;
+}
+
+// E15, E16, E11: whoever is away finishes when he is back, and a namespace that goes takes its claims along.
+#[tokio::test(flavor = "multi_thread")]
+async fn e11_e15_e16_reclaiming_waits_for_whoever_is_away() {
+    let namespaces = "namespace-controller,garbage-collector-controller";
+    let mut world = World::with(&format!("{},{namespaces}", all())).await;
+    let directory = Directory::new();
+    world.create(new_namespace("leaving")).await;
+    let volume = world.create(of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
+    let mut claim = a_claim("c", "1Gi", json!({}));
+    claim["metadata"]["namespace"] = json!("leaving");
+    let claim = world.create(claim).await;
+    until_bound(&world, &claim, "v").await;
+    settle(&world).await;
+    world.stop_controllers().await;
+    world.delete(&volume, "").await;
+    world.start(&format!("{PROTECTION},{namespaces}"));
+    world.delete(&new_namespace("leaving"), "").await;
+    world.until_gone(&claim).await;
+    let waits = world.now(&volume).await.expect("nobody knows that its claim is gone");
+    assert_eq!((phase(&waits), terminating(&waits), directory.exists()), ("Bound", true, true));
+    world.stop_controllers().await;
+    world.start(BINDER);
+    let held = world.until_is(&volume, "only its protection is left", |volume| finalizers(volume).len() == 1).await;
+    assert_eq!((finalizers(&held), directory.exists()), (vec!["kubernetes.io/pv-protection"], false));
+    world.stop_controllers().await;
+    world.start(PROTECTION);
+    world.until_gone(&volume).await;
     world.stop().await;
 }

@@ -477,3 +477,23 @@ fn b20_a_released_volume_is_free_again_when_its_reference_is_taken_away() {
     world.settle();
     assert_eq!(world.bound(&second), got("x"));
 }
+
+#[test]
+fn a_claim_that_goes_in_the_middle_of_binding_leaves_the_volume_as_it_was() {
+    // How far binding got, and what the volume is then.
+    for (done, want) in [(0, "Available"), (1, "Available"), (2, "gone"), (3, "gone")] {
+        let mut world = World::default();
+        let policy = json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}});
+        let volume = world.add(volume("v", "1Gi", policy));
+        world.directories.insert("/tmp/v".to_owned());
+        let claim = world.add(claim("c", "1Gi", none()));
+        world.sync(&crate::bind::Target::of(&claim), done);
+        world.delete(&claim);
+        world.settle();
+        let found = world.volumes.get("v").map_or("gone", |volume| phase(volume));
+        assert_eq!((found, world.directories.is_empty()), (want, want == "gone"), "after {done}");
+        if want == "Available" {
+            assert!(!world.now(&volume).has(&["spec", "claimRef"]));
+        }
+    }
+}
