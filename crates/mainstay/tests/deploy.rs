@@ -1,4 +1,4 @@
-//! The manifests in `deploy/` say what the controllers need, neither more nor less, and the page about them is complete.
+//! The manifests in `deploy/` say what the controllers and the nodes need, neither more nor less, and the page about them is complete.
 
 use server::authz::Rule;
 use std::fmt::Write;
@@ -80,9 +80,13 @@ fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
         rules.iter().for_each(|rule| expected.push_str(&yaml(rule)));
     }
     expected.push_str(AFTER);
-    let path = root().join("deploy/controllers.yaml");
+    in_step("deploy/controllers.yaml", &expected);
+}
+
+fn in_step(manifest: &str, expected: &str) {
+    let path = root().join(manifest);
     if std::env::var_os(UPDATE).is_some() {
-        std::fs::write(&path, &expected).expect("the manifest can be written");
+        std::fs::write(&path, expected).expect("the manifest can be written");
     }
     let found = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     assert!(
@@ -90,6 +94,45 @@ fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
         "{} is out of step: write it anew with {UPDATE}=1 cargo test -p mainstay --test deploy",
         path.display()
     );
+}
+
+const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a ServiceAccount and its rights.
+#
+#   kubectl apply -f nodes.yaml
+#   kubectl -n kube-system create token mainstay-nodes     # for a kubeconfig
+#
+# docs/simulated-nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mainstay-nodes
+  namespace: kube-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mainstay-nodes
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: mainstay-nodes
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-nodes
+    namespace: kube-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: mainstay-nodes
+rules:
+"#;
+
+#[test]
+fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
+    let mut expected = NODES.to_owned();
+    server::authz::bootstrap::nodes_rules().iter().for_each(|rule| expected.push_str(&yaml(rule)));
+    in_step("deploy/nodes.yaml", &expected);
 }
 
 #[test]

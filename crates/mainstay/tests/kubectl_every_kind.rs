@@ -5,10 +5,13 @@ mod support;
 use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, kubectl_on};
 
-/// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own.
+/// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own. The
+/// StatefulSet's controller would adopt the revision and clear it away.
 fn every_kind() -> Option<Kubectl> {
-    let kubectl = kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &["--nodes", "0"])))?;
+    let arguments = ["--nodes", "0", "--controllers", "*,-statefulset-controller"];
+    let kubectl = kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &arguments)))?;
     kubectl.create(include_str!("manifests/every_kind.yaml"));
+    kubectl.ok("wait --for=jsonpath={.status.phase}=Bound pvc/every --timeout=30s");
     Some(kubectl)
 }
 
@@ -27,7 +30,16 @@ const DESCRIBED: &[(&str, &[&str])] = &[
         "pv/every-volume",
         &["StorageClass: every-class", "Reclaim Policy: Delete", "Type: CSI", "VolumeHandle: handle-1", "tier=gold"],
     ),
-    ("pvc/every", &["StorageClass: every-class", "Status: Pending", "VolumeMode: Filesystem", "Used By: every"]),
+    (
+        "pvc/every",
+        &[
+            "StorageClass: every-class",
+            "Status: Bound",
+            "Volume: every-volume",
+            "VolumeMode: Filesystem",
+            "Used By: every",
+        ],
+    ),
     (
         "pod/every",
         &[
@@ -146,7 +158,7 @@ fn cells_say_what_users_look_for() {
         ("secret/every", "every Opaque 1"),
         ("service/every", "every ClusterIP 10."),
         ("pv/every-volume", "every-volume 1Gi RWO Delete"),
-        ("pvc/every", "every Pending"),
+        ("pvc/every", "every Bound every-volume 1Gi RWO every-class"),
         ("pod/every", "every 0/1 "),
         ("sc/every-class", "every-class every.example.com Delete WaitForFirstConsumer true"),
         ("statefulset/every", "every 0/2"),

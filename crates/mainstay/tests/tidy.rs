@@ -13,6 +13,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("store", &["object", "server", "runtime", "plan", "k8s-openapi", "kube-client"]),
     ("server", &["runtime", "plan", "kube-client"]),
     ("runtime", &["server", "store"]),
+    ("node", &["server", "store"]),
     ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
 ];
 

@@ -139,9 +139,9 @@ impl Kubelets {
         }
         let mut state = self.sight.lock();
         let Some(local) = state.local.get_mut(&case.key) else { return };
-        let told = local.told.get_or_insert_default();
         for event in warnings {
-            if told.insert(event.clone()) {
+            if !local.told.contains(event) {
+                local.told.push(event.clone());
                 self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
             }
         }

@@ -6,6 +6,7 @@
 //! This crate must never know the store or the HTTP server: it is a client like any other.
 
 mod addresses;
+mod expansion;
 mod kubelet;
 mod line;
 mod register;
@@ -13,6 +14,7 @@ mod scheduler;
 mod sight;
 mod voice;
 
+use expansion::Expansions;
 use kube::Client;
 use kubelet::Kubelets;
 use object::Value;
@@ -200,6 +202,7 @@ impl Fleet {
         for _ in 0..KUBELET_WORKERS {
             tasks.spawn(kubelets.clone().work());
         }
+        tasks.spawn(Expansions { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone() }.work());
         let registrar = self.registrar(sight, voice);
         for _ in 0..NODE_WORKERS.min(self.names.len()) {
             tasks.spawn(registrar.clone().work());

@@ -11,6 +11,9 @@ const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Claims are mostly bound within moments; only a longer wait is worth telling of.
 const PATIENCE: Duration = Duration::from_millis(500);
 
+/// Claims that are not bound after this time will not be soon.
+const CLAIMS_TIME_MAX: Duration = Duration::from_secs(600);
+
 /// The higher priority first, then who came first.
 type Place = (Reverse<i64>, u64);
 
@@ -23,8 +26,8 @@ pub struct Line {
     /// Those of them that changed meanwhile.
     again: HashSet<Key>,
     waiting: HashMap<Key, Waiting>,
-    /// Pods whose claims were told which node it is.
-    prepared: HashSet<Key>,
+    /// Pods whose claims were told which node it is, and when.
+    prepared: HashMap<Key, Instant>,
     /// Pods that come back by themselves after a failure.
     delays: Delays<Key>,
     /// Pods that people are told about when their time has come.
@@ -54,7 +57,7 @@ impl Line {
             busy: HashMap::new(),
             again: HashSet::new(),
             waiting: HashMap::new(),
-            prepared: HashSet::new(),
+            prepared: HashMap::new(),
             delays: Delays::new(BACKOFF_MAX),
             tellings: Delays::new(BACKOFF_MAX),
             came: 0,
@@ -154,13 +157,22 @@ impl Line {
         delay
     }
 
-    pub fn prepared(&mut self, key: &Key) {
-        self.prepared.insert(key.clone());
+    /// The pod's claims know its node; it waits until they are bound, but not for ever.
+    pub fn await_claims(&mut self, key: &Key, now: Instant) {
+        let since = *self.prepared.entry(key.clone()).or_insert(now);
+        self.rest(key, Helps::default(), "");
+        self.done(key);
+        self.delays.wait_until(key.clone(), since + CLAIMS_TIME_MAX);
+    }
+
+    /// Whether the pod has waited for its claims for too long.
+    pub fn is_overdue(&self, key: &Key, now: Instant) -> bool {
+        self.prepared.get(key).is_some_and(|since| now.duration_since(*since) >= CLAIMS_TIME_MAX)
     }
 
     /// Whether the pod's claims had been told; they are no longer.
     pub fn unprepare(&mut self, key: &Key) -> bool {
-        self.prepared.remove(key)
+        self.prepared.remove(key).is_some()
     }
 
     /// Puts those in line whom a change may help.
@@ -184,5 +196,103 @@ impl Line {
         self.prepared.remove(key);
         self.delays.forget(key);
         self.tellings.forget(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::{Value, json};
+    use plan::schedule::Cluster;
+
+    fn key(name: &str) -> Key {
+        ("default".into(), name.into())
+    }
+
+    fn pod(name: &str, priority: i64) -> Value {
+        json!({"metadata": {"namespace": "default", "name": name, "uid": name}, "spec": {"priority": priority}})
+    }
+
+    /// A line, and the pods that may stand in it: the second has priority.
+    fn world() -> (Line, Cluster) {
+        let mut cluster = Cluster::new("default-scheduler");
+        for (name, priority) in [("a", 0), ("b", 9), ("c", 0)] {
+            cluster.apply_pod(&pod(name, priority));
+        }
+        (Line::new(), cluster)
+    }
+
+    fn all(line: &mut Line, now: Instant) -> Vec<String> {
+        std::iter::from_fn(|| line.next(now))
+            .map(|work| match work {
+                Work::Decide(key) => key.1.to_string(),
+                Work::Tell(key, message) => format!("{}: {message}", key.1),
+            })
+            .collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn priority_goes_first_and_nobody_is_in_line_twice() {
+        let (mut line, cluster) = world();
+        for name in ["c", "a", "b", "c", "nobody"] {
+            line.add(&key(name), cluster.pod(&key(name)));
+        }
+        assert_eq!(all(&mut line, Instant::now()), ["b", "c", "a"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_changes_while_busy_is_looked_at_again() {
+        let (mut line, cluster) = world();
+        let now = Instant::now();
+        line.add(&key("a"), cluster.pod(&key("a")));
+        assert_eq!(all(&mut line, now), ["a"]);
+        line.add(&key("a"), cluster.pod(&key("a")));
+        assert_eq!(all(&mut line, now), [""; 0], "not while it is busy");
+        line.done(&key("a"));
+        assert_eq!(all(&mut line, now), ["a"]);
+        line.done(&key("a"));
+        assert_eq!(all(&mut line, now), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_is_told_of_and_retried_by_what_helps() {
+        let (mut line, cluster) = world();
+        let now = Instant::now();
+        let wait = |line: &mut Line, name: &str, helps: Helps| {
+            line.add(&key(name), cluster.pod(&key(name)));
+            assert_eq!(line.next(now), Some(Work::Decide(key(name))));
+            line.wait(&key(name), cluster.pod(&key(name)), helps, "no room", now);
+        };
+        wait(&mut line, "a", Helps { nodes: true, leaving: true, ..Helps::default() });
+        wait(&mut line, "b", Helps { volumes: true, ..Helps::default() });
+        assert_eq!(line.next_at(), Some(now));
+        assert_eq!(all(&mut line, now), ["a: no room"], "claims are given a moment");
+        assert_eq!(all(&mut line, now + PATIENCE), ["b: no room"]);
+        line.retry(|helps| helps.arriving);
+        assert_eq!(all(&mut line, now), [""; 0]);
+        line.retry(|helps| helps.leaving || helps.volumes);
+        assert_eq!(all(&mut line, now), ["b", "a"]);
+        line.forget(&key("a"));
+        line.retry(|_| true);
+        assert_eq!(all(&mut line, now), [""; 0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_come_back_with_their_priority_and_claims_are_waited_for_so_long() {
+        let (mut line, cluster) = world();
+        let now = Instant::now();
+        for name in ["a", "b"] {
+            line.add(&key(name), cluster.pod(&key(name)));
+        }
+        assert_eq!(all(&mut line, now), ["b", "a"]);
+        line.failed(&key("a"), now);
+        line.failed(&key("b"), now);
+        assert_eq!(all(&mut line, now), [""; 0]);
+        assert_eq!(all(&mut line, now + BACKOFF_MAX), ["b", "a"]);
+        line.await_claims(&key("a"), now);
+        assert!(!line.is_overdue(&key("a"), now));
+        assert_eq!(all(&mut line, now + CLAIMS_TIME_MAX), ["a"]);
+        assert!(line.is_overdue(&key("a"), now + CLAIMS_TIME_MAX));
+        assert!(line.unprepare(&key("a")) && !line.unprepare(&key("a")));
     }
 }

@@ -16,6 +16,8 @@ use tokio::time::Instant;
 /// How many writes are under way at once: as many as share one sync to disk well.
 const WRITES_MAX: usize = 64;
 
+const OVERDUE: &str = "binding volumes: context deadline exceeded";
+
 #[derive(Clone)]
 pub struct Scheduler {
     pub sight: Arc<Sight>,
@@ -41,9 +43,13 @@ impl Scheduler {
                     drop(permit);
                 });
             }
-            while tasks.try_join_next().is_some_and(|ended| {
-                ended.inspect_err(|error| tracing::error!(%error, "a write of the scheduler broke down")).is_ok()
-            }) {}
+            while let Some(ended) = tasks.try_join_next() {
+                if let Err(error) = ended
+                    && error.is_panic()
+                {
+                    std::panic::resume_unwind(error.into_panic());
+                }
+            }
         }
     }
 
@@ -70,8 +76,9 @@ impl Scheduler {
         let mut state = self.sight.lock();
         match work {
             Work::Tell(key, message) => {
-                let uid = state.cluster.pod(&key)?.uid.to_string();
-                Some(Write::Tell { key, uid, message })
+                let pod = state.cluster.pod(&key)?;
+                let (uid, again) = (pod.uid.to_string(), pod.said.is_some());
+                Some(Write::Tell { key, uid, message, again })
             }
             Work::Decide(key) => {
                 let decision = schedule::decide(&state.cluster, &key);
@@ -82,7 +89,7 @@ impl Scheduler {
 
     async fn write(&self, write: Write) {
         match write {
-            Write::Tell { key, uid, message } => self.tell(&key, &uid, &message).await,
+            Write::Tell { key, uid, message, again } => self.tell(&key, &uid, &message, again).await,
             Write::Bind { key, uid, node } => {
                 let result = self.bind(&key, &uid, &node).await;
                 self.bound(&key, &uid, &node, result);
@@ -91,10 +98,7 @@ impl Scheduler {
                 let result = self.take_steps(&steps, &node).await;
                 let mut state = self.sight.lock();
                 match result {
-                    Ok(()) => {
-                        state.line.prepared(&key);
-                        state.line.done(&key);
-                    }
+                    Ok(()) => state.line.await_claims(&key, Instant::now()),
                     Err(error) => state.fail(&key, &error),
                 }
             }
@@ -149,13 +153,14 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Says in the pod and by an event why it waits.
-    async fn tell(&self, key: &Key, uid: &str, message: &str) {
-        let now = object::write::stamp((self.clock)());
-        let condition = json!({
-            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message,
-            "lastProbeTime": null, "lastTransitionTime": now,
+    /// Says in the pod and by an event why it waits; `again` when it waits already, for whatever reason.
+    async fn tell(&self, key: &Key, uid: &str, message: &str, again: bool) {
+        let mut condition = json!({
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastProbeTime": null,
         });
+        if !again {
+            condition["lastTransitionTime"] = json!(object::write::stamp((self.clock)()));
+        }
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let path = format!("{}/status", Watched::Pods.resource().object(&key.0, &key.1));
         match self.api.strategic(&path, &patch).await {
@@ -169,22 +174,30 @@ impl Scheduler {
 enum Write {
     Bind { key: Key, uid: String, node: Arc<str> },
     Steps { key: Key, node: Arc<str>, steps: Vec<Step> },
-    Tell { key: Key, uid: String, message: String },
+    Tell { key: Key, uid: String, message: String, again: bool },
 }
 
 impl State {
     /// Takes note of a decision; what is to be written for it.
     fn follow(&mut self, key: Key, decision: Decision) -> Option<Write> {
-        let uid = self.cluster.pod(&key).map(|pod| pod.uid.to_string()).unwrap_or_default();
+        let pod = self.cluster.pod(&key);
+        let (uid, again) =
+            (pod.map(|pod| pod.uid.to_string()).unwrap_or_default(), pod.is_some_and(|pod| pod.said.is_some()));
         match decision {
             Decision::Leave => self.line.done(&key),
             Decision::Bind(node) => {
                 self.place(&key, &node);
                 return Some(Write::Bind { key, uid, node });
             }
+            Decision::Prepare(..) if self.line.is_overdue(&key, Instant::now()) => {
+                self.line.unprepare(&key);
+                self.give_up_place(&key);
+                self.line.failed(&key, Instant::now());
+                return Some(Write::Tell { key, uid, message: OVERDUE.to_owned(), again });
+            }
             Decision::Prepare(node, steps) if steps.is_empty() => {
                 self.place(&key, &node);
-                self.line.done(&key);
+                self.line.await_claims(&key, Instant::now());
             }
             // A claim lost its node after it had been told: whoever provisions wants another choice.
             Decision::Prepare(..) if self.line.unprepare(&key) => {

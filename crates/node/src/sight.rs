@@ -6,7 +6,7 @@ use futures::StreamExt;
 use kube::Client;
 use object::Value;
 use object::access::{Access, name, uid};
-use plan::kubelet::{self, Behaviour, Event};
+use plan::kubelet::{self, Behaviour, Event, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
 use runtime::api::Resource;
@@ -24,6 +24,8 @@ pub struct Sight {
     pub pods: Queue<Key>,
     /// Simulated nodes that are worth a look.
     pub nodes: Queue<Arc<str>>,
+    /// Claims that wait for a node to finish their expansion, and may find one now.
+    pub claims: Queue<Key>,
     /// The scheduler has something to do.
     pub scheduling: Notify,
     /// How many watches have not yet heard all that there is.
@@ -38,6 +40,8 @@ pub struct State {
     /// The pods that are bound to them.
     pub local: HashMap<Key, Local>,
     pub addresses: Addresses,
+    /// The claims that wait for a node to finish their expansion.
+    pub expanding: HashMap<Key, Arc<Value>>,
 }
 
 /// A simulated node.
@@ -67,12 +71,12 @@ pub struct Local {
     /// The pod itself, as long as something is to be done about it.
     pub object: Option<Arc<Value>>,
     pub address: Option<Ipv4Addr>,
+    /// Its volumes are mounted.
+    pub started: bool,
     /// It waits for its claims.
     pub held: bool,
     /// What people were told of it already, and need not hear again.
-    // Most pods have none: a pointer for each is what they cost.
-    #[allow(clippy::box_collection)]
-    pub told: Option<Box<HashSet<Event>>>,
+    pub told: Vec<Event>,
 }
 
 /// The kinds that are watched.
@@ -112,11 +116,13 @@ impl Sight {
             hosts,
             local: HashMap::new(),
             addresses: Addresses::new(nodes.len()),
+            expanding: HashMap::new(),
         };
         Sight {
             state: Mutex::new(state),
             pods: Queue::new(metrics.queue("kubelet")),
             nodes: Queue::new(metrics.queue("node-registration")),
+            claims: Queue::new(metrics.queue("node-expansion")),
             scheduling: Notify::new(),
             unfilled: watch::Sender::new(Watched::ALL.len()),
         }
@@ -172,8 +178,14 @@ impl Sight {
             }
             Watched::Nodes => self.node_seen(&mut state, object),
             Watched::Claims => {
-                let changed = state.cluster.volumes_mut().apply_claim(&object);
-                self.claim_changed(&mut state, &key(&object), changed);
+                let (key, changed) = (key(&object), state.cluster.volumes_mut().apply_claim(&object));
+                self.claim_changed(&mut state, &key, changed);
+                if expand::is_pending(&object) {
+                    state.expanding.insert(key.clone(), Arc::new(object));
+                    self.claims.add(key);
+                } else {
+                    state.expanding.remove(&key);
+                }
             }
             Watched::Volumes => {
                 if state.cluster.volumes_mut().apply_volume(&object) {
@@ -210,6 +222,7 @@ impl Sight {
             }
             Watched::Claims => {
                 state.cluster.volumes_mut().remove_claim(key);
+                state.expanding.remove(key);
                 self.claim_changed(&mut state, key, true);
             }
             Watched::Volumes => {
@@ -278,8 +291,9 @@ impl Sight {
             version: 0,
             object: None,
             address: None,
+            started: false,
             held: false,
-            told: None,
+            told: Vec::new(),
         });
         if version < local.version {
             return;
@@ -289,7 +303,11 @@ impl Sight {
             local.address = Some(address);
         }
         let takes_down = Behaviour::of(&pod).0.node_down;
+        let started = pod.text(&["status", "phase"]) == "Running" && !std::mem::replace(&mut local.started, true);
         (local.version, local.object) = (version, Some(pod));
+        if started {
+            state.mounted(&key, &self.claims);
+        }
         if let Some(host) = state.hosts.get_mut(&node) {
             if takes_down {
                 host.downed_by.insert(key.clone());
@@ -337,6 +355,17 @@ impl State {
             && version >= local.version
         {
             (local.version, local.object) = (version, Some(Arc::new(pod)));
+        }
+    }
+
+    /// A pod has its volumes: those of them that are to grow can.
+    fn mounted(&self, key: &Key, claims: &Queue<Key>) {
+        if self.expanding.is_empty() {
+            return;
+        }
+        let used = self.cluster.pod(key).into_iter().flat_map(|pod| &pod.claims);
+        for claim in used.map(|used| (key.0.clone(), used.name.clone())).filter(|it| self.expanding.contains_key(it)) {
+            claims.add(claim);
         }
     }
 

@@ -10,11 +10,13 @@ pub struct Voice {
     events: Events,
     pods: Resource,
     nodes: Resource,
+    claims: Resource,
 }
 
 impl Voice {
     pub fn new(events: Events) -> Voice {
-        Voice { events, pods: Watched::Pods.resource(), nodes: Watched::Nodes.resource() }
+        let [pods, nodes, claims] = [Watched::Pods, Watched::Nodes, Watched::Claims].map(Watched::resource);
+        Voice { events, pods, nodes, claims }
     }
 
     pub fn pod(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
@@ -23,6 +25,10 @@ impl Voice {
 
     pub fn node(&self, name: &str, uid: &str, warning: bool, reason: &'static str, message: &str) {
         self.say(&About { resource: &self.nodes, namespace: "", name, uid }, warning, reason, message);
+    }
+
+    pub fn claim(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
+        self.say(&About { resource: &self.claims, namespace: &key.0, name: &key.1, uid }, warning, reason, message);
     }
 
     fn say(&self, about: &About<'_>, warning: bool, reason: &'static str, message: &str) {

@@ -1,11 +1,12 @@
 //! The real kubectl, in a home directory of its own.
 
 use super::cluster::Cluster;
-use super::program::{self, Running, Said};
+use super::program::{self, PATIENCE, Running, Said};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 const OLDEST_MINOR: u32 = 28;
 
@@ -116,6 +117,19 @@ impl Kubectl {
     pub fn prints(&self, arguments: &str, expected: &str) {
         let out = self.ok(arguments);
         assert_eq!(out.trim(), expected.trim(), "kubectl {arguments}");
+    }
+
+    /// Asks again until kubectl prints what is waited for: some things kubectl cannot wait for itself.
+    #[track_caller]
+    pub fn until(&self, arguments: &str, check: impl Fn(&str) -> bool) -> String {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let out = self.ok(arguments);
+            if check(&out) {
+                return out;
+            }
+            assert!(Instant::now() < deadline, "kubectl {arguments}: not in time\n{out}");
+        }
     }
 
     /// The JSON that kubectl prints.

@@ -247,3 +247,49 @@ async fn a_kubelet_refuses_claims_on_their_way_out() {
     assert_eq!((waiting.text(&["status", "phase"]), word(&waiting)), ("Pending", "ContainerCreating"));
     fleet.stop().await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let claim = fleet.create(claim_of("now")).await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    let pending = json!({
+        "phase": "Bound", "capacity": {"storage": "1Gi"}, "allocatedResources": {"storage": "2Gi"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"},
+        "conditions": [{"type": "FileSystemResizePending", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}],
+    });
+    fleet.set_status(&claim, pending).await;
+    fleet.pass(60).await;
+    assert_eq!(
+        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        "1Gi",
+        "nobody has it mounted"
+    );
+    let grown = |claim: &Value| claim["status"]["capacity"]["storage"] == "2Gi";
+    let pod = fleet.create(using("p")).await;
+    let claim = fleet.until_is(&claim, "grown", grown).await;
+    assert!(
+        !claim.has(&["status", "allocatedResourceStatuses"]) && claim.items(&["status", "conditions"]).is_empty(),
+        "{claim}"
+    );
+    fleet.until_event(&pod, "FileSystemResizeSuccessful").await;
+    fleet.until_event(&claim, "FileSystemResizeSuccessful").await;
+    // Once mounted, at once.
+    let again = json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
+    fleet.set_status(&claim, again).await;
+    fleet.until_is(&claim, "grown again", |claim| claim["status"]["capacity"]["storage"] == "3Gi").await;
+    fleet.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_never_bound_is_told_of_and_may_still_come() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("later", "WaitForFirstConsumer")).await;
+    let claim = fleet.create(claim_of("later")).await;
+    let pod = fleet.create(using("p")).await;
+    until_said(&fleet, &pod, "binding volumes: context deadline exceeded").await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    fleet.until_ready(&pod).await;
+    fleet.stop().await;
+}

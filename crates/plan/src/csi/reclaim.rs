@@ -97,9 +97,10 @@ pub fn vanished(seen: &Seen, driver: &str, honor: bool) -> Option<Doomed> {
     is_doomed.then(|| doomed(seen, driver).ok()).flatten().map(|doomed| Doomed { gone: true, ..doomed })
 }
 
-/// Whether a claim still uses, or is about to use, the volume that names it.
-pub fn uses(claim: &Value, claim_uid: &str, volume: &str) -> bool {
-    uid(claim) == claim_uid && ["", volume].contains(&claim.text(&["spec", "volumeName"]))
+/// Whether a claim still uses, or is about to use, the volume that names it. What is on its way out is bound to no claim any more.
+pub fn uses(claim: &Value, claim_uid: &str, volume: &str, leaving: bool) -> bool {
+    let bound_to = claim.text(&["spec", "volumeName"]);
+    uid(claim) == claim_uid && (bound_to == volume || (bound_to.is_empty() && !leaving))
 }
 
 /// For whom a volume was made or bound.
@@ -204,9 +205,12 @@ fn step(seen: &Seen, facts: &Facts, driver: &str, honor: bool) -> Step {
             // It never served a claim: its backend is not ours to judge.
             (false, _) => Step::Nothing,
             (true, true) => Step::Stripped,
+            // What the object cannot hold is written down before anything is done: the object may go any moment.
+            (true, false) if !seen.doomed => {
+                doomed(seen, driver).map_or_else(Step::Failed, |doomed| Step::Doom(Box::new(doomed)))
+            }
             (true, false) if released => delete(seen, driver),
-            (true, false) if seen.doomed => Step::Nothing,
-            (true, false) => doomed(seen, driver).map_or_else(Step::Failed, |doomed| Step::Doom(Box::new(doomed))),
+            (true, false) => Step::Nothing,
         };
     }
     if !released {

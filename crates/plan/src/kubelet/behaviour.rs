@@ -84,47 +84,56 @@ impl Behaviour {
     }
 
     fn take(&mut self, name: &str, value: &str) -> Result<(), Wanted> {
-        match name {
-            "start-after" => self.start_after = duration(value)?,
-            "ready" => {
-                self.ready = match value {
-                    "true" => Readiness::After(SignedDuration::ZERO),
-                    "false" => Readiness::Never,
-                    other => Readiness::After(
-                        duration(other).map_err(|_| Wanted::Value("\"true\", \"false\" or a duration like \"30s\""))?,
-                    ),
-                }
-            }
-            "image-pull" => match value {
-                "error" => self.image_pull_fails = true,
-                _ => return Err(Wanted::Value("\"error\"")),
-            },
-            "crash-after" => self.crash_after = Some(duration(value)?),
-            "succeed-after" => self.end = Some(End::Succeed(duration(value)?)),
-            "fail-after" => self.end = Some(End::Fail(duration(value)?)),
-            "evict-after" => self.end = Some(End::Evict(duration(value)?)),
-            "exit-code" => {
-                let code = value.parse().ok().filter(|code| (1..=255).contains(code));
-                self.exit_code = code.ok_or(Wanted::Value("a number from 1 to 255"))?;
-            }
-            "exit-reason" => {
-                let fits = !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric());
-                self.exit_reason = fits.then(|| value.to_owned());
-                self.exit_reason.as_ref().ok_or(Wanted::Value("one word of letters and digits"))?;
-            }
-            "terminate-after" => {
-                self.terminate = match value {
-                    "never" => Termination::Never,
-                    other => Termination::After(
-                        duration(other).map_err(|_| Wanted::Value("\"never\" or a duration like \"30s\""))?,
-                    ),
-                }
-            }
-            "node-down" => self.node_down = truth(value)?,
-            _ => return Err(Wanted::AnotherName),
-        }
-        Ok(())
+        let known = ANNOTATIONS.iter().find(|(known, _)| *known == name);
+        known.map_or(Err(Wanted::AnotherName), |(_, read)| read(self, value))
     }
+}
+
+type Read = fn(&mut Behaviour, &str) -> Result<(), Wanted>;
+
+/// The annotations by the last part of their names, each with how its value is read.
+const ANNOTATIONS: [(&str, Read); 11] = [
+    ("start-after", |behaviour, value| set(&mut behaviour.start_after, duration(value))),
+    ("ready", |behaviour, value| {
+        let wanted = "\"true\", \"false\" or a duration like \"30s\"";
+        behaviour.ready = match value {
+            "true" => Readiness::After(SignedDuration::ZERO),
+            "false" => Readiness::Never,
+            other => Readiness::After(duration(other).map_err(|_| Wanted::Value(wanted))?),
+        };
+        Ok(())
+    }),
+    ("image-pull", |behaviour, value| {
+        behaviour.image_pull_fails = value == "error";
+        if behaviour.image_pull_fails { Ok(()) } else { Err(Wanted::Value("\"error\"")) }
+    }),
+    ("crash-after", |behaviour, value| set(&mut behaviour.crash_after, duration(value).map(Some))),
+    ("succeed-after", |behaviour, value| set(&mut behaviour.end, duration(value).map(End::Succeed).map(Some))),
+    ("fail-after", |behaviour, value| set(&mut behaviour.end, duration(value).map(End::Fail).map(Some))),
+    ("evict-after", |behaviour, value| set(&mut behaviour.end, duration(value).map(End::Evict).map(Some))),
+    ("exit-code", |behaviour, value| {
+        let code = value.parse().ok().filter(|code| (1..=255).contains(code));
+        set(&mut behaviour.exit_code, code.ok_or(Wanted::Value("a number from 1 to 255")))
+    }),
+    ("exit-reason", |behaviour, value| {
+        let fits = !value.is_empty() && value.chars().all(|c| c.is_ascii_alphanumeric());
+        let reason = fits.then(|| Some(value.to_owned()));
+        set(&mut behaviour.exit_reason, reason.ok_or(Wanted::Value("one word of letters and digits")))
+    }),
+    ("terminate-after", |behaviour, value| {
+        let wanted = "\"never\" or a duration like \"30s\"";
+        behaviour.terminate = match value {
+            "never" => Termination::Never,
+            other => Termination::After(duration(other).map_err(|_| Wanted::Value(wanted))?),
+        };
+        Ok(())
+    }),
+    ("node-down", |behaviour, value| set(&mut behaviour.node_down, truth(value))),
+];
+
+fn set<T>(place: &mut T, value: Result<T, Wanted>) -> Result<(), Wanted> {
+    *place = value?;
+    Ok(())
 }
 
 /// Whether a Node is annotated to be down; the error is a sentence about an annotation that cannot be understood.
@@ -200,6 +209,14 @@ mod tests {
         ];
         for (annotations, want) in cases {
             assert_eq!(read(annotations.clone()), (want, vec![]), "{annotations}");
+        }
+    }
+
+    #[test]
+    fn every_annotation_is_documented() {
+        let page = include_str!("../../../../docs/simulated-nodes.md");
+        for name in ANNOTATIONS.map(|(name, _)| format!("{PREFIX}{name}")).into_iter().chain([DOWN.to_owned()]) {
+            assert!(page.contains(&format!("| `{name}` |")), "docs/simulated-nodes.md does not name {name}");
         }
     }
 

@@ -5,6 +5,7 @@
 
 mod behaviour;
 mod container;
+pub mod expand;
 mod status;
 #[cfg(test)]
 mod tests;

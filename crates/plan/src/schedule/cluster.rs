@@ -18,8 +18,10 @@ pub struct Cluster {
     pub(super) taken: HashMap<Arc<str>, Taken>,
     /// Pods that have not ended. Sorted, so that those of a namespace are beside each other.
     pub(super) pods: BTreeMap<Key, Pod>,
-    /// Pods that others must keep away from: those with required anti-affinity.
+    /// Pods that others of their namespace must keep away from: those with required anti-affinity.
     pub(super) apart: BTreeSet<Key>,
+    /// Those of them that others of other namespaces must keep away from too.
+    pub(super) apart_across: BTreeSet<Key>,
     pub(super) volumes: Volumes,
     pub(super) namespaces: HashMap<Arc<str>, Value>,
 }
@@ -103,6 +105,7 @@ impl Cluster {
         let Some(pod) = self.pods.remove(key) else { return };
         self.vacate(key, &pod);
         self.apart.remove(key);
+        self.apart_across.remove(key);
         self.volumes.forget_user(key, &pod.claims);
     }
 
@@ -110,6 +113,10 @@ impl Cluster {
         self.occupy(&key, &pod);
         if !pod.apart.is_empty() {
             self.apart.insert(key.clone());
+            let across = |term: &Value| term.has(&["namespaces"]) || term.has(&["namespaceSelector"]);
+            if pod.apart.iter().any(across) {
+                self.apart_across.insert(key.clone());
+            }
         }
         self.volumes.note_user(&key, &pod.claims);
         self.pods.insert(key, pod);
@@ -152,6 +159,13 @@ impl Cluster {
     pub(super) fn pods_in<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = (&'a Key, &'a Pod)> {
         let from: Key = (namespace.into(), "".into());
         self.pods.range(from..).take_while(move |(key, _)| &*key.0 == namespace)
+    }
+
+    /// The pods that a pod of this namespace may have to keep away from.
+    pub(super) fn apart_from<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Key> {
+        let from: Key = (namespace.into(), "".into());
+        let near = self.apart.range(from..).take_while(move |key| &*key.0 == namespace);
+        near.chain(self.apart_across.iter().filter(move |key| &*key.0 != namespace))
     }
 
     /// Keeps room for a pod on a node until it is bound or released.

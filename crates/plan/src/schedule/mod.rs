@@ -84,7 +84,7 @@ pub fn decide(cluster: &Cluster, key: &Key) -> Decision {
 }
 
 /// What makes one node better than another that does as well: smaller is better. Names, which come in order, break ties.
-type Rank = (Reverse<i64>, usize, usize);
+type Rank = (Reverse<i64>, usize, i64, usize);
 
 /// A pod, with all about it that is the same for every node.
 struct Candidate<'a> {
@@ -144,7 +144,8 @@ impl Candidate<'_> {
         let disliked = node.taints.iter().filter(|taint| taint.effect == Effect::PreferNoSchedule);
         let disliked = disliked.filter(|taint| !taint.is_tolerated(tolerations)).count();
         let pods = self.cluster.taken(name).map_or(0, |taken| taken.pods.len());
-        (Reverse(selector::liking(&self.wants.spec, name, node)), disliked, pods)
+        let liking = selector::liking(&self.wants.spec, name, node).saturating_add(self.neighbours.liking(node));
+        (Reverse(liking), disliked, self.neighbours.crowd(node), pods)
     }
 
     fn settle(&self, name: &Arc<str>, steps: Vec<Step>) -> Decision {

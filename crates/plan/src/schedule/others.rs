@@ -11,6 +11,9 @@ use object::selector::{LabelSelector, Operator, Requirement};
 use std::collections::{BTreeMap, BTreeSet};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
+/// More pods than are anywhere.
+const FAR_AWAY: i64 = 1 << 32;
+const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
 /// What the pods that stand already mean for where another can stand.
 #[derive(Debug, Default)]
@@ -22,6 +25,10 @@ pub struct Neighbours {
     /// It must not because of what those others want.
     others_apart: Vec<(String, BTreeSet<String>)>,
     spread: Vec<Spread>,
+    /// How much it would like to be in a domain of a topology, or not to be there.
+    liked: Vec<(String, BTreeMap<String, i64>)>,
+    /// Those to spread evenly if that can be.
+    evened: Vec<Spread>,
 }
 
 #[derive(Debug)]
@@ -38,7 +45,17 @@ struct Spread {
 impl Neighbours {
     pub fn of(cluster: &Cluster, key: &Key, pod: &Pod, wants: &Wants) -> Neighbours {
         let spec = &wants.spec;
-        let mut neighbours = Neighbours { spread: spreads(cluster, key, pod, spec), ..Neighbours::default() };
+        let (spread, evened) = (spreads(cluster, key, pod, spec, true), spreads(cluster, key, pod, spec, false));
+        let mut neighbours = Neighbours { spread, evened, ..Neighbours::default() };
+        for (kind, sign) in [("podAffinity", 1), ("podAntiAffinity", -1)] {
+            for preference in spec.items(&["affinity", kind, PREFERRED]) {
+                let weight = sign * preference.int(&["weight"]).unwrap_or(0);
+                let term = Term::of(preference.at(&["podAffinityTerm"]).unwrap_or(&Value::Null), &key.0, &pod.labels);
+                let mut liked = BTreeMap::new();
+                each_match(cluster, &term, key, |domain| *liked.entry(domain.to_owned()).or_default() += weight);
+                neighbours.liked.push((term.topology, liked));
+            }
+        }
         for term in spec.items(&["affinity", "podAffinity", REQUIRED]) {
             let term = Term::of(term, &key.0, &pod.labels);
             let domains = domains(cluster, &term, key);
@@ -59,7 +76,7 @@ impl Neighbours {
     }
 
     fn heed_others(&mut self, cluster: &Cluster, key: &Key, pod: &Pod) {
-        for other_key in cluster.apart.iter().filter(|other| *other != key) {
+        for other_key in cluster.apart_from(&key.0).filter(|other| *other != key) {
             let Some(other) = cluster.pods.get(other_key) else { continue };
             let Some(node) = other.standing.node().and_then(|node| cluster.nodes.get(node)) else { continue };
             for term in &other.apart {
@@ -71,6 +88,24 @@ impl Neighbours {
                 }
             }
         }
+    }
+
+    /// How much the pod would like to be on the node, by whom it would meet there.
+    pub fn liking(&self, node: &Node) -> i64 {
+        let liking = |(topology, liked): &(String, BTreeMap<String, i64>)| {
+            node.label(topology).and_then(|domain| liked.get(domain)).copied().unwrap_or(0)
+        };
+        self.liked.iter().map(liking).sum()
+    }
+
+    /// How many are there already of those that are to be spread evenly if that can be.
+    pub fn crowd(&self, node: &Node) -> i64 {
+        let there = |spread: &Spread| {
+            let domain = node.label(&spread.topology);
+            // Where nothing can be counted is the last place to go.
+            domain.map_or(FAR_AWAY, |domain| spread.counts.get(domain).copied().unwrap_or(0))
+        };
+        self.evened.iter().map(there).sum()
     }
 
     /// Why the node does not do.
@@ -157,14 +192,23 @@ fn match_keys(term: &Value, own: &Labels) -> Vec<Requirement> {
 /// The domains where a pod stands that the term takes.
 fn domains(cluster: &Cluster, term: &Term<'_>, but: &Key) -> BTreeSet<String> {
     let mut domains = BTreeSet::new();
+    each_match(cluster, term, but, |domain| {
+        if !domains.contains(domain) {
+            domains.insert(domain.to_owned());
+        }
+    });
+    domains
+}
+
+/// Visits the domain of every pod that stands somewhere and that the term takes.
+fn each_match(cluster: &Cluster, term: &Term<'_>, but: &Key, mut visit: impl FnMut(&str)) {
     let mut look = |(key, pod): (&Key, &Pod)| {
         if key != but
             && let Some(node) = pod.standing.node().and_then(|node| cluster.nodes.get(node))
             && let Some(domain) = node.label(&term.topology)
-            && !domains.contains(domain)
             && term.takes(cluster, key, &pod.labels)
         {
-            domains.insert(domain.to_owned());
+            visit(domain);
         }
     };
     if term.namespace_selector.is_some() {
@@ -174,19 +218,19 @@ fn domains(cluster: &Cluster, term: &Term<'_>, but: &Key) -> BTreeSet<String> {
     } else {
         term.namespaces.iter().flat_map(|namespace| cluster.pods_in(namespace)).for_each(&mut look);
     }
-    domains
 }
 
 fn all_domains(cluster: &Cluster, topology: &str) -> BTreeSet<String> {
     cluster.nodes.values().filter_map(|node| node.label(topology)).map(str::to_owned).collect()
 }
 
-fn spreads(cluster: &Cluster, key: &Key, pod: &Pod, spec: &Value) -> Vec<Spread> {
+/// The constraints that must be met (`hard`), or those that should.
+fn spreads(cluster: &Cluster, key: &Key, pod: &Pod, spec: &Value, hard: bool) -> Vec<Spread> {
     let constraints = spec.items(&["topologySpreadConstraints"]).iter();
-    let hard: Vec<&Value> =
-        constraints.filter(|constraint| constraint.text(&["whenUnsatisfiable"]) != "ScheduleAnyway").collect();
-    let topologies: Vec<&str> = hard.iter().map(|constraint| constraint.text(&["topologyKey"])).collect();
-    hard.iter().map(|constraint| spread(cluster, key, pod, spec, constraint, &topologies)).collect()
+    let is_hard = |constraint: &Value| constraint.text(&["whenUnsatisfiable"]) != "ScheduleAnyway";
+    let chosen: Vec<&Value> = constraints.filter(|constraint| is_hard(constraint) == hard).collect();
+    let topologies: Vec<&str> = chosen.iter().map(|constraint| constraint.text(&["topologyKey"])).collect();
+    chosen.iter().map(|constraint| spread(cluster, key, pod, spec, constraint, &topologies)).collect()
 }
 
 fn spread(cluster: &Cluster, key: &Key, pod: &Pod, spec: &Value, constraint: &Value, topologies: &[&str]) -> Spread {

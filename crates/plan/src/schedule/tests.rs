@@ -175,6 +175,12 @@ fn gates_other_schedulers_and_ends_are_left_alone() {
     assert_eq!(place(&mut cluster, &pod("q", asks("2"))), Ok("a".to_owned()), "what has ended takes nothing");
 }
 
+fn other_pod(name: &str) -> Value {
+    let mut pod = pod(name, json!({}));
+    pod["metadata"]["labels"] = json!({"app": "db"});
+    pod
+}
+
 fn apart(topology: &str) -> Value {
     json!({"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": topology}]}}})
@@ -225,13 +231,38 @@ fn pods_keep_apart_and_together() {
         let got = place(&mut cluster(&nodes, &pods), &pod("new", spec.clone()));
         assert_eq!(got.as_deref().map_err(String::as_str), want, "{spec} beside {pods:?}");
     }
-    // An empty selector of namespaces is all of them.
+    // What is only wished for decides between nodes that do.
+    let wish = |kind: &str, app: &str| {
+        json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [
+            {"weight": 10, "podAffinityTerm": {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": host}}]}}})
+    };
+    let crowd = [
+        on(pod("o", json!({})), "a"),
+        on(other_pod("x"), "b"),
+        on(other_pod("y"), "b"),
+        on(other_pod("z"), "c"),
+        on(other_pod("w"), "c"),
+    ];
+    for (kind, app, want) in [
+        ("podAntiAffinity", "web", "b"),
+        ("podAffinity", "db", "b"),
+        ("podAffinity", "web", "a"),
+        ("podAntiAffinity", "db", "a"),
+    ] {
+        let got = place(&mut cluster(&nodes, &crowd), &pod("new", wish(kind, app)));
+        assert_eq!(got.as_deref(), Ok(want), "{kind} {app}");
+    }
+    // An empty selector of namespaces is all of them, for whoever comes second too.
     let mut everywhere = apart(host);
     everywhere["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["namespaceSelector"] =
         json!({});
     let mut beside = cluster(&nodes, &[elsewhere]);
     beside.apply_namespace(&json!({"metadata": {"name": "other"}}));
-    assert_eq!(place(&mut beside, &pod("new", everywhere)), Ok("b".to_owned()));
+    assert_eq!(place(&mut beside, &pod("new", everywhere.clone())), Ok("b".to_owned()));
+    let mut beside = cluster(&nodes, &[on(pod("first", everywhere), "a")]);
+    let mut stranger = pod("new", json!({}));
+    stranger["metadata"]["namespace"] = json!("other");
+    assert_eq!(place(&mut beside, &stranger), Ok("b".to_owned()));
 }
 
 #[test]
@@ -256,6 +287,11 @@ fn constraints_on_spreading_are_met() {
             Err("0/3 nodes are available: 3 node(s) didn't match pod topology spread constraints."),
         ),
         (&there[..], constraint(json!({"whenUnsatisfiable": "ScheduleAnyway"})), Ok("b")),
+        (
+            &there[..],
+            constraint(json!({"whenUnsatisfiable": "ScheduleAnyway", "topologyKey": "kubernetes.io/hostname"})),
+            Ok("b"),
+        ),
         (
             &[],
             constraint(json!({"topologyKey": "rack"})),

@@ -142,6 +142,11 @@ impl Volumes {
         }
     }
 
+    /// The size of a volume.
+    pub fn size(&self, volume: &str) -> Option<Quantity> {
+        self.volumes.get(volume).map(|volume| volume.capacity)
+    }
+
     pub fn apply_class(&mut self, class: &Value) {
         self.classes.insert(name(class).into(), Class::of(class));
     }

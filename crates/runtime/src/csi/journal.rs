@@ -18,7 +18,7 @@ pub const NAME: &str = "mainstay-csi-journal";
 /// An object holds a megabyte; most of it may be used. A driver that leaves so many calls open is asked for nothing more.
 const BYTES_MAX: usize = 700 << 10;
 /// What is done with stays in the journal for so long, unless something else is written anyway.
-const LINGER: Duration = Duration::from_secs(1);
+const LINGER: Duration = Duration::from_millis(100);
 
 pub struct Journal {
     api: Api,

@@ -73,6 +73,20 @@ struct Memories {
     modify: modify::Memory,
 }
 
+/// A call that was made.
+struct Attempt<'a> {
+    place: (Key, &'static str),
+    /// What it asked for.
+    basis: String,
+    volume: &'a Value,
+    known: &'a Known,
+    /// How it failed.
+    code: Option<Code>,
+}
+
+/// A claim that changes all the time is tried again later.
+const WRITE_ATTEMPTS: usize = 5;
+
 type Again = Result<Option<Duration>, ApiError>;
 
 impl Control {
@@ -178,16 +192,20 @@ impl Control {
             }
             None => Ok(Expanded { bytes: expansion.bytes, node_part: true }),
         };
-        let failure = answer.as_ref().err().cloned();
-        if let Some(failure) = &failure {
+        if let Err(failure) = &answer {
             self.metrics.expansion_failed(&driver.name, failure);
         }
-        let mut memory = self.recall(key, &claim).resize;
-        let finish = resize::finish(&claim, volume, &driver, expansion.bytes, answer, &mut memory, (self.clock)());
-        let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
-        self.remember(key, |memories| memories.resize = memory);
-        self.finish(&place, &basis, &claim, volume, known, finish, failure.map(|failure| failure.code), rests_until)
-            .await
+        let attempt = Attempt { place, basis, volume, known, code: answer.as_ref().err().map(|failure| failure.code) };
+        let (before, now) = (self.recall(key, &claim).resize, (self.clock)());
+        let bytes = expansion.bytes;
+        self.finish(&attempt, claim, |claim| {
+            let mut memory = before.clone();
+            let finish = resize::finish(claim, volume, &driver, bytes, answer.clone(), &mut memory, now);
+            let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
+            self.remember(key, |memories| memories.resize = memory);
+            (finish, rests_until)
+        })
+        .await
     }
 
     async fn modify(&self, key: &Key, claim: &Value, volume: &Value, known: &Known) -> Again {
@@ -219,42 +237,57 @@ impl Control {
         self.tell(&claim, &change.begins);
         let secrets = self.secrets(change.call.secret.as_ref()).await?;
         let answer = known.remote.modify(&change.call, secrets).await;
-        let failure = answer.as_ref().err().cloned();
-        if let Some(failure) = &failure {
+        if let Err(failure) = &answer {
             self.metrics.modification_failed(&known.driver.name, failure);
         }
-        let mut memory = self.recall(key, &claim).modify;
-        let finish = modify::finish(&claim, volume, &change.class, answer, &mut memory, (self.clock)());
-        let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
-        self.remember(key, |memories| memories.modify = memory);
-        let code = failure.map(|failure| failure.code);
-        self.finish(&place, &change.class, &claim, volume, known, finish, code, rests_until).await
+        let basis = change.class.clone();
+        let attempt = Attempt { place, basis, volume, known, code: answer.as_ref().err().map(|failure| failure.code) };
+        let (before, now) = (self.recall(key, &claim).modify, (self.clock)());
+        self.finish(&attempt, claim, |claim| {
+            let mut memory = before.clone();
+            let finish = modify::finish(claim, volume, &change.class, answer.clone(), &mut memory, now);
+            let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
+            self.remember(key, |memories| memories.modify = memory);
+            (finish, rests_until)
+        })
+        .await
     }
 
-    /// Writes what came of an attempt, the volume first, and says when the next one is.
-    #[allow(clippy::too_many_arguments)]
+    /// Writes what came of an attempt, the volume first, and says when the next one is. The call is made: if others wrote the claim
+    /// meanwhile, what is to be written is decided anew, not what is to be done.
     async fn finish(
         &self,
-        place: &(Key, &'static str),
-        basis: &str,
-        claim: &Value,
-        volume: &Value,
-        known: &Known,
-        finish: Finish,
-        code: Option<Code>,
-        rests_until: Option<Timestamp>,
+        attempt: &Attempt<'_>,
+        mut claim: Value,
+        decide: impl Fn(&Value) -> (Finish, Option<Timestamp>),
     ) -> Again {
+        let (mut finish, mut rests_until) = decide(&claim);
         if let Some(patch) = &finish.volume {
-            let answer = self.api.merge(&self.volumes.object("", name(volume)), patch).await?;
+            let answer = self.api.merge(&self.volumes.object("", name(attempt.volume)), patch).await?;
             self.volume_cache.wrote(answer);
         }
-        self.mark(claim, finish.claim).await?;
-        finish.event.iter().for_each(|event| self.tell(claim, event));
+        for attempt in 1.. {
+            match self.mark(&claim, finish.claim.take()).await {
+                Err(error) if error.is_conflict() && attempt < WRITE_ATTEMPTS => {}
+                result => {
+                    result?;
+                    break;
+                }
+            }
+            let Some(found) = self.api.find(&self.claims.object(namespace(&claim), name(&claim))).await? else { break };
+            if uid(&found) != uid(&claim) {
+                break;
+            }
+            claim = found;
+            (finish, rests_until) = decide(&claim);
+        }
+        finish.event.iter().for_each(|event| self.tell(&claim, event));
         if !finish.again {
-            self.attempts.forget(place);
+            self.attempts.forget(&attempt.place);
             return Ok(None);
         }
-        let wait = self.attempts.failed(place, basis, &known.pace, code == Some(Code::Unavailable));
+        let is_away = attempt.code == Some(Code::Unavailable);
+        let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.pace, is_away);
         let rest = rests_until.map(|until| left(until, (self.clock)()));
         Ok(Some(rest.unwrap_or(wait)))
     }

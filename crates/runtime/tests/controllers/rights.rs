@@ -26,6 +26,7 @@ async fn forbid(world: &World, account: &str, verbs: &[&str]) {
 async fn nothing_that_the_controllers_do_is_forbidden_to_them() {
     let mut world = World::bare().await;
     world.create(definition("Gear", true, &["v1"])).await;
+    world.setup.drivers = vec![runtime::csi::Endpoint::parse("/nowhere/csi.sock").expect("an endpoint")];
     world.start("*");
     // Some of everything.
     let namespace = world.create(new_namespace("busy")).await;

@@ -96,6 +96,7 @@ async fn a18_binding_survives_mishaps_and_restarts() {
     }
 }
 
+// V3
 #[tokio::test(flavor = "multi_thread")]
 async fn v3_a_pre_bound_pair_with_a_terminating_volume_stays_pending() {
     let world = World::with(&all()).await;

@@ -98,7 +98,7 @@ fn the_table_of_states() {
         ("Bound", DELETE, "recorded leaving", false, "", "doom"),
         ("Bound", DELETE, "recorded leaving", true, "", ""),
         ("Released", DELETE, "recorded leaving", true, "", "delete"),
-        ("Released", DELETE, "recorded leaving", false, "", "delete"),
+        ("Released", DELETE, "recorded leaving", false, "", "doom"),
         ("Bound", RETAIN, "recorded leaving", true, "", "spare"),
         // Bound and deleted before anybody could put the finalizer on.
         ("Bound", DELETE, "leaving", false, "r", "doom"),
@@ -213,10 +213,12 @@ fn responsibility_follows_the_provisioner_and_the_migration() {
 #[test]
 fn a_claim_uses_the_volume_unless_it_is_bound_elsewhere() {
     let claim = |uid: &str, volume: &str| json!({"metadata": {"uid": uid}, "spec": {"volumeName": volume}});
-    assert!(uses(&claim("cu", "v"), "cu", "v"));
-    assert!(uses(&claim("cu", ""), "cu", "v"));
-    assert!(!uses(&claim("cu", "w"), "cu", "v"));
-    assert!(!uses(&claim("other", "v"), "cu", "v"));
+    for leaving in [false, true] {
+        assert!(uses(&claim("cu", "v"), "cu", "v", leaving));
+        assert_eq!(uses(&claim("cu", ""), "cu", "v", leaving), !leaving);
+        assert!(!uses(&claim("cu", "w"), "cu", "v", leaving));
+        assert!(!uses(&claim("other", "v"), "cu", "v", leaving));
+    }
 }
 
 mod interleavings;

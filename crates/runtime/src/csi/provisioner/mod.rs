@@ -15,14 +15,14 @@ use super::metrics::Metrics;
 use super::pace::Attempts;
 use super::{say, tell};
 use crate::api::{Api, ApiError, Resource};
-use crate::cache::Key;
+use crate::cache::{Cache, Key, key};
 use crate::controllers::{Clock, Part};
 use crate::events::{About, Events};
 use crate::queue::Queue;
 use crate::worker;
 use notes::Notes;
 use object::Value;
-use object::access::{Access, name, namespace};
+use object::access::{Access, name, namespace, terminating, uid};
 use plan::csi::Event;
 use plan::csi::cloning;
 use plan::csi::journal::Entry;
@@ -59,7 +59,8 @@ pub async fn run(part: Part) {
     let greet = async {
         let mut arrivals = part.drivers.arrivals();
         while arrivals.changed().await.is_ok() {
-            control.sight.everything().into_iter().for_each(|key| queue.add(key));
+            let written_down = control.journal.volumes().into_iter().map(|volume| volume_key(&volume));
+            control.sight.everything().into_iter().chain(written_down).for_each(|key| queue.add(key));
         }
     };
     tokio::select! {
@@ -67,7 +68,7 @@ pub async fn run(part: Part) {
         () = greet => {}
         () = control.journal.tidy() => {}
     }
-    control.journal.flush().await;
+    control.leave().await;
 }
 
 /// `None` when the part stops.
@@ -143,7 +144,7 @@ impl Control {
                 _ => self.resume(&intent).await,
             },
             (Some(Entry::Delete(doomed)), volume) => match volume {
-                Some(volume) if object::access::uid(&volume) == doomed.uid => self.tend(&volume).await,
+                Some(volume) if uid(&volume) == doomed.uid => self.tend(&volume).await,
                 volume => self.finish(&doomed, volume.as_deref()).await,
             },
             (None, Some(volume)) => self.tend(&volume).await,
@@ -157,9 +158,19 @@ impl Control {
         let copies = self.sight.copies(&key.0, &key.1);
         if let Some(patch) = cloning::free(&source, copies.iter().map(AsRef::as_ref)) {
             let answer = self.api.merge(&self.claims.object(&key.0, &key.1), &patch).await?;
-            self.sight.claims.deleted(key, object::access::uid(&source), answer);
+            took(&self.sight.claims, answer);
         }
         Ok(None)
+    }
+
+    /// Writes down what only we know, so that an orderly end forgets nothing.
+    async fn leave(&self) {
+        for doomed in self.notes.all_vanished() {
+            if let Err(error) = self.journal.record(&doomed.volume, Entry::Delete(Box::new(doomed.clone()))).await {
+                tracing::error!(%error, volume = doomed.volume, handle = doomed.handle, "this volume is not deleted");
+            }
+        }
+        self.journal.flush().await;
     }
 
     /// Volumes were made or deleted: there is less or more room than before.
@@ -187,7 +198,7 @@ impl Control {
     /// A write of a volume: the answer counts at once.
     async fn patch_volume(&self, volume: &Value, patch: &Value) -> Result<(), ApiError> {
         let answer = self.api.strategic(&self.volumes.object("", name(volume)), patch).await?;
-        self.sight.volumes.deleted(&volume_key(name(volume)), object::access::uid(volume), answer);
+        took(&self.sight.volumes, answer);
         Ok(())
     }
 
@@ -195,5 +206,14 @@ impl Control {
         let answer = self.api.merge(&self.claims.object(namespace(claim), name(claim)), patch).await?;
         self.sight.claims.wrote(answer);
         Ok(())
+    }
+}
+
+/// The answer to a write that may have taken the last finalizer off: then the object has gone with it.
+fn took(cache: &Cache, answer: Value) {
+    if terminating(&answer) {
+        cache.deleted(&key(&answer), uid(&answer), answer.clone());
+    } else {
+        cache.wrote(answer);
     }
 }

@@ -31,6 +31,8 @@ struct State {
     begun: HashMap<String, Instant>,
     /// By the volume's uid: the claim that it was made for or seen bound to, until its record says so.
     served: HashMap<String, String>,
+    /// By the volume's uid: what is being deleted; with what is to be written down, if its object went meanwhile and it fails.
+    deleting: HashMap<String, Option<Doomed>>,
     /// The uids of volumes whose backend is deleted while their object is still there.
     deleted: HashSet<String>,
     /// By the volume's name: what went unheld and is to be written down.
@@ -74,10 +76,11 @@ impl Notes {
         let mut state = self.lock();
         let seen = reclaim::Seen { volume, class: class.as_deref(), served, doomed: false };
         let was_deleted = state.deleted.remove(uid(volume));
-        if let Some(doomed) = reclaim::vanished(&seen, &known.driver.name, self.honor)
-            && !was_deleted
-        {
-            state.vanished.insert(name(volume).to_owned(), doomed);
+        let doomed = reclaim::vanished(&seen, &known.driver.name, self.honor).filter(|_| !was_deleted);
+        match (state.deleting.get_mut(uid(volume)), doomed) {
+            (Some(went), doomed) => *went = doomed,
+            (None, Some(doomed)) => drop(state.vanished.insert(name(volume).to_owned(), doomed)),
+            (None, None) => {}
         }
         if state.gone.len() >= GONE_MAX {
             state.gone.clear();
@@ -89,6 +92,10 @@ impl Notes {
 
     pub fn vanished(&self, volume: &str) -> Option<Doomed> {
         self.lock().vanished.get(volume).cloned()
+    }
+    pub fn all_vanished(&self) -> Vec<Doomed> {
+        let state = self.lock();
+        state.vanished.values().chain(state.deleting.values().flatten()).cloned().collect()
     }
     pub fn wrote_vanished(&self, doomed: &Doomed) {
         let mut state = self.lock();
@@ -110,11 +117,23 @@ impl Notes {
         self.lock().served.insert(uid(volume).to_owned(), claim);
     }
 
+    /// A volume is being deleted at its driver, from here to [`Notes::end_deletion`].
+    pub fn begin_deletion(&self, volume_uid: &str) {
+        self.lock().deleting.insert(volume_uid.to_owned(), None);
+    }
+    pub fn end_deletion(&self, volume_uid: &str, done: bool) {
+        let mut state = self.lock();
+        let went = state.deleting.remove(volume_uid).flatten();
+        match went {
+            // It is all over.
+            Some(_) if done => {}
+            Some(doomed) => drop(state.vanished.insert(doomed.volume.clone(), doomed)),
+            None if done => drop(state.deleted.insert(volume_uid.to_owned())),
+            None => {}
+        }
+    }
     pub fn has_deleted(&self, volume_uid: &str) -> bool {
         self.lock().deleted.contains(volume_uid)
-    }
-    pub fn deleted(&self, volume_uid: &str) {
-        self.lock().deleted.insert(volume_uid.to_owned());
     }
 
     /// Earlier calls may have been made whose answers are unknown.

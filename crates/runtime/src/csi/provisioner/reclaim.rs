@@ -58,7 +58,7 @@ impl Control {
             Step::Nothing => Ok(None),
             Step::Doom(doomed) => {
                 self.journal.record(name(volume), Entry::Delete(doomed)).await?;
-                Ok(None)
+                Ok(Some(Duration::ZERO))
             }
             Step::Spare => {
                 self.journal.erase(name(volume));
@@ -87,7 +87,7 @@ impl Control {
         if let Some(wait) = self.attempts.wait(&doomed.volume, uid(volume)) {
             return Ok(Some(wait));
         }
-        if self.claim_of(doomed).await?.is_some() {
+        if self.is_used(doomed, terminating(volume)).await? {
             // The phase is not the binder's word, or is older than the claim: the claim's end brings this back.
             return Ok(None);
         }
@@ -101,12 +101,14 @@ impl Control {
         }
         // Nothing may be left written down that would make it again.
         self.journal.settle(&doomed.volume).await?;
-        if let Err(failure) = self.call(doomed, known).await? {
+        self.notes.begin_deletion(uid(volume));
+        let answer = self.call(doomed, known).await;
+        self.notes.end_deletion(uid(volume), matches!(answer, Ok(Ok(()))));
+        if let Err(failure) = answer? {
             let is_away = failure.code == Code::Unavailable;
             return Ok(Some(self.fail_deletion(volume, &failure.to_string(), known, is_away)));
         }
         self.attempts.forget(&doomed.volume);
-        self.notes.deleted(uid(volume));
         self.remove(volume).await
     }
 
@@ -143,7 +145,7 @@ impl Control {
         if let Some(wait) = self.attempts.wait(&doomed.volume, &doomed.uid) {
             return Ok(Some(wait));
         }
-        if self.claim_of(doomed).await?.is_some() {
+        if self.is_used(doomed, true).await? {
             return Ok(None);
         }
         let is_same = |volume: &Value| {
@@ -201,11 +203,11 @@ impl Control {
         Ok(found)
     }
 
-    /// The claim, if it still uses the volume: as the server says, because what follows cannot be undone.
-    async fn claim_of(&self, doomed: &Doomed) -> Result<Option<Value>, ApiError> {
+    /// Whether the claim still uses the volume: as the server says, because what follows cannot be undone.
+    async fn is_used(&self, doomed: &Doomed, leaving: bool) -> Result<bool, ApiError> {
         let path = self.claims.object(&doomed.claim_namespace, &doomed.claim_name);
-        let found = self.api.find(&path).await?;
-        Ok(found.filter(|claim| reclaim::uses(claim, &doomed.claim_uid, &doomed.volume)))
+        let claim = self.api.find(&path).await?;
+        Ok(claim.is_some_and(|claim| reclaim::uses(&claim, &doomed.claim_uid, &doomed.volume, leaving)))
     }
 
     /// The call. A secret that is gone is done without, as a volume must be able to go.

@@ -1,6 +1,6 @@
 //! One ClusterRole for each controller, with no more than it needs, bound to its ServiceAccount in `kube-system`.
 
-use super::{ALL, READ, allow, cluster_binding, cluster_role, events, object, service_account, user};
+use super::{ALL, READ, allow, allow_named, cluster_binding, cluster_role, events, object, service_account, user};
 use crate::authz::{GROUP, Rule};
 use object::{Value, json};
 
@@ -163,24 +163,29 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
 
 fn csi_provisioner_rules() -> Vec<Rule> {
     vec![
-        allow("get list watch create update patch delete", "core", "persistentvolumes"),
-        allow("get list watch update patch", "core", "persistentvolumeclaims"),
-        allow(READ, "core", "nodes"),
-        allow(READ, "storage.k8s.io", "csinodes storageclasses volumeattachments volumeattributesclasses"),
-        allow("get list watch create update patch delete", "storage.k8s.io", "csistoragecapacities"),
+        allow("get list watch create patch delete", "core", "persistentvolumes"),
+        allow("patch", "core", "persistentvolumes/status"),
+        allow("get list watch patch", "core", "persistentvolumeclaims"),
+        allow("list watch", "core", "nodes"),
+        allow("list watch", "storage.k8s.io", "csinodes storageclasses volumeattachments"),
+        allow("get", "storage.k8s.io", "csidrivers volumeattributesclasses"),
+        allow("list create update delete", "storage.k8s.io", "csistoragecapacities"),
         // A storage class may name the driver's credentials.
         allow("get", "core", "secrets"),
+        // What is written down before a driver is called.
+        allow_named("get patch", "core", "configmaps", "mainstay-csi-journal"),
+        allow("create", "core", "configmaps"),
         events(),
     ]
 }
 
 fn csi_resizer_rules() -> Vec<Rule> {
     vec![
-        allow("get list watch update patch", "core", "persistentvolumes"),
-        allow("get list watch update patch", "core", "persistentvolumeclaims"),
-        allow("update patch", "core", "persistentvolumeclaims/status"),
-        allow(READ, "core", "pods"),
-        allow(READ, "storage.k8s.io", "storageclasses volumeattributesclasses"),
+        allow("list watch patch", "core", "persistentvolumes"),
+        allow("get list watch", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumeclaims/status"),
+        allow("list", "core", "pods"),
+        allow("list watch", "storage.k8s.io", "volumeattributesclasses"),
         allow("get", "core", "secrets"),
         events(),
     ]
@@ -197,8 +202,6 @@ fn leader_election() -> [Value; 2] {
     binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
     binding["subjects"] = json!([
         user("system:kube-controller-manager"),
-        service_account("csi-provisioner"),
-        service_account("csi-resizer"),
     ]);
     [role, binding]
 }

@@ -10,6 +10,7 @@ use object::{Value, json};
 
 pub use controllers::rules as controller_rules;
 pub use reconcile::reconcile;
+pub use roles::nodes_rules;
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 

@@ -252,6 +252,18 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
+/// What `mainstay nodes` does as one user: what its nodes do, and the scheduler's part that it has.
+pub fn nodes_rules() -> Vec<Rule> {
+    let mut rules = vec![
+        allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
+        allow("list watch", "storage.k8s.io", "storageclasses"),
+        allow("create", "core", "pods/binding"),
+        allow("patch", "core", "persistentvolumeclaims persistentvolumes"),
+    ];
+    rules.extend(simulated_node_rules());
+    rules
+}
+
 /// What a simulated node does: report itself, run pods, expand their volumes. It sees through the eyes of the scheduler, and opens no
 /// secret.
 fn simulated_node_rules() -> Vec<Rule> {
