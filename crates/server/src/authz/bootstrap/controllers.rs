@@ -200,8 +200,6 @@ fn leader_election() -> [Value; 2] {
     let mut binding = object("RoleBinding", name);
     binding["metadata"]["namespace"] = json!("kube-system");
     binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": name});
-    binding["subjects"] = json!([
-        user("system:kube-controller-manager"),
-    ]);
+    binding["subjects"] = json!([user("system:kube-controller-manager"),]);
     [role, binding]
 }
