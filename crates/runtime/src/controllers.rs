@@ -172,6 +172,8 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 
 /// Controllers at work.
 pub struct Controllers {
+    setup: Setup,
+    drivers: Drivers,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -196,25 +198,31 @@ impl Controllers {
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
+        let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let api = Api::new(client(controller.account));
-            let part = Part {
-                name: controller.name,
-                events: Events::start(&api, controller.account, &setup.metrics, &setup.clock, &tasks, &shutdown),
-                discovery: Discovery::new(api.clone()),
-                api,
-                metrics: setup.metrics.clone(),
-                shutdown: shutdown.clone(),
-                root_ca: setup.root_ca.clone(),
-                gates: setup.gates.clone(),
-                provisioning: setup.provisioning,
-                clock: setup.clock.clone(),
-                drivers: drivers.clone(),
-            };
-            tasks.spawn(keep_running(controller, part));
+            let part = controllers.part(controller.name, controller.account, Api::new(client(controller.account)));
+            controllers.tasks.spawn(keep_running(controller, part));
         }
-        tasks.close();
-        Ok(Controllers { tasks, shutdown })
+        controllers.tasks.close();
+        Ok(controllers)
+    }
+
+    /// What one controller is given to work with; it stops with the others.
+    pub fn part(&self, name: &'static str, account: &'static str, api: Api) -> Part {
+        let Controllers { setup, drivers, tasks, shutdown } = self;
+        Part {
+            name,
+            events: Events::start(&api, account, &setup.metrics, &setup.clock, tasks, shutdown),
+            discovery: Discovery::new(api.clone()),
+            api,
+            metrics: setup.metrics.clone(),
+            shutdown: shutdown.clone(),
+            root_ca: setup.root_ca.clone(),
+            gates: setup.gates.clone(),
+            provisioning: setup.provisioning,
+            clock: setup.clock.clone(),
+            drivers: drivers.clone(),
+        }
     }
 
     /// Stops them all; when this returns, none of their tasks is left.

@@ -5,14 +5,10 @@ use futures::future::join_all;
 use object::access::{name, uid};
 use object::json;
 use runtime::api::{Api, Resource};
-use runtime::csi::Drivers;
-use runtime::events::Events;
 use runtime::worker::{self, Source};
-use runtime::{Controllers, Discovery, Part, Setup};
+use runtime::{Controllers, Setup};
 use server::User;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn watches_that_break_go_on_where_they_were() {
@@ -162,23 +158,9 @@ async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
 #[tokio::test(start_paused = true)]
 async fn own_writes_that_no_watch_tells_of_are_asked_for() {
     let world = World::bare().await;
-    let api = Api::new(world.client("asker", User::apiserver(), world.faults.clone()));
-    let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
-    let Setup { metrics, clock, gates, provisioning, .. } = Setup::new("");
-    let drivers = Drivers::start(&[], &metrics.csi.calls, &tasks, &shutdown);
-    let part = Part {
-        name: "asker",
-        events: Events::start(&api, "asker", &metrics, &clock, &tasks, &shutdown),
-        discovery: Discovery::new(api.clone()),
-        api,
-        metrics,
-        shutdown: shutdown.clone(),
-        root_ca: None,
-        gates,
-        drivers,
-        provisioning,
-        clock,
-    };
+    let client = |account: &str| world.client(account, User::apiserver(), world.faults.clone());
+    let controllers = Controllers::start(&Setup::new(""), client).expect("no controllers");
+    let part = controllers.part("asker", "asker", Api::new(client("asker")));
     let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
     let source = Source::new(maps, |map| vec![worker::key(map)]).only("metadata.name=seen".to_owned());
     let cache = source.cache.clone();
@@ -198,7 +180,7 @@ async fn own_writes_that_no_watch_tells_of_are_asked_for() {
     let asked = world.requests.take();
     let asked = asked.iter().filter(|asked| asked.path.contains("metadata.name") && !asked.path.contains("watch="));
     assert_eq!(asked.count(), 2, "once about each");
-    shutdown.cancel();
+    controllers.stop().await;
     running.await.expect("it ends");
     world.stop().await;
 }

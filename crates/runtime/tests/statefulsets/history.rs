@@ -2,7 +2,7 @@
 
 use crate::world::World;
 use object::Value;
-use object::access::{Access, name, namespace};
+use object::access::{Access, name};
 use std::collections::BTreeMap;
 use store::Next;
 
@@ -27,16 +27,13 @@ impl World {
         let mut moments = Vec::new();
         let mut now = Moment::default();
         for event in events {
-            let bytes = event.current.as_ref().map_or_else(|| event.last.clone(), |record| Some(record.value.clone()));
-            let object = bytes.and_then(|bytes| serde_json::from_slice::<Value>(&bytes).ok()).unwrap_or_default();
-            let objects = match object.text(&["kind"]) {
-                "Pod" => &mut now.pods,
-                "PersistentVolumeClaim" => &mut now.claims,
+            let objects = match &*event.key {
+                key if key.starts_with("/core/pods/default/") => &mut now.pods,
+                key if key.starts_with("/core/persistentvolumeclaims/default/") => &mut now.claims,
                 _ => continue,
             };
-            if namespace(&object) != "default" {
-                continue;
-            }
+            let bytes = event.current.as_ref().map_or_else(|| event.last.clone(), |record| Some(record.value.clone()));
+            let object: Value = serde_json::from_slice(&bytes.expect("the last version")).expect("an object");
             match event.current {
                 Some(_) => objects.insert(name(&object).to_owned(), object),
                 None => objects.remove(name(&object)),

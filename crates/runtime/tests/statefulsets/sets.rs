@@ -4,6 +4,7 @@ use crate::kubelet::Kubelet;
 use crate::world::*;
 use object::access::{Access, name, uid};
 use object::{Value, json};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub const SETS: &str = "statefulset-controller";
 /// The controllers that a set's whole life needs.
@@ -22,6 +23,14 @@ pub fn web(replicas: i64) -> Value {
 pub fn web_with_claims(replicas: i64) -> Value {
     let mut set = web(replicas);
     set["spec"]["volumeClaimTemplates"] = json!([claim_template("data")]);
+    set
+}
+
+/// The set with labels of its own: sets that share them would share what one of them leaves behind.
+pub fn labelled(mut set: Value) -> Value {
+    let labels = json!({"app": name(&set)});
+    set["spec"]["selector"]["matchLabels"] = labels.clone();
+    set["spec"]["template"]["metadata"]["labels"] = labels;
     set
 }
 
@@ -93,8 +102,10 @@ impl World {
     pub async fn quiet(&self) {
         self.try_create(&new_namespace("marker")).await;
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
-        let mut marker = with(web_with_claims(1), policy);
-        marker["metadata"] = json!({"namespace": "marker", "generateName": "marker-"});
+        static MARKERS: AtomicUsize = AtomicUsize::new(0);
+        let marker_name = format!("marker-{}", MARKERS.fetch_add(1, Ordering::Relaxed));
+        let mut marker = with(labelled(stateful_set("marker", &marker_name, 1)), policy);
+        marker["spec"]["volumeClaimTemplates"] = json!([claim_template("data")]);
         let marker = self.create(marker).await;
         let pod = pod("marker", &format!("{}-0", name(&marker)));
         let pod = self.until_is(&pod, "a marker's pod", |_| true).await;
