@@ -290,3 +290,36 @@ async fn f6_volumes_of_others_are_left_alone() {
     assert_eq!(now["metadata"]["resourceVersion"], released["metadata"]["resourceVersion"]);
     world.stop().await;
 }
+
+/// H9: the figures under KEP-2644's names and the sidecars'.
+#[tokio::test(flavor = "multi_thread")]
+async fn h9_figures_of_csi_volumes() {
+    let (world, storage) = world().await;
+    storage.driver.faults().order(Order::fail("CreateVolume", Code::Internal).times(1));
+    storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal).times(1));
+    storage.driver.faults().order(Order::fail("ControllerExpandVolume", Code::Internal).times(1));
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    world.merge(&claim, json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}}})).await;
+    world.until_is(&claim, "grows", |claim| claim["status"]["capacity"]["storage"] == "2Gi").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    let figures = world.figures();
+    for prefix in ["", "controller_"] {
+        for (figure, count) in [
+            ("persistentvolumeclaim_provision_total{class=\"c\",source=\"\"}", 1),
+            ("persistentvolumeclaim_provision_failed_total{class=\"c\",source=\"\"}", 1),
+            ("persistentvolumeclaim_provision_duration_seconds_count{class=\"c\",source=\"\"}", 1),
+            ("persistentvolume_delete_total{class=\"c\"}", 1),
+            ("persistentvolume_delete_failed_total{class=\"c\"}", 1),
+            ("persistentvolume_delete_duration_seconds_count{class=\"c\"}", 1),
+        ] {
+            let line = format!("\n{prefix}{figure} {count}\n");
+            assert!(figures.contains(&line), "{line}: {figures}");
+        }
+    }
+    let expansions = format!("controller_expand_volume_errors_total{{driver_name=\"{DRIVER}\",grpc_status_code=\"Internal\"}} 1");
+    assert!(figures.contains(&expansions), "{figures}");
+    let calls = "method_name=\"/csi.v1.Controller/DeleteVolume\",grpc_status_code=\"Internal\"";
+    assert!(figures.contains("csi_sidecar_operations_seconds_count") && figures.contains(calls), "{figures}");
+    world.stop().await;
+}
