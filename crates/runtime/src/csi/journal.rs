@@ -41,11 +41,8 @@ struct State {
 
 impl State {
     fn measure(&mut self, volume: &str, length: usize) {
-        let before = if length == 0 {
-            self.lengths.remove(volume)
-        } else {
-            self.lengths.insert(volume.to_owned(), length)
-        };
+        let before =
+            if length == 0 { self.lengths.remove(volume) } else { self.lengths.insert(volume.to_owned(), length) };
         self.total = self.total - before.unwrap_or(0) + length;
     }
 }

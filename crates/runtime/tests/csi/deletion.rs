@@ -317,7 +317,8 @@ async fn h9_figures_of_csi_volumes() {
             assert!(figures.contains(&line), "{line}: {figures}");
         }
     }
-    let expansions = format!("controller_expand_volume_errors_total{{driver_name=\"{DRIVER}\",grpc_status_code=\"Internal\"}} 1");
+    let expansions =
+        format!("controller_expand_volume_errors_total{{driver_name=\"{DRIVER}\",grpc_status_code=\"Internal\"}} 1");
     assert!(figures.contains(&expansions), "{figures}");
     let calls = "method_name=\"/csi.v1.Controller/DeleteVolume\",grpc_status_code=\"Internal\"";
     assert!(figures.contains("csi_sidecar_operations_seconds_count") && figures.contains(calls), "{figures}");

@@ -6,7 +6,7 @@ use csi::directory::{Call, DirectoryDriver, Faults, Gate, Options, Serving};
 use object::access::{Access, name, uid};
 use object::{Value, json};
 use runtime::csi::{Endpoint, Pace};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -72,7 +72,7 @@ impl Storage {
 
     /// Waits until so many calls of a name were answered.
     pub async fn until_called(&self, name: &str, times: usize) -> Vec<Call> {
-        let is_enough = |calls: &[Call]| calls.iter().filter(|call| call.name == name).count() >= times;
+        let is_enough = |calls: &VecDeque<Call>| calls.iter().filter(|call| call.name == name).count() >= times;
         let waiting = self.driver.calls().wait_until(is_enough);
         let calls = tokio::time::timeout(PATIENCE, waiting).await;
         calls.unwrap_or_else(|_| panic!("{name} is not called {times} times: {:?}", self.driver.calls().all()));

@@ -224,16 +224,19 @@ impl Noted {
         if found.is_some_and(|found| phase(found) == "Bound") {
             self.bound.insert(volume.to_owned());
         }
-        let line = found.map_or("gone".to_owned(), |found| {
-            let claim = found.text(&["spec", "claimRef", "uid"]);
-            let finalizers = found.items(&["metadata", "finalizers"]).len();
-            let annotations = found.members(&["metadata", "annotations"]).len();
-            format!(
-                "{} claim={claim} terminating={} finalizers={finalizers} annotations={annotations}",
-                phase(found),
-                terminating(found)
-            )
-        });
+        let line = found.map_or_else(
+            || "gone".to_owned(),
+            |found| {
+                let claim = found.text(&["spec", "claimRef", "uid"]);
+                let finalizers = found.items(&["metadata", "finalizers"]).len();
+                let annotations = found.members(&["metadata", "annotations"]).len();
+                format!(
+                    "{} claim={claim} terminating={} finalizers={finalizers} annotations={annotations}",
+                    phase(found),
+                    terminating(found)
+                )
+            },
+        );
         self.histories.entry(volume.to_owned()).or_default().push(line);
     }
 }
