@@ -9,7 +9,6 @@ mod health;
 mod log;
 mod nodes;
 mod paths;
-mod storage;
 mod up;
 
 use std::process::ExitCode;

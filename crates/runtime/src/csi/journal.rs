@@ -32,13 +32,13 @@ pub struct Journal {
 #[derive(Default)]
 struct State {
     entries: HashMap<String, Entry>,
-    /// The length of each text that is or will be in the object, and of all together.
+    /// The length of each text that is or will be in the object.
     lengths: HashMap<String, usize>,
-    total: usize,
     /// What the object does not say yet: `None` takes out.
     pending: BTreeMap<String, Option<String>>,
 }
 
+<<<<<<< HEAD
 impl State {
     fn measure(&mut self, volume: &str, length: usize) {
         let before =
@@ -47,6 +47,8 @@ impl State {
     }
 }
 
+=======
+>>>>>>> parent of 6bcdfb2 (Merge branch 'h/prov')
 impl Journal {
     /// Reads what was written down before.
     pub async fn open(api: Api) -> Result<Journal, ApiError> {
@@ -60,17 +62,13 @@ impl Journal {
                 continue;
             };
             state.entries.insert(volume.clone(), entry);
-            state.measure(volume, text.len());
+            state.lengths.insert(volume.clone(), text.len());
         }
         Ok(Journal { api, maps, state: Mutex::new(state), writing: tokio::sync::Mutex::default(), done: Notify::new() })
     }
 
     pub fn get(&self, volume: &str) -> Option<Entry> {
         self.lock().entries.get(volume).cloned()
-    }
-
-    pub fn len(&self) -> usize {
-        self.lock().entries.len()
     }
 
     /// The volumes that something is written down about.
@@ -84,11 +82,12 @@ impl Journal {
         {
             let mut state = self.lock();
             let before = state.lengths.get(volume).copied().unwrap_or(0);
-            if state.total - before + text.len() > BYTES_MAX {
+            let total = state.lengths.values().sum::<usize>() - before + text.len();
+            if total > BYTES_MAX {
                 let message = "too many calls to CSI drivers have no outcome yet: no more are made before that";
                 return Err(ApiError::Broken(kube::Error::Service(message.into())));
             }
-            state.measure(volume, text.len());
+            state.lengths.insert(volume.to_owned(), text.len());
             state.entries.insert(volume.to_owned(), entry);
             state.pending.insert(volume.to_owned(), Some(text));
         }
@@ -104,7 +103,7 @@ impl Journal {
     pub fn erase(&self, volume: &str) {
         let mut state = self.lock();
         if state.entries.remove(volume).is_some() {
-            state.measure(volume, 0);
+            state.lengths.remove(volume);
             state.pending.insert(volume.to_owned(), None);
             self.done.notify_one();
         }
