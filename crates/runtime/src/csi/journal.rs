@@ -38,6 +38,17 @@ struct State {
     pending: BTreeMap<String, Option<String>>,
 }
 
+<<<<<<< HEAD
+impl State {
+    fn measure(&mut self, volume: &str, length: usize) {
+        let before =
+            if length == 0 { self.lengths.remove(volume) } else { self.lengths.insert(volume.to_owned(), length) };
+        self.total = self.total - before.unwrap_or(0) + length;
+    }
+}
+
+=======
+>>>>>>> parent of 6bcdfb2 (Merge branch 'h/prov')
 impl Journal {
     /// Reads what was written down before.
     pub async fn open(api: Api) -> Result<Journal, ApiError> {
