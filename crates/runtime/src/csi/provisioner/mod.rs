@@ -125,7 +125,7 @@ impl Control {
             return self.capacities.refresh(&self.sight).await;
         }
         let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.free_source(&key).await };
-        self.metrics.open.set(i64::try_from(self.journal.volumes().len()).unwrap_or(i64::MAX));
+        self.metrics.open.set(i64::try_from(self.journal.len()).unwrap_or(i64::MAX));
         done
     }
 
