@@ -1,0 +1,182 @@
+//! Random interleavings of creates, deletes, policy flips, driver faults and restarts: in the end the driver has exactly the volumes
+//! that objects and policies say should exist. H6, H10
+
+use crate::pairs::*;
+use crate::storage::*;
+use crate::world::*;
+use csi::Code;
+use csi::directory::Order;
+use object::access::{Access, name, terminating, uid};
+use object::{Value, json};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use std::collections::BTreeSet;
+use store::Next;
+
+const CLAIMS: usize = 3;
+
+#[derive(Clone, Debug)]
+enum Op {
+    Create(usize, bool),
+    DeleteClaim(usize),
+    DeleteVolume(usize),
+    Policy(usize, bool),
+    Fault(&'static str, Fault),
+    Restart,
+    /// Waits until the claim is bound, if it is there.
+    Bound(usize),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Fault {
+    Fails,
+    Late,
+    Lost,
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    let which = 0..CLAIMS;
+    let call = prop_oneof![Just("CreateVolume"), Just("DeleteVolume")];
+    let fault = prop_oneof![Just(Fault::Fails), Just(Fault::Late), Just(Fault::Lost)];
+    prop_oneof![
+        4 => (which.clone(), any::<bool>()).prop_map(|(which, retains)| Op::Create(which, retains)),
+        3 => which.clone().prop_map(Op::DeleteClaim),
+        2 => which.clone().prop_map(Op::DeleteVolume),
+        2 => (which.clone(), any::<bool>()).prop_map(|(which, retains)| Op::Policy(which, retains)),
+        2 => (call, fault).prop_map(|(call, fault)| Op::Fault(call, fault)),
+        1 => Just(Op::Restart),
+        3 => which.prop_map(Op::Bound),
+    ]
+}
+
+fn policy(retains: bool) -> &'static str {
+    if retains { "Retain" } else { "Delete" }
+}
+
+async fn play(ops: Vec<Op>) {
+    let (mut world, storage) = world().await;
+    for retains in [false, true] {
+        world.create(class(&policy(retains).to_lowercase(), policy(retains), json!({}))).await;
+    }
+    let since = world.store.revision();
+    let mut claims: [Option<Value>; CLAIMS] = Default::default();
+    for op in &ops {
+        step(&mut world, &storage, &mut claims, op).await;
+    }
+    storage.driver.faults().clear();
+    for claim in claims.iter().flatten() {
+        world.delete(claim, "").await;
+        world.until_gone(claim).await;
+    }
+    until_settled(&world).await;
+    // Retained volumes whose objects users deleted are all that may be without one, and those that are to be deleted go.
+    let is_over = async |world: &World| {
+        let list = world.get("/api/v1/persistentvolumes").await.expect("a list");
+        list.items(&["items"]).iter().all(|volume| {
+            volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain" && phase(volume) == "Released"
+        })
+    };
+    world.until(&format!("{ops:?}: all is over"), || async { is_over(&world).await.then_some(()) }).await;
+    let named = handles(&world).await;
+    assert!(named.is_subset(&storage.handles()), "lost: {ops:?}");
+    let orphans: Vec<String> = storage.handles().difference(&named).cloned().collect();
+    let retained = retained(&world, since).await;
+    assert!(orphans.iter().all(|handle| retained.contains(handle)), "leaked: {orphans:?} {ops:?}");
+    world.stop().await;
+}
+
+/// The handles of volumes whose object went while its policy was Retain: what the store's history says.
+async fn retained(world: &World, since: u64) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    let mut watcher = world.store.watch("", since).expect("all is remembered");
+    while watcher.position() < world.store.revision() {
+        let Next::Events { events, .. } = watcher.next(usize::MAX).await else { panic!("all is remembered") };
+        for last in events.iter().filter_map(|event| event.last.as_deref()) {
+            let object: Value = serde_json::from_slice(last).expect("an object");
+            if object.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain" {
+                found.insert(object.text(&["spec", "csi", "volumeHandle"]).to_owned());
+            }
+        }
+    }
+    found
+}
+
+/// Waits until no volume is in the state that nothing can help, should all stop now: on its way out and to be deleted, but neither
+/// held nor written down. It lasts until the provisioner hears of it; the KEP names it as a known failure.
+async fn until_noticed(world: &World) {
+    let is_noticed = async || {
+        let written = doomed(world).await;
+        let list = world.get("/api/v1/persistentvolumes").await.expect("a list");
+        list.items(&["items"]).iter().all(|volume| {
+            let deletes = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
+            !deletes
+                || !terminating(volume)
+                || has_finalizer(volume)
+                || written.iter().any(|entry| entry == name(volume))
+        })
+    };
+    world.until("every end is noticed", || async { is_noticed().await.then_some(()) }).await;
+}
+
+async fn step(world: &mut World, storage: &Storage, claims: &mut [Option<Value>; CLAIMS], op: &Op) {
+    let volume_of = |claim: &Value| {
+        json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{}", uid(claim))},
+        })
+    };
+    match op {
+        Op::Create(at, retains) => {
+            let claim = claim_of(&format!("claim-{at}"), &policy(*retains).to_lowercase());
+            let (code, stored) = world.try_create(&claim).await;
+            if code == 200 {
+                claims[*at] = Some(stored);
+            }
+        }
+        Op::DeleteClaim(at) => {
+            if let Some(claim) = &claims[*at] {
+                world.delete(claim, "").await;
+            }
+        }
+        Op::DeleteVolume(at) => {
+            if let Some(claim) = &claims[*at] {
+                world.delete(&volume_of(claim), "").await;
+            }
+        }
+        Op::Policy(at, retains) => {
+            if let Some(claim) = &claims[*at] {
+                let patch = json!({"spec": {"persistentVolumeReclaimPolicy": policy(*retains)}});
+                let volume = volume_of(claim);
+                world.send("PATCH", &path(&volume), "application/merge-patch+json", Some(&patch)).await;
+            }
+        }
+        Op::Fault(call, fault) => storage.driver.faults().order(match fault {
+            Fault::Fails => Order::fail(call, Code::Internal).times(1),
+            Fault::Late => Order::fail(call, Code::DeadlineExceeded).after().times(1),
+            Fault::Lost => Order::lose_answer(call).times(1),
+        }),
+        Op::Restart => {
+            until_noticed(world).await;
+            world.stop_controllers().await;
+            world.start(&everything());
+        }
+        Op::Bound(at) => {
+            if let Some(claim) = &claims[*at] {
+                let is_settled = |found: Option<Value>| found.is_none_or(|claim| phase(&claim) != "Pending");
+                world.until("bound", || async { is_settled(world.now(claim).await).then_some(()) }).await;
+            }
+        }
+    }
+}
+
+#[test]
+fn the_driver_has_what_objects_and_policies_say() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let mut runner = TestRunner::new(Config { cases: 30, max_shrink_iters: 50, ..Config::default() });
+    let result = runner.run(&proptest::collection::vec(op(), 1..25), |ops| {
+        runtime.block_on(play(ops));
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+}
