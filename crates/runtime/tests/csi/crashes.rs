@@ -38,7 +38,7 @@ impl Life {
         let (world, storage) = world().await;
         let gate = Gate::closed();
         match point {
-            Point::Write(after, mishap) => world.faults.mishap("csi-provisioner", after, mishap),
+            Point::Write(after, mishap) => world.faults.mishap("", after, mishap),
             Point::Call(name, after) => {
                 let order = Order::hold(name, &gate).times(1);
                 storage.driver.faults().order(if after { order.after() } else { order });

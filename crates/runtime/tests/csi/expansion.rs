@@ -77,6 +77,7 @@ async fn i2_i13_nodes_do_their_part() {
         world.delete(&claim, "").await;
         world.until_gone(&claim).await;
         world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+        until_phase(&world, &volume, "Available").await;
         let next = world.create(a_claim("next", "2Gi", of_class("c"))).await;
         until_bound(&world, &next, name(&volume)).await;
         let waiting = world.now(&next).await.expect("the next claim");

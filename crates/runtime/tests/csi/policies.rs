@@ -94,6 +94,30 @@ async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
     }
 }
 
+/// The same, before the driver has ever answered this provisioner: who is responsible is known only afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_what_went_before_its_driver_was_met_is_deleted_when_it_comes() {
+    let (mut world, mut storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Retain").await;
+    world.stop_controllers().await;
+    storage.stop().await;
+    world.start(&everything());
+    world.delete(&volume, "").await;
+    set_policy(&world, &volume, "Delete").await;
+    // Something else that the provisioner has heard of, so that it has heard of this.
+    let other = world.create(class("late", "Delete", json!({}))).await;
+    let waiting = world.create(claim_of("waiting", name(&other))).await;
+    world.until_event(&waiting, "ExternalProvisioning").await;
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    storage.start().await;
+    until_volume(&world, &waiting).await;
+    until_in_step(&world, &storage, "it is deleted").await;
+    until_settled(&world).await;
+    world.stop().await;
+}
+
 /// G8: nobody can put a finalizer on what is on its way out, so nobody is stuck trying.
 #[tokio::test(flavor = "multi_thread")]
 async fn g8_no_finalizer_is_put_on_a_volume_on_its_way_out() {

@@ -67,6 +67,7 @@ async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
     let volume = lost_and_restored(&world, &storage).await;
     world.until_event(&volume, "DeletionUnconfirmed").await;
     world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+    until_phase(&world, &volume, "Available").await;
     let claim = world.create(claim_of("again", "c")).await;
     until_bound(&world, &claim, name(&volume)).await;
     let used = until_recorded(&world, &volume).await;
