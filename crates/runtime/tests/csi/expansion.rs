@@ -91,6 +91,33 @@ async fn i2_i13_nodes_do_their_part() {
     }
 }
 
+/// I9, I10: the node cannot do its part. Where the controller has grown the volume already it stays that large; where only nodes grow
+/// volumes, the request can be lowered.
+#[tokio::test(flavor = "multi_thread")]
+async fn i9_i10_a_node_that_cannot_grow_a_volume() {
+    for expansion in [Expansion::Both, Expansion::Node] {
+        let (world, storage) = world_with(Options { expansion, ..options() }, &everything()).await;
+        let (claim, volume) = provisioned(&world, "Delete").await;
+        request(&world, &claim, "10Gi").await;
+        world.until_is(&claim, "a node is awaited", |claim| state(claim) == "NodeResizePending").await;
+        // The node.
+        world.set_status(&claim, json!({"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}})).await;
+        request(&world, &claim, "5Gi").await;
+        let waiting = world.until_is(&claim, "it is offered again", |claim| state(claim) == "NodeResizePending").await;
+        let left = if expansion == Expansion::Both { "10Gi" } else { "5Gi" };
+        assert_eq!(waiting["status"]["allocatedResources"]["storage"], left, "{expansion}");
+        assert_eq!(waiting["status"]["capacity"]["storage"], "1Gi", "{expansion}");
+        if expansion == Expansion::Both {
+            assert!(asked(&storage).iter().all(|size| *size == 10), "{:?}", asked(&storage));
+            let volume = world.now(&volume).await.expect("its volume");
+            assert_eq!(volume["spec"]["capacity"]["storage"], "10Gi");
+        } else {
+            assert!(asked(&storage).is_empty());
+        }
+        world.stop().await;
+    }
+}
+
 /// I6, and the way back: a size that cannot be had, then a smaller one.
 #[tokio::test(flavor = "multi_thread")]
 async fn i6_what_cannot_be_had_rests_and_can_be_lowered() {

@@ -11,6 +11,7 @@ mod policies;
 mod provisioning;
 mod random;
 mod restored;
+mod sets;
 mod storage;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]

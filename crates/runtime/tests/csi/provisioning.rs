@@ -306,36 +306,84 @@ async fn d24_d25_copies_hold_their_source() {
     world.stop().await;
 }
 
+/// A world with a node in each zone, whose storage the driver has; without `topology` it does not matter where. Returns also the nodes and
+/// what they say of the driver.
+async fn zones(names: &[&str], topology: bool) -> (World, Storage, Vec<Value>) {
+    let zone = |zone: &&str| [("zone".to_owned(), (*zone).to_owned())].into();
+    let places = if topology { names.iter().map(zone).collect() } else { Vec::new() };
+    let options = csi::directory::Options { places, ..options() };
+    let (world, storage) = world_with(options, &everything()).await;
+    let mut nodes = Vec::new();
+    for node in names {
+        let metadata = json!({"name": node, "labels": {"zone": node}});
+        nodes.push(world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await);
+        let drivers = json!([{"name": DRIVER, "nodeID": node, "topologyKeys": ["zone"]}]);
+        let csi_node = json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}, "spec": {"drivers": drivers},
+        });
+        nodes.push(world.create(csi_node).await);
+    }
+    (world, storage, nodes)
+}
+
+fn selected(node: &str) -> Value {
+    json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}})
+}
+
+async fn until_unselected(world: &World, claim: &Value) {
+    let is_so = |claim: &Value| !claim.has(&["metadata", "annotations", "volume.kubernetes.io/selected-node"]);
+    world.until_is(claim, "another node is wanted", is_so).await;
+}
+
+/// C11: the node that was selected is gone before the driver is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn c11_a_node_that_is_gone_is_not_asked_for() {
+    let (world, storage, nodes) = zones(&["a", "b"], true).await;
+    world.create(class("w", "Delete", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
+    for gone in &nodes[..2] {
+        world.delete(gone, "").await;
+    }
+    let claim = world.create(claim_of("claim", "w")).await;
+    world.until_event(&claim, "WaitForFirstConsumer").await;
+    world.merge(&claim, selected("a")).await;
+    until_unselected(&world, &claim).await;
+    assert_eq!(storage.calls("CreateVolume").len(), 0);
+    world.merge(&claim, selected("b")).await;
+    until_volume(&world, &claim).await;
+    world.stop().await;
+}
+
+/// D26: the claims of a set's replicas are spread over the zones, each offered all of them.
+#[tokio::test(flavor = "multi_thread")]
+async fn d26_claims_of_replicas_are_spread() {
+    let (world, storage, _) = zones(&["a", "b", "c"], true).await;
+    world.create(class("c", "Delete", json!({}))).await;
+    let mut first = std::collections::BTreeSet::new();
+    for at in 0..3 {
+        let claim = world.create(claim_of(&format!("data-web-{at}"), "c")).await;
+        until_volume(&world, &claim).await;
+        let offer = request(&storage, at).accessibility_requirements.expect("an offer");
+        assert_eq!((offer.requisite.len(), offer.preferred.len()), (3, 3));
+        first.insert(offer.preferred[0].segments["zone"].clone());
+    }
+    assert_eq!(first.len(), 3, "{first:?}");
+    world.stop().await;
+}
+
 /// C9, C10: a node that has no room, with and without topology; W: claims that wait for a consumer.
 #[tokio::test(flavor = "multi_thread")]
 async fn c9_c10_claims_wait_for_their_node_and_change_it_when_it_is_full() {
     for topology in [false, true] {
-        let zone = |zone: &str| [("zone".to_owned(), zone.to_owned())].into();
-        let places = if topology { vec![zone("a"), zone("b")] } else { Vec::new() };
-        let options = csi::directory::Options { places, ..options() };
-        let (world, storage) = world_with(options, &everything()).await;
-        for node in ["a", "b"] {
-            world
-                .create(json!({
-                    "apiVersion": "v1", "kind": "Node", "metadata": {"name": node, "labels": {"zone": node}},
-                }))
-                .await;
-            let drivers = json!([{"name": DRIVER, "nodeID": node, "topologyKeys": ["zone"]}]);
-            let csi_node = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}, "spec": {"drivers": drivers}});
-            world.create(csi_node).await;
-        }
+        let (world, storage, _) = zones(&["a", "b"], topology).await;
         world.create(class("w", "Delete", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
         let claim = world.create(claim_of("claim", "w")).await;
         world.until_event(&claim, "WaitForFirstConsumer").await;
         assert_eq!(storage.calls("CreateVolume").len(), 0);
         storage.driver.faults().order(Order::fail("CreateVolume", Code::ResourceExhausted).times(1));
-        let select = |node: &str| json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
-        world.merge(&claim, select("a")).await;
+        world.merge(&claim, selected("a")).await;
         if topology {
-            let unselected =
-                |claim: &Value| !claim.has(&["metadata", "annotations", "volume.kubernetes.io/selected-node"]);
-            world.until_is(&claim, "another node is wanted", unselected).await;
-            world.merge(&claim, select("b")).await;
+            until_unselected(&world, &claim).await;
+            world.merge(&claim, selected("b")).await;
         }
         let volume = until_volume(&world, &claim).await;
         let offer = request(&storage, storage.calls("CreateVolume").len() - 1).accessibility_requirements;

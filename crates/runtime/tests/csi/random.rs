@@ -93,9 +93,10 @@ async fn until_right(world: &World, storage: &Storage, since: u64, ops: &[Op]) {
         if let Some(volume) = list.items(&["items"]).iter().find(|volume| !is_over(volume)) {
             return Some(format!("not over: {volume}"));
         }
+        let History { condemned, retained } = History::of(world, since).await;
         let (named, there) = (handles(world).await, storage.handles());
-        let retained = retained(world, since).await;
-        let lost: Vec<&String> = named.union(&retained).filter(|handle| !there.contains(*handle)).collect();
+        let lost: Vec<&String> =
+            named.union(&retained).filter(|handle| !there.contains(*handle) && !condemned.contains(*handle)).collect();
         let leaked: Vec<&String> =
             there.iter().filter(|handle| !named.contains(*handle) && !retained.contains(*handle)).collect();
         (!lost.is_empty() || !leaked.is_empty()).then(|| format!("lost {lost:?}, leaked {leaked:?}"))
@@ -107,20 +108,38 @@ async fn until_right(world: &World, storage: &Storage, since: u64, ops: &[Op]) {
     }
 }
 
-/// The handles of volumes whose object went while its policy was Retain: what the store's history says.
-async fn retained(world: &World, since: u64) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
-    let mut watcher = world.store.watch("", since).expect("all is remembered");
-    while watcher.position() < world.store.revision() {
-        let Next::Events { events, .. } = watcher.next(usize::MAX).await else { panic!("all is remembered") };
-        for last in events.iter().filter_map(|event| event.last.as_deref()) {
-            let object: Value = serde_json::from_slice(last).expect("an object");
-            if object.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain" {
-                found.insert(object.text(&["spec", "csi", "volumeHandle"]).to_owned());
+/// What the store's history says about volumes, by handle.
+#[derive(Default)]
+struct History {
+    /// Once released with the policy Delete: they may have been deleted, whatever the policy became afterwards.
+    condemned: BTreeSet<String>,
+    /// Whose objects went while the policy was Retain.
+    retained: BTreeSet<String>,
+}
+
+impl History {
+    async fn of(world: &World, since: u64) -> History {
+        let mut history = History::default();
+        let mut watcher = world.store.watch("", since).expect("all is remembered");
+        while watcher.position() < world.store.revision() {
+            let Next::Events { events, .. } = watcher.next(usize::MAX).await else { panic!("all is remembered") };
+            for event in events {
+                let bytes = event.last.as_deref().or(event.current.as_ref().map(|record| record.value.as_ref()));
+                history.see(bytes.expect("an object"), event.last.is_some());
             }
         }
+        history
     }
-    found
+
+    fn see(&mut self, bytes: &[u8], goes: bool) {
+        let object: Value = serde_json::from_slice(bytes).expect("an object");
+        let handle = object.text(&["spec", "csi", "volumeHandle"]).to_owned();
+        match object.text(&["spec", "persistentVolumeReclaimPolicy"]) {
+            "Delete" if phase(&object) == "Released" => drop(self.condemned.insert(handle)),
+            "Retain" if goes => drop(self.retained.insert(handle)),
+            _ => {}
+        }
+    }
 }
 
 /// Waits until no volume is in the state that nothing can help, should all stop now: on its way out and to be deleted, but neither
