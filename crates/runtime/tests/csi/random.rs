@@ -124,7 +124,8 @@ impl History {
         while watcher.position() < world.store.revision() {
             let Next::Events { events, .. } = watcher.next(usize::MAX).await else { panic!("all is remembered") };
             for event in events {
-                let bytes = event.last.as_deref().or(event.current.as_ref().map(|record| record.value.as_ref()));
+                let bytes =
+                    event.last.as_deref().or_else(|| event.current.as_ref().map(|record| record.value.as_ref()));
                 history.see(bytes.expect("an object"), event.last.is_some());
             }
         }
