@@ -100,9 +100,9 @@ async fn i9_i10_a_node_that_cannot_grow_a_volume() {
         let (claim, volume) = provisioned(&world, "Delete").await;
         request(&world, &claim, "10Gi").await;
         world.until_is(&claim, "a node is awaited", |claim| state(claim) == "NodeResizePending").await;
-        // The node.
-        world.set_status(&claim, json!({"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}})).await;
+        // Lowered alone it stays as it is: the node may be at it. Then the node says that it cannot be.
         request(&world, &claim, "5Gi").await;
+        world.set_status(&claim, json!({"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}})).await;
         let waiting = world.until_is(&claim, "it is offered again", |claim| state(claim) == "NodeResizePending").await;
         let left = if expansion == Expansion::Both { "10Gi" } else { "5Gi" };
         assert_eq!(waiting["status"]["allocatedResources"]["storage"], left, "{expansion}");
