@@ -389,7 +389,7 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// The write of this account after so many others of it, events excepted, meets with this.
+    /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.
     pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
     }
@@ -408,7 +408,7 @@ impl Faults {
     fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
         let (mishap, whose, after) = state.mishap.as_mut()?;
-        if account != *whose || !is_write(method, path) {
+        if !(whose.is_empty() || account == *whose) || !is_write(method, path) {
             return None;
         }
         if *after > 0 {
