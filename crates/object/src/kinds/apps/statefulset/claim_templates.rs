@@ -58,7 +58,8 @@ fn forbidden_difference(new: &[Value], old: &[Value]) -> Option<String> {
         };
         let fields = |part: &'static str| {
             let keys = new.members(&[part]).keys().chain(old.members(&[part]).keys());
-            let mut keys: Vec<String> = keys.filter(|key| differs(part, key)).map(|key| format!("{part}.{key}")).collect();
+            let mut keys: Vec<String> =
+                keys.filter(|key| differs(part, key)).map(|key| format!("{part}.{key}")).collect();
             keys.sort();
             keys.dedup();
             keys
