@@ -265,12 +265,13 @@ impl Plan {
         }
     }
 
-    /// The set with the status to write, when some actions of the plan for it failed with these messages.
-    pub fn status_after(&self, set: &Value, failed: &[(&Action, &str)]) -> Option<Value> {
+    /// The set with the status to write, when some actions of the plan for it failed, with what is to be told of each.
+    pub fn status_after(&self, set: &Value, failed: &[(&Action, Option<&str>)]) -> Option<Value> {
         let actions: Vec<&Action> = failed.iter().map(|(action, _)| *action).collect();
         let planned = self.status_without(&actions);
         let mut after = planned.clone().unwrap_or_else(|| set.clone());
-        let refused = failed.iter().any(|(action, why)| status::refuse_claim(&mut after, action, why));
+        let mut told = failed.iter().filter_map(|(action, why)| Some((*action, (*why)?)));
+        let refused = told.any(|(action, why)| status::refuse_claim(&mut after, action, why));
         if refused && after != *set { Some(after) } else { planned }
     }
 

@@ -87,7 +87,7 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     let once = plan(&seen, gates, now);
     assert_eq!(once, plan(&seen, gates, now), "the same for the same");
     invariant::check(&seen, &once, gates, now);
-    let failed: Vec<_> = once.stages.iter().flat_map(Stage::actions).map(|action| (action, "boom")).collect();
+    let failed: Vec<_> = once.stages.iter().flat_map(Stage::actions).map(|action| (action, Some("boom"))).collect();
     once.status_after(set, &failed);
 }
 

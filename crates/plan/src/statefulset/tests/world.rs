@@ -205,7 +205,7 @@ impl World {
             return false;
         }
         if prepared {
-            let failed: Vec<(&Action, &str)> = failed.into_iter().map(|action| (action, "boom")).collect();
+            let failed: Vec<_> = failed.into_iter().map(|action| (action, Some("boom"))).collect();
             let status = self.set.as_ref().and_then(|set| plan.status_after(set, &failed));
             good &= self.write_status(status);
         }
