@@ -181,9 +181,8 @@ impl Planner<'_> {
             return;
         }
         let there = if self.set.ordered { self.in_order() } else { self.at_once() };
-        if there && self.scale_down() {
-            self.roll();
-        } else if !there && self.lacks_only_time() {
+        let settled = if there { self.scale_down() } else { self.lacks_only_time() };
+        if settled {
             self.roll();
         }
     }

@@ -89,10 +89,10 @@ impl<'a> Planner<'a> {
                 self.provided.insert(ordinal);
             }
         }
-        if pods::is_pending(pod) {
-            if let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal) {
-                return Some(Held::ClaimLeaving { pod: pod_name, claim });
-            }
+        if pods::is_pending(pod)
+            && let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal)
+        {
+            return Some(Held::ClaimLeaving { pod: pod_name, claim });
         }
         if !self.is_available(pod) {
             return Some(Held::NotReady { pod: pod_name });

@@ -205,7 +205,7 @@ async fn t5_the_controllers_may_end_at_any_write_of_a_growth() {
     for mishap in [Mishap::Stuck, Mishap::AnswerStuck] {
         for after in 0..10 {
             let (mut world, kubelet, storage, set) = World::settled(in_place(3)).await;
-            let (begin, uids) = (world.store.revision(), world.pod_uids().await);
+            let (begin, uids) = (world.store.oldest(), world.pod_uids().await);
             world.faults.mishap(SETS, after, mishap);
             let set = world.grow(&set, "20Gi").await;
             world.until_moment("the mishap", || !world.faults.mishap_waits()).await;
