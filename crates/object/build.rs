@@ -111,6 +111,9 @@ fn apply_rules(definitions: &mut Map<String, Value>, rules: &str) {
         let place = format!("{RULES}:{}: {line}", number + 1);
         let definition = definitions.get_mut(&full_name(words[1])).unwrap_or_else(|| panic!("no such type: {place}"));
         match words.as_slice() {
+            ["field", _, field, kind, prose @ ..] => {
+                definition["properties"][field] = json!({"type": kind, "description": prose.join(" ")});
+            }
             ["atomic", _] => definition["x-kubernetes-map-type"] = json!("atomic"),
             ["default", _, field, value] => {
                 let value: Value = serde_json::from_str(value).unwrap_or_else(|error| panic!("{error}: {place}"));

@@ -87,7 +87,7 @@ const DOUBT_AFTER: Duration = Duration::from_secs(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Cache {
-    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields are never kept.
+    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields do not even get here.
     pub fn trimmed(self, trim: fn(&mut Value)) -> Cache {
         self.lock().trim = Some(trim);
         self
@@ -213,7 +213,6 @@ impl Cache {
     }
 
     fn trim(&self, object: &mut Value) {
-        object.cut(&["metadata", "managedFields"]);
         let trim = self.lock().trim;
         if let Some(trim) = trim {
             trim(object);

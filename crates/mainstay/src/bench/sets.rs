@@ -32,6 +32,7 @@ pub struct Shape {
 /// What is seen of a set.
 #[derive(Clone, Debug, Default)]
 struct Summary {
+    generation: i64,
     observed: bool,
     replicas: i64,
     ready: i64,
@@ -110,13 +111,19 @@ pub async fn run(load: &Load, shape: Shape, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     let restart = r#"{"spec":{"template":{"metadata":{"annotations":{"bench":"rolled"}}}}}"#;
     patch_all(load, &collection, &shape, restart).await?;
-    let rolled = |set: &Summary| set.observed && set.rolled && set.ready == replicas && set.updated == replicas;
+    // The second generation is the new template: what is said of the first is not about it.
+    let rolled = |set: &Summary| {
+        set.generation == 2 && set.observed && set.rolled && set.ready == replicas && set.updated == replicas
+    };
     world.wait(sets, rolled).await.context("a rollout did not end")?;
     report.figure("sets: rolled", rate(started), "pods/s", shape.detail());
 
     let started = Instant::now();
     patch_all(load, &collection, &shape, r#"{"spec":{"replicas":0}}"#).await?;
-    world.wait(sets, |set| set.observed && set.replicas == 0).await.context("sets did not shrink")?;
+    world
+        .wait(sets, |set| set.generation == 3 && set.observed && set.replicas == 0)
+        .await
+        .context("sets did not shrink")?;
     report.figure("sets: scaled to zero", rate(started), "pods/s", shape.detail());
 
     let started = Instant::now();
@@ -252,6 +259,7 @@ fn summary(set: &Value) -> Summary {
     let status = &set["status"];
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     Summary {
+        generation: set["metadata"]["generation"].as_i64().unwrap_or(0),
         observed: status["observedGeneration"] == set["metadata"]["generation"],
         replicas: number("replicas"),
         ready: number("readyReplicas"),

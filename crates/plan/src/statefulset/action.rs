@@ -36,9 +36,17 @@ pub enum Action {
         revision: String,
         uid: String,
     },
-    /// For a pod that is to be created (`with_pod`: its failure is the pod's too), or for one that waits for it.
+    /// For a pod that is to be created (`with_pod`: its failure is the pod's too), or for one that waits for it. Where claims follow
+    /// revisions it is created by server-side apply (`applied`), so that a later one can take away what this one gave.
     CreateClaim {
         claim: Value,
+        pod: String,
+        with_pod: bool,
+        applied: bool,
+    },
+    /// Server-side apply of what a revision says of a claim; the patch holds the precondition.
+    ApplyClaim {
+        patch: Value,
         pod: String,
         with_pod: bool,
     },
@@ -75,6 +83,14 @@ pub struct Event {
 }
 
 impl Action {
+    /// The claim that gets other owners.
+    pub(super) fn owned_claim(&self) -> Option<&str> {
+        match self {
+            Action::OwnClaim { claim, .. } => Some(claim),
+            _ => None,
+        }
+    }
+
     /// What is told when it is done.
     pub fn done(&self, set: &str) -> Option<Event> {
         let normal = |reason, message| Some(Event { warning: false, reason, message });
@@ -83,6 +99,10 @@ impl Action {
                 "SuccessfulCreate",
                 format!("Create Claim {} Pod {pod} in StatefulSet {set} success", name(claim)),
             ),
+            Action::ApplyClaim { patch, pod, .. } => {
+                let message = format!("Update Claim {} Pod {pod} in StatefulSet {set} success", name(patch));
+                normal("SuccessfulUpdate", message)
+            }
             Action::CreatePod(pod) => {
                 normal("SuccessfulCreate", format!("Create Pod {} in StatefulSet {set} successful", name(pod)))
             }
@@ -103,12 +123,24 @@ impl Action {
             warning("FailedCreate", format!("Create Pod {pod} in StatefulSet {set} failed error: {error}"))
         };
         match self {
-            Action::CreateClaim { claim, pod, with_pod } => {
+            Action::CreateClaim { claim, pod, with_pod, .. } => {
                 let claim = name(claim);
                 let message = format!("Create Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}");
                 let mut events = vec![warning("FailedCreate", message)];
                 if *with_pod {
                     events.push(pod_create(pod, &format!("failed to create PVC {claim}: {error}")));
+                }
+                events
+            }
+            Action::ApplyClaim { patch, pod, with_pod } => {
+                let claim = name(patch);
+                let message = format!(
+                    "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}; {}",
+                    super::claims_in_place::WAY_OUT
+                );
+                let mut events = vec![warning("FailedUpdate", message)];
+                if *with_pod {
+                    events.push(pod_create(pod, &format!("failed to update PVC {claim}: {error}")));
                 }
                 events
             }

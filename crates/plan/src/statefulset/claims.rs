@@ -4,6 +4,7 @@
 //! set, while the claim is to go with the set; to the pod, once the replica is scaled away and its claim is to go with it.
 
 use super::pods::{self, Members};
+use super::revisions::Revision;
 use super::set::Set;
 use super::{Action, Event};
 use object::access::{self, Access, name, terminating, uid};
@@ -39,13 +40,15 @@ impl<'a> Claims<'a> {
         Claims(ours.filter_map(|claim| Some(((set.claim_ordinal(name(claim))?, name(claim)), claim))).collect())
     }
 
-    /// The claims that a pod needs and that are not there, as they are to be.
-    pub fn missing(&self, set: &Set, ordinal: i64) -> Vec<Value> {
-        let named = set.claim_templates.iter().map(|template| (template, set.claim_name(template, ordinal)));
-        named
-            .filter(|(_, claim)| !self.0.contains_key(&(ordinal, claim.as_str())))
-            .map(|(template, claim)| build(set, template, claim))
-            .collect()
+    /// The claims that a pod of this revision needs and that are not there, as they are to be.
+    pub fn missing(&self, set: &Set, ordinal: i64, revision: &Revision) -> Vec<Value> {
+        let missing = set.claim_templates.iter().filter(|template| self.get(set, ordinal, template).is_none());
+        missing.map(|template| build(set, template, ordinal, revision)).collect()
+    }
+
+    /// The claim of a template.
+    pub fn get(&self, set: &Set, ordinal: i64, template: &Value) -> Option<&'a Value> {
+        self.0.get(&(ordinal, set.claim_name(template, ordinal).as_str())).copied()
     }
 
     /// Whether a pod of this ordinal has all its claims, to stay.
@@ -167,6 +170,11 @@ impl Seat<'_, '_> {
     }
 }
 
+/// The references that a claim has to the set and to the pod of this name.
+pub(super) fn own_references(set: &Set, claim: &Value, pod: &str) -> Vec<Value> {
+    owners(claim).iter().filter(|owner| is_set(owner, set.name) || is_pod(owner, pod)).cloned().collect()
+}
+
 fn owners(claim: &Value) -> &[Value] {
     claim.items(&["metadata", "ownerReferences"])
 }
@@ -198,9 +206,15 @@ fn conflict(claim: &str) -> Event {
 }
 
 /// A claim of a replica that stays. It belongs to the set from its first moment, or a set deleted right now would leave it behind.
-fn build(set: &Set, template: &Value, claim_name: String) -> Value {
+/// Where claims follow revisions it is of the given one, otherwise of the live template.
+pub(super) fn build(set: &Set, live: &Value, ordinal: i64, revision: &Revision) -> Value {
+    let claim_name = set.claim_name(live, ordinal);
+    let template = if set.claims_in_place { revision.claim_template(live) } else { live };
     let mut labels = template.members(&["metadata", "labels"]).clone();
     labels.extend(set.object.members(&["spec", "selector", "matchLabels"]).clone());
+    if set.claims_in_place {
+        labels.insert(pods::REVISION_LABEL.to_owned(), Value::from(revision.name.as_str()));
+    }
     let mut metadata = json!({"name": claim_name, "namespace": set.namespace, "labels": labels});
     pods::carry_over(template, &mut metadata, &["annotations", "finalizers"]);
     if set.retention.with_set {

@@ -1,6 +1,8 @@
 //! What must be true of every plan, in sentences, judged from what is seen and independently of how plans are made. Tests and
 //! simulations ask this of each plan.
 
+mod in_place;
+
 use super::{Action, Plan, Seen};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
@@ -16,6 +18,8 @@ pub struct Wants {
     /// Claims go with the set, with a replica that is scaled away.
     pub deleted: bool,
     pub scaled: bool,
+    /// Claims follow the revision of their pod.
+    pub in_place: bool,
 }
 
 impl Wants {
@@ -32,6 +36,8 @@ impl Wants {
             ordered: set.text(&["spec", "podManagementPolicy"]) != "Parallel",
             deleted: policy("whenDeleted"),
             scaled: policy("whenScaled"),
+            in_place: set.text(&["spec", "volumeClaimUpdatePolicy"]) == "InPlace"
+                && gates.on("StatefulSetUpdateVolumeClaimTemplate"),
         }
     }
 }
@@ -40,12 +46,14 @@ impl Wants {
 pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
     let staged = stages.flat_map(|(stage, it)| it.actions().map(move |action| (stage, action)));
-    let judge = Judge { seen, wants: Wants::of(seen.set, gates), gates, now, staged: staged.collect() };
+    let update = plan.status.as_ref().unwrap_or(seen.set).text(&["status", "updateRevision"]);
+    let judge = Judge { seen, wants: Wants::of(seen.set, gates), gates, now, staged: staged.collect(), update };
     let mut broken = judge.names();
     broken.extend(judge.deletions());
     broken.extend(judge.budget());
     broken.extend(judge.order());
     broken.extend(judge.owners());
+    broken.extend(judge.claims());
     broken
 }
 
@@ -56,6 +64,8 @@ struct Judge<'a> {
     now: Timestamp,
     /// What is done, with its stage.
     staged: Vec<(usize, &'a Action)>,
+    /// The update revision.
+    update: &'a str,
 }
 
 impl Judge<'_> {

@@ -6,6 +6,7 @@
 
 mod action;
 mod claims;
+mod claims_in_place;
 pub mod invariant;
 mod pods;
 mod replicas;
@@ -83,6 +84,8 @@ pub enum Held {
     NameTaken { pod: String, by: String },
     /// A claim belongs to the pod that went before, or is on its way out: it must be gone first.
     ClaimLeaving { pod: String, claim: String },
+    /// A claim has not become what the update revision says; `reason` is a word for it, `why` a sentence.
+    ClaimNotReady { pod: String, claim: String, reason: &'static str, why: String },
     /// A pod cannot be made what the set wants; only another one can.
     Unfit { pod: String, why: String },
     /// More replicas are missing than one plan creates; the next one follows when these are there.
@@ -114,6 +117,8 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     let revisions = Revisions::choose(&set, seen.revisions, gates);
     let names = (revisions.current.name.as_str(), revisions.update.name.as_str());
     let status = Status::count(&set, &members, names, revisions.collisions, now);
+    let seen_revisions: BTreeSet<&str> = members.all().map(pods::revision).collect();
+    let reowned = if set.claims_in_place { claims.own(&set, &members, Moment::BeforeScaling).0 } else { Vec::new() };
     let mut planner = Planner {
         set: &set,
         members: &members,
@@ -122,6 +127,9 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         now,
         plan: Plan::default(),
         status,
+        alike: seen_revisions.into_iter().filter(|revision| revisions.is_alike(revision)).collect(),
+        reowned: reowned.iter().filter_map(Action::owned_claim).map(str::to_owned).collect(),
+        provided: BTreeSet::new(),
         leaving: BTreeSet::new(),
         scaling: false,
     };
@@ -154,6 +162,12 @@ struct Planner<'a> {
     now: Timestamp,
     plan: Plan,
     status: Status,
+    /// The revisions of pods that differ from the update revision in claims alone, if at all.
+    alike: BTreeSet<&'a str>,
+    /// Claims whose owners this plan changes: by then they have another resourceVersion than the one that is seen.
+    reowned: BTreeSet<String>,
+    /// The ordinals of pods whose missing claims this plan creates before it comes to the rollout.
+    provided: BTreeSet<i64>,
     /// The ordinals of replicas that this plan deletes before it comes to the rollout.
     leaving: BTreeSet<i64>,
     /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
@@ -167,7 +181,8 @@ impl Planner<'_> {
             return;
         }
         let there = if self.set.ordered { self.in_order() } else { self.at_once() };
-        if there && self.scale_down() {
+        let settled = if there { self.scale_down() } else { self.lacks_only_time() };
+        if settled {
             self.roll();
         }
     }
@@ -175,6 +190,7 @@ impl Planner<'_> {
     fn finish(mut self, gates: &Gates) -> Plan {
         self.prepare();
         self.own_claims_first();
+        self.status.claims = self.claims_condition();
         if self.status.complete(self.set) && self.set.strategy == Strategy::Recreate {
             self.status.recreated(self.set);
         }
@@ -248,15 +264,24 @@ impl Plan {
         }
     }
 
-    /// The set with the status to write, when some actions failed: a pod whose deletion failed, or was never attempted because a
-    /// stage before it failed, is not gone after all.
-    pub fn status_after<'a>(&self, failed: impl IntoIterator<Item = &'a Action>) -> Option<Value> {
+    /// The set with the status to write, when some actions of the plan for it failed, with what is to be told of each.
+    pub fn status_after(&self, set: &Value, failed: &[(&Action, Option<&str>)]) -> Option<Value> {
+        let actions: Vec<&Action> = failed.iter().map(|(action, _)| *action).collect();
+        let planned = self.status_without(&actions);
+        let mut after = planned.clone().unwrap_or_else(|| set.clone());
+        let mut told = failed.iter().filter_map(|(action, why)| Some((*action, (*why)?)));
+        let refused = told.any(|(action, why)| status::refuse_claim(&mut after, action, why));
+        if refused && after != *set { Some(after) } else { planned }
+    }
+
+    /// The set with the planned status: a pod whose deletion failed, or was never attempted because a stage before it failed, is
+    /// not gone after all.
+    fn status_without(&self, failed: &[&Action]) -> Option<Value> {
         let mut set = self.status.clone()?;
         let is_counted = |action: &&Action| matches!(action, Action::DeletePod { counted: true, .. });
         if self.stages.iter().flat_map(Stage::actions).filter(is_counted).count() == 0 {
             return Some(set);
         }
-        let failed: Vec<&Action> = failed.into_iter().collect();
         let last = self.stages.iter().position(|stage| stage.actions().any(|action| failed.contains(&action)));
         let skipped = self.stages.iter().skip(last.map_or(self.stages.len(), |last| last + 1)).flat_map(Stage::actions);
         let kept = failed.iter().copied().chain(skipped).filter(is_counted).count();

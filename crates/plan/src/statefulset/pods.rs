@@ -8,7 +8,7 @@ use object::access::{self, Access, controller, name, terminating, uid};
 use object::{Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-const REVISION_LABEL: &str = "controller-revision-hash";
+pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
@@ -68,8 +68,9 @@ impl<'a> Members<'a> {
     }
 }
 
-pub(super) fn revision(pod: &Value) -> &str {
-    pod.text(&["metadata", "labels", REVISION_LABEL])
+/// The revision that a pod, or a claim, is at.
+pub(super) fn revision(object: &Value) -> &str {
+    object.text(&["metadata", "labels", REVISION_LABEL])
 }
 
 pub(super) fn is_pending(pod: &Value) -> bool {

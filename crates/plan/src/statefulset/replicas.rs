@@ -81,20 +81,18 @@ impl<'a> Planner<'a> {
         }
         // What is adopted just now has another resourceVersion by then.
         let labels = pods::lost_labels(self.set, ordinal, pod).filter(|_| !self.members.adopted.contains(&ordinal));
-        care.lanes.extend(labels.map(|labels| {
-            let resource_version = pod.text(&["metadata", "resourceVersion"]).to_owned();
-            vec![vec![Action::LabelPod { pod: pod_name.clone(), uid: uid(pod).to_owned(), resource_version, labels }]]
-        }));
-        if pods::is_pending(pod) {
-            let missing = self.claims.missing(self.set, ordinal).into_iter();
-            let create = |claim| Action::CreateClaim { claim, pod: pod_name.clone(), with_pod: false };
-            let missing: Vec<Action> = missing.map(create).collect();
+        care.lanes.extend(labels.map(|labels| vec![vec![label(pod, labels)]]));
+        if pods::is_pending(pod) || (self.set.claims_in_place && !self.is_rolled(ordinal, pod)) {
+            let missing = self.create_claims(ordinal, &self.revision_of_claims(ordinal, pod), false);
             if !missing.is_empty() {
                 care.lanes.push(vec![missing]);
+                self.provided.insert(ordinal);
             }
-            if let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal) {
-                return Some(Held::ClaimLeaving { pod: pod_name, claim });
-            }
+        }
+        if pods::is_pending(pod)
+            && let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal)
+        {
+            return Some(Held::ClaimLeaving { pod: pod_name, claim });
         }
         if !self.is_available(pod) {
             return Some(Held::NotReady { pod: pod_name });
@@ -131,10 +129,9 @@ impl<'a> Planner<'a> {
             Some(Leaving::WithPod(claim)) => return Err(Held::ClaimLeaving { pod, claim }),
             None => {}
         }
-        let claims = self.claims.missing(self.set, ordinal).into_iter();
-        let create = |claim| Action::CreateClaim { claim, pod: pod.clone(), with_pod: true };
-        let claims: Vec<Action> = claims.map(create).collect();
-        let pod = vec![Action::CreatePod(pods::build(self.set, ordinal, self.revision_for(ordinal)))];
+        let revision = self.revision_for(ordinal);
+        let claims = self.claims_for_creation(ordinal, revision)?;
+        let pod = vec![Action::CreatePod(pods::build(self.set, ordinal, revision))];
         Ok(if claims.is_empty() { vec![pod] } else { vec![claims, pod] })
     }
 
@@ -156,6 +153,12 @@ impl<'a> Planner<'a> {
             }
         };
         if held_back { &self.revisions.current } else { &self.revisions.update }
+    }
+
+    /// The revision that a missing claim of this pod gets: the one the pod is on its way to, if it is.
+    fn revision_of_claims(&self, ordinal: i64, pod: &Value) -> Revision<'a> {
+        let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pods::revision(pod)) };
+        own.unwrap_or_else(|| self.revisions.update.clone())
     }
 
     /// Deletes pods that are out of range, in descending order. Whether there is none left to wait for.
@@ -218,6 +221,11 @@ impl super::Plan {
 
 pub(super) fn delete(pod: &Value, counted: bool) -> Action {
     Action::DeletePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned(), counted }
+}
+
+pub(super) fn label(pod: &Value, labels: Vec<(String, String)>) -> Action {
+    let resource_version = pod.text(&["metadata", "resourceVersion"]).to_owned();
+    Action::LabelPod { pod: name(pod).to_owned(), uid: uid(pod).to_owned(), resource_version, labels }
 }
 
 pub(super) fn count(many: usize) -> i64 {

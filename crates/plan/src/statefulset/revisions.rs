@@ -3,17 +3,34 @@
 use super::set::Set;
 use super::{Action, pods};
 use object::access::{self, Access, controller, name, terminating, uid};
+use object::kinds::volumes::default_claim_spec;
 use object::{Gates, Value, json, pod, schema};
 use std::collections::BTreeSet;
 
 const NAME_MAX: usize = 223;
 const HISTORY_DEFAULT: i64 = 10;
 
-/// What pods of one revision are made of.
+/// What pods of one revision, and their claims, are made of.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Revision<'a> {
     pub name: String,
     pub template: &'a Value,
+    /// `None` where the revision says nothing about claims.
+    claims: Option<&'a [Value]>,
+}
+
+impl<'a> Revision<'a> {
+    pub fn tells_of_claims(&self) -> bool {
+        self.claims.is_some()
+    }
+
+    /// The claim template as it is in this revision; the live one where the revision has none.
+    pub fn claim_template<'t>(&self, live: &'t Value) -> &'t Value
+    where
+        'a: 't,
+    {
+        self.claims.and_then(|claims| claims.iter().rfind(|claim| name(claim) == name(live))).unwrap_or(live)
+    }
 }
 
 #[derive(Debug)]
@@ -27,6 +44,8 @@ pub(super) struct Revisions<'a> {
     pub action: Option<Action>,
     /// The set's own and those it adopts, oldest first.
     listed: Vec<&'a Value>,
+    /// Templates are compared by meaning, not only to the letter.
+    by_meaning: bool,
 }
 
 impl<'a> Revisions<'a> {
@@ -36,30 +55,48 @@ impl<'a> Revisions<'a> {
             let created = revision.text(&["metadata", "creationTimestamp"]);
             (number(revision), created, name(revision))
         });
-        let template = live_template(set);
+        let (template, claims) = (live_template(set), live_claims(set));
+        let by_meaning = gates.on("StatefulSetSemanticRevisionComparison");
         let next = listed.last().map_or(1, |newest| number(newest).saturating_add(1));
         let mut collisions = set.object.int(&["status", "collisionCount"]).unwrap_or(0);
-        let (update, action) = match find_equal(&listed, template, gates) {
+        let (update, action) = match find_equal(&listed, template, claims, by_meaning) {
             Some(found) if listed.last().is_some_and(|newest| std::ptr::eq(*newest, found)) => {
                 (name(found).to_owned(), None)
             }
             Some(found) => (name(found).to_owned(), Some(renumber(found, next))),
             None => {
-                let data = data_of(template);
+                let data = data_of(template, claims);
                 let (hash, count, exists) = free_name(set, seen, &data, collisions);
                 collisions = count;
                 let action = (!exists).then(|| Action::CreateRevision(build(set, &hash, data, next)));
                 (full_name(set, &hash), action)
             }
         };
-        let update = Revision { name: update, template };
+        let update = Revision { name: update, template, claims };
         let was = set.object.text(&["status", "currentRevision"]);
         let current = listed.iter().find(|revision| name(revision) == was);
-        let current = current.map_or_else(
-            || update.clone(),
-            |revision| Revision { name: was.to_owned(), template: template_of(revision).unwrap_or(template) },
-        );
-        Revisions { current, update, collisions, action, listed }
+        let current = current.map_or_else(|| update.clone(), |revision| read(revision, template));
+        Revisions { current, update, collisions, action, listed, by_meaning }
+    }
+
+    /// The revision of this name.
+    pub fn named(&self, wanted: &str) -> Option<Revision<'a>> {
+        if wanted == self.update.name {
+            return Some(self.update.clone());
+        }
+        let found = self.listed.iter().find(|revision| name(revision) == wanted)?;
+        Some(read(found, self.update.template))
+    }
+
+    /// Whether pods of the revision of this name are what pods of the update revision are, so that only their claims differ.
+    pub fn is_alike(&self, named: &str) -> bool {
+        let found = self.listed.iter().find(|revision| name(revision) == named);
+        let template = found.and_then(|revision| template_of(revision));
+        named == self.update.name
+            || template.is_some_and(|template| {
+                same_letters(template, self.update.template)
+                    || (self.by_meaning && same_meaning(template, &with_defaults(self.update.template)))
+            })
     }
 
     pub fn adoptions(&self) -> impl Iterator<Item = Action> + '_ {
@@ -105,19 +142,65 @@ fn template_of(revision: &Value) -> Option<&Value> {
     revision.at(&["data", "spec", "template"])
 }
 
-/// The newest revision that says what the template says: to the letter if there is one, else by meaning. A server of another
+/// The claim templates, where they are part of a revision.
+fn live_claims<'a>(set: &Set<'a>) -> Option<&'a [Value]> {
+    set.claims_in_revisions.then(|| set.object.items(&["spec", "volumeClaimTemplates"]))
+}
+
+fn claims_of(revision: &Value) -> Option<&[Value]> {
+    revision.at(&["data", "spec", "volumeClaimTemplates"]).and_then(Value::as_array).map(Vec::as_slice)
+}
+
+fn read<'a>(revision: &'a Value, live: &'a Value) -> Revision<'a> {
+    Revision {
+        name: name(revision).to_owned(),
+        template: template_of(revision).unwrap_or(live),
+        claims: claims_of(revision),
+    }
+}
+
+/// The newest revision that says what the templates say: to the letter if there is one, else by meaning. A server of another
 /// version may write defaults down that were left out before, which changes nothing and must restart nothing.
-fn find_equal<'a>(listed: &[&'a Value], template: &Value, gates: &Gates) -> Option<&'a Value> {
+fn find_equal<'a>(
+    listed: &[&'a Value],
+    template: &Value,
+    claims: Option<&[Value]>,
+    by_meaning: bool,
+) -> Option<&'a Value> {
     let find = |same: &dyn Fn(&Value) -> bool| {
-        listed.iter().rev().copied().find(|revision| template_of(revision).is_some_and(same))
+        let mut newest_first = listed.iter().rev().copied();
+        newest_first.find(|it| template_of(it).is_some_and(same) && same_claims(claims_of(it), claims))
     };
     find(&|other| same_letters(other, template)).or_else(|| {
-        if !gates.on("StatefulSetSemanticRevisionComparison") {
-            return None;
-        }
-        let (kind, wanted) = (schema::builtin_type("io.k8s.api.core.v1.PodTemplateSpec"), with_defaults(template));
-        find(&|other| kind.same(&with_defaults(other), &wanted))
+        let wanted = by_meaning.then(|| with_defaults(template))?;
+        find(&|other| same_meaning(other, &wanted))
     })
+}
+
+/// `wanted` is with its defaults already.
+fn same_meaning(template: &Value, wanted: &Value) -> bool {
+    schema::builtin_type("io.k8s.api.core.v1.PodTemplateSpec").same(&with_defaults(template), wanted)
+}
+
+fn same_claims(a: Option<&[Value]>, b: Option<&[Value]>) -> bool {
+    let (a, b) = match (a, b) {
+        (Some(a), Some(b)) => (a, b),
+        (a, b) => return a.is_none() && b.is_none(),
+    };
+    let kind = schema::builtin_type("io.k8s.api.core.v1.PersistentVolumeClaim");
+    let plain = |template: &Value| {
+        let mut template = without_status(template);
+        default_claim_spec(template.entry(&["spec"]));
+        template
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| kind.same(&plain(a), &plain(b)))
+}
+
+/// What a template says of a claim's status means nothing.
+fn without_status(template: &Value) -> Value {
+    let mut template = template.clone();
+    template.cut(&["status"]);
+    template
 }
 
 fn same_letters(revision: &Value, template: &Value) -> bool {
@@ -135,11 +218,15 @@ fn with_defaults(template: &Value) -> Value {
     template
 }
 
-/// What a revision holds: a strategic merge patch that puts the template back.
-fn data_of(template: &Value) -> Value {
+/// What a revision holds: a strategic merge patch that puts the template back, and all claim templates where they are part of it.
+fn data_of(template: &Value, claims: Option<&[Value]>) -> Value {
     let mut template = Value::Object(template.as_object().cloned().unwrap_or_default());
     template.put(&["$patch"], "replace");
-    json!({"spec": {"template": template}})
+    let mut data = json!({"spec": {"template": template}});
+    if let Some(claims) = claims {
+        data.put(&["spec", "volumeClaimTemplates"], claims.iter().map(without_status).collect::<Vec<_>>());
+    }
+    data
 }
 
 /// The hash for a new revision's name with its count of collisions, and whether that revision exists already: another object of

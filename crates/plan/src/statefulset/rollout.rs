@@ -1,15 +1,71 @@
-//! The way to a new revision: old pods are deleted, and come back at the new one.
+//! The way to a new revision: the claims of an old pod are brought there first, then it is deleted and comes back at the new one, or is
+//! only relabelled where nothing but its claims differs.
 
-use super::replicas::{count, delete};
+use super::claims_in_place::Progress;
+use super::replicas::{count, delete, label};
 use super::set::{Rolling, Strategy};
-use super::{Held, Planner, Stage, pods};
+use super::{Held, Lane, Planner, Stage, pods};
 use object::Value;
 use object::access::{name, terminating};
+
+/// An old pod whose turn it may be.
+struct Candidate<'a> {
+    ordinal: i64,
+    pod: &'a Value,
+    works: bool,
+    progress: Progress,
+}
+
+/// How many replicas may be touched at once.
+struct Budget {
+    max: i64,
+    /// Replicas that do not work.
+    down: i64,
+    /// Replicas that work while their claims are under way.
+    flying: i64,
+    /// Replicas that do not work while their claims are under way.
+    mending: i64,
+    /// One waits for the budget, so none below it begins.
+    exhausted: bool,
+}
+
+impl Budget {
+    fn used(&self) -> i64 {
+        self.down + self.flying
+    }
+
+    /// Whether one more may be begun. What is broken costs nothing, but not too many claims change at once.
+    fn admits(&mut self, works: bool) -> bool {
+        if !works {
+            return self.flying + self.mending < self.max;
+        }
+        self.exhausted |= self.used() >= self.max;
+        !self.exhausted
+    }
+
+    fn under_way(&mut self, works: bool) -> &mut i64 {
+        if works { &mut self.flying } else { &mut self.mending }
+    }
+}
+
+/// What became of a candidate.
+enum Move {
+    Waits,
+    Relabelled,
+    Deleted,
+}
+
+/// What the rollout does: first it ends what is ready, then it begins the next, one replica after the other.
+#[derive(Default)]
+struct Moves {
+    ends: Stage,
+    begins: Vec<Stage>,
+}
 
 impl<'a> Planner<'a> {
     pub(super) fn roll(&mut self) {
         match self.set.strategy {
-            Strategy::Recreate => {}
+            Strategy::Recreate => self.roll_within(0, 1),
             Strategy::OnDelete => {
                 let old = self.members.replicas.values().filter(|pod| self.is_old(pod) && !terminating(pod)).count();
                 if old > 0 {
@@ -20,76 +76,206 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// All old pods go at once; whether none is left, so that the new ones may come.
+    /// All old pods go at once, when all their claims are there; whether none is left, so that the new ones may come. Those that
+    /// differ in claims alone stay.
     pub(super) fn recreate(&mut self) -> bool {
-        let Some(waits_for) = self.members.all().find(|pod| self.is_old(pod)) else {
-            if self.revisions.current.name != self.revisions.update.name {
+        let members = self.members;
+        let Some(waits_for) = members.all().find(|pod| self.must_go(pod)) else {
+            let none_is_old = !members.all().any(|pod| self.is_old(pod));
+            if none_is_old && self.revisions.current.name != self.revisions.update.name {
                 self.status.recreating("Waiting for new-revision pods to be created");
             }
             return true;
         };
         self.status.recreating("Deleting old revision pods");
+        if !self.claims_before_recreation() {
+            return false;
+        }
         // Also these pods are scaled away, whatever else they are deleted for.
-        if self.members.condemned.values().any(|pod| self.is_old(pod)) {
+        if members.condemned.values().any(|pod| self.must_go(pod)) {
             self.own_condemned_claims();
         }
-        let old = self.members.all().filter(|pod| self.is_old(pod) && !terminating(pod));
+        let old = members.all().filter(|pod| self.must_go(pod) && !terminating(pod));
         let lanes = old.map(|pod| vec![vec![delete(pod, false)]]).collect();
         self.plan.push(Stage { lanes });
         self.plan.held.push(Held::Terminating { pod: name(waits_for).to_owned() });
         false
     }
 
+    /// Whether the claims of all pods that must go are ready for the new ones.
+    fn claims_before_recreation(&mut self) -> bool {
+        let members = self.members;
+        let (mut ready, mut stage) = (true, Stage::default());
+        let old = members.replicas.iter().rev().filter(|(_, pod)| !terminating(pod) && !pods::is_over(pod));
+        for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(pod)).collect::<Vec<_>>() {
+            let progress = self.progress(*ordinal);
+            if progress.lacks {
+                stage.lanes.push(vec![self.bring_claims(*ordinal)]);
+            }
+            ready &= !progress.lacks && progress.waits.is_none();
+            if let Some(wait) = progress.waits {
+                self.wait_for_claim(name(pod), wait);
+            }
+        }
+        self.plan.push(stage);
+        ready
+    }
+
     fn roll_down(&mut self, rolling: Rolling) {
         let members = self.members;
-        let lowest = rolling.partition.unwrap_or(0);
-        let held_back = members.replicas.range(..lowest.max(0)).any(|(_, pod)| self.is_old(pod));
+        let lowest = rolling.partition.unwrap_or(0).max(0);
+        let held_back = members.replicas.range(..lowest).any(|(_, pod)| self.is_old(pod));
         if let Some(partition) = rolling.partition.filter(|_| held_back) {
             self.plan.held.push(Held::Partition { ordinal: partition });
         }
         let Some(max) = rolling.max_unavailable else { return self.roll_one(lowest) };
-        let working = |(ordinal, pod): (&i64, &&Value)| !self.is_leaving(*ordinal, pod) && self.is_available(pod);
-        let unavailable =
-            self.set.replicas - count(members.replicas.iter().filter(|replica| working(*replica)).count());
-        self.plan.unavailable = Some(unavailable);
-        let candidates = members.replicas.range(lowest.max(0)..).rev();
+        let available = |(ordinal, pod): (&i64, &&Value)| !self.is_leaving(*ordinal, pod) && self.is_available(pod);
+        let available = count(members.replicas.iter().filter(|replica| available(*replica)).count());
+        self.plan.unavailable = Some(self.set.replicas - available);
+        self.roll_within(lowest, max);
+    }
+
+    /// From the top, as many at once as the budget admits. A broken pod comes first. (In order there is none here: it stops everything
+    /// before the rollout.)
+    fn roll_within(&mut self, lowest: i64, max: i64) {
+        let members = self.members;
+        let claims_only = self.changes_claims_only();
+        let works = |ordinal: i64, pod: &Value| !self.is_leaving(ordinal, pod) && self.works(pod, claims_only);
+        let down =
+            self.set.replicas - count(members.replicas.iter().filter(|(ordinal, pod)| works(**ordinal, pod)).count());
+        let candidates = members.replicas.range(lowest..).rev();
         let candidates = candidates.filter(|(ordinal, pod)| self.is_old(pod) && !self.is_leaving(**ordinal, pod));
-        let (good, broken): (Vec<&Value>, Vec<&Value>) =
-            candidates.map(|(_, pod)| *pod).partition(|pod| self.is_available(pod));
-        // A broken pod costs nothing to replace. (In order there is none here: it stops everything before the rollout.)
-        let budget = usize::try_from((max - unavailable).max(0)).unwrap_or(usize::MAX).min(good.len());
-        self.delete_old(broken.into_iter().chain(good[..budget].iter().copied()));
-        if budget < good.len() {
-            self.plan.held.push(Held::Budget { unavailable: unavailable + count(budget), max });
+        let candidates = candidates.map(|(ordinal, pod)| Candidate {
+            ordinal: *ordinal,
+            pod,
+            works: works(*ordinal, pod),
+            progress: self.progress(*ordinal),
+        });
+        let (good, broken): (Vec<Candidate>, Vec<Candidate>) = candidates.partition(|candidate| candidate.works);
+        let begun = |candidates: &[Candidate]| count(candidates.iter().filter(|it| it.progress.begun).count());
+        let mut budget = Budget { max, down, flying: begun(&good), mending: begun(&broken), exhausted: false };
+        let mut moves = Moves::default();
+        for candidate in broken.into_iter().chain(good) {
+            self.advance(candidate, &mut budget, &mut moves);
         }
+        self.make(moves);
+        if budget.exhausted {
+            self.plan.held.push(Held::Budget { unavailable: budget.used(), max });
+        }
+    }
+
+    /// Makes the next move of an old replica, if the budget admits it.
+    fn advance(&mut self, candidate: Candidate<'a>, budget: &mut Budget, moves: &mut Moves) -> Move {
+        let Candidate { ordinal, pod, works, progress } = candidate;
+        if progress.lacks || progress.waits.is_some() {
+            // Where nothing can be done for what is broken anyway, it is in nobody's way.
+            if !progress.begun && (works || progress.lacks) {
+                if !budget.admits(works) {
+                    return Move::Waits;
+                }
+                *budget.under_way(works) += 1;
+            }
+            if progress.lacks {
+                moves.begins.push(Stage { lanes: vec![vec![self.bring_claims(ordinal)]] });
+            }
+            if let Some(wait) = progress.waits {
+                self.wait_for_claim(name(pod), wait);
+            }
+            return Move::Waits;
+        }
+        if !self.must_go(pod) {
+            let Some(relabel) = self.relabel(ordinal, pod) else { return Move::Waits };
+            moves.ends.lanes.push(relabel);
+            *budget.under_way(works) -= i64::from(progress.begun);
+            return Move::Relabelled;
+        }
+        if works && (budget.down >= budget.max || !(progress.begun || budget.admits(works))) {
+            budget.exhausted = true;
+            return Move::Waits;
+        }
+        moves.ends.lanes.push(vec![vec![delete(pod, self.status.leaves(pod))]]);
+        *budget.under_way(works) -= i64::from(progress.begun);
+        budget.down += i64::from(works);
+        Move::Deleted
     }
 
     /// The way before there was a budget: from the top, the first old pod, if all above it are available.
     fn roll_one(&mut self, lowest: i64) {
+        let (members, claims_only) = (self.members, self.changes_claims_only());
+        let mut moves = Moves::default();
         for ordinal in (lowest.max(self.set.start)..self.set.end()).rev() {
-            let pod = self.members.replicas.get(&ordinal).copied();
-            let leaving = pod.is_none_or(|pod| self.is_leaving(ordinal, pod));
-            match pod {
-                Some(pod) if self.is_old(pod) && !leaving => {
-                    self.delete_old([pod].into_iter());
-                    self.plan.held.push(Held::Terminating { pod: name(pod).to_owned() });
-                    return;
-                }
-                Some(pod) if !leaving && self.is_available(pod) => {}
-                _ => {
-                    self.plan.held.push(Held::NotReady { pod: self.set.pod_name(ordinal) });
-                    return;
+            let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, pod));
+            let works = pod.is_some_and(|pod| self.works(pod, claims_only));
+            if let Some(pod) = pod.filter(|pod| self.is_old(pod)) {
+                let candidate = Candidate { ordinal, pod, works, progress: self.progress(ordinal) };
+                let mut alone = Budget { max: 1, down: 0, flying: 0, mending: 0, exhausted: false };
+                match self.advance(candidate, &mut alone, &mut moves) {
+                    Move::Relabelled => {}
+                    Move::Waits => break,
+                    Move::Deleted => {
+                        self.plan.held.push(Held::Terminating { pod: name(pod).to_owned() });
+                        break;
+                    }
                 }
             }
+            if !works {
+                self.plan.held.push(Held::NotReady { pod: self.set.pod_name(ordinal) });
+                break;
+            }
         }
+        self.make(moves);
     }
 
-    fn delete_old(&mut self, old: impl Iterator<Item = &'a Value>) {
-        let lanes = old.map(|pod| vec![vec![delete(pod, self.status.leaves(pod))]]).collect();
-        self.plan.push(Stage { lanes });
+    fn make(&mut self, moves: Moves) {
+        self.plan.push(moves.ends);
+        moves.begins.into_iter().for_each(|stage| self.plan.push(stage));
     }
 
-    fn is_old(&self, pod: &Value) -> bool {
+    /// The pod gets the name of the update revision, and goes on running. What this plan writes otherwise comes first: the pod has
+    /// another resourceVersion by then.
+    fn relabel(&self, ordinal: i64, pod: &Value) -> Option<Lane> {
+        let settled = !self.members.adopted.contains(&ordinal) && pods::lost_labels(self.set, ordinal, pod).is_none();
+        let labels = vec![(pods::REVISION_LABEL.to_owned(), self.revisions.update.name.clone())];
+        settled.then(|| vec![vec![label(pod, labels)]])
+    }
+
+    /// All replicas are there and ready, though not for long enough, and the rollout changes nothing but claims, which need not wait
+    /// for that.
+    pub(super) fn lacks_only_time(&self) -> bool {
+        let replicas = &self.members.replicas;
+        let ready = |(ordinal, pod): (&i64, &&Value)| !self.is_leaving(*ordinal, pod) && pods::is_ready(pod);
+        count(replicas.len()) == self.set.replicas
+            && self.members.condemned.is_empty()
+            && replicas.iter().all(ready)
+            && replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, pod))
+            && self.changes_claims_only()
+    }
+
+    /// No pod that the rollout comes to has to go.
+    fn changes_claims_only(&self) -> bool {
+        !self.members.replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, pod) && self.must_go(pod))
+    }
+
+    fn works(&self, pod: &Value, claims_only: bool) -> bool {
+        self.is_available(pod) || (claims_only && pods::is_ready(pod))
+    }
+
+    /// Whether the pod is old and its turn comes by itself.
+    pub(super) fn is_rolled(&self, ordinal: i64, pod: &Value) -> bool {
+        let reached = match self.set.strategy {
+            Strategy::Rolling(rolling) => ordinal >= rolling.partition.unwrap_or(0),
+            Strategy::Recreate => true,
+            Strategy::OnDelete => false,
+        };
+        reached && self.is_old(pod)
+    }
+
+    pub(super) fn is_old(&self, pod: &Value) -> bool {
         pods::revision(pod) != self.revisions.update.name
+    }
+
+    /// It is old, and only another pod can be what the update revision says.
+    fn must_go(&self, pod: &Value) -> bool {
+        self.is_old(pod) && !self.alike.contains(pods::revision(pod))
     }
 }

@@ -28,6 +28,10 @@ pub(super) struct Set<'a> {
     pub retention: Retention,
     /// By name, each once: of two with one name the later counts.
     pub claim_templates: Vec<&'a Value>,
+    /// Revisions hold the claim templates too. The field alone decides: no gate makes new revisions.
+    pub claims_in_revisions: bool,
+    /// Claims follow the revision of their pod.
+    pub claims_in_place: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +65,7 @@ impl<'a> Set<'a> {
         let start = object.int(&["spec", "ordinals", "start"]).filter(|_| gates.on("StatefulSetStartOrdinal"));
         let start = start.unwrap_or(0).max(0);
         let min_ready = object.int(&["spec", "minReadySeconds"]).unwrap_or(0).clamp(0, ORDINAL_MAX);
+        let in_place = object.text(&["spec", "volumeClaimUpdatePolicy"]) == "InPlace";
         Ok(Set {
             object,
             name: access::name(object),
@@ -74,6 +79,8 @@ impl<'a> Set<'a> {
             min_ready: SignedDuration::from_secs(min_ready),
             retention: retention(object, gates),
             claim_templates: claim_templates(object),
+            claims_in_revisions: in_place,
+            claims_in_place: in_place && gates.on("StatefulSetUpdateVolumeClaimTemplate"),
         })
     }
 

@@ -1,12 +1,17 @@
 //! The status of a set: what its pods are like at the moment of the plan.
 
+use super::claims_in_place::WAY_OUT;
 use super::pods::{self, Members};
 use super::set::Set;
+use super::{Action, Held, Planner, Stage};
 use jiff::Timestamp;
-use object::access::{Access, terminating};
+use object::access::{Access, name, terminating};
 use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
+/// Whether the claims of all replicas are what the update revision says.
+const CLAIMS_UPDATED: &str = "VolumeClaimsUpdated";
+const CLAIM_REFUSED: &str = "ClaimUpdateFailed";
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Status {
@@ -20,6 +25,69 @@ pub(super) struct Status {
     collisions: i64,
     /// The condition `Progressing`: status, reason, message.
     progress: Option<(&'static str, &'static str, &'static str)>,
+    /// The condition `VolumeClaimsUpdated`; none where claims do not follow revisions.
+    pub claims: Option<ClaimsUpdated>,
+}
+
+/// Whether all claims are up to date, and what is waited for if not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ClaimsUpdated {
+    pub done: bool,
+    pub reason: String,
+    pub message: String,
+}
+
+impl Planner<'_> {
+    /// What is to be said of the claims.
+    pub(super) fn claims_condition(&self) -> Option<ClaimsUpdated> {
+        if !self.set.claims_in_place {
+            return None;
+        }
+        let not_yet = |reason: &str, message: String| ClaimsUpdated { done: false, reason: reason.to_owned(), message };
+        let update = &self.revisions.update.name;
+        let mut actions = self.plan.stages.iter().flat_map(Stage::actions);
+        let begun = actions.find_map(|action| match action {
+            Action::ApplyClaim { patch, pod, .. } => Some(claim_of(name(patch), pod)),
+            _ => None,
+        });
+        let waits = self.plan.held.iter().find_map(|held| match held {
+            Held::ClaimNotReady { pod, claim, reason, why } => {
+                Some(not_yet(reason, format!("{}: {why}", claim_of(claim, pod))))
+            }
+            _ => None,
+        });
+        let said = condition::get(self.set.object, CLAIMS_UPDATED).filter(|it| it.text(&["reason"]) == CLAIM_REFUSED);
+        let said = said.map(|it| it.text(&["message"]));
+        let (updated, replicas) = (self.status.updated, self.set.replicas);
+        Some(match (begun, waits, said) {
+            // It is tried again, and so far nothing else is known.
+            (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
+            (_, Some(waits), _) => waits,
+            (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
+            _ if updated < replicas => {
+                not_yet("RollingOut", format!("{updated} of {replicas} replicas are at revision {update}"))
+            }
+            _ => ClaimsUpdated {
+                done: true,
+                reason: "UpToDate".to_owned(),
+                message: format!("all replicas are at revision {update}"),
+            },
+        })
+    }
+}
+
+/// Says in the set's condition why a claim could not be written. Whether it could be said.
+pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
+    let Action::ApplyClaim { patch, pod, .. } = action else { return false };
+    let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
+    let Some(said) = conditions.find(|it| it.text(&["type"]) == CLAIMS_UPDATED) else { return false };
+    said.put(&["reason"], CLAIM_REFUSED);
+    said.put(&["message"], format!("{} cannot be updated: {why}; {WAY_OUT}", claim_of(name(patch), pod)));
+    true
+}
+
+fn claim_of(claim: &str, pod: &str) -> String {
+    format!("claim {claim} of pod {pod}")
 }
 
 impl Status {
@@ -100,6 +168,7 @@ impl Status {
             let progress = json!({"type": PROGRESSING, "status": value, "reason": reason, "message": message});
             condition::set(&mut status, &["conditions"], progress, now);
         }
+        self.write_claims(&mut status, now);
         // Alone the count of collisions is no news.
         if before == Some(&status) {
             return None;
@@ -108,6 +177,23 @@ impl Status {
         let mut changed = set.object.clone();
         changed.put(&["status"], status);
         Some(changed)
+    }
+
+    fn write_claims(&self, status: &mut Value, now: Timestamp) {
+        if let Some(ClaimsUpdated { done, reason, message }) = &self.claims {
+            let word = if *done { "True" } else { "False" };
+            let claims = json!({"type": CLAIMS_UPDATED, "status": word, "reason": reason, "message": message});
+            condition::set(status, &["conditions"], claims, now);
+            return;
+        }
+        let is_it = |condition: &Value| condition.text(&["type"]) == CLAIMS_UPDATED;
+        match status.get_mut("conditions") {
+            Some(Value::Array(conditions)) if conditions.len() == 1 && is_it(&conditions[0]) => {
+                status.cut(&["conditions"]);
+            }
+            Some(Value::Array(conditions)) => conditions.retain(|condition| !is_it(condition)),
+            _ => {}
+        }
     }
 }
 

@@ -10,6 +10,8 @@ use object::access::{name, namespace, terminating, uid};
 use object::{Value, json};
 use plan::statefulset::{Action, Lane, Plan, Stage};
 
+/// Who writes claims that follow the revision of their pod, in their managed fields.
+const MANAGER: &str = "statefulset-controller";
 /// How many lanes of a set are on their way at once.
 const IN_FLIGHT_MAX: usize = 64;
 
@@ -41,7 +43,10 @@ impl Control {
                 break;
             }
         }
-        let written = match plan.status_after(failures.iter().map(|(action, _)| *action)) {
+        let told = failures.iter().map(|(action, error)| (*action, is_news(error).then(|| error.message())));
+        let told: Vec<_> = told.collect();
+        let failed: Vec<_> = told.iter().map(|(action, message)| (*action, message.as_deref())).collect();
+        let written = match plan.status_after(set, &failed) {
             Some(status) => self.write_status(&status).await,
             None => Ok(()),
         };
@@ -70,8 +75,7 @@ impl Control {
         let result = self.request(set, action).await;
         match &result {
             Ok(()) => action.done(name(set)).iter().for_each(|event| self.tell(set, event)),
-            // The world is not as it was seen: what is seen next decides, and there is nothing to tell.
-            Err(error) if error.is_stale() || error.is_namespace_ending() => {}
+            Err(error) if !is_news(error) => {}
             Err(error) => {
                 action.failed(name(set), &error.message()).iter().for_each(|event| self.tell(set, event));
             }
@@ -92,7 +96,9 @@ impl Control {
                 self.merge(&sight.revisions, set, revision, uid, &patch).await
             }
             Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, uid).await,
+            Action::CreateClaim { claim, applied: true, .. } => self.apply(&sight.claims, set, claim).await,
             Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
+            Action::ApplyClaim { patch, .. } => self.apply(&sight.claims, set, patch).await,
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
                 let metadata = json!({"uid": uid, "resourceVersion": resource_version, "ownerReferences": owners});
@@ -165,6 +171,13 @@ impl Control {
         self.keep(kind, set, object, uid, result)
     }
 
+    /// Server-side apply, under a name of its own.
+    async fn apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
+        let path = kind.resource.object(namespace(set), name(object));
+        let result = self.api.apply(&path, MANAGER, object).await;
+        self.keep(kind, set, name(object), uid(object), result)
+    }
+
     async fn delete(&self, kind: &Followed, set: &Value, object: &str, uid: &str) -> Result<(), ApiError> {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
         let key = (namespace(set).into(), object.into());
@@ -205,6 +218,11 @@ impl Control {
             }
         }
     }
+}
+
+/// Where the world is not as it was seen, what is seen next decides, and there is nothing to tell.
+fn is_news(error: &ApiError) -> bool {
+    !error.is_stale() && !error.is_namespace_ending()
 }
 
 /// The error to go on with: one that says more than that somebody else was faster, if there is one.

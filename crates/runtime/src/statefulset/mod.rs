@@ -4,6 +4,7 @@
 
 mod act;
 mod sight;
+mod skew;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
@@ -35,11 +36,16 @@ pub async fn run(part: Part) {
         sight,
         known: Mutex::default(),
     });
-    worker::run(part, sources, WORKERS, move |key| {
+    let skew = skew::tell(part.clone());
+    let work = worker::run(part, sources, WORKERS, move |key| {
         let control = control.clone();
         async move { control.sync(key).await }
-    })
-    .await;
+    });
+    tokio::pin!(work);
+    tokio::select! {
+        () = &mut work => {}
+        () = skew => work.await,
+    }
 }
 
 struct Control {

@@ -218,9 +218,22 @@ fn trim_pod(pod: &mut Value) {
     });
 }
 
-/// What is read of a claim: who and whose it is, and whether it is on its way out.
+/// What is read of a claim: who and whose it is, whether it is on its way out, and how far its volume is what it asks for.
 fn trim_claim(claim: &mut Value) {
-    *claim = json!({"metadata": pick(claim, &["metadata"], METADATA)});
+    let conditions = claim.items(&["status", "conditions"]).iter().map(|condition| {
+        let [kind, status, message] = ["type", "status", "message"].map(|field| condition.text(&[field]));
+        json!({"type": kind, "status": status, "message": message})
+    });
+    let conditions: Vec<Value> = conditions.collect();
+    let mut kept = json!({
+        "metadata": pick(claim, &["metadata"], &[METADATA, &["finalizers"]].concat()),
+        "spec": pick(claim, &["spec"], &["resources", "volumeAttributesClassName"]),
+        "status": pick(claim, &["status"], &["phase", "capacity", "currentVolumeAttributesClassName"]),
+    });
+    if !conditions.is_empty() {
+        kept.put(&["status", "conditions"], conditions);
+    }
+    *claim = kept;
 }
 
 const METADATA: &[&str] =

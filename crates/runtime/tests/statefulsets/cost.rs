@@ -10,7 +10,8 @@ use std::time::Instant;
 /// The controller's requests by what they are: without names, lists and watches.
 fn kinds(asked: &[Asked]) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
-    for asked in asked.iter().filter(|asked| &*asked.account == SETS && !asked.path.contains('?')) {
+    let ours = asked.iter().filter(|asked| &*asked.account == SETS && !asked.path.contains('?'));
+    for asked in ours.filter(|asked| !asked.path.starts_with("/openapi")) {
         let words: Vec<&str> = asked.path.split('/').collect();
         let at = words.iter().position(|word| *word == "namespaces").map_or(0, |at| at + 2);
         let resource = words.get(at).copied().unwrap_or("");

@@ -4,6 +4,9 @@ mod cost;
 mod creation;
 mod healing;
 mod history;
+mod in_place;
+mod in_place_skew;
+mod in_place_trouble;
 mod kubelet;
 mod mishaps;
 mod ordinals;
@@ -12,6 +15,7 @@ mod retention;
 mod revisions;
 mod scaling;
 mod sets;
+mod storage;
 mod updates;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]

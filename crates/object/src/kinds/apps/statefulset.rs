@@ -1,5 +1,6 @@
 //! StatefulSet: defaults, gated fields, what may change, warnings, columns.
 
+mod claim_templates;
 mod validate;
 
 use crate::access::{Access, name};
@@ -17,6 +18,7 @@ const ROLLING: &[&str] = &["spec", "updateStrategy", "rollingUpdate"];
 const MAX_UNAVAILABLE: &[&str] = &["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
 const RETENTION: &[&str] = &["spec", "persistentVolumeClaimRetentionPolicy"];
 const ORDINALS: &[&str] = &["spec", "ordinals"];
+const UPDATE_POLICY: &[&str] = &["spec", "volumeClaimUpdatePolicy"];
 /// Label values are at most this long.
 const LABEL_MAX: usize = 63;
 /// A revision's name ends in a dash and a hash of up to ten characters.
@@ -99,6 +101,9 @@ fn default(object: &mut Value, gates: &Gates) {
             object.default_to(&[RETENTION, &[half]].concat(), "Retain");
         }
     }
+    if gates.on("StatefulSetUpdateVolumeClaimTemplate") {
+        object.default_to(UPDATE_POLICY, "OnClaimDelete");
+    }
     if object.at(ORDINALS).is_some_and(Value::is_object) && missing(object, &["spec", "ordinals", "start"]) {
         object.put(&["spec", "ordinals", "start"], 0);
     }
@@ -148,6 +153,7 @@ fn drop_gated(new: &mut Value, old: Option<&Value>, gates: &Gates) {
         ("MaxUnavailableStatefulSet", MAX_UNAVAILABLE),
         ("StatefulSetAutoDeletePVC", RETENTION),
         ("StatefulSetStartOrdinal", ORDINALS),
+        ("StatefulSetUpdateVolumeClaimTemplate", UPDATE_POLICY),
     ];
     for (gate, field) in gated {
         if !gates.on(gate) && !old.is_some_and(|old| old.has(field)) {

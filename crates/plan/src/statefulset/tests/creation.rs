@@ -94,7 +94,7 @@ fn b03_claims_come_before_their_pod() {
     let mut world = World::new(1);
     let plan = world.step();
     let lane = &plan.stages[0].lanes[0];
-    assert!(matches!(&lane[0][..], [Action::CreateClaim { claim, pod, with_pod: true }]
+    assert!(matches!(&lane[0][..], [Action::CreateClaim { claim, pod, with_pod: true, applied: false }]
         if name(claim) == "data-web-0" && pod == "web-0"));
     assert!(matches!(&lane[1][..], [Action::CreatePod(_)]));
     assert_eq!(

@@ -4,6 +4,8 @@ mod world;
 
 mod creation;
 mod history;
+mod in_place;
+mod in_place_trouble;
 mod properties;
 mod retention;
 mod scaling;

@@ -1,8 +1,8 @@
 //! Whatever happens, and wherever the executor stops: every plan is safe, claims go only by policy or by hand, and once all is
 //! quiet the set is what it should be.
 
-use super::world::{Fate, World, add_owner, is_idle, set};
-use object::access::{Access, controller, name, uid};
+use super::world::{Fate, World, add_owner, is_idle, set, size};
+use object::access::{Access, controller, name, terminating, uid};
 use object::{Value, json};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -13,6 +13,20 @@ enum Happening {
     Start(i64),
     Image(u8),
     Policy(bool, bool),
+    /// Claim templates: gibibytes (never fewer), a class, a label.
+    Size(i64),
+    Class(u8),
+    ClaimLabel(u8),
+    /// Claims change in place.
+    InPlace(bool),
+    /// The server refuses changes of a claim, or no longer.
+    Refuse(usize, bool),
+    /// A volume cannot be changed, or can again.
+    Stick(usize, bool),
+    /// Somebody grows a claim by hand.
+    Grow(usize, i64),
+    /// Somebody takes a claim's labels away.
+    Unlabel(usize),
     Partition(i64),
     MaxUnavailable(Value),
     MinReady(i64),
@@ -49,6 +63,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         "StatefulSetStartOrdinal",
         "StatefulSetOrdinalPartition",
         "MaxUnavailableStatefulSet",
+        "StatefulSetUpdateVolumeClaimTemplate",
     ]);
     let max = prop_oneof![(1_i64..4).prop_map(Value::from), Just(json!("50%"))];
     let edits = prop_oneof![
@@ -61,6 +76,10 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => prop::sample::select(vec![0_i64, 10]).prop_map(MinReady),
         1 => (-1_i64..2).prop_map(History),
         1 => (gates, any::<bool>()).prop_map(|(gate, on)| Gate(gate, on)),
+        2 => (1_i64..5).prop_map(Size),
+        1 => (0_u8..3).prop_map(Class),
+        1 => (0_u8..3).prop_map(ClaimLabel),
+        2 => prop::bool::weighted(0.7).prop_map(InPlace),
     ];
     let pods = prop_oneof![
         2 => (0_usize..8, any::<bool>()).prop_map(|(pod, ready)| Ready(pod, ready)),
@@ -77,6 +96,10 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_usize..8).prop_map(Namesake),
         1 => (0_usize..4).prop_map(DeleteRevision),
         2 => (1_i64..12).prop_map(Time),
+        2 => (0_usize..8, any::<bool>()).prop_map(|(claim, refused)| Refuse(claim, refused)),
+        2 => (0_usize..8, any::<bool>()).prop_map(|(claim, stuck)| Stick(claim, stuck)),
+        1 => (0_usize..8, 1_i64..9).prop_map(|(claim, size)| Grow(claim, size)),
+        1 => (0_usize..8).prop_map(Unlabel),
     ];
     let fate =
         (prop::option::of(0_usize..6), prop::option::of(0_usize..6)).prop_map(|(crash, fail)| Fate { crash, fail });
@@ -100,17 +123,21 @@ fn first_set() -> impl Strategy<Value = Value> {
         json!({"type": "OnDelete"}),
         json!({"type": "Recreate"}),
     ]);
-    (0_i64..5, any::<bool>(), strategies, any::<bool>()).prop_map(|(replicas, ordered, strategy, claims)| {
-        let mut set = set(replicas);
-        set.put(&["spec", "updateStrategy"], strategy);
-        if !ordered {
-            set.put(&["spec", "podManagementPolicy"], "Parallel");
-        }
-        if !claims {
-            set.cut(&["spec", "volumeClaimTemplates"]);
-        }
-        set
-    })
+    let in_place = any::<bool>();
+    (0_i64..5, any::<bool>(), strategies, any::<bool>(), in_place).prop_map(
+        |(replicas, ordered, strategy, claims, in_place)| {
+            let mut set = set(replicas);
+            set.put(&["spec", "volumeClaimUpdatePolicy"], if in_place { "InPlace" } else { "OnClaimDelete" });
+            set.put(&["spec", "updateStrategy"], strategy);
+            if !ordered {
+                set.put(&["spec", "podManagementPolicy"], "Parallel");
+            }
+            if !claims {
+                set.cut(&["spec", "volumeClaimTemplates"]);
+            }
+            set
+        },
+    )
 }
 
 fn nth(objects: &super::world::Objects, at: usize) -> Option<String> {
@@ -130,6 +157,41 @@ impl World {
                 let word = |delete: bool| if delete { "Delete" } else { "Retain" };
                 self.policy(word(*deleted), word(*scaled));
             }
+            Size(gibibytes) => {
+                let (asked, path) = (gibibytes * (1 << 30), ["spec", "resources", "requests"]);
+                let grows = |template: &Value| asked > size(template, &path);
+                self.edit_template(|template| {
+                    if grows(template) {
+                        template.put(&["spec", "resources", "requests", "storage"], format!("{gibibytes}Gi"));
+                    }
+                });
+            }
+            Class(0) => self.edit_template(|template| drop(template.cut(&["spec", "volumeAttributesClassName"]))),
+            Class(class) => {
+                self.edit_template(|template| template.put(&["spec", "volumeAttributesClassName"], format!("c{class}")));
+            }
+            ClaimLabel(0) => self.edit_template(|template| drop(template.cut(&["metadata", "labels"]))),
+            ClaimLabel(label) => {
+                self.edit_template(|template| template.put(&["metadata", "labels"], json!({(format!("l{label}")): "x"})));
+            }
+            InPlace(in_place) => {
+                self.spec(&["volumeClaimUpdatePolicy"], if *in_place { "InPlace" } else { "OnClaimDelete" });
+            }
+            Refuse(at, refused) => match refused {
+                true => drop(self.refused.insert(claim(self, *at))),
+                false => drop(self.refused.remove(&claim(self, *at))),
+            },
+            Stick(at, stuck) => match stuck {
+                true => drop(self.stuck.insert(claim(self, *at))),
+                false => drop(self.stuck.remove(&claim(self, *at))),
+            },
+            Grow(at, gibibytes) => self.edit_claim(&claim(self, *at), |claim| {
+                let bound = claim.text(&["status", "phase"]) == "Bound";
+                if bound && gibibytes * (1 << 30) > size(claim, &["spec", "resources", "requests"]) {
+                    claim.put(&["spec", "resources", "requests", "storage"], format!("{gibibytes}Gi"));
+                }
+            }),
+            Unlabel(at) => self.edit_claim(&claim(self, *at), |claim| drop(claim.cut(&["metadata", "labels"]))),
             Partition(partition) => self.edit(|set| {
                 if set.has(&["spec", "updateStrategy", "rollingUpdate"]) {
                     set.put(&["spec", "updateStrategy", "rollingUpdate", "partition"], *partition);
@@ -207,6 +269,8 @@ impl World {
         for pod in self.pods.values_mut() {
             pod.cut(&["metadata", "finalizers"]);
         }
+        self.refused.clear();
+        self.stuck.clear();
     }
 
     fn check_complete(&self) {
@@ -235,6 +299,35 @@ impl World {
         assert!(!all_new || self.status_text("currentRevision") == update, "promoted when all have arrived");
         assert_eq!(self.status("observedGeneration"), set.int(&["metadata", "generation"]).unwrap());
     }
+
+    /// Whatever went before: a larger template grows every claim that the rollout comes to, and restarts nothing.
+    fn check_growth(&mut self) {
+        let before: Vec<(String, String)> =
+            self.pods.iter().map(|(name, pod)| (name.clone(), uid(pod).to_owned())).collect();
+        let at_rest = self.status_text("currentRevision") == self.status_text("updateRevision");
+        self.edit_template(|template| template.put(&["spec", "resources", "requests", "storage"], "10Gi"));
+        self.settle();
+        self.check_complete();
+        let set = self.set.clone().unwrap();
+        let wants = crate::statefulset::invariant::Wants::of(&set, &self.gates);
+        if at_rest {
+            let after: Vec<(String, String)> =
+                self.pods.iter().map(|(name, pod)| (name.clone(), uid(pod).to_owned())).collect();
+            assert_eq!(after, before, "nothing is restarted");
+        }
+        let partition = set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0);
+        let offset = if self.gates.on("StatefulSetOrdinalPartition") { 0 } else { wants.ordinals.start };
+        if !wants.in_place || set.text(&["spec", "updateStrategy", "type"]) == "OnDelete" {
+            return;
+        }
+        let update = self.status_text("updateRevision");
+        for pod in self.pods.keys().filter(|pod| pod[4..].parse::<i64>().unwrap() >= partition + offset) {
+            let claim = self.claims.get(&format!("data-{pod}")).filter(|claim| !terminating(claim));
+            let Some(claim) = claim else { continue };
+            assert_eq!(claim.text(&["metadata", "labels", "controller-revision-hash"]), update, "{claim:#}");
+            assert!(size(claim, &["status", "capacity"]) >= 10 << 30, "{claim:#}");
+        }
+    }
 }
 
 proptest! {
@@ -258,6 +351,7 @@ proptest! {
         let last = world.settle();
         prop_assert!(is_idle(&last) && last.next.is_none());
         world.check_complete();
+        world.check_growth();
         check_farewell(world, policy.0);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 const KEYS: &str = "metadata spec status name namespace labels finalizers ownerReferences uid template replicas ordinals start \
     updateStrategy rollingUpdate partition maxUnavailable type selector matchLabels app data revision phase conditions \
     volumeClaimTemplates containers volumes minReadySeconds collisionCount currentReplicas revisionHistoryLimit \
-    deletionTimestamp controller kind";
+    deletionTimestamp controller kind volumeClaimUpdatePolicy InPlace storage requests resources capacity";
 
 fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -24,6 +24,9 @@ fn any_json() -> impl Strategy<Value = Value> {
             "Delete",
             "Parallel",
             "Recreate",
+            "InPlace",
+            "Bound",
+            "1Gi",
             "OnDelete",
             "Failed",
             "Running",
@@ -84,7 +87,8 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     let once = plan(&seen, gates, now);
     assert_eq!(once, plan(&seen, gates, now), "the same for the same");
     invariant::check(&seen, &once, gates, now);
-    once.status_after(once.stages.iter().flat_map(Stage::actions));
+    let failed: Vec<_> = once.stages.iter().flat_map(Stage::actions).map(|action| (action, Some("boom"))).collect();
+    once.status_after(set, &failed);
 }
 
 proptest! {

@@ -24,6 +24,12 @@ pub struct World {
     pub log: Vec<String>,
     /// Claims that policy or a person allows to be deleted.
     pub doomed: BTreeSet<String>,
+    /// Claims that the server refuses to change, for whatever reason.
+    pub refused: BTreeSet<String>,
+    /// Claims whose volumes cannot be grown or modified.
+    pub stuck: BTreeSet<String>,
+    /// The server-side applies to claims that were there, in order.
+    pub applied: Vec<String>,
     /// Claims may belong to the set, as far as plans have said so.
     bound_to_set: bool,
     version: u64,
@@ -81,6 +87,9 @@ impl World {
             events: Vec::new(),
             log: Vec::new(),
             doomed: BTreeSet::new(),
+            refused: BTreeSet::new(),
+            stuck: BTreeSet::new(),
+            applied: Vec::new(),
             bound_to_set: false,
             version: 1,
         }
@@ -120,6 +129,15 @@ impl World {
     pub fn image(&mut self, image: &str) {
         let image = json!([{"name": "main", "image": image}]);
         self.spec(&["template", "spec", "containers"], image);
+    }
+
+    /// Changes the first claim template.
+    pub fn edit_template(&mut self, change: impl FnOnce(&mut Value)) {
+        self.edit(|set| {
+            if let Some(template) = set["spec"]["volumeClaimTemplates"].get_mut(0) {
+                change(template);
+            }
+        });
     }
 
     pub fn policy(&mut self, when_deleted: &str, when_scaled: &str) {
@@ -187,7 +205,8 @@ impl World {
             return false;
         }
         if prepared {
-            let status = plan.status_after(failed);
+            let failed: Vec<_> = failed.into_iter().map(|action| (action, Some("boom"))).collect();
+            let status = self.set.as_ref().and_then(|set| plan.status_after(set, &failed));
             good &= self.write_status(status);
         }
         let cleaned = plan.cleanup.iter().filter(|action| !run.attempt(self, action)).count();
@@ -239,7 +258,8 @@ impl World {
                 })
             }
             Action::DeleteRevision { revision, .. } => self.revisions.remove(revision).is_some(),
-            Action::CreateClaim { claim, .. } => create(&mut self.claims, &mut self.version, claim, self.now),
+            Action::CreateClaim { claim, applied, .. } => self.create_claim(claim, *applied),
+            Action::ApplyClaim { patch, .. } => self.apply_claim(patch),
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 change(&mut self.claims, &mut self.version, claim, uid, Some(resource_version), |claim| {
                     claim.put(&["metadata", "ownerReferences"], owners.clone());
@@ -269,6 +289,58 @@ impl World {
                 found
             }
         }
+    }
+
+    fn create_claim(&mut self, claim: &Value, applied: bool) -> bool {
+        let owned = if applied { applied_to(None, claim, self.now) } else { claim.clone() };
+        create(&mut self.claims, &mut self.version, &owned, self.now)
+    }
+
+    /// As the server does it: with a precondition, and never to a smaller size than the volume has.
+    fn apply_claim(&mut self, patch: &Value) -> bool {
+        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
+        let Some(old) = self.claims.get(name(patch)) else { return false };
+        if self.refused.contains(name(patch)) || terminating(old) {
+            return false;
+        }
+        let mut new = applied_to(Some(old), patch, self.now);
+        new.put(&["metadata", "resourceVersion"], version.as_str());
+        let changed = new["spec"] != old["spec"];
+        if changed && old.text(&["status", "phase"]) != "Bound" {
+            return false;
+        }
+        assert!(size(&new, &["spec", "resources", "requests"]) >= size(old, &["spec", "resources", "requests"]));
+        let done =
+            change(&mut self.claims, &mut self.version, name(patch), asked, Some(&version), |claim| *claim = new);
+        self.applied.extend(done.then(|| name(patch).to_owned()));
+        done
+    }
+
+    /// Volumes are made for claims, grown and modified as these ask for.
+    pub fn storage(&mut self) {
+        let waiting = self.claims.values().filter(|claim| !terminating(claim) && !self.stuck.contains(name(claim)));
+        let waiting = waiting.filter(|claim| {
+            claim.at(&["status", "capacity"]) != claim.at(&["spec", "resources", "requests"])
+                || claim.at(&["spec", "volumeAttributesClassName"])
+                    != claim.at(&["status", "currentVolumeAttributesClassName"])
+                || claim.text(&["status", "phase"]) != "Bound"
+        });
+        let waiting: Vec<String> = waiting.map(|claim| name(claim).to_owned()).collect();
+        waiting.iter().for_each(|claim| self.provide(claim));
+    }
+
+    /// The volume of one claim becomes what this asks for.
+    pub fn provide(&mut self, claim: &str) {
+        self.edit_claim(claim, |claim| {
+            let mut status = json!({"phase": "Bound"});
+            if let Some(requests) = claim.at(&["spec", "resources", "requests"]) {
+                status.put(&["capacity"], requests.clone());
+            }
+            if let Some(class) = claim.at(&["spec", "volumeAttributesClassName"]) {
+                status.put(&["currentVolumeAttributesClassName"], class.clone());
+            }
+            claim.put(&["status"], status);
+        });
     }
 
     /// A reference to the set as pods and revisions carry it.
@@ -348,6 +420,7 @@ impl World {
         let running: Vec<String> = self.pods.keys().filter(|pod| self.can_run(pod)).cloned().collect();
         running.iter().for_each(|pod| self.ready(pod, true));
         self.protect();
+        self.storage();
     }
 
     /// It runs, or waits for nothing but a node: its claims can be used.
@@ -532,6 +605,19 @@ impl Run {
         world.events.extend(told);
         done
     }
+}
+
+/// What the controller's server-side apply makes of a claim.
+fn applied_to(old: Option<&Value>, patch: &Value, now: Timestamp) -> Value {
+    let schema = object::schema::builtin_type("io.k8s.api.core.v1.PersistentVolumeClaim");
+    let writer = object::apply::Writer { manager: "statefulset-controller", subresource: "", api_version: "v1", now };
+    object::apply::apply(&schema, old, patch, &writer, true).expect("nothing to refuse")
+}
+
+/// The size in a list of resources, in bytes.
+pub fn size(claim: &Value, resources: &[&str]) -> i64 {
+    let size = claim.at(&[resources, &["storage"]].concat()).and_then(object::quantity::Quantity::of);
+    size.map_or(0, |size| size.ceil())
 }
 
 fn create(objects: &mut Objects, version: &mut u64, object: &Value, now: Timestamp) -> bool {

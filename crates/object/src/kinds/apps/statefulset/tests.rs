@@ -284,8 +284,13 @@ fn a15_what_may_not_change() {
     immutable(change(&old, &["spec", "serviceName"], "other"), "serviceName");
     immutable(change(&old, &["spec", "serviceName"], ""), "serviceName");
     immutable(change(&old, &["spec", "podManagementPolicy"], "Parallel"), "podManagementPolicy");
-    immutable(change(&old, &["spec", "volumeClaimTemplates"], larger), "volumeClaimTemplates");
-    immutable(change(&old, &["spec", "volumeClaimTemplates"], json!([])), "volumeClaimTemplates");
+    // P06: with its gate off no template changes.
+    let off = gates().with("StatefulSetUpdateVolumeClaimTemplate", false);
+    for templates in [larger, json!([])] {
+        let mut new = old.clone();
+        new.put(&["spec", "volumeClaimTemplates"], templates);
+        immutable(updated_with(&off, &old, new).1, "volumeClaimTemplates");
+    }
     assert_eq!(change(&old, &["spec", "volumeClaimTemplates"], alike), Vec::<String>::new());
     let mut new = old.clone();
     new.put(&["spec", "selector"], json!({"matchLabels": {"app": "b"}}));
@@ -405,6 +410,7 @@ fn a25_r14_o5_gated_fields_are_dropped_unless_stored() {
             json!({"whenDeleted": "Delete", "whenScaled": "Delete"}),
         ),
         ("StatefulSetStartOrdinal", ORDINALS, json!({"start": 3}), json!({"start": 4})),
+        ("StatefulSetUpdateVolumeClaimTemplate", UPDATE_POLICY, json!("InPlace"), json!("OnClaimDelete")),
     ];
     for (gate, field, value, other) in cases {
         let off = gates().with(gate, false);
@@ -506,4 +512,83 @@ fn the_rows_are_complete() {
     assert_eq!(names, ["statefulsets.apps", "controllerrevisions.apps"]);
     assert!(rows[0].has_status() && rows[0].subresource("scale").is_some());
     assert_eq!((rows[0].short_names.len(), rows[0].categories.len()), (1, 1));
+}
+
+/// T1, P01.
+#[test]
+fn t1_the_update_policy_has_two_values_and_a_default() {
+    assert_eq!(created(plain()).at(UPDATE_POLICY), Some(&json!("OnClaimDelete")));
+    assert_eq!(created(set(UPDATE_POLICY, "InPlace")).at(UPDATE_POLICY), Some(&json!("InPlace")));
+    let texts =
+        "spec.volumeClaimUpdatePolicy: Unsupported value: \"foo\": supported values: \"InPlace\", \"OnClaimDelete\"";
+    assert_eq!(refused(set(UPDATE_POLICY, "foo")), [texts]);
+    let old = created(plain());
+    assert_eq!(change(&old, UPDATE_POLICY, "InPlace"), Vec::<String>::new());
+    // With the gate off it may still be taken away.
+    let off = gates().with("StatefulSetUpdateVolumeClaimTemplate", false);
+    let mut without = old.clone();
+    without.cut(UPDATE_POLICY);
+    assert_eq!(updated_with(&off, &old, without).0.at(UPDATE_POLICY), None);
+}
+
+/// T2, P02 to P05, P07: under either policy.
+#[test]
+fn t2_what_may_change_in_a_claim_template() {
+    for policy in ["OnClaimDelete", "InPlace"] {
+        let mut object = set(UPDATE_POLICY, policy);
+        let mut second = claim();
+        second.put(&["metadata", "name"], "logs");
+        object.put(&["spec", "volumeClaimTemplates"], json!([claim(), second]));
+        let old = created(object);
+        let edit = |path: &[&str], value: Value| {
+            let mut templates = old["spec"]["volumeClaimTemplates"].clone();
+            templates[0].put(path, value);
+            change(&old, &["spec", "volumeClaimTemplates"], templates)
+        };
+        let storage = &["spec", "resources", "requests", "storage"];
+        for (path, value) in [
+            (&storage[..], json!("2Gi")),
+            (&["spec", "volumeAttributesClassName"], json!("gold")),
+            (&["metadata", "labels"], json!({"tier": "fast"})),
+            (&["metadata", "annotations"], json!({"note": "any text"})),
+        ] {
+            assert_eq!(edit(path, value.clone()), Vec::<String>::new(), "{path:?} {value}");
+        }
+        let at = "spec.volumeClaimTemplates[0]";
+        let less =
+            format!("{at}.spec.resources.requests[storage]: Forbidden: field can not be less than previous value");
+        assert_eq!(edit(storage, json!("512Mi")), [less]);
+        let fraction = format!("{at}.spec.resources.requests[storage]: Forbidden: a size is a whole number of bytes");
+        assert_eq!(edit(storage, json!("3000000000500m")), [fraction]);
+        assert!(
+            edit(&["spec", "volumeAttributesClassName"], json!("Not Valid"))[0]
+                .starts_with(&format!("{at}.spec.volumeAttributesClassName: Invalid value"))
+        );
+        assert!(
+            edit(&["metadata", "labels"], json!({"a": "b c"}))[0]
+                .starts_with(&format!("{at}.metadata.labels: Invalid value"))
+        );
+        for (path, value) in [
+            (&["spec", "storageClassName"][..], json!("other")),
+            (&["spec", "accessModes"], json!(["ReadWriteMany"])),
+            (&["spec", "volumeMode"], json!("Block")),
+            (&["spec", "resources", "limits"], json!({"storage": "9Gi"})),
+            (&["metadata", "finalizers"], json!(["example.com/x"])),
+            (&["metadata", "name"], json!("renamed")),
+        ] {
+            let said = edit(path, value);
+            assert_eq!(said.len(), 1, "{said:?}");
+            assert!(said[0].starts_with("spec.volumeClaimTemplates: Invalid value: "), "{said:?}");
+            assert!(
+                said[0].contains(": field is immutable; of a template only spec.resources.requests.storage"),
+                "{said:?}"
+            );
+            let named = if path[1] == "name" { "renamed" } else { path[1] };
+            assert!(said[0].rsplit(": ").next().unwrap_or("").contains(named), "{said:?}");
+        }
+        let templates = old["spec"]["volumeClaimTemplates"].as_array().cloned().unwrap_or_default();
+        for templates in [json!([]), json!([templates[0]]), json!([templates[1], templates[0]])] {
+            assert_eq!(change(&old, &["spec", "volumeClaimTemplates"], templates).len(), 1);
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! What a StatefulSet must be, and what of it may change.
 
+use super::claim_templates;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::gates::Gates;
@@ -39,12 +40,14 @@ pub(super) fn update(new: &Value, old: &Value, gates: &Gates, errors: &mut Error
     validate_spec(old, again, &mut before);
     validate_spec(new, Scope { pod_template: before.is_empty(), ..again }, errors);
     validate_immutable(new, old, errors);
+    let changeable = gates.on("StatefulSetUpdateVolumeClaimTemplate");
+    let [new, old] = [new, old].map(|set| set.at(&["spec", "volumeClaimTemplates"]).unwrap_or(&NOTHING));
+    claim_templates::validate_change(new, old, changeable, errors);
 }
 
 fn validate_immutable(new: &Value, old: &Value, errors: &mut Errors) {
     let fields = [
         ("selector", "io.k8s.apimachinery.pkg.apis.meta.v1.LabelSelector"),
-        ("volumeClaimTemplates", ""),
         ("serviceName", ""),
         ("podManagementPolicy", ""),
     ];
@@ -53,20 +56,12 @@ fn validate_immutable(new: &Value, old: &Value, errors: &mut Errors) {
         let (a, b) = (new.unwrap_or(&NOTHING), old.unwrap_or(&NOTHING));
         let same = match field {
             "selector" => schema::builtin_type(ty).same(a, b),
-            "volumeClaimTemplates" => same_claim_templates(a, b),
             _ => a.as_str().unwrap_or("") == b.as_str().unwrap_or(""),
         };
         if !same {
             errors.invalid(&Path::new("spec").child(field), a.clone(), "field is immutable");
         }
     }
-}
-
-/// `1Gi` and `1024Mi` are the same request.
-fn same_claim_templates(a: &Value, b: &Value) -> bool {
-    let claim = schema::builtin_type("io.k8s.api.core.v1.PersistentVolumeClaim");
-    let (a, b) = (a.items(&[]), b.items(&[]));
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| claim.same(a, b))
 }
 
 fn validate_spec(object: &Value, scope: Scope, errors: &mut Errors) {
@@ -82,6 +77,10 @@ fn validate_spec(object: &Value, scope: Scope, errors: &mut Errors) {
     let retention = spec.child("persistentVolumeClaimRetentionPolicy");
     for half in ["whenDeleted", "whenScaled"] {
         retention.child(half).one_of(&["Retain", "Delete"], errors);
+    }
+    let update_policy = spec.child("volumeClaimUpdatePolicy");
+    if update_policy.present() {
+        update_policy.required_one_of(&["InPlace", "OnClaimDelete"], errors);
     }
     spec.child("replicas").non_negative(errors);
     spec.child("minReadySeconds").non_negative(errors);

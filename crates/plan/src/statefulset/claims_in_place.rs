@@ -1,0 +1,220 @@
+//! Claims that follow the revision of their pod (KEP-4650).
+//!
+//! A claim carries the name of the revision it was last written for. It is written once for each revision: before its pod is created at
+//! that revision, or before its pod at an older one is deleted or relabelled, and then it is waited for.
+
+use super::claims::{self, Claims};
+use super::pods;
+use super::revisions::Revision;
+use super::set::Set;
+use super::{Action, Event, Held, Planner};
+use object::Value;
+use object::access::{Access, name, terminating, uid};
+use object::quantity::Quantity;
+use std::cmp::{max_by_key, min};
+
+/// What a person can do about a claim that cannot be updated.
+pub(super) const WAY_OUT: &str = "the pod keeps running; cure the cause, delete the claim and then the pod, change the template again, or set \
+     spec.volumeClaimUpdatePolicy to OnClaimDelete to go on without this claim";
+
+const STORAGE: &[&str] = &["spec", "resources", "requests", "storage"];
+const CLASS: &[&str] = &["spec", "volumeAttributesClassName"];
+const CURRENT_CLASS: &[&str] = &["status", "currentVolumeAttributesClassName"];
+
+/// How far the claims of a replica are on the way to the update revision, while its pod is at an older one.
+#[derive(Debug, Default)]
+pub(super) struct Progress {
+    /// One of them is there already.
+    pub begun: bool,
+    /// One of them is still to be written.
+    pub lacks: bool,
+    /// What else is waited for.
+    pub waits: Option<Wait>,
+}
+
+/// Why a claim is not ready: a word for the condition, and a sentence.
+#[derive(Debug)]
+pub(super) struct Wait {
+    claim: String,
+    reason: &'static str,
+    why: String,
+    /// It will not be ready by itself.
+    stuck: bool,
+}
+
+impl<'a> Planner<'a> {
+    /// How far a replica's claims are. Those on their way out are passed over: they go when the pod has gone.
+    pub(super) fn progress(&self, ordinal: i64) -> Progress {
+        let mut progress = Progress::default();
+        if !self.set.claims_in_place {
+            return progress;
+        }
+        let update = &self.revisions.update;
+        for template in &self.set.claim_templates {
+            let Some(claim) = self.claims.get(self.set, ordinal, template) else {
+                match self.provided.contains(&ordinal) {
+                    true => progress.begun = true,
+                    false => progress.lacks = true,
+                }
+                continue;
+            };
+            if terminating(claim) {
+                continue;
+            }
+            let wait = if pods::revision(claim) == update.name {
+                progress.begun = true;
+                unready(claim, update.claim_template(template))
+            } else if self.reowned.contains(name(claim)) {
+                Some(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()))
+            } else {
+                let unbound = unbound(claim);
+                progress.lacks |= unbound.is_none();
+                unbound
+            };
+            progress.waits = progress.waits.or(wait);
+        }
+        progress
+    }
+
+    /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
+    pub(super) fn bring_claims(&self, ordinal: i64) -> Vec<Action> {
+        let (pod, update) = (self.set.pod_name(ordinal), &self.revisions.update);
+        let missing = self.create_claims(ordinal, update, false);
+        let stale = self.claims.stale(self.set, ordinal, update);
+        let stale = stale.filter(|(_, claim)| unbound(claim).is_none() && !self.reowned.contains(name(claim)));
+        let apply = |(template, claim)| apply(self.set, template, claim, ordinal, update, (&pod, false));
+        missing.into_iter().chain(stale.map(apply)).collect()
+    }
+
+    /// What a pod that is about to be created at a revision needs of its claims. The error is the claim that changes otherwise first.
+    pub(super) fn claims_for_creation(&self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
+        let pod = self.set.pod_name(ordinal);
+        let mut actions = self.create_claims(ordinal, revision, true);
+        if !self.set.claims_in_place || !revision.tells_of_claims() {
+            return Ok(actions);
+        }
+        for (template, claim) in self.claims.stale(self.set, ordinal, revision) {
+            if self.reowned.contains(name(claim)) {
+                return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
+            }
+            actions.push(apply(self.set, template, claim, ordinal, revision, (&pod, true)));
+        }
+        Ok(actions)
+    }
+
+    /// Creates the claims that a pod needs and that are not there.
+    pub(super) fn create_claims(&self, ordinal: i64, revision: &Revision, with_pod: bool) -> Vec<Action> {
+        let (pod, applied) = (self.set.pod_name(ordinal), self.set.claims_in_place);
+        let missing = self.claims.missing(self.set, ordinal, revision).into_iter();
+        missing.map(|claim| Action::CreateClaim { claim, pod: pod.clone(), with_pod, applied }).collect()
+    }
+
+    /// The replica waits for a claim; people are told where it will not be ready by itself.
+    pub(super) fn wait_for_claim(&mut self, pod: &str, wait: Wait) {
+        if wait.stuck {
+            let message = format!(
+                "Update Claim {} for Pod {pod} in StatefulSet {} waits: {}; {WAY_OUT}",
+                wait.claim, self.set.name, wait.why
+            );
+            self.plan.events.push(Event { warning: true, reason: "ClaimNotReady", message });
+        }
+        self.plan.held.push(wait.held(pod.to_owned()));
+    }
+}
+
+impl Claims<'_> {
+    /// The claims of a replica that stay and are not at this revision, with their templates.
+    fn stale<'s>(
+        &'s self,
+        set: &'s Set,
+        ordinal: i64,
+        revision: &'s Revision,
+    ) -> impl Iterator<Item = (&'s Value, &'s Value)> {
+        set.claim_templates
+            .iter()
+            .filter_map(move |template| Some((*template, self.get(set, ordinal, template)?)))
+            .filter(|(_, claim)| !terminating(claim) && pods::revision(claim) != revision.name)
+    }
+}
+
+impl Wait {
+    fn of(claim: &Value, reason: &'static str, why: String) -> Wait {
+        Wait { claim: name(claim).to_owned(), reason, why, stuck: false }
+    }
+
+    fn held(self, pod: String) -> Held {
+        Held::ClaimNotReady { pod, claim: self.claim, reason: self.reason, why: self.why }
+    }
+}
+
+/// A claim without a volume can be written only in part, so it is left until it has one.
+fn unbound(claim: &Value) -> Option<Wait> {
+    let phase = claim.text(&["status", "phase"]);
+    let why = format!("it is {}, and only a bound claim can change", if phase.is_empty() { "Pending" } else { phase });
+    (phase != "Bound").then(|| Wait { stuck: true, ..Wait::of(claim, "ClaimNotBound", why) })
+}
+
+/// What a claim at the revision lacks to be ready. A claim that was made smaller again by hand needs no more than it asks for.
+fn unready(claim: &Value, template: &Value) -> Option<Wait> {
+    let size = |value: Option<&Value>| value.and_then(Quantity::of).unwrap_or(Quantity::ZERO);
+    let wanted = min(size(template.at(STORAGE)), size(claim.at(STORAGE)));
+    let capacity = size(claim.at(&["status", "capacity", "storage"]));
+    let (class, current) = (claim.text(CLASS), claim.text(CURRENT_CLASS));
+    let (reason, what) = if capacity < wanted {
+        ("ClaimResizing", format!("its capacity is {capacity} and must become {wanted}"))
+    } else if class != current {
+        let current = if current.is_empty() { "none" } else { current };
+        ("ClaimModifying", format!("its volume attributes class is {current} and must become {class}"))
+    } else {
+        return None;
+    };
+    let trouble = trouble(claim);
+    let why = trouble.as_ref().map_or_else(|| what.clone(), |trouble| format!("{what} ({trouble})"));
+    Some(Wait { stuck: trouble.is_some(), ..Wait::of(claim, reason, why) })
+}
+
+/// What those who resize and modify volumes say that went wrong.
+fn trouble(claim: &Value) -> Option<String> {
+    const ERRORS: &[&str] = &["ControllerResizeError", "NodeResizeError", "ModifyVolumeError"];
+    let mut conditions = claim.items(&["status", "conditions"]).iter();
+    let error = conditions.find(|it| it.text(&["status"]) == "True" && ERRORS.contains(&it.text(&["type"])))?;
+    Some(format!("{}: {}", error.text(&["type"]), error.text(&["message"])))
+}
+
+/// What server-side apply is told of a claim. It names what the template names, and of what else we may have written only what is
+/// there: an apply takes away what the one before named and this one does not.
+fn apply(
+    set: &Set,
+    live: &Value,
+    claim: &Value,
+    ordinal: i64,
+    revision: &Revision,
+    (pod, with_pod): (&str, bool),
+) -> Action {
+    let mut patch = claims::build(set, live, ordinal, revision);
+    patch.put(&["metadata", "uid"], uid(claim));
+    patch.put(&["metadata", "resourceVersion"], claim.text(&["metadata", "resourceVersion"]));
+    let there = claim.items(&["metadata", "finalizers"]);
+    let finalizers: Vec<Value> =
+        patch.items(&["metadata", "finalizers"]).iter().filter(|it| there.contains(it)).cloned().collect();
+    put_or_cut(&mut patch, "finalizers", finalizers);
+    put_or_cut(&mut patch, "ownerReferences", claims::own_references(set, claim, pod));
+    let sizes = (patch.at(STORAGE).cloned(), claim.at(STORAGE).cloned());
+    if let (Some(template), Some(claim)) = sizes {
+        patch.put(STORAGE, max_by_key(claim, template, Quantity::of));
+    }
+    if patch.text(CLASS).is_empty() {
+        patch.cut(CLASS);
+        if let Some(class) = claim.at(CLASS).filter(|_| !claim.text(CLASS).is_empty()) {
+            patch.put(CLASS, class.clone());
+        }
+    }
+    Action::ApplyClaim { patch, pod: pod.to_owned(), with_pod }
+}
+
+fn put_or_cut(patch: &mut Value, member: &str, items: Vec<Value>) {
+    match items.is_empty() {
+        true => drop(patch.cut(&["metadata", member])),
+        false => patch.put(&["metadata", member], items),
+    }
+}

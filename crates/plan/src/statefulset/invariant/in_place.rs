@@ -1,0 +1,153 @@
+//! What must be true of claims that follow revisions.
+
+use super::Judge;
+use crate::statefulset::Action;
+use object::Value;
+use object::access::{Access, name, terminating, uid};
+use object::quantity::Quantity;
+use object::selector::LabelSelector;
+use std::collections::BTreeSet;
+
+const LABEL: &[&str] = &["metadata", "labels", "controller-revision-hash"];
+
+impl Judge<'_> {
+    pub(super) fn claims(&self) -> Vec<String> {
+        let mut broken = self.applies();
+        broken.extend(self.ends());
+        broken.extend(self.flights());
+        broken
+    }
+
+    /// A claim is written as it is seen, once for a revision, never on its way out, never to a smaller size, and only where the set
+    /// says so.
+    fn applies(&self) -> Vec<String> {
+        let mut broken = Vec::new();
+        let mut written = BTreeSet::new();
+        for (_, action) in &self.staged {
+            let Action::ApplyClaim { patch, pod, .. } = action else { continue };
+            let claim_name = name(patch);
+            let version = patch.text(&["metadata", "resourceVersion"]);
+            let seen = self.seen.claims.iter().find(|it| name(it) == claim_name && uid(it) == uid(patch));
+            let Some(claim) = seen.filter(|it| it.text(&["metadata", "resourceVersion"]) == version) else {
+                broken.push(format!("the claim {claim_name} is written as nobody has seen it"));
+                continue;
+            };
+            let size = |object: &Value| {
+                object
+                    .at(&["spec", "resources", "requests", "storage"])
+                    .and_then(Quantity::of)
+                    .unwrap_or(Quantity::ZERO)
+            };
+            let owned =
+                self.staged.iter().any(|(_, it)| matches!(it, Action::OwnClaim { claim, .. } if claim == claim_name));
+            let forbidden = [
+                (!self.wants.in_place, "though the set does not want it"),
+                (!written.insert(claim_name), "twice"),
+                (terminating(claim), "on its way out"),
+                (size(patch) < size(claim), "to a smaller size"),
+                (claim.text(LABEL) == patch.text(LABEL), "though it is at that revision"),
+                (patch.text(LABEL).is_empty(), "without a revision"),
+                (!self.in_range(pod), "though its pod is scaled away"),
+                (owned, "and gets owners in one plan"),
+                (patch.has(&["status"]) || patch.has(&["spec", "volumeName"]), "with what is not the template's"),
+            ];
+            let sentences = forbidden.iter().filter(|(is_so, _)| *is_so);
+            broken.extend(sentences.map(|(_, how)| format!("the claim {claim_name} is written {how}")));
+        }
+        broken
+    }
+
+    /// A replica that works loses its pod to the rollout, or has it relabelled, only when its claims are at the update revision and
+    /// ready.
+    fn ends(&self) -> Vec<String> {
+        let relabelled = self.staged.iter().filter_map(|(_, action)| match action {
+            Action::LabelPod { pod, labels, .. } if labels.iter().any(|(label, _)| label == LABEL[2]) => {
+                Some((pod.as_str(), "relabelled"))
+            }
+            _ => None,
+        });
+        let deleted = self.deleted().map(|(pod, _, _)| (pod, "deleted")).filter(|(pod, _)| self.is_rolled_over(pod));
+        let mut broken = Vec::new();
+        for (pod, how) in relabelled.chain(deleted).filter(|(pod, _)| self.wants.in_place && self.in_range(pod)) {
+            let unready = self.claims_of(pod).find(|claim| !terminating(claim) && !self.is_ready(claim));
+            broken.extend(unready.map(|claim| format!("{pod} is {how} before {} is ready", name(claim))));
+        }
+        broken
+    }
+
+    /// Replicas in flight are not more than may be unavailable, and none is begun before one above it.
+    fn flights(&self) -> Vec<String> {
+        let strategy = self.seen.set.text(&["spec", "updateStrategy", "type"]);
+        if !self.wants.in_place || strategy == "Recreate" {
+            return Vec::new();
+        }
+        // Pods that it does not select any more are about to be let go of.
+        let selector = self.seen.set.at(&["spec", "selector"]).unwrap_or(&Value::Null);
+        let Ok(selector) = LabelSelector::from_object(selector) else { return Vec::new() };
+        let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
+        let old = || self.replicas().filter(selected).filter(|pod| pod.text(LABEL) != self.update && !terminating(pod));
+        let flying = |pod: &&Value| self.claims_of(name(pod)).any(|claim| claim.text(LABEL) == self.update);
+        let begun = |pod: &&Value| {
+            self.staged.iter().any(
+                |(_, action)| matches!(action, Action::ApplyClaim { pod: of, with_pod: false, .. } if of == name(pod)),
+            )
+        };
+        let ended = |pod: &&Value| {
+            self.staged.iter().any(|(_, action)| match action {
+                Action::LabelPod { pod: of, labels, .. } => {
+                    of == name(pod) && labels.iter().any(|(label, _)| label == LABEL[2])
+                }
+                Action::DeletePod { pod: of, .. } => of == name(pod),
+                _ => false,
+            })
+        };
+        let new = old().filter(|pod| begun(pod) && !flying(pod)).count();
+        let stay = old().filter(|pod| flying(pod) && !ended(pod)).count();
+        let max = self.max_unavailable(self.wants.ordinals.end - self.wants.ordinals.start);
+        let mut broken = Vec::new();
+        if new > 0 && i64::try_from(new + stay).unwrap_or(i64::MAX) > max {
+            broken.push(format!("{new} replicas are begun beside {stay} in flight, with a budget of {max}"));
+        }
+        let place = |pod: &&Value| self.ordinal(name(pod));
+        let highest_left = old().filter(|pod| self.is_available(pod) && !begun(pod) && !flying(pod) && !ended(pod));
+        let highest_left =
+            highest_left.filter(|pod| self.claims_of(name(pod)).all(is_bound)).filter_map(|pod| place(&pod)).max();
+        let lowest_new = old()
+            .filter(|pod| self.is_available(pod) && begun(pod) && !flying(pod))
+            .filter_map(|pod| place(&pod))
+            .min();
+        if let (Some(left), Some(new)) = (highest_left, lowest_new)
+            && left > new
+        {
+            broken.push(format!("the ordinal {new} is begun before {left}"));
+        }
+        broken
+    }
+
+    /// An old pod that could go on: what has ended is replaced in any case.
+    fn is_rolled_over(&self, pod: &str) -> bool {
+        self.pod(pod).is_some_and(|pod| {
+            pod.text(LABEL) != self.update && !matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded")
+        })
+    }
+
+    fn is_ready(&self, claim: &Value) -> bool {
+        let mut templates = self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter();
+        let template = templates.rfind(|template| {
+            name(claim)
+                .strip_prefix(name(template))
+                .is_some_and(|rest| rest.strip_prefix('-').is_some_and(|pod| self.ordinal(pod).is_some()))
+        });
+        let size = |value: Option<&Value>| value.and_then(Quantity::of).unwrap_or(Quantity::ZERO);
+        let asked = size(claim.at(&["spec", "resources", "requests", "storage"]));
+        let wanted = size(template.and_then(|it| it.at(&["spec", "resources", "requests", "storage"])));
+        claim.text(LABEL) == self.update
+            && size(claim.at(&["status", "capacity", "storage"])) >= asked.min(wanted)
+            && claim.text(&["spec", "volumeAttributesClassName"])
+                == claim.text(&["status", "currentVolumeAttributesClassName"])
+    }
+}
+
+fn is_bound(claim: &Value) -> bool {
+    claim.text(&["status", "phase"]) == "Bound"
+}
