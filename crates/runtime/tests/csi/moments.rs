@@ -136,3 +136,21 @@ async fn secrets_that_are_gone_are_waited_for_but_not_at_the_end() {
     assert_eq!(storage.driver.volumes(), []);
     world.stop().await;
 }
+
+/// There is something to write down at the end, and a server that does not answer: it ends all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_never_answers_does_not_hold_up_the_end() {
+    let (mut world, _storage) = world().await;
+    let (_, volume) = provisioned(&world, "Retain").await;
+    until_settled(&world).await;
+    world.faults.refuse(Some(500));
+    // It goes without a finalizer that could hold it, and the last word was Delete.
+    world.delete(&volume, "").await;
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}})).await;
+    world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
+    let is_journal = |asked: &Asked| asked.path.contains("mainstay-csi-journal") && asked.code == 500;
+    world.until_moment("it is to be written down", || world.requests.count(is_journal) > 0).await;
+    world.faults.silence();
+    tokio::time::timeout(std::time::Duration::from_secs(20), world.stop_controllers()).await.expect("an end");
+    world.stop().await;
+}
