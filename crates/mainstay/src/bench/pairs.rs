@@ -61,7 +61,7 @@ pub async fn provision(load: &Load, driver: &str, count: usize, report: &mut Rep
     let detail = format!("{count} claims created by {} clients, volumes made by {driver}, until bound", load.clients);
     report.figure("provision", rate, "/s", detail);
 
-    let of_class = move |change: &Change| change.gone && change.object["spec"]["storageClassName"] == class.as_str();
+    let of_class = move |change: &Change| change.gone && change.object.spec.storage_class_name.as_ref() == Some(&class);
     let gone = follow(load, VOLUMES, count, of_class).await?;
     let claims = claims(load);
     let started = Instant::now();
@@ -79,7 +79,7 @@ pub async fn provision(load: &Load, driver: &str, count: usize, report: &mut Rep
 /// Creates `count` claims of a class and waits until all are bound; returns how many that are in a second.
 async fn bind(load: &Load, prefix: &'static str, class: &str, count: usize) -> Result<f64> {
     let path = claims(load);
-    let is_bound = |change: &Change| change.object["status"]["phase"] == "Bound";
+    let is_bound = |change: &Change| change.object.status["phase"] == "Bound";
     let bound = follow(load, &path, count, is_bound).await?;
     let class: Arc<str> = class.into();
     let started = Instant::now();
@@ -115,7 +115,7 @@ async fn follow(
         while seen.len() < count {
             let change = follow.next().await?;
             if wanted(&change) {
-                seen.insert(change.object["metadata"]["uid"].to_string());
+                seen.insert(change.object.metadata.uid);
             }
         }
         Ok(())

@@ -2,21 +2,21 @@
 //! once, and no scheduler is asked.
 
 use super::client::Target;
-use super::follow::Follow;
+use super::follow::{Follow, Seen};
 use super::load::{JSON, Load, MERGE};
 use super::report::Report;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Pods that are made ready at the same time.
-const KUBELETS: usize = 8;
+/// Pods that are made ready at the same time: as many kubelets as a small cluster has.
+const KUBELETS: usize = 32;
 /// How long a piece of work may take.
 const TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -210,14 +210,12 @@ async fn see_pods(mut follow: Follow, send: mpsc::UnboundedSender<String>) -> Re
     let mut known: HashSet<String> = HashSet::new();
     loop {
         let change = follow.next().await?;
-        let metadata = &change.object["metadata"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let uid = text(&metadata["uid"]);
+        let metadata = change.object.metadata;
         if change.gone {
-            known.remove(&uid);
-        } else if metadata["deletionTimestamp"].is_null()
-            && known.insert(uid)
-            && send.send(text(&metadata["name"])).is_err()
+            known.remove(&metadata.uid);
+        } else if metadata.deletion_timestamp.is_none()
+            && known.insert(metadata.uid)
+            && send.send(metadata.name).is_err()
         {
             return Ok(());
         }
@@ -243,8 +241,8 @@ async fn make_ready(target: Target, pods: Arc<str>, names: Arc<Mutex<mpsc::Unbou
 async fn see_sets(mut follow: Follow, state: watch::Sender<BTreeMap<String, Summary>>) -> Result<()> {
     loop {
         let change = follow.next().await?;
-        let name = change.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let summary = summary(&change.object);
+        let name = change.object.metadata.name;
         state.send_modify(|sets| {
             if change.gone {
                 sets.remove(&name);
@@ -255,12 +253,12 @@ async fn see_sets(mut follow: Follow, state: watch::Sender<BTreeMap<String, Summ
     }
 }
 
-fn summary(set: &Value) -> Summary {
-    let status = &set["status"];
+fn summary(set: &Seen) -> Summary {
+    let status = &set.status;
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     Summary {
-        generation: set["metadata"]["generation"].as_i64().unwrap_or(0),
-        observed: status["observedGeneration"] == set["metadata"]["generation"],
+        generation: set.metadata.generation,
+        observed: status["observedGeneration"].as_i64() == Some(set.metadata.generation),
         replicas: number("replicas"),
         ready: number("readyReplicas"),
         updated: number("updatedReplicas"),

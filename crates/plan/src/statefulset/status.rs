@@ -1,11 +1,11 @@
 //! The status of a set: what its pods are like at the moment of the plan.
 
 use super::claims_in_place::WAY_OUT;
-use super::pods::{self, Members};
+use super::pods::{Members, Pod};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
 use jiff::Timestamp;
-use object::access::{Access, name, terminating};
+use object::access::{Access, name};
 use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
@@ -105,10 +105,10 @@ impl Status {
             ..Status::default()
         };
         for pod in members.all() {
-            let stays_at = |revision: &str| !terminating(pod) && pods::revision(pod) == revision;
+            let stays_at = |revision: &str| !pod.terminating && pod.revision == revision;
             status.replicas += 1;
-            status.ready += i64::from(pods::is_ready(pod));
-            status.available += i64::from(pods::is_available(set, pod, now));
+            status.ready += i64::from(pod.ready);
+            status.available += i64::from(pod.is_available(set, now));
             status.current += i64::from(stays_at(current));
             status.updated += i64::from(stays_at(update));
         }
@@ -116,8 +116,8 @@ impl Status {
     }
 
     /// One pod fewer at the current revision; whether it was counted there.
-    pub fn leaves(&mut self, pod: &Value) -> bool {
-        let counted = !terminating(pod) && pods::revision(pod) == self.current_revision && self.current > 0;
+    pub fn leaves(&mut self, pod: Pod) -> bool {
+        let counted = !pod.terminating && pod.revision == self.current_revision && self.current > 0;
         self.current -= i64::from(counted);
         counted
     }
@@ -195,6 +195,23 @@ impl Status {
             _ => {}
         }
     }
+}
+
+const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
+
+/// Whether two states of a set's status differ in counts alone. How many collisions there were is one more of them.
+pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
+    let [before, after] = [set, wanted].map(|set| {
+        let status = set.members(&["status"]).iter();
+        status.filter(|(member, _)| !COUNTS.contains(&member.as_str()) && *member != "collisionCount")
+    });
+    before.eq(after)
+}
+
+/// Whether all counts of a set are what they are to be.
+pub(super) fn has_arrived(set: &Value) -> bool {
+    let goal = set.int(&["spec", "replicas"]);
+    COUNTS.iter().all(|count| set.int(&["status", count]).or(Some(0)) == goal)
 }
 
 /// Counters at zero and empty names are left out.

@@ -19,9 +19,9 @@ const IN_FLIGHT_MAX: usize = 64;
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
-    /// Does what is planned for a set.
-    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan) -> Result<(), ApiError> {
-        let mut errors = match self.carry_on(set, plan).await {
+    /// Does what is planned for a set; the status, unless something fails, only if it is to be written now.
+    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), ApiError> {
+        let mut errors = match self.carry_on(set, plan, status_now).await {
             Ok(()) => Vec::new(),
             Err(errors) => errors,
         };
@@ -32,7 +32,7 @@ impl Control {
     }
 
     /// All but the cleanup.
-    async fn carry_on(&self, set: &Value, plan: &Plan) -> Result<(), Vec<ApiError>> {
+    async fn carry_on(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), Vec<ApiError>> {
         for action in &plan.prepare {
             self.act(set, action).await.map_err(|error| vec![error])?;
         }
@@ -47,8 +47,10 @@ impl Control {
         let told: Vec<_> = told.collect();
         let failed: Vec<_> = told.iter().map(|(action, message)| (*action, message.as_deref())).collect();
         let written = match plan.status_after(set, &failed) {
-            Some(status) => self.write_status(&status).await,
-            None => Ok(()),
+            Some(status) if status_now || !failures.is_empty() => {
+                self.write_status(&status, plan.status_only_counts(set)).await
+            }
+            _ => Ok(()),
         };
         let errors: Vec<ApiError> = failures.into_iter().map(|(_, error)| error).chain(written.err()).collect();
         if errors.is_empty() { Ok(()) } else { Err(errors) }
@@ -189,11 +191,17 @@ impl Control {
         Ok(())
     }
 
-    async fn write_status(&self, status: &Value) -> Result<(), ApiError> {
+    async fn write_status(&self, status: &Value, only_counts: bool) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
         let path = format!("{}/status", sets.resource.object(namespace(status), name(status)));
-        let result = self.api.replace(&path, status).await;
-        self.keep(sets, status, name(status), uid(status), result)
+        match self.api.replace(&path, status).await {
+            // Nothing follows from the counts that we wrote ourselves.
+            Ok(stored) if only_counts => {
+                sets.cache.wrote_as_known(stored);
+                Ok(())
+            }
+            result => self.keep(sets, status, name(status), uid(status), result),
+        }
     }
 
     /// Remembers what a write was answered with.
