@@ -69,6 +69,11 @@ pub struct UpArgs {
     pub node_capacity: String,
     #[command(flatten)]
     pub provisioning: ProvisioningArgs,
+    #[command(flatten)]
+    pub drivers: crate::storage::DriverArgs,
+    /// Leave out the storage that is built in: no directory driver, no class `standard`
+    #[arg(long, env = "MAINSTAY_NO_BUILTIN_STORAGE")]
+    pub no_builtin_storage: bool,
 }
 
 /// Which volumes the controllers make for claims.
@@ -122,6 +127,8 @@ pub struct ControllersArgs {
     pub root_ca_file: Option<PathBuf>,
     #[command(flatten)]
     pub provisioning: ProvisioningArgs,
+    #[command(flatten)]
+    pub drivers: crate::storage::DriverArgs,
 }
 
 #[derive(Debug, Args)]

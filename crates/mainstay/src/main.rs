@@ -9,6 +9,7 @@ mod health;
 mod log;
 mod nodes;
 mod paths;
+mod storage;
 mod up;
 
 use std::process::ExitCode;

@@ -2,6 +2,7 @@
 
 use crate::cli::{BadInput, ServingArgs, UpArgs};
 use crate::paths;
+use crate::storage::Builtin;
 use anyhow::{Context, Result};
 use object::Gates;
 use server::authn::{self, Identity, StaticTokens};
@@ -33,11 +34,17 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
     let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
+    let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving).await?;
+    let builtin = if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running).await?) };
+    if let Some(builtin) = &builtin {
+        drivers.push(builtin.endpoint()?);
+    }
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
         gates: Gates::parse(&args.serving.feature_gates).map_err(BadInput)?,
         provisioning: args.provisioning.into(),
+        drivers,
         ..runtime::Setup::new(&args.controllers)
     };
     running.server.metrics.extend(|registry| setup.metrics.register(registry));
@@ -52,6 +59,9 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     eprintln!("Stopping.");
     nodes.stop().await;
     controllers.stop().await;
+    if let Some(builtin) = builtin {
+        builtin.stop().await;
+    }
     running.stop().await;
     place.clean();
     Ok(())

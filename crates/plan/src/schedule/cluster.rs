@@ -1,7 +1,7 @@
 //! The cluster as the scheduler knows it, indexed so that one change costs what that change is about.
 
 use super::Key;
-use super::facts::{HostPort, Node, Pod, Requests, Standing, key};
+use super::facts::{ClaimUse, HostPort, Labels, Node, Pod, Requests, Standing, Wants, key};
 use super::volumes::Volumes;
 use object::Value;
 use object::access::Access;
@@ -214,14 +214,20 @@ impl Cluster {
 
 impl Moved {
     fn between(before: Option<&Pod>, after: Option<&Pod>) -> Moved {
-        let node = |pod: Option<&Pod>| pod.and_then(|pod| pod.standing.node()).cloned();
-        let face = |pod: &Pod| (pod.labels.clone(), pod.requests.clone(), pod.terminating);
-        let changed = node(before) != node(after) || before.map(face) != after.map(face);
-        let asks = |pod: &Pod| (pod.wants.clone(), pod.requests.clone(), pod.claims.clone(), pod.labels.clone());
+        /// What others see of a pod.
+        fn face(pod: &Pod) -> (Option<&Arc<str>>, &Labels, &Requests, bool) {
+            (pod.standing.node(), &pod.labels, &pod.requests, pod.terminating)
+        }
+        /// What decides where it can be.
+        fn asks(pod: &Pod) -> (&Option<Arc<Wants>>, &Requests, &[ClaimUse], &Labels) {
+            (&pod.wants, &pod.requests, &pod.claims, &pod.labels)
+        }
+        let stands = |pod: &Pod| pod.standing.node().is_some();
+        let changed = before.map(face) != after.map(face);
         Moved {
             pending: after.is_some_and(|pod| pod.standing == Standing::Pending) && before.map(asks) != after.map(asks),
-            gave_way: changed && node(before).is_some(),
-            arrived: changed && node(after).is_some(),
+            gave_way: changed && before.is_some_and(stands),
+            arrived: changed && after.is_some_and(stands),
         }
     }
 }

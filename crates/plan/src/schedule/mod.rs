@@ -100,8 +100,7 @@ impl Candidate<'_> {
     /// Why the node does not do, in the order in which people are told; otherwise what to write about volumes first.
     fn judge(&self, name: &Arc<str>, node: &Node) -> Result<Vec<Step>, Vec<Reason>> {
         let tolerations = self.wants.spec.items(&["tolerations"]);
-        let cordon = Taint { key: CORDONED.to_owned(), value: String::new(), effect: Effect::NoSchedule };
-        if node.unschedulable && !cordon.is_tolerated(tolerations) {
+        if node.unschedulable && !Taint::plain(CORDONED).is_tolerated(tolerations) {
             return Err(vec![Reason::Cordoned]);
         }
         if let Some(taint) = node.hard_taints().find(|taint| !taint.is_tolerated(tolerations)) {

@@ -30,6 +30,11 @@ impl Taint {
         Taint { key: taint.text(&["key"]).to_owned(), value: taint.text(&["value"]).to_owned(), effect }
     }
 
+    /// A taint without a value that keeps new pods away.
+    pub fn plain(key: &str) -> Taint {
+        Taint { key: key.to_owned(), value: String::new(), effect: Effect::NoSchedule }
+    }
+
     /// Whether one of the tolerations (a JSON list) lets its pod stand this taint.
     pub fn is_tolerated(&self, tolerations: &[Value]) -> bool {
         tolerations.iter().any(|toleration| self.is_tolerated_by(toleration))

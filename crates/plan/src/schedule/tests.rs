@@ -304,6 +304,13 @@ fn constraints_on_spreading_are_met() {
         let got = place(&mut cluster(&nodes, pods), &pod("new", spec.clone()));
         assert_eq!(got.as_deref().map_err(String::as_str), want, "{spec} beside {}", pods.len());
     }
+    // Who is on its way out does not count, and makes room in its domain.
+    let mut going = there[0].clone();
+    going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    let mut cluster = cluster(&nodes, &[going, there[2].clone()]);
+    assert_eq!(place(&mut cluster, &pod("new", constraint(json!({})))), Ok("b".to_owned()));
+    cluster.apply_pod(&on(pod("another", json!({})), "b"));
+    assert_eq!(place(&mut cluster, &pod("new", constraint(json!({})))), Ok("a".to_owned()));
 }
 
 fn uses(claim: &str) -> Value {
@@ -505,6 +512,33 @@ fn a_given_volume_is_given_once() {
 }
 
 #[test]
+fn claims_of_one_pod_get_volumes_of_their_own() {
+    let mut both = pod("p", uses("data"));
+    both["spec"]["volumes"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"name": "more", "persistentVolumeClaim": {"claimName": "more"}}));
+    let mut more = claim("local", json!({}));
+    merge(
+        &mut more,
+        json!({"metadata": {"name": "more", "uid": "more-uid"}, "spec": {"resources": {"requests": {"storage": "1Gi"}}}}),
+    );
+    let mut cluster = cluster(&[node("a", json!({}))], &[both]);
+    with_storage(&mut cluster, &[claim("local", json!({})), more], &[volume("v", "5Gi", json!({}))]);
+    assert!(matches!(decide(&cluster, &name("p")), Decision::Unschedulable(_)), "one volume does not do for two");
+    cluster.volumes_mut().apply_volume(&volume("w", "6Gi", json!({})));
+    let Decision::Prepare(_, steps) = decide(&cluster, &name("p")) else { panic!("there are two now") };
+    let given: Vec<String> = steps
+        .iter()
+        .map(|step| match step {
+            Step::Give { volume, claim, .. } => format!("{volume} to {}", claim.1),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    assert_eq!(given, ["v to more", "w to data"], "the smallest claim chooses first");
+}
+
+#[test]
 fn a_reserved_place_is_kept_and_an_older_echo_does_not_lose_it() {
     let waiting = pod("p", asks("2"));
     let mut cluster = cluster(&[node("a", json!({})), node("b", json!({}))], std::slice::from_ref(&waiting));
@@ -514,6 +548,11 @@ fn a_reserved_place_is_kept_and_an_older_echo_does_not_lose_it() {
     echo["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}]);
     assert_eq!(cluster.apply_pod(&echo), Moved::default());
     assert_eq!(place(&mut cluster, &pod("q", asks("1"))), Ok("a".to_owned()));
+    // Its own place is no hindrance to it on a node that is full with it.
+    for at in 0..3 {
+        cluster.apply_pod(&on(pod(&format!("full-{at}"), json!({})), "b"));
+    }
+    assert_eq!(decide(&cluster, &name("p")), Decision::Bind("b".into()));
     // When it is bound nothing changes for others; when it fails, there is room again.
     assert_eq!(cluster.apply_pod(&on(waiting.clone(), "b")), Moved::default());
     cluster.apply_pod(&waiting);

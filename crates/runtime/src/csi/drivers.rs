@@ -66,6 +66,11 @@ impl Drivers {
         self.expected == 0
     }
 
+    /// Whether each has answered once.
+    pub fn are_all_met(&self) -> bool {
+        *self.count.borrow() >= self.expected
+    }
+
     pub fn get(&self, name: &str) -> Option<Known> {
         self.lock().get(name).cloned()
     }

@@ -32,10 +32,19 @@ pub struct Journal {
 #[derive(Default)]
 struct State {
     entries: HashMap<String, Entry>,
-    /// The length of each text that is or will be in the object.
+    /// The length of each text that is or will be in the object, and of all together.
     lengths: HashMap<String, usize>,
+    total: usize,
     /// What the object does not say yet: `None` takes out.
     pending: BTreeMap<String, Option<String>>,
+}
+
+impl State {
+    fn measure(&mut self, volume: &str, length: usize) {
+        let before =
+            if length == 0 { self.lengths.remove(volume) } else { self.lengths.insert(volume.to_owned(), length) };
+        self.total = self.total - before.unwrap_or(0) + length;
+    }
 }
 
 impl Journal {
@@ -51,13 +60,17 @@ impl Journal {
                 continue;
             };
             state.entries.insert(volume.clone(), entry);
-            state.lengths.insert(volume.clone(), text.len());
+            state.measure(volume, text.len());
         }
         Ok(Journal { api, maps, state: Mutex::new(state), writing: tokio::sync::Mutex::default(), done: Notify::new() })
     }
 
     pub fn get(&self, volume: &str) -> Option<Entry> {
         self.lock().entries.get(volume).cloned()
+    }
+
+    pub fn len(&self) -> usize {
+        self.lock().entries.len()
     }
 
     /// The volumes that something is written down about.
@@ -71,12 +84,11 @@ impl Journal {
         {
             let mut state = self.lock();
             let before = state.lengths.get(volume).copied().unwrap_or(0);
-            let total = state.lengths.values().sum::<usize>() - before + text.len();
-            if total > BYTES_MAX {
+            if state.total - before + text.len() > BYTES_MAX {
                 let message = "too many calls to CSI drivers have no outcome yet: no more are made before that";
                 return Err(ApiError::Broken(kube::Error::Service(message.into())));
             }
-            state.lengths.insert(volume.to_owned(), text.len());
+            state.measure(volume, text.len());
             state.entries.insert(volume.to_owned(), entry);
             state.pending.insert(volume.to_owned(), Some(text));
         }
@@ -92,7 +104,7 @@ impl Journal {
     pub fn erase(&self, volume: &str) {
         let mut state = self.lock();
         if state.entries.remove(volume).is_some() {
-            state.lengths.remove(volume);
+            state.measure(volume, 0);
             state.pending.insert(volume.to_owned(), None);
             self.done.notify_one();
         }

@@ -1,23 +1,8 @@
 //! What the controllers cost: quiet when nothing happens, quick when much does.
 
 use crate::world::*;
-use futures::future::join_all;
-use object::Value;
 use object::access::terminating;
 use std::time::{Duration, Instant};
-
-/// Small where the build is not optimized.
-fn scaled(count: usize) -> usize {
-    if cfg!(debug_assertions) { count / 10 } else { count }
-}
-
-async fn create_many(world: &World, count: usize, make: impl Fn(usize) -> Value) -> Vec<Value> {
-    let mut created = Vec::with_capacity(count);
-    for from in (0..count).step_by(100) {
-        created.extend(join_all((from..count.min(from + 100)).map(|at| world.create(make(at)))).await);
-    }
-    created
-}
 
 #[tokio::test(start_paused = true)]
 async fn idle_controllers_are_quiet() {
@@ -49,7 +34,7 @@ async fn two_thousand_dependents_of_one_owner() {
     for policy in ["Background", "Foreground", "Orphan"] {
         let owner = world.create(stateful_set("default", "owner", 0)).await;
         let dependents =
-            create_many(&world, count, |at| blocking(config_map("default", &format!("d-{at}")), &[&owner])).await;
+            world.create_many(count, |at| blocking(config_map("default", &format!("d-{at}")), &[&owner])).await;
         let started = Instant::now();
         world.delete(&owner, policy).await;
         world.until_gone(&owner).await;
@@ -75,7 +60,7 @@ async fn two_thousand_dependents_of_one_owner() {
 async fn ten_thousand_objects_are_known_soon_after_the_start() {
     let mut world = World::bare().await;
     let count = scaled(10_000);
-    create_many(&world, count, |at| pod("default", &format!("p-{at}"))).await;
+    world.create_many(count, |at| pod("default", &format!("p-{at}"))).await;
     let memory = server::metrics::resident_bytes().unwrap_or(0);
     let started = Instant::now();
     world.start("*");

@@ -46,6 +46,7 @@ async fn chains_of_any_depth_go_to_the_end() {
     world.stop().await;
 }
 
+/// K14 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_foreground_owner_outlives_its_blocking_dependents_also_those_just_created() {
     let world = world().await;
@@ -141,6 +142,7 @@ async fn one_solid_owner_is_enough_and_the_lost_ones_are_dropped() {
     world.stop().await;
 }
 
+/// K15 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_owner_held_by_another_finalizer_still_owns() {
     let world = world().await;
@@ -168,6 +170,7 @@ async fn another_object_under_the_same_name_is_not_the_owner() {
     world.stop().await;
 }
 
+/// K8 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
 async fn dependents_of_owners_that_never_were_or_are_gone_go() {
     let world = world().await;
@@ -201,6 +204,7 @@ async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
     world.stop().await;
 }
 
+/// K11 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_cluster_scoped_object_with_a_namespaced_owner_stays_and_people_are_told() {
     let world = world().await;

@@ -1,6 +1,7 @@
 //! A server with controllers, and a user who looks at them.
 
 use futures::StreamExt;
+use futures::future::join_all;
 use http::{Request, Response};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value, json};
@@ -130,6 +131,15 @@ impl World {
         let (code, stored) = self.try_create(&object).await;
         assert_eq!(code, 200, "{object}: {stored}");
         stored
+    }
+
+    /// A hundred at a time.
+    pub async fn create_many(&self, count: usize, make: impl Fn(usize) -> Value) -> Vec<Value> {
+        let mut created = Vec::with_capacity(count);
+        for from in (0..count).step_by(100) {
+            created.extend(join_all((from..count.min(from + 100)).map(|at| self.create(make(at)))).await);
+        }
+        created
     }
 
     pub async fn try_create(&self, object: &Value) -> Answer {
@@ -379,7 +389,7 @@ impl Faults {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// The write of this account after so many others of it, events excepted, meets with this.
+    /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.
     pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
     }
@@ -398,7 +408,7 @@ impl Faults {
     fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
         let (mishap, whose, after) = state.mishap.as_mut()?;
-        if account != *whose || !is_write(method, path) {
+        if !(whose.is_empty() || account == *whose) || !is_write(method, path) {
             return None;
         }
         if *after > 0 {
@@ -639,4 +649,9 @@ fn with_owners(mut object: Value, owners: &[&Value], blocks: bool) -> Value {
 pub fn held(mut object: Value) -> Value {
     object["metadata"]["finalizers"] = json!(["example.com/held"]);
     object
+}
+
+/// Small where the build is not optimized.
+pub fn scaled(count: usize) -> usize {
+    if cfg!(debug_assertions) { count / 10 } else { count }
 }

@@ -116,11 +116,6 @@ async fn o6_the_figures_tell_of_sets_and_queues() {
     world.stop().await;
 }
 
-/// Small where the build is not optimized.
-fn scaled(count: usize) -> usize {
-    if cfg!(debug_assertions) { count / 10 } else { count }
-}
-
 // Rollouts are as cheap.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sets_roll_at_once() {

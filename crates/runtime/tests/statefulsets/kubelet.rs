@@ -22,8 +22,11 @@ impl World {
     pub async fn make_ready(&self, pod: &str) {
         self.play(pod, running(true, READY_SINCE)).await;
     }
+    /// Returns when the controller has heard of it: pods and sets are watched apart, and a change of the set that is
+    /// made next must not be seen before this one.
     pub async fn make_unready(&self, pod: &str) {
         self.play(pod, running(false, READY_SINCE)).await;
+        self.quiet().await;
     }
     /// Waits for a pod in `default` and gives it a status.
     pub async fn play(&self, pod: &str, status: Value) {

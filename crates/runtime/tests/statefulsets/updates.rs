@@ -212,6 +212,7 @@ async fn replicas_that_are_unavailable_for_other_reasons_count() {
     let leaving = world.the_pod("web-2").await;
     world.merge(&leaving, json!({"metadata": {"finalizers": ["example.com/held"]}})).await;
     world.delete(&leaving, "").await;
+    world.quiet().await;
     world.set_image(&set, "y").await;
     world.quiet().await;
     assert_eq!(images(&world).await, ["x", "x", "x"]);

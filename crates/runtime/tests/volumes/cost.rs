@@ -2,24 +2,10 @@
 
 use crate::pairs::*;
 use crate::world::*;
-use futures::future::join_all;
 use object::access::{Access, name};
-use object::{Value, json};
+use object::json;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
-
-/// Small where the build is not optimized.
-fn scaled(count: usize) -> usize {
-    if cfg!(debug_assertions) { count / 10 } else { count }
-}
-
-async fn create_many(world: &World, count: usize, make: impl Fn(usize) -> Value) -> Vec<Value> {
-    let mut created = Vec::with_capacity(count);
-    for from in (0..count).step_by(100) {
-        created.extend(join_all((from..count.min(from + 100)).map(|at| world.create(make(at)))).await);
-    }
-    created
-}
 
 /// Waits until all claims are bound: the last of the four writes of each was answered. Looking at them all the time would cost more
 /// than binding them.
@@ -47,16 +33,16 @@ async fn a_thousand_static_pairs_at_once() {
         let mut world = World::bare().await;
         let volumes = |at: usize| a_volume(&format!("v-{at}"), "1Gi", json!({}));
         let claims = |at: usize| a_claim(&format!("c-{at}"), "1Gi", json!({}));
-        create_many(&world, count, volumes).await;
+        world.create_many(count, volumes).await;
         if !claims_first {
-            create_many(&world, count, claims).await;
+            world.create_many(count, claims).await;
         } else {
             world.start(BINDER);
             for at in 0..count {
                 until_phase(&world, &volume(&format!("v-{at}")), "Available").await;
             }
             world.stop_controllers().await;
-            create_many(&world, count, claims).await;
+            world.create_many(count, claims).await;
         }
         world.requests.take();
         let started = Instant::now();
@@ -81,10 +67,10 @@ async fn claims_that_wait_are_called_by_volumes_one_by_one() {
     let world = World::with(BINDER).await;
     // Sizes of all kinds, so that many volumes would do for many claims.
     let size = |at: usize| format!("{}Gi", 1 + at % 7);
-    let claims = create_many(&world, count, |at| a_claim(&format!("c-{at}"), &size(at), json!({}))).await;
+    let claims = world.create_many(count, |at| a_claim(&format!("c-{at}"), &size(at), json!({}))).await;
     world.until_event(claims.last().expect("some"), "FailedBinding").await;
     let started = Instant::now();
-    create_many(&world, count, |at| a_volume(&format!("v-{at}"), &size(at), json!({}))).await;
+    world.create_many(count, |at| a_volume(&format!("v-{at}"), &size(at), json!({}))).await;
     until_all_bound(&world, count).await;
     let took = started.elapsed();
     check_pairs(&world, count).await;

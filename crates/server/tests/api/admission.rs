@@ -172,6 +172,7 @@ async fn v1_claims_and_volumes_are_protected_from_their_first_moment() {
     assert_eq!(made["metadata"]["finalizers"], json!(["kubernetes.io/pvc-protection", "x.io/own"]));
 }
 
+/// C1 of the volumes' scenarios.
 #[tokio::test]
 async fn claims_get_the_newest_default_class() {
     let world = World::new().await;
@@ -200,6 +201,7 @@ async fn claims_get_the_newest_default_class() {
     admin.patch(&path, MERGE, &json!({"spec": {"storageClassName": "older"}})).await.refused(422, "Invalid");
 }
 
+/// I3 and I4 of the volumes' scenarios.
 #[tokio::test]
 async fn only_bound_claims_of_a_class_that_allows_it_grow() {
     let world = World::new().await;

@@ -13,5 +13,6 @@ mod lists;
 mod patches;
 mod races;
 mod security;
+mod volumes;
 mod watches;
 mod writes;

@@ -354,6 +354,52 @@ async fn pods_change_in_the_few_ways_they_may() {
     assert_eq!(said, "Operation cannot be fulfilled on pods/binding \"p\": pod p is already assigned to node \"n-1\"");
 }
 
+/// A17: the generation counts changes of what is wanted, nothing else.
+#[tokio::test]
+async fn labels_and_status_leave_the_generation() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let made = admin.post(SETS, &stateful_set("web")).await.expect(201);
+    let path = format!("{SETS}/web");
+    let marked = json!({"metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}}});
+    let marked = admin.patch(&path, MERGE, &marked).await.expect(200);
+    assert_eq!(marked["metadata"]["labels"]["a"], "b");
+    let status = json!({"status": {"replicas": 1}});
+    let now = admin.patch(&format!("{path}/status"), MERGE, &status).await.expect(200);
+    assert_eq!(now["status"]["replicas"], 1);
+    for object in [marked, now] {
+        assert_eq!(object["metadata"]["generation"], made["metadata"]["generation"]);
+    }
+}
+
+/// A26: the ways of clients that handle many sets at once.
+#[tokio::test]
+async fn sets_are_listed_patched_and_deleted_by_label() {
+    let world = World::new().await;
+    let admin = world.admin();
+    for (name, tier) in [("a", "one"), ("b", "one"), ("c", "two")] {
+        let mut set = stateful_set(name);
+        set["metadata"]["labels"] = json!({"tier": tier});
+        admin.post(SETS, &set).await.expect(201);
+    }
+    let selected = format!("{SETS}?labelSelector=tier%3Done");
+    assert_eq!(names(&admin.get(&selected).await.expect(200)), ["a", "b"]);
+    let before = admin.get(&format!("{SETS}/a")).await.expect(200);
+    let container = &before["spec"]["template"]["spec"]["containers"][0]["name"];
+    let patch = json!({
+        "metadata": {"labels": {"patched": "yes"}},
+        "spec": {"replicas": 3, "template": {"spec": {"containers": [{"name": container, "image": "next"}]}}},
+    });
+    let patched = admin.patch(&format!("{SETS}/a"), STRATEGIC, &patch).await.expect(200);
+    assert_eq!(patched["metadata"]["labels"], json!({"tier": "one", "patched": "yes"}));
+    assert_eq!((&patched["spec"]["replicas"], &patched["metadata"]["generation"]), (&json!(3), &json!(2)));
+    let containers = patched["spec"]["template"]["spec"]["containers"].as_array().unwrap();
+    assert_eq!((containers.len(), &containers[0]["image"]), (1, &json!("next")));
+    admin.delete(&selected).await.expect(200);
+    assert_eq!(names(&admin.get(SETS).await.expect(200)), ["c"]);
+}
+
+/// A22.
 #[tokio::test]
 async fn scale_is_the_replicas_of_a_set() {
     let world = World::new().await;
@@ -369,12 +415,17 @@ async fn scale_is_the_replicas_of_a_set() {
     wanted["spec"]["replicas"] = json!(5);
     assert_eq!(admin.put(&path, &wanted).await.expect(200)["spec"]["replicas"], 5);
     admin.put(&path, &wanted).await.refused(409, "Conflict");
+    wanted["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    wanted["spec"]["replicas"] = json!(6);
+    assert_eq!(admin.put(&path, &wanted).await.expect(200)["spec"]["replicas"], 6);
+    let other = json!({"metadata": {"uid": "another"}, "spec": {"replicas": 7}});
+    admin.patch(&path, MERGE, &other).await.refused(409, "Conflict");
     for media in [MERGE, STRATEGIC] {
         let scaled = admin.patch(&path, media, &json!({"spec": {"replicas": 1}})).await.expect(200);
         assert_eq!(scaled["spec"]["replicas"], 1);
     }
     let set = admin.get(&format!("{SETS}/web")).await.expect(200);
-    assert_eq!((&set["spec"]["replicas"], &set["metadata"]["generation"]), (&json!(1), &json!(3)));
+    assert_eq!((&set["spec"]["replicas"], &set["metadata"]["generation"]), (&json!(1), &json!(4)));
     admin.patch(&path, MERGE, &json!({"spec": {"replicas": -1}})).await.refused(422, "Invalid");
     admin.patch(&path, MERGE, &json!({"spec": {"replicas": "x"}})).await.refused(400, "BadRequest");
 }

@@ -50,6 +50,7 @@ pub async fn run(part: Part) {
         }
         queue.add(volume_key(&volume));
     }
+    let mut arrivals = part.drivers.arrivals();
     let sources = control.sight.sources(&control.notes, &part.drivers);
     let work = control.clone();
     let worker = worker::run_with(part.clone(), queue.clone(), sources, WORKERS, move |key| {
@@ -57,10 +58,10 @@ pub async fn run(part: Part) {
         async move { control.sync(key).await }
     });
     let greet = async {
-        let mut arrivals = part.drivers.arrivals();
         while arrivals.changed().await.is_ok() {
-            let written_down = control.journal.volumes().into_iter().map(|volume| volume_key(&volume));
-            control.sight.everything().into_iter().chain(written_down).for_each(|key| queue.add(key));
+            let gone = control.notes.claim(&part.drivers, &control.sight.classes);
+            let by_name = control.journal.volumes().into_iter().chain(gone).map(|volume| volume_key(&volume));
+            control.sight.everything().into_iter().chain(by_name).for_each(|key| queue.add(key));
         }
     };
     tokio::select! {
@@ -125,7 +126,7 @@ impl Control {
             return self.capacities.refresh(&self.sight).await;
         }
         let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.free_source(&key).await };
-        self.metrics.open.set(i64::try_from(self.journal.volumes().len()).unwrap_or(i64::MAX));
+        self.metrics.open.set(i64::try_from(self.journal.len()).unwrap_or(i64::MAX));
         done
     }
 

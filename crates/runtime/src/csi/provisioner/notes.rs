@@ -39,6 +39,8 @@ struct State {
     vanished: HashMap<String, Doomed>,
     /// The uids of volumes that were seen to go.
     gone: HashSet<String>,
+    /// Volumes that went before all drivers were met: one of those may turn out to be responsible.
+    unclaimed: Vec<Value>,
     /// Of which volume what was said last, where it is said only once.
     said: HashMap<String, String>,
 }
@@ -69,25 +71,21 @@ impl Notes {
     }
 
     fn see_go(&self, volume: &Value, drivers: &Drivers, classes: &Cache) {
-        let Some(known) = drivers.find(|driver| reclaim::is_of(volume, driver)) else { return };
-        let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
-        let class = class.and_then(|key| classes.get(&key));
-        let served = self.has_served(volume);
         let mut state = self.lock();
-        let seen = reclaim::Seen { volume, class: class.as_deref(), served, doomed: false };
-        let was_deleted = state.deleted.remove(uid(volume));
-        let doomed = reclaim::vanished(&seen, &known.driver.name, self.honor).filter(|_| !was_deleted);
-        match (state.deleting.get_mut(uid(volume)), doomed) {
-            (Some(went), doomed) => *went = doomed,
-            (None, Some(doomed)) => drop(state.vanished.insert(name(volume).to_owned(), doomed)),
-            (None, None) => {}
+        // In this order: whoever is met in between is then found.
+        let are_all_met = drivers.are_all_met();
+        match drivers.find(|driver| reclaim::is_of(volume, driver)) {
+            Some(known) => state.see_go(volume, &known.driver.name, classes, self.honor),
+            None if are_all_met || state.unclaimed.len() >= GONE_MAX => {}
+            None => state.unclaimed.push(volume.clone()),
         }
-        if state.gone.len() >= GONE_MAX {
-            state.gone.clear();
-        }
-        state.gone.insert(uid(volume).to_owned());
-        state.served.remove(uid(volume));
-        state.said.remove(name(volume));
+    }
+
+    /// Takes note of volumes of drivers that are known by now and went before; returns their names.
+    pub fn claim(&self, drivers: &Drivers, classes: &Cache) -> Vec<String> {
+        let unclaimed = std::mem::take(&mut self.lock().unclaimed);
+        unclaimed.iter().for_each(|volume| self.see_go(volume, drivers, classes));
+        unclaimed.iter().map(|volume| name(volume).to_owned()).collect()
     }
 
     pub fn vanished(&self, volume: &str) -> Option<Doomed> {
@@ -109,8 +107,7 @@ impl Notes {
 
     /// Whether a volume was made for the claim that it names, or seen bound to it, beyond what its record says.
     pub fn has_served(&self, volume: &Value) -> bool {
-        let claim = volume.text(&["spec", "claimRef", "uid"]);
-        self.lock().served.get(uid(volume)).is_some_and(|served| served == claim)
+        self.lock().has_served(volume)
     }
     pub fn serves(&self, volume: &Value) {
         let claim = volume.text(&["spec", "claimRef", "uid"]).to_owned();
@@ -118,8 +115,12 @@ impl Notes {
     }
 
     /// A volume is being deleted at its driver, from here to [`Notes::end_deletion`].
-    pub fn begin_deletion(&self, volume_uid: &str) {
-        self.lock().deleting.insert(volume_uid.to_owned(), None);
+    pub fn begin_deletion(&self, doomed: &Doomed) {
+        let mut state = self.lock();
+        // Its object may have gone a moment ago.
+        let is_it = state.vanished.get(&doomed.volume).is_some_and(|vanished| vanished.uid == doomed.uid);
+        let went = if is_it { state.vanished.remove(&doomed.volume) } else { None };
+        state.deleting.insert(doomed.uid.clone(), went);
     }
     pub fn end_deletion(&self, volume_uid: &str, done: bool) {
         let mut state = self.lock();
@@ -174,5 +175,31 @@ impl Notes {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl State {
+    fn see_go(&mut self, volume: &Value, driver: &str, classes: &Cache, honor: bool) {
+        let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
+        let class = class.and_then(|key| classes.get(&key));
+        let seen = reclaim::Seen { volume, class: class.as_deref(), served: self.has_served(volume), doomed: false };
+        let was_deleted = self.deleted.remove(uid(volume));
+        let doomed = reclaim::vanished(&seen, driver, honor).filter(|_| !was_deleted);
+        match (self.deleting.get_mut(uid(volume)), doomed) {
+            (Some(went), doomed) => *went = doomed,
+            (None, Some(doomed)) => drop(self.vanished.insert(name(volume).to_owned(), doomed)),
+            (None, None) => {}
+        }
+        if self.gone.len() >= GONE_MAX {
+            self.gone.clear();
+        }
+        self.gone.insert(uid(volume).to_owned());
+        self.served.remove(uid(volume));
+        self.said.remove(name(volume));
+    }
+
+    fn has_served(&self, volume: &Value) -> bool {
+        let claim = volume.text(&["spec", "claimRef", "uid"]);
+        self.served.get(uid(volume)).is_some_and(|served| served == claim)
     }
 }

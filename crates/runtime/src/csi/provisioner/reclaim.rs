@@ -101,7 +101,7 @@ impl Control {
         }
         // Nothing may be left written down that would make it again.
         self.journal.settle(&doomed.volume).await?;
-        self.notes.begin_deletion(uid(volume));
+        self.notes.begin_deletion(doomed);
         let answer = self.call(doomed, known).await;
         self.notes.end_deletion(uid(volume), matches!(answer, Ok(Ok(()))));
         if let Err(failure) = answer? {

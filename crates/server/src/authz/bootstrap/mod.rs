@@ -192,7 +192,7 @@ mod tests {
             (&account("statefulset-controller"), "patch core persistentvolumeclaims", true),
             (&account("statefulset-controller"), "get core secrets", false),
             (&account("statefulset-controller"), "create apps statefulsets", false),
-            (&account("pv-protection-controller"), "update core persistentvolumes", true),
+            (&account("pv-protection-controller"), "patch core persistentvolumes", true),
             (&account("pv-protection-controller"), "delete core persistentvolumes", false),
             (&account("clusterrole-aggregation-controller"), "escalate rbac.authorization.k8s.io clusterroles", true),
             (&account("namespace-controller"), "deletecollection example.com widgets", true),

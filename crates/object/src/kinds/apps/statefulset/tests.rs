@@ -123,8 +123,9 @@ fn json_shapes_are_upstreams() {
     assert_eq!(updated_with(&gates(), &object, again).1, Vec::<String>::new());
 }
 
+/// A03, A07, A08, A10, A19: the digest's V4 to V11.
 #[test]
-fn v4_to_v11_fields_are_refused_with_the_known_texts() {
+fn fields_are_refused_with_the_known_texts() {
     let least = "must be greater than or equal to 0";
     let percent = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
     let rolling = |field: &str, value: Value| {

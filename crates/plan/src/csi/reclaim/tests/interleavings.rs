@@ -207,6 +207,7 @@ fn op() -> impl Strategy<Value = Op> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 1500, ..ProptestConfig::default() })]
+    /// H6
     #[test]
     fn the_backend_goes_exactly_when_the_policy_says_so(
         policy in prop_oneof![Just(DELETE), Just(RETAIN)],

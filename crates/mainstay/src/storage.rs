@@ -1,0 +1,109 @@
+//! Storage of `mainstay up`: the directory driver behind the class `standard`, and the CSI drivers that the user names.
+
+use crate::cli::BadInput;
+use crate::paths;
+use crate::up::Place;
+use anyhow::{Context, Result};
+use clap::Args;
+use csi::directory::{DEFAULT_NAME, DirectoryDriver, Faults, Options, Serving};
+use object::{Value, json};
+use runtime::api::{Api, Resource};
+use runtime::csi::Endpoint;
+use server::authn::files::create_private_directory;
+use server::{Running, User};
+use std::path::{Path, PathBuf};
+
+/// The class of claims that name none.
+const CLASS: &str = "standard";
+const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
+
+#[derive(Debug, Args)]
+pub struct DriverArgs {
+    /// Serve the CSI driver at this socket, unix:///path; may be repeated, and options may follow: unix:///path?timeout=30
+    #[arg(long = "csi", env = "MAINSTAY_CSI", value_name = "ENDPOINT", value_delimiter = ',')]
+    pub endpoints: Vec<String>,
+}
+
+impl DriverArgs {
+    /// The error is one sentence.
+    pub fn parse(&self) -> Result<Vec<Endpoint>, BadInput> {
+        self.endpoints.iter().map(|text| Endpoint::parse(text).map_err(BadInput)).collect()
+    }
+}
+
+/// The directory driver of this process.
+pub struct Builtin {
+    serving: Serving,
+    /// What is only for this run.
+    scratch_dir: Option<PathBuf>,
+}
+
+impl Builtin {
+    /// Starts the driver where the server keeps its things, and makes its objects if they are not there.
+    pub async fn start(place: &Place, running: &Running) -> Result<Builtin> {
+        let scratch_dir = || PathBuf::from(format!("{}-storage", paths::scratch_dir().display()));
+        let beside = place.data_dir.as_ref().map(|directory| directory.join("csi.sock"));
+        // The address of a socket is short, and a data directory may be deep.
+        let beside = beside.filter(|socket| csi::Endpoint::parse(&socket.to_string_lossy()).is_ok());
+        let scratch = (place.data_dir.is_none() || beside.is_none()).then(scratch_dir);
+        if let Some(directory) = &scratch {
+            create_private_directory(directory)?;
+        }
+        let at = |name: &str| scratch.as_deref().unwrap_or_else(|| Path::new("/")).join(name);
+        let socket = beside.unwrap_or_else(|| at("csi.sock"));
+        let volumes = place.data_dir.as_ref().map_or_else(|| at("volumes"), |directory| directory.join("volumes"));
+        let options = Options { durable: place.data_dir.is_some(), ..Options::default() };
+        let opened = tokio::task::spawn_blocking(move || DirectoryDriver::open(&volumes, options, Faults::default()));
+        let driver = opened.await.context("the directory driver broke down")?.context("no storage")?;
+        let serving = Serving::start(driver, &socket).await.context("no storage")?;
+        make_objects(running).await.context("the objects of the directory driver cannot be made")?;
+        Ok(Builtin { serving, scratch_dir: scratch })
+    }
+
+    pub fn endpoint(&self) -> Result<Endpoint> {
+        Ok(Endpoint::parse(&self.serving.endpoint()).map_err(BadInput)?)
+    }
+
+    pub async fn stop(self) {
+        self.serving.stop().await;
+        if let Some(directory) = &self.scratch_dir
+            && let Err(error) = std::fs::remove_dir_all(directory)
+        {
+            tracing::warn!(%error, directory = %directory.display(), "cannot remove the scratch directory");
+        }
+    }
+}
+
+/// What is there already is the user's, whatever it says.
+async fn make_objects(running: &Running) -> Result<()> {
+    let api = Api::new(kube::Client::new(running.local(User::apiserver()), "default"));
+    let classes = Resource::new("storage.k8s.io/v1", "StorageClass", "storageclasses", false);
+    let drivers = Resource::new("storage.k8s.io/v1", "CSIDriver", "csidrivers", false);
+    if api.find(&drivers.object("", DEFAULT_NAME)).await?.is_none() {
+        api.create(&drivers.collection(""), &csi_driver()).await?;
+    }
+    if api.find(&classes.object("", CLASS)).await?.is_none() {
+        let mut default_is_taken = false;
+        let is_default = |class: &Value| object::kinds::storage::is_default_class(class);
+        api.each(&classes.collection(""), |class| default_is_taken |= is_default(class)).await?;
+        api.create(&classes.collection(""), &class(!default_is_taken)).await?;
+    }
+    Ok(())
+}
+
+fn csi_driver() -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "CSIDriver", "metadata": {"name": DEFAULT_NAME},
+        "spec": {"attachRequired": false, "podInfoOnMount": false, "volumeLifecycleModes": ["Persistent"]},
+    })
+}
+
+fn class(is_default: bool) -> Value {
+    let annotations = if is_default { json!({DEFAULT: "true"}) } else { json!({}) };
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": CLASS, "annotations": annotations},
+        "provisioner": DEFAULT_NAME, "reclaimPolicy": "Delete", "allowVolumeExpansion": true,
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })
+}

@@ -1,0 +1,162 @@
+//! The controllers die at every write and at every call, and what is left is put in order by those that follow. H6, H7
+
+use crate::pairs::*;
+use crate::storage::*;
+use crate::world::*;
+use csi::directory::{Gate, Order};
+use object::access::Access;
+use object::{Value, json};
+
+/// Where everything stops.
+#[derive(Clone, Copy, Debug)]
+enum Point {
+    /// At the write after so many others: before it, or after it.
+    Write(usize, Mishap),
+    /// At the first call of a name.
+    Call(&'static str, bool),
+}
+
+/// What happens while nobody is at work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Meanwhile {
+    Nothing,
+    ClaimGoes,
+    VolumeGoes,
+}
+
+struct Life {
+    world: World,
+    storage: Storage,
+    gate: Gate,
+    point: Point,
+    meanwhile: Meanwhile,
+    crashed: bool,
+}
+
+impl Life {
+    async fn new(point: Point, meanwhile: Meanwhile) -> Life {
+        let (world, storage) = world().await;
+        let gate = Gate::closed();
+        match point {
+            Point::Write(after, mishap) => world.faults.mishap("", after, mishap),
+            Point::Call(name, after) => {
+                let order = Order::hold(name, &gate).times(1);
+                storage.driver.faults().order(if after { order.after() } else { order });
+            }
+        }
+        Life { world, storage, gate, point, meanwhile, crashed: false }
+    }
+
+    /// Waits until something is so, through the crash if it comes before.
+    async fn until(&mut self, what: &str, claim: &Value, check: impl AsyncFn(&World) -> bool) {
+        loop {
+            let is_so = async {
+                let world = &self.world;
+                world.until(what, || async { check(world).await.then_some(()) }).await;
+            };
+            let frozen = async {
+                match self.point {
+                    _ if self.crashed => std::future::pending().await,
+                    Point::Call(..) => self.gate.reached(1).await,
+                    Point::Write(..) => {
+                        while self.world.faults.mishap_waits() {
+                            tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = is_so => return,
+                () = frozen => {}
+            }
+            self.crash(claim).await;
+        }
+    }
+
+    async fn crash(&mut self, claim: &Value) {
+        self.crashed = true;
+        self.world.stop_controllers().await;
+        self.gate.open();
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {"name": format!("pvc-{}", object::access::uid(claim))},
+        });
+        match self.meanwhile {
+            Meanwhile::Nothing => {}
+            Meanwhile::ClaimGoes => drop(self.world.delete(claim, "").await),
+            Meanwhile::VolumeGoes => drop(self.world.delete(&volume, "").await),
+        }
+        self.world.start(&everything());
+    }
+}
+
+/// A claim is made and bound, and goes again; returns whether the crash came.
+async fn live(policy: &str, point: Point, meanwhile: Meanwhile) -> bool {
+    let case = format!("{policy} {point:?} {meanwhile:?}");
+    let mut life = Life::new(point, meanwhile).await;
+    life.world.create(class("c", policy, json!({}))).await;
+    let claim = life.world.create(claim_of("claim", "c")).await;
+    let is_bound_or_gone = async |world: &World| {
+        let found = world.now(&claim).await;
+        found.is_none_or(|claim| phase(&claim) == "Bound")
+    };
+    life.until(&format!("{case}: bound"), &claim, is_bound_or_gone).await;
+    life.world.delete(&claim, "").await;
+    let retains = policy == "Retain";
+    let is_over = async |world: &World| {
+        let volumes = world.get("/api/v1/persistentvolumes").await.expect("a list");
+        let volumes = volumes.items(&["items"]);
+        let settled = journal(world).await.is_empty() && world.now(&claim).await.is_none();
+        settled && volumes.iter().all(|volume| retains && phase(volume) == "Released")
+    };
+    life.until(&format!("{case}: gone"), &claim, is_over).await;
+    // What the driver has is what objects and policies say: a volume that is retained may have lost its object only to the user.
+    if retains && meanwhile == Meanwhile::VolumeGoes {
+        assert!(handles(&life.world).await.is_subset(&life.storage.handles()), "{case}");
+    } else {
+        until_in_step(&life.world, &life.storage, &case).await;
+    }
+    let crashed = life.crashed;
+    life.world.stop().await;
+    crashed
+}
+
+/// Every write of every controller, done or not done; upstream loses volumes here.
+async fn at_every_write(policy: &str, mishap: Mishap, meanwhile: Meanwhile) {
+    let mut after = 0;
+    while live(policy, Point::Write(after, mishap), meanwhile).await {
+        after += 1;
+    }
+    assert!(after > 8, "it takes more writes than {after}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leaks_when_a_write_is_never_done() {
+    at_every_write("Delete", Mishap::Stuck, Meanwhile::Nothing).await;
+    at_every_write("Delete", Mishap::Stuck, Meanwhile::ClaimGoes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leaks_when_the_answer_to_a_write_is_never_heard() {
+    at_every_write("Delete", Mishap::AnswerStuck, Meanwhile::Nothing).await;
+    at_every_write("Delete", Mishap::AnswerStuck, Meanwhile::ClaimGoes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leaks_when_the_volume_goes_meanwhile() {
+    at_every_write("Delete", Mishap::Stuck, Meanwhile::VolumeGoes).await;
+    at_every_write("Retain", Mishap::AnswerStuck, Meanwhile::ClaimGoes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_leaks_when_it_ends_within_a_call() {
+    for policy in ["Delete", "Retain"] {
+        for meanwhile in [Meanwhile::Nothing, Meanwhile::ClaimGoes, Meanwhile::VolumeGoes] {
+            for after in [false, true] {
+                assert!(live(policy, Point::Call("CreateVolume", after), meanwhile).await);
+                let deletes = live(policy, Point::Call("DeleteVolume", after), meanwhile).await;
+                assert_eq!(deletes, policy == "Delete");
+            }
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! The side controllers of CSI drivers against the real server and a real driver over gRPC, in one process.
+
+mod crashes;
+mod deletion;
+mod expansion;
+mod modification;
+#[path = "../volumes/pairs.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod pairs;
+mod policies;
+mod provisioning;
+mod random;
+mod restored;
+mod sets;
+mod storage;
+#[path = "../controllers/world.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod world;

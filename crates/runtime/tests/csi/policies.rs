@@ -1,0 +1,257 @@
+//! Scenarios G: editing policies, and finalizers that others take off. The gate.
+
+use crate::pairs::*;
+use crate::storage::*;
+use crate::world::*;
+use csi::Code;
+use csi::directory::{Gate, Order};
+use object::access::{Access, name, terminating};
+use object::{Value, json};
+
+async fn set_policy(world: &World, volume: &Value, policy: &str) {
+    world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": policy}})).await;
+}
+
+/// G2, G4, H6: edits while bound and while released.
+#[tokio::test(flavor = "multi_thread")]
+async fn g2_g4_h6_edits_of_the_policy_are_followed() {
+    let (world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Retain").await;
+    for policy in ["Delete", "Retain", "Delete"] {
+        set_policy(&world, &volume, policy).await;
+        until_recorded(&world, &volume).await;
+    }
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (1, 0));
+
+    let claim = world.create(claim_of("claim", "c")).await;
+    let volume = until_volume(&world, &claim).await;
+    world.delete(&claim, "").await;
+    until_phase(&world, &volume, "Released").await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    set_policy(&world, &volume, "Delete").await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes(), []);
+    world.stop().await;
+}
+
+/// Settled: Retain becomes Delete on a volume that is already on its way out: deleted once, nothing stuck. H6
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
+    let (world, storage) = world().await;
+    for _ in 0..10 {
+        let class = world.create(class("c", "Retain", json!({}))).await;
+        let claim = world.create(claim_of("claim", "c")).await;
+        let volume = until_volume(&world, &claim).await;
+        world.delete(&volume, "").await;
+        set_policy(&world, &volume, "Delete").await;
+        world.delete(&claim, "").await;
+        world.until_all_gone(&[claim, volume]).await;
+        until_in_step(&world, &storage, "the backend goes too").await;
+        world.delete(&class, "").await;
+    }
+    assert_eq!(storage.calls("DeleteVolume").len(), 10, "each once");
+    assert_eq!(storage.driver.volumes(), []);
+    until_settled(&world).await;
+
+    // There and back again: it is kept.
+    let (claim, volume) = provisioned(&world, "Retain").await;
+    world.delete(&volume, "").await;
+    set_policy(&world, &volume, "Delete").await;
+    world.until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) }).await;
+    set_policy(&world, &volume, "Retain").await;
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    until_settled(&world).await;
+    assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (10, 1));
+    world.stop().await;
+}
+
+/// The same, with the provisioner away at the worst moment: what is written down is finished, the last word of the policy counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
+    for last in ["Delete", "Retain"] {
+        let (mut world, storage) = world().await;
+        let (claim, volume) = provisioned(&world, "Retain").await;
+        world.delete(&volume, "").await;
+        set_policy(&world, &volume, "Delete").await;
+        world
+            .until("its deletion is written down", || async { (!doomed(&world).await.is_empty()).then_some(()) })
+            .await;
+        world.stop_controllers().await;
+        world.start(&all());
+        set_policy(&world, &volume, last).await;
+        world.delete(&claim, "").await;
+        world.until_all_gone(&[claim, volume]).await;
+        assert_eq!(storage.driver.volumes().len(), 1);
+        world.stop_controllers().await;
+        world.start(&everything());
+        until_settled(&world).await;
+        assert_eq!(storage.driver.volumes().len(), usize::from(last == "Retain"), "{last}");
+        world.stop().await;
+    }
+}
+
+/// The same, before the driver has ever answered this provisioner: who is responsible is known only afterwards.
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_what_went_before_its_driver_was_met_is_deleted_when_it_comes() {
+    let (mut world, mut storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Retain").await;
+    world.stop_controllers().await;
+    storage.stop().await;
+    world.start(&everything());
+    world.delete(&volume, "").await;
+    set_policy(&world, &volume, "Delete").await;
+    // Something else that the provisioner has heard of, so that it has heard of this.
+    let other = world.create(class("late", "Delete", json!({}))).await;
+    let waiting = world.create(claim_of("waiting", name(&other))).await;
+    world.until_event(&waiting, "ExternalProvisioning").await;
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    storage.start().await;
+    until_volume(&world, &waiting).await;
+    until_in_step(&world, &storage, "it is deleted").await;
+    until_settled(&world).await;
+    world.stop().await;
+}
+
+/// G8: nobody can put a finalizer on what is on its way out, so nobody is stuck trying.
+#[tokio::test(flavor = "multi_thread")]
+async fn g8_no_finalizer_is_put_on_a_volume_on_its_way_out() {
+    let (world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Retain").await;
+    world.delete(&volume, "").await;
+    let patch = json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection", "example.com/late"]}});
+    let (code, _) = world.send("PATCH", &path(&volume), "application/merge-patch+json", Some(&patch)).await;
+    assert_eq!(code, 422);
+    set_policy(&world, &volume, "Delete").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    until_in_step(&world, &storage, "gone").await;
+    let refused = world.requests.take().into_iter().filter(|asked| asked.code == 422).count();
+    assert_eq!(refused, 0, "nobody of us tried");
+    world.stop().await;
+}
+
+/// G11: a forged phase deletes nothing while the claim is there.
+#[tokio::test(flavor = "multi_thread")]
+async fn g11_no_backend_is_deleted_while_its_claim_is_there() {
+    let (mut world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    world.stop_controllers().await;
+    world.start(PROVISIONER);
+    world.set_status(&volume, json!({"phase": "Released"})).await;
+    let other = world.create(claim_of("other", "c")).await;
+    let asks = json!({"metadata": {"annotations": {"volume.kubernetes.io/storage-provisioner": DRIVER}}});
+    world.merge(&other, asks).await;
+    world.until_event(&other, "ProvisioningSucceeded").await;
+    assert_eq!(storage.calls("DeleteVolume").len(), 0);
+    // The binder puts it right, and all goes its way.
+    world.stop_controllers().await;
+    world.start(&everything());
+    until_phase(&world, &volume, "Bound").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    world.stop().await;
+}
+
+/// Finalizers taken off by hand: on a live volume they come back; on one that is on its way out the backend is left, with a word.
+#[tokio::test(flavor = "multi_thread")]
+async fn finalizers_that_are_taken_off_by_hand() {
+    let (world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    world.merge(&volume, json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection"]}})).await;
+    until_recorded(&world, &volume).await;
+    world.delete(&volume, "").await;
+    world.until_is(&volume, "on its way out", terminating).await;
+    world.merge(&volume, json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection"]}})).await;
+    let event = world.until_event(&volume, "VolumeFailedDelete").await;
+    assert!(event.text(&["message"]).contains("taken off by hand"), "{event}");
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    // Something else happens meanwhile, so that there was time to do wrong.
+    let claim = world.create(claim_of("other", "c")).await;
+    let volume = until_volume(&world, &claim).await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (1, 1));
+    world.stop().await;
+}
+
+/// H8: with the gate off as before KEP-2644; finalizers from before are taken off.
+#[tokio::test(flavor = "multi_thread")]
+async fn h8_with_the_gate_off_the_order_matters_again() {
+    let (mut world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    world.stop_controllers().await;
+    let on = world.setup.gates.clone();
+    world.setup.gates = on.clone().with("HonorPVReclaimPolicy", false);
+    world.start(&everything());
+    world.until_is(&volume, "without finalizer", |volume| !has_finalizer(volume)).await;
+    // The claim first: as ever.
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes(), []);
+    // The volume first: the backend is forgotten.
+    let claim = world.create(claim_of("claim", "c")).await;
+    let bound = until_phase(&world, &claim, "Bound").await;
+    let volume = world.get(&format!("/api/v1/persistentvolumes/{}", bound.text(&["spec", "volumeName"]))).await;
+    let volume = volume.expect("its volume");
+    assert!(!has_finalizer(&volume));
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    // On again: what is there is protected again.
+    let claim = world.create(claim_of("claim", "c")).await;
+    until_phase(&world, &claim, "Bound").await;
+    world.stop_controllers().await;
+    world.setup.gates = on;
+    world.start(&everything());
+    let volume = until_volume(&world, &claim).await;
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    world.stop().await;
+}
+
+/// A policy that becomes Retain while the deletion keeps failing saves the data.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_policy_that_becomes_retain_in_time_saves_the_data() {
+    let (world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal));
+    world.delete(&claim, "").await;
+    world.until_event(&volume, "VolumeFailedDelete").await;
+    set_policy(&world, &volume, "Retain").await;
+    world.until_is(&volume, "without finalizer", |volume| !has_finalizer(volume)).await;
+    storage.driver.faults().clear();
+    let other = world.create(claim_of("other", "c")).await;
+    until_volume(&world, &other).await;
+    assert_eq!(phase(&world.now(&volume).await.expect("it stays")), "Released");
+    assert_eq!(storage.driver.volumes().len(), 2);
+    world.stop().await;
+}
+
+/// Objects that come again under the same name while the old ones go.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_comes_again_gets_its_own_volume() {
+    let (world, storage) = world().await;
+    let (first, volume) = provisioned(&world, "Delete").await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("DeleteVolume", &gate).times(1));
+    world.delete(&first, "").await;
+    until_reached(&gate).await;
+    let second = world.create(claim_of("claim", "c")).await;
+    let new = until_volume(&world, &second).await;
+    assert_ne!(name(&new), name(&volume));
+    gate.open();
+    world.until_gone(&volume).await;
+    assert_eq!(storage.handles(), handles(&world).await);
+    assert_eq!(storage.driver.volumes().len(), 1);
+    world.stop().await;
+}

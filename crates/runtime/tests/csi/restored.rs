@@ -1,0 +1,93 @@
+//! Volumes that come back from a backup: upstream destroys their data at once.
+
+use crate::pairs::*;
+use crate::storage::*;
+use crate::world::*;
+use object::access::{Access, name};
+use object::{Value, json};
+
+/// What a backup holds of an object.
+fn backup(object: &Value) -> Value {
+    let mut copy = object.clone();
+    for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        copy.cut(&["metadata", field]);
+    }
+    copy
+}
+
+/// The objects of a Retain volume are lost, its data is not; the volume comes back with policy Delete.
+async fn lost_and_restored(world: &World, storage: &Storage) -> Value {
+    let (claim, volume) = provisioned(world, "Delete").await;
+    let saved = backup(&volume);
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.until_is(&volume, "without finalizer", |volume| !has_finalizer(volume)).await;
+    world.delete(&claim, "").await;
+    world.delete(&volume, "").await;
+    world.until_all_gone(&[claim, volume]).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    world.create(saved).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_from_a_backup_is_kept_until_its_deletion_is_confirmed() {
+    let (mut world, storage) = world().await;
+    let volume = lost_and_restored(&world, &storage).await;
+    let event = world.until_event(&volume, "DeletionUnconfirmed").await;
+    assert_eq!(event["type"], "Warning");
+    let kept = world.until_is(&volume, "says why", |volume| volume["status"]["reason"] == "DeletionUnconfirmed").await;
+    assert_eq!(phase(&kept), "Released");
+    let handle = volume.text(&["spec", "csi", "volumeHandle"]);
+    let how = format!("mainstay.dev/confirm-delete={handle}");
+    assert!(kept.text(&["status", "message"]).contains(&how), "{}", kept["status"]);
+
+    // Neither a restart nor its deletion changes that.
+    world.stop_controllers().await;
+    world.start(&everything());
+    world.delete(&volume, "").await;
+    let (claim, other) = {
+        let claim = world.create(claim_of("other", "c")).await;
+        let volume = until_volume(&world, &claim).await;
+        (claim, volume)
+    };
+    world.delete(&claim, "").await;
+    world.until_gone(&other).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    // A wrong word is no word.
+    world.merge(&volume, json!({"metadata": {"annotations": {"mainstay.dev/confirm-delete": "another"}}})).await;
+    assert!(world.now(&volume).await.is_some());
+    world.merge(&volume, json!({"metadata": {"annotations": {"mainstay.dev/confirm-delete": handle}}})).await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes(), []);
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
+    let (world, storage) = world().await;
+    let volume = lost_and_restored(&world, &storage).await;
+    world.until_event(&volume, "DeletionUnconfirmed").await;
+    world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+    until_phase(&world, &volume, "Available").await;
+    let claim = world.create(claim_of("again", "c")).await;
+    until_bound(&world, &claim, name(&volume)).await;
+    let used = until_recorded(&world, &volume).await;
+    world.until_is(&used, "says nothing any more", |volume| !volume.has(&["status", "reason"])).await;
+    assert_eq!(storage.calls("CreateVolume").len(), 1, "its data is used");
+    world.delete(&claim, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes(), []);
+
+    let again = lost_and_restored_again(&world, &storage).await;
+    world.merge(&again, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.delete(&again, "").await;
+    world.until_gone(&again).await;
+    assert_eq!(storage.driver.volumes().len(), 1, "only the object went");
+    world.stop().await;
+}
+
+/// Like [`lost_and_restored`], with the class that is there.
+async fn lost_and_restored_again(world: &World, storage: &Storage) -> Value {
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "c"}});
+    world.delete(&class, "").await;
+    lost_and_restored(world, storage).await
+}

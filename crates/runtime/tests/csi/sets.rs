@@ -1,0 +1,88 @@
+//! Scenarios K: the volumes of a StatefulSet's claims, with a real driver behind them.
+
+use crate::pairs::*;
+use crate::storage::*;
+use crate::world::*;
+use object::access::Access;
+use object::{Value, json};
+
+const SETS: &str = "statefulset-controller";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+
+/// What becomes of a set's claims.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    when_deleted: &'static str,
+    /// The policy changes to this before the set goes.
+    becomes: Option<&'static str>,
+    /// How the set is deleted.
+    propagation: &'static str,
+    claims_stay: bool,
+    pods_stay: bool,
+}
+
+fn set_with_claims(when_deleted: &str) -> Value {
+    let mut set = stateful_set("default", "web", 2);
+    set["spec"]["podManagementPolicy"] = json!("Parallel");
+    set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": when_deleted, "whenScaled": "Retain"});
+    let spec = claim_of("data", "c")["spec"].clone();
+    set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": spec}]);
+    set
+}
+
+async fn claims(world: &World) -> Vec<Value> {
+    world.get(CLAIMS).await.expect("a list").items(&["items"]).to_vec()
+}
+
+/// K1, K2, K3, K4, K17: whichever way a set goes, its claims, their volumes and the backend go with it or stay, all alike.
+#[tokio::test(flavor = "multi_thread")]
+async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
+    let case = |when_deleted, becomes, propagation, claims_stay, pods_stay| Case {
+        when_deleted,
+        becomes,
+        propagation,
+        claims_stay,
+        pods_stay,
+    };
+    for case in [
+        case("Delete", None, "Background", false, false),
+        case("Delete", None, "Foreground", false, false),
+        case("Delete", None, "Orphan", true, true),
+        case("Retain", None, "Background", true, false),
+        case("Delete", Some("Retain"), "Background", true, false),
+    ] {
+        let (world, storage) = world_with(options(), &format!("{},{GC},{SETS}", everything())).await;
+        world.create(class("c", "Delete", json!({}))).await;
+        let set = world.create(set_with_claims(case.when_deleted)).await;
+        let are_bound = |claims: &[Value]| claims.len() == 2 && claims.iter().all(|claim| phase(claim) == "Bound");
+        world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
+        let is_owned = |claim: &Value| !claim.items(&["metadata", "ownerReferences"]).is_empty();
+        assert!(
+            claims(&world).await.iter().all(|claim| is_owned(claim) == (case.when_deleted == "Delete")),
+            "{case:?}"
+        );
+        if let Some(policy) = case.becomes {
+            let policy = json!({"spec": {"persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy}}});
+            world.merge(&set, policy).await;
+            let are_free = async || !claims(&world).await.iter().any(is_owned);
+            world.until("claims are let go", || async { are_free().await.then_some(()) }).await;
+        }
+        world.delete(&set, case.propagation).await;
+        world.until_gone(&set).await;
+        if case.claims_stay {
+            // The collector has judged all that was written before.
+            world.settle().await;
+            let left = claims(&world).await;
+            assert!(are_bound(&left) && !left.iter().any(is_owned), "{case:?}: {left:?}");
+            assert_eq!(storage.driver.volumes().len(), 2, "{case:?}");
+        } else {
+            let are_gone = async || handles(&world).await.is_empty() && claims(&world).await.is_empty();
+            world.until(&format!("{case:?}"), || async { are_gone().await.then_some(()) }).await;
+            assert_eq!(storage.driver.volumes(), [], "{case:?}");
+        }
+        let pods = if case.pods_stay { 2 } else { 0 };
+        let has_pods = async || world.names("/api/v1/namespaces/default/pods").await.len() == pods;
+        world.until(&format!("{case:?}: {pods} pods"), || async { has_pods().await.then_some(()) }).await;
+        world.stop().await;
+    }
+}
