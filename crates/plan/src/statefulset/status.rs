@@ -1,6 +1,6 @@
 //! The status of a set: what its pods are like at the moment of the plan.
 
-use super::claims_in_place::WAY_OUT;
+use super::claims_in_place::advice;
 use super::pods::{self, Members};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
@@ -78,11 +78,12 @@ impl Planner<'_> {
 
 /// Says in the set's condition why a claim could not be written. Whether it could be said.
 pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
-    let Action::ApplyClaim { patch, pod, .. } = action else { return false };
+    let Action::ApplyClaim { patch, pod, with_pod } = action else { return false };
     let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
     let Some(said) = conditions.find(|it| it.text(&["type"]) == CLAIMS_UPDATED) else { return false };
     said.put(&["reason"], CLAIM_REFUSED);
-    said.put(&["message"], format!("{} cannot be updated: {why}; {WAY_OUT}", claim_of(name(patch), pod)));
+    let message = format!("{} cannot be updated: {why}; {}", claim_of(name(patch), pod), advice(*with_pod));
+    said.put(&["message"], message);
     true
 }
 

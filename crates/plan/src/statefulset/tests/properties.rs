@@ -333,7 +333,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
-    /// R4, R9, R11, R12, R14, O2, O5: no wrong deletion, no leak, and it converges.
+    /// R4, R9, R11, R12, R14, O2, O5, T5, T6, T8, T12, T15, T16: no wrong deletion, no leak, and it converges.
     #[test]
     fn it_is_safe_at_every_step_and_converges(
         set in first_set(),
