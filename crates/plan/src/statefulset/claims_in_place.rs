@@ -52,9 +52,13 @@ impl<'a> Planner<'a> {
         let update = &self.revisions.update;
         for template in &self.set.claim_templates {
             let Some(claim) = self.claims.get(self.set, ordinal, template) else {
-                match self.provided.contains(&ordinal) {
-                    true => progress.begun = true,
-                    false => progress.lacks = true,
+                if self.provided.contains(&ordinal) {
+                    let claim = self.set.claim_name(template, ordinal);
+                    let why = "it is being created".to_owned();
+                    progress.begun = true;
+                    progress.waits = Some(Wait { claim, reason: "ClaimMissing", why, stuck: false });
+                } else {
+                    progress.lacks = true;
                 }
                 continue;
             };

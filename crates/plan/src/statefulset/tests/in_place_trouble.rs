@@ -387,6 +387,8 @@ fn owners_and_claims_change_one_after_the_other() {
     world.policy("Delete", "Retain");
     let plan = world.step();
     assert!(actions(&plan).iter().all(|action| matches!(action, Action::OwnClaim { .. })), "{plan:#?}");
+    let waits = |held: &Held| matches!(held, Held::ClaimNotReady { reason: "ClaimChanging", .. });
+    assert!(plan.held.iter().any(waits), "{:?}", plan.held);
     world.settle();
     assert_eq!(world.sizes(), ["20Gi"; 2]);
     assert!(world.claims.values().all(|claim| claim.has(&["metadata", "ownerReferences"])));
