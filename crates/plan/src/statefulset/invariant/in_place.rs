@@ -71,8 +71,7 @@ impl Judge<'_> {
         for (pod, how) in relabelled.chain(deleted).filter(|(pod, _)| self.wants.in_place && self.in_range(pod)) {
             let unready = self.claims_of(pod).find(|claim| !terminating(claim) && !self.is_ready(claim));
             broken.extend(unready.map(|claim| format!("{pod} is {how} before {} is ready", name(claim))));
-            let templates =
-                self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter().map(|template| name(template));
+            let templates = self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter().map(name);
             if self.claims_of(pod).count() < templates.collect::<BTreeSet<_>>().len() {
                 broken.push(format!("{pod} is {how} before all its claims are there"));
             }
