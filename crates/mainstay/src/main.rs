@@ -14,6 +14,10 @@ mod up;
 
 use std::process::ExitCode;
 
+/// Objects are trees of small pieces: with the system's allocator a quarter of the time goes into making and dropping them.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let command = match cli::parse() {
         Ok(command) => command,

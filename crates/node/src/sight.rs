@@ -146,8 +146,7 @@ impl Sight {
         while let Some(change) = changes.next().await {
             match change {
                 Change::Restart => fresh = Some(HashSet::new()),
-                Change::Seen(mut object) => {
-                    object.cut(&["metadata", "managedFields"]);
+                Change::Seen(object) => {
                     if let Some(fresh) = &mut fresh {
                         fresh.insert(key(&object));
                     }

@@ -1,5 +1,6 @@
 //! Requests to an API server, untyped: paths and JSON.
 
+use crate::lean::Lean;
 use kube::Client;
 use kube::client::Body;
 use object::Value;
@@ -158,7 +159,7 @@ impl Api {
             .header(http::header::ACCEPT, "application/json")
             .body(bytes)
             .map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        Ok(self.client.request::<Value>(request).await?)
+        Ok(self.client.request::<Lean>(request).await?.0)
     }
 
     pub async fn get(&self, path: &str) -> Result<Value, ApiError> {
@@ -172,7 +173,7 @@ impl Api {
             .header(http::header::ACCEPT, accept)
             .body(Vec::new())
             .map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        Ok(self.client.request::<Value>(request).await?)
+        Ok(self.client.request::<Lean>(request).await?.0)
     }
     /// GET where absence is an answer.
     pub async fn find(&self, path: &str) -> Result<Option<Value>, ApiError> {

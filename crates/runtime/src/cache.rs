@@ -87,7 +87,7 @@ const DOUBT_AFTER: Duration = Duration::from_secs(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Cache {
-    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields are never kept.
+    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields do not even get here.
     pub fn trimmed(self, trim: fn(&mut Value)) -> Cache {
         self.lock().trim = Some(trim);
         self
@@ -97,7 +97,7 @@ impl Cache {
     pub fn index(&self, keys: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Index {
         let mut state = self.lock();
         assert!(state.objects.is_empty(), "an index is made before there is anything to find");
-        state.indexes.push(Found { keys: Box::new(keys), pairs: BTreeSet::new() });
+        state.indexes.push(Found { keys: Box::new(keys), pairs: BTreeMap::new() });
         Index { cache: self.clone(), at: state.indexes.len() - 1 }
     }
 
@@ -119,6 +119,16 @@ impl Cache {
             .take_while(|(key, _)| &*key.0 == namespace && key.1.starts_with(prefix))
             .map(|(_, entry)| entry.object.clone())
             .collect()
+    }
+    /// What indexes of this cache find, each object once, in the order of their keys.
+    pub fn find(&self, by: &[(&Index, &Key)]) -> Vec<Arc<Value>> {
+        let state = self.lock();
+        let mut found: Vec<_> = by.iter().flat_map(|(index, key)| state.indexes[index.at].by(key)).collect();
+        if by.len() > 1 {
+            found.sort_by_key(|(key, _)| *key);
+            found.dedup_by_key(|(key, _)| *key);
+        }
+        found.into_iter().map(|(_, object)| object.clone()).collect()
     }
     pub fn len(&self) -> usize {
         self.lock().objects.len()
@@ -213,7 +223,6 @@ impl Cache {
     }
 
     fn trim(&self, object: &mut Value) {
-        object.cut(&["metadata", "managedFields"]);
         let trim = self.lock().trim;
         if let Some(trim) = trim {
             trim(object);
@@ -227,19 +236,15 @@ impl Cache {
 
 impl Index {
     pub fn get(&self, key: &Key) -> Vec<Arc<Value>> {
-        let state = self.cache.lock();
-        let from = (key.clone(), Key::default());
-        let pairs = state.indexes[self.at].pairs.range(from..).take_while(|(found, _)| found == key);
-        pairs.filter_map(|(_, object)| state.objects.get(object)).map(|entry| entry.object.clone()).collect()
+        self.cache.find(&[(self, key)])
     }
 
     /// The first object that `accept` accepts, in the order of keys, from this one on and with the same first part.
     pub fn first_from(&self, key: &Key, accept: impl Fn(&Value) -> bool) -> Option<Arc<Value>> {
         let state = self.cache.lock();
         let from = (key.clone(), Key::default());
-        let pairs = state.indexes[self.at].pairs.range(from..).take_while(|(found, _)| found.0 == key.0);
-        let mut objects = pairs.filter_map(|(_, object)| state.objects.get(object));
-        objects.find(|entry| accept(&entry.object)).map(|entry| entry.object.clone())
+        let mut pairs = state.indexes[self.at].pairs.range(from..).take_while(|((found, _), _)| found.0 == key.0);
+        pairs.find(|(_, object)| accept(object)).map(|(_, object)| object.clone())
     }
 }
 
@@ -274,8 +279,17 @@ struct Entry {
 
 struct Found {
     keys: Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>,
-    /// What an object is found by, and the object.
-    pairs: BTreeSet<(Key, Key)>,
+    /// The objects, by what each is found by and its own key.
+    pairs: BTreeMap<(Key, Key), Arc<Value>>,
+}
+
+impl Found {
+    /// The objects that are found by this, with their own keys and in their order.
+    fn by<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+        let from = (key.clone(), Key::default());
+        let pairs = self.pairs.range(from..).take_while(move |((found, _), _)| found == key);
+        pairs.map(|((_, own), object)| (own, object))
+    }
 }
 
 /// A list that is being read.
@@ -381,7 +395,7 @@ impl State {
     fn put(&mut self, key: Key, entry: Entry, changes: &mut Vec<Changed>) {
         let after = entry.object.clone();
         let before = self.objects.insert(key.clone(), entry).map(|entry| entry.object);
-        self.find_anew(&key, before.as_deref(), Some(&after));
+        self.find_anew(&key, before.as_ref(), Some(&after));
         changes.push((before, Some(after)));
     }
 
@@ -392,15 +406,14 @@ impl State {
         }
     }
 
-    fn find_anew(&mut self, key: &Key, before: Option<&Value>, after: Option<&Value>) {
+    fn find_anew(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
         for index in &mut self.indexes {
-            let was = before.map(&index.keys).unwrap_or_default();
-            let is = after.map(&index.keys).unwrap_or_default();
-            if was != is {
-                for found in was {
-                    index.pairs.remove(&(found, key.clone()));
-                }
-                index.pairs.extend(is.into_iter().map(|found| (found, key.clone())));
+            for found in before.map(|object| (index.keys)(object)).unwrap_or_default() {
+                index.pairs.remove(&(found, key.clone()));
+            }
+            if let Some(object) = after {
+                let keys = (index.keys)(object).into_iter();
+                index.pairs.extend(keys.map(|found| ((found, key.clone()), object.clone())));
             }
         }
     }

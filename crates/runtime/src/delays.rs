@@ -30,6 +30,13 @@ impl<K: Clone + Eq + Hash> Delays<K> {
         self.waiting.insert(key, (at, self.issued));
     }
 
+    /// The key comes back at `at`, or sooner if that was said before.
+    pub fn wait_at_most_until(&mut self, key: K, at: Instant) {
+        if self.waiting.get(&key).is_none_or(|(known, _)| *known > at) {
+            self.wait_until(key, at);
+        }
+    }
+
     /// The key comes back after a while that doubles with each failure. Returns that while.
     pub fn wait_after_failure(&mut self, key: &K, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
@@ -85,7 +92,9 @@ mod tests {
         let mut delays = Delays::new(Duration::from_secs(1));
         delays.wait_until("a", now + Duration::from_secs(9));
         delays.wait_until("a", now + Duration::from_secs(3));
-        delays.wait_until("b", now + Duration::from_secs(3));
+        delays.wait_until("b", now + Duration::from_secs(5));
+        delays.wait_at_most_until("b", now + Duration::from_secs(3));
+        delays.wait_at_most_until("b", now + Duration::from_secs(7));
         assert_eq!(delays.take_due(now), [] as [&str; 0]);
         assert_eq!(delays.take_due(now + Duration::from_secs(3)), ["a", "b"]);
         assert_eq!(delays.next_at(), None);

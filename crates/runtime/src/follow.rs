@@ -4,16 +4,17 @@
 //! controller is blind meanwhile), and no more of each object than is asked for.
 
 use crate::api::Resource;
+use crate::lean::Lean;
 use futures::{Stream, StreamExt};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, PartialObjectMeta};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use kube::api::{ApiResource, GroupVersionKind};
 use kube::core::DynamicResourceScope;
 use kube::runtime::utils::Backoff;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use object::Value;
 use object::access::Access;
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
 use std::fmt::Debug;
@@ -51,17 +52,17 @@ pub fn objects(
 
 /// Follows metadata alone, for those who need no more.
 pub fn metadata(client: &Client, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
-    let api: Api<PartialObjectMeta<DynamicObject>> = Api::all_with(client.clone(), &api_resource(resource));
+    let api: Api<Slim<IgnoredAny, IgnoredAny>> = Api::all_with(client.clone(), &api_resource(resource));
     let pauses = Pauses::default();
     let failures = pauses.failures.clone();
     let stream = watcher(api, watcher::Config::default()).backoff(pauses);
-    changes(stream, resource.clone(), failures, |object: PartialObjectMeta<DynamicObject>| object.metadata)
+    changes(stream, resource.clone(), failures, |object| object.metadata)
 }
 
 /// A few members of an object: who it is, and what was asked for of the rest.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Slim<Spec, Status> {
-    /// Name, namespace, version, generation and creation.
+    /// Who it is and since when, whose it is, and whether it is on its way out.
     #[serde(deserialize_with = "few")]
     pub metadata: ObjectMeta,
     #[serde(default)]
@@ -116,7 +117,7 @@ fn changes<T: Send + 'static, U: Send>(
     })
 }
 
-/// An object as it came; of its metadata only the version is read a second time, which the watcher needs to go on.
+/// An object as it came, without managed fields; of its metadata only the version is read a second time, which the watcher needs to go on.
 #[derive(Clone, Debug)]
 struct Whole {
     version: ObjectMeta,
@@ -125,7 +126,7 @@ struct Whole {
 
 impl<'de> Deserialize<'de> for Whole {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole, D::Error> {
-        let object = Value::deserialize(deserializer)?;
+        let Lean(object) = Lean::deserialize(deserializer)?;
         let resource_version = object.at(&["metadata", "resourceVersion"]).and_then(Value::as_str).map(str::to_owned);
         Ok(Whole { version: ObjectMeta { resource_version, ..ObjectMeta::default() }, object })
     }
@@ -141,9 +142,24 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Erro
         resource_version: Option<String>,
         generation: Option<i64>,
         creation_timestamp: Option<Time>,
+        uid: Option<String>,
+        owner_references: Option<Vec<OwnerReference>>,
+        finalizers: Option<Vec<String>>,
+        deletion_timestamp: Option<Time>,
     }
-    let Few { name, namespace, resource_version, generation, creation_timestamp } = Few::deserialize(deserializer)?;
-    Ok(ObjectMeta { name, namespace, resource_version, generation, creation_timestamp, ..ObjectMeta::default() })
+    let few = Few::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: few.name,
+        namespace: few.namespace,
+        resource_version: few.resource_version,
+        generation: few.generation,
+        creation_timestamp: few.creation_timestamp,
+        uid: few.uid,
+        owner_references: few.owner_references,
+        finalizers: few.finalizers,
+        deletion_timestamp: few.deletion_timestamp,
+        ..ObjectMeta::default()
+    })
 }
 
 /// Lets a type of ours be followed: what its resource is called is known only at run time.

@@ -15,6 +15,7 @@ mod disruption;
 pub mod events;
 pub mod follow;
 mod gc;
+mod lean;
 pub mod lease;
 mod lifecycle;
 mod metrics;

@@ -2,7 +2,7 @@
 
 use crate::delays::Delays;
 use crate::metrics::QueueMetrics;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -29,6 +29,8 @@ struct State<K> {
     again: HashSet<K>,
     /// Keys that come back by themselves.
     delays: Delays<K>,
+    /// Keys that are not wanted before this time, whatever happens.
+    rests: HashMap<K, Instant>,
     /// How many keys came in line since they were counted last.
     added: u64,
 }
@@ -41,6 +43,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             running: HashSet::new(),
             again: HashSet::new(),
             delays: Delays::new(BACKOFF_MAX),
+            rests: HashMap::new(),
             added: 0,
         };
         Queue { state: Mutex::new(state), news: Notify::new(), metrics }
@@ -89,6 +92,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         });
     }
 
+    /// Like [`Queue::done`], and whatever happens within `rest` is worked on at its end, at once.
+    pub fn done_for(&self, key: &K, rest: Duration, again: Option<Duration>) {
+        self.lock().rests.insert(key.clone(), Instant::now() + rest);
+        self.done(key, again);
+    }
+
     /// The work failed: the key comes back after a while that doubles each time. Returns that while.
     pub fn failed(&self, key: &K) -> Duration {
         self.metrics.retries.inc();
@@ -122,6 +131,8 @@ impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
         if self.running.contains(&key) {
             self.again.insert(key);
+        } else if let Some(end) = self.rests.get(&key).filter(|end| **end > Instant::now()) {
+            self.delays.wait_at_most_until(key, *end);
         } else if self.waiting.insert(key.clone()) {
             self.line.push_back((key, Instant::now()));
             self.added += 1;
@@ -135,6 +146,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         let (key, since) = self.line.pop_front()?;
         self.waiting.remove(&key);
         self.running.insert(key.clone());
+        self.rests.remove(&key);
         // This run says anew when the key is wanted again.
         self.delays.cancel(&key);
         Some((key, since))
@@ -187,6 +199,25 @@ mod tests {
         queue.add("a");
         let key = queue.next().await;
         assert_eq!(queue.failed(&key), delays[0]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_happens_while_a_key_rests_is_worked_on_at_once_at_the_end() {
+        let (queue, rest) = (queue(), Duration::from_millis(10));
+        let start = Instant::now();
+        queue.add("a");
+        let key = queue.next().await;
+        queue.add("a");
+        queue.done_for(&key, rest, Some(Duration::from_secs(10)));
+        queue.add("a");
+        queue.add("b");
+        assert_eq!((queue.next().await, start.elapsed()), ("b", Duration::ZERO));
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest));
+        queue.done_for(&"a", rest, Some(rest / 2));
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "it does not cut its own rest short");
+        queue.done(&"a", None);
+        queue.add("a");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no rest was asked for");
     }
 
     #[tokio::test(start_paused = true)]

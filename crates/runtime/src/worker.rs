@@ -58,22 +58,38 @@ impl Source {
     }
 }
 
+/// How the work on a key ended.
+pub struct Turn {
+    /// When the key is wanted again by itself.
+    pub again: Option<Duration>,
+    /// What happens within this time can wait for its end.
+    pub rest: Duration,
+}
+
+impl From<Option<Duration>> for Turn {
+    fn from(again: Option<Duration>) -> Turn {
+        Turn { again, rest: Duration::ZERO }
+    }
+}
+
 /// Runs `work` for every key that the sources wake, until the part stops. No key is worked on before all caches are filled. `work`
 /// answers when it wants the key again by itself.
-pub async fn run<F, Fut>(part: Part, sources: Vec<Source>, workers: usize, work: F)
+pub async fn run<F, Fut, T>(part: Part, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
+    Fut: Future<Output = Result<T, ApiError>> + Send,
+    T: Into<Turn>,
 {
     let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     run_with(part, queue, sources, workers, work).await;
 }
 
 /// Like [`run`], on a queue that others may put keys in too.
-pub async fn run_with<F, Fut>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
+pub async fn run_with<F, Fut, T>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
-    Fut: Future<Output = Result<Option<Duration>, ApiError>> + Send,
+    Fut: Future<Output = Result<T, ApiError>> + Send,
+    T: Into<Turn>,
 {
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
@@ -118,17 +134,19 @@ pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
     }
 }
 
-async fn attend<F, Fut>(part: &Part, queue: &Queue<Key>, work: &F)
+async fn attend<F, Fut, T>(part: &Part, queue: &Queue<Key>, work: &F)
 where
     F: Fn(Key) -> Fut,
-    Fut: Future<Output = Result<Option<Duration>, ApiError>>,
+    Fut: Future<Output = Result<T, ApiError>>,
+    T: Into<Turn>,
 {
     let key = queue.next().await;
     let started = std::time::Instant::now();
     let result = work(key.clone()).await;
     part.metrics.reconciled(part.name, started.elapsed(), result.is_err());
-    match result {
-        Ok(again) => queue.done(&key, again),
+    match result.map(Into::into) {
+        Ok(Turn { again, rest: Duration::ZERO }) => queue.done(&key, again),
+        Ok(Turn { again, rest }) => queue.done_for(&key, rest, again),
         Err(error) => {
             let delay = queue.failed(&key);
             // The cache is a moment behind, or everything here is about to end: not worth a line.

@@ -6,12 +6,39 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use serde::Deserialize;
 use serde_json::Value;
 
 /// One change of an object.
 pub struct Change {
     pub gone: bool,
-    pub object: Value,
+    pub object: Seen,
+}
+
+/// What is looked at of an object. The rest is skipped where it is read: the load shall cost as little as it can.
+#[derive(Default, Deserialize)]
+pub struct Seen {
+    #[serde(default)]
+    pub metadata: Metadata,
+    #[serde(default)]
+    pub status: Value,
+    #[serde(default)]
+    pub message: String,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Metadata {
+    pub name: String,
+    pub uid: String,
+    pub generation: i64,
+    pub deletion_timestamp: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Event {
+    r#type: String,
+    object: Seen,
 }
 
 /// A watch of a collection from its state now.
@@ -33,11 +60,11 @@ impl Follow {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
                 let line = self.unread.split_to(end);
                 self.unread.advance(1);
-                let mut event: Value = serde_json::from_slice(&line).context("a watch event cannot be read")?;
-                match event["type"].as_str().unwrap_or("") {
-                    "ERROR" => bail!("the watch broke: {}", event["object"]["message"]),
+                let event: Event = serde_json::from_slice(&line).context("a watch event cannot be read")?;
+                match event.r#type.as_str() {
+                    "ERROR" => bail!("the watch broke: {}", event.object.message),
                     "BOOKMARK" => continue,
-                    kind => return Ok(Change { gone: kind == "DELETED", object: event["object"].take() }),
+                    kind => return Ok(Change { gone: kind == "DELETED", object: event.object }),
                 }
             }
             let frame = self.body.frame().await.context("the server ended a watch")??;

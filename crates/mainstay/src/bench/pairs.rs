@@ -42,8 +42,8 @@ pub async fn run(load: &Load, count: usize, report: &mut Report) -> Result<()> {
         let mut bound = HashSet::new();
         while bound.len() < count {
             let change = follow.next().await?;
-            if change.object["status"]["phase"] == "Bound" {
-                bound.insert(change.object["metadata"]["name"].to_string());
+            if change.object.status["phase"] == "Bound" {
+                bound.insert(change.object.metadata.name);
             }
         }
         anyhow::Ok(())

@@ -2,13 +2,13 @@
 //! once, and no scheduler is asked.
 
 use super::client::Target;
-use super::follow::Follow;
+use super::follow::{Follow, Seen};
 use super::load::{JSON, Load, MERGE};
 use super::report::Report;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,6 +32,7 @@ pub struct Shape {
 /// What is seen of a set.
 #[derive(Clone, Debug, Default)]
 struct Summary {
+    generation: i64,
     observed: bool,
     replicas: i64,
     ready: i64,
@@ -110,13 +111,19 @@ pub async fn run(load: &Load, shape: Shape, report: &mut Report) -> Result<()> {
     let started = Instant::now();
     let restart = r#"{"spec":{"template":{"metadata":{"annotations":{"bench":"rolled"}}}}}"#;
     patch_all(load, &collection, &shape, restart).await?;
-    let rolled = |set: &Summary| set.observed && set.rolled && set.ready == replicas && set.updated == replicas;
+    // The second generation is the new template: what is said of the first is not about it.
+    let rolled = |set: &Summary| {
+        set.generation == 2 && set.observed && set.rolled && set.ready == replicas && set.updated == replicas
+    };
     world.wait(sets, rolled).await.context("a rollout did not end")?;
     report.figure("sets: rolled", rate(started), "pods/s", shape.detail());
 
     let started = Instant::now();
     patch_all(load, &collection, &shape, r#"{"spec":{"replicas":0}}"#).await?;
-    world.wait(sets, |set| set.observed && set.replicas == 0).await.context("sets did not shrink")?;
+    world
+        .wait(sets, |set| set.generation == 3 && set.observed && set.replicas == 0)
+        .await
+        .context("sets did not shrink")?;
     report.figure("sets: scaled to zero", rate(started), "pods/s", shape.detail());
 
     let started = Instant::now();
@@ -203,14 +210,12 @@ async fn see_pods(mut follow: Follow, send: mpsc::UnboundedSender<String>) -> Re
     let mut known: HashSet<String> = HashSet::new();
     loop {
         let change = follow.next().await?;
-        let metadata = &change.object["metadata"];
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let uid = text(&metadata["uid"]);
+        let metadata = change.object.metadata;
         if change.gone {
-            known.remove(&uid);
-        } else if metadata["deletionTimestamp"].is_null()
-            && known.insert(uid)
-            && send.send(text(&metadata["name"])).is_err()
+            known.remove(&metadata.uid);
+        } else if metadata.deletion_timestamp.is_none()
+            && known.insert(metadata.uid)
+            && send.send(metadata.name).is_err()
         {
             return Ok(());
         }
@@ -236,8 +241,8 @@ async fn make_ready(target: Target, pods: Arc<str>, names: Arc<Mutex<mpsc::Unbou
 async fn see_sets(mut follow: Follow, state: watch::Sender<BTreeMap<String, Summary>>) -> Result<()> {
     loop {
         let change = follow.next().await?;
-        let name = change.object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let summary = summary(&change.object);
+        let name = change.object.metadata.name;
         state.send_modify(|sets| {
             if change.gone {
                 sets.remove(&name);
@@ -248,11 +253,12 @@ async fn see_sets(mut follow: Follow, state: watch::Sender<BTreeMap<String, Summ
     }
 }
 
-fn summary(set: &Value) -> Summary {
-    let status = &set["status"];
+fn summary(set: &Seen) -> Summary {
+    let status = &set.status;
     let number = |field: &str| status[field].as_i64().unwrap_or(0);
     Summary {
-        observed: status["observedGeneration"] == set["metadata"]["generation"],
+        generation: set.metadata.generation,
+        observed: status["observedGeneration"].as_i64() == Some(set.metadata.generation),
         replicas: number("replicas"),
         ready: number("readyReplicas"),
         updated: number("updatedReplicas"),

@@ -3,7 +3,7 @@
 //! A claim is deleted by the garbage collector when its last owner is gone. So a retention policy is nothing but references: to the
 //! set, while the claim is to go with the set; to the pod, once the replica is scaled away and its claim is to go with it.
 
-use super::pods::{self, Members};
+use super::pods::{self, Members, Pod};
 use super::revisions::Revision;
 use super::set::Set;
 use super::{Action, Event};
@@ -107,7 +107,7 @@ impl<'a> Claims<'a> {
 struct Seat<'s, 'a> {
     set: &'s Set<'a>,
     pod_name: String,
-    pod: Option<&'a Value>,
+    pod: Option<Pod<'a>>,
     condemned: bool,
     moment: Moment,
 }
@@ -142,7 +142,7 @@ impl Seat<'_, '_> {
         let with_pod = policy.with_replica && self.condemned && (self.moment == Moment::Scaling || has_pod);
         match self.pod {
             Some(pod) if with_pod => Some(json!({
-                "apiVersion": "v1", "kind": "Pod", "name": self.pod_name, "uid": uid(pod),
+                "apiVersion": "v1", "kind": "Pod", "name": self.pod_name, "uid": pod.uid(),
                 "controller": true, "blockOwnerDeletion": false,
             })),
             _ => policy.with_set.then(|| self.set.reference(false)),
@@ -158,7 +158,7 @@ impl Seat<'_, '_> {
 
     /// People are told when something happens that the policy would matter for, not all the time.
     fn is_news(&self, changes: bool) -> bool {
-        changes || self.moment == Moment::Scaling || self.pod.is_none_or(pods::is_pending) || !self.set.observed()
+        changes || self.moment == Moment::Scaling || self.pod.is_none_or(|pod| pod.is_pending()) || !self.set.observed()
     }
 
     fn is_ours(&self, owner: &Value) -> bool {
@@ -166,7 +166,7 @@ impl Seat<'_, '_> {
     }
 
     fn pod_uid(&self) -> &str {
-        self.pod.map_or("", uid)
+        self.pod.map_or("", |pod| pod.uid())
     }
 }
 

@@ -19,9 +19,9 @@ pub use action::{Action, Event};
 
 use claims::{Claims, Moment};
 use jiff::Timestamp;
-use object::access::{Access, terminating};
+use object::access::Access;
 use object::{Gates, Value};
-use pods::Members;
+use pods::{Members, Pod};
 use revisions::Revisions;
 use set::{Set, Strategy};
 use status::Status;
@@ -117,7 +117,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     let revisions = Revisions::choose(&set, seen.revisions, gates);
     let names = (revisions.current.name.as_str(), revisions.update.name.as_str());
     let status = Status::count(&set, &members, names, revisions.collisions, now);
-    let seen_revisions: BTreeSet<&str> = members.all().map(pods::revision).collect();
+    let seen_revisions: BTreeSet<&str> = members.all().map(|pod| pod.revision).collect();
     let reowned = if set.claims_in_place { claims.own(&set, &members, Moment::BeforeScaling).0 } else { Vec::new() };
     let mut planner = Planner {
         set: &set,
@@ -130,6 +130,8 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         alike: seen_revisions.into_iter().filter(|revision| revisions.is_alike(revision)).collect(),
         reowned: reowned.iter().filter_map(Action::owned_claim).map(str::to_owned).collect(),
         provided: BTreeSet::new(),
+        awaits_claims: false,
+        last: Stage::default(),
         leaving: BTreeSet::new(),
         scaling: false,
     };
@@ -166,8 +168,12 @@ struct Planner<'a> {
     alike: BTreeSet<&'a str>,
     /// Claims whose owners this plan changes: by then they have another resourceVersion than the one that is seen.
     reowned: BTreeSet<String>,
-    /// The ordinals of pods whose missing claims this plan creates before it comes to the rollout.
+    /// The ordinals of pods whose missing claims this plan creates already.
     provided: BTreeSet<i64>,
+    /// Pods are recreated when their claims are ready, and they are not.
+    awaits_claims: bool,
+    /// What is done last, so that it fails nothing else.
+    last: Stage,
     /// The ordinals of replicas that this plan deletes before it comes to the rollout.
     leaving: BTreeSet<i64>,
     /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
@@ -185,6 +191,8 @@ impl Planner<'_> {
         if settled {
             self.roll();
         }
+        let last = std::mem::take(&mut self.last);
+        self.plan.push(last);
     }
 
     fn finish(mut self, gates: &Gates) -> Plan {
@@ -200,8 +208,10 @@ impl Planner<'_> {
             Strategy::Rolling(rolling) => rolling.max_unavailable.unwrap_or(1),
             _ => 1,
         });
-        let coming = self.members.all().filter_map(|pod| pods::available_from(self.set, pod));
-        self.plan.next = coming.filter(|from| *from > self.now).min();
+        if !self.set.min_ready.is_zero() {
+            let coming = self.members.all().filter_map(|pod| pod.available_from(self.set));
+            self.plan.next = coming.filter(|from| *from > self.now).min();
+        }
         self.plan
     }
 
@@ -235,13 +245,13 @@ impl Planner<'_> {
         self.plan.events.extend(events);
     }
 
-    fn is_available(&self, pod: &Value) -> bool {
-        pods::is_available(self.set, pod, self.now)
+    fn is_available(&self, pod: Pod) -> bool {
+        pod.is_available(self.set, self.now)
     }
 
     /// On its way out, or sent there by this plan.
-    fn is_leaving(&self, ordinal: i64, pod: &Value) -> bool {
-        terminating(pod) || self.leaving.contains(&ordinal)
+    fn is_leaving(&self, ordinal: i64, pod: Pod) -> bool {
+        pod.terminating || self.leaving.contains(&ordinal)
     }
 }
 
@@ -258,6 +268,16 @@ impl Stage {
 }
 
 impl Plan {
+    /// Whether there is nothing to do but to say how things are.
+    pub fn is_idle(&self) -> bool {
+        self.prepare.is_empty() && self.stages.is_empty() && self.cleanup.is_empty()
+    }
+
+    /// Whether the status says nothing new but counts, of a set that is not yet where it is going: they will change again soon.
+    pub fn status_can_wait(&self, set: &Value) -> bool {
+        self.status.as_ref().is_some_and(|wanted| status::moves_on(set, wanted))
+    }
+
     fn push(&mut self, stage: Stage) {
         if !stage.lanes.is_empty() {
             self.stages.push(stage);

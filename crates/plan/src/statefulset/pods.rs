@@ -16,11 +16,11 @@ const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 #[derive(Debug, Default)]
 pub(super) struct Members<'a> {
     /// By ordinal, those within the set's range.
-    pub replicas: BTreeMap<i64, &'a Value>,
+    pub replicas: BTreeMap<i64, Pod<'a>>,
     /// By ordinal, those outside: they are to go.
-    pub condemned: BTreeMap<i64, &'a Value>,
+    pub condemned: BTreeMap<i64, Pod<'a>>,
     /// By ordinal, pods of others.
-    pub strangers: BTreeMap<i64, &'a Value>,
+    pub strangers: BTreeMap<i64, Pod<'a>>,
     /// The ordinals of those that become the set's by this plan.
     pub adopted: BTreeSet<i64>,
     adoptions: Vec<Action>,
@@ -49,16 +49,16 @@ impl<'a> Members<'a> {
                 true => &mut members.condemned,
                 false => &mut members.strangers,
             };
-            place.insert(ordinal, pod);
+            place.insert(ordinal, Pod::read(pod));
         }
         members
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &'a Value> + '_ {
+    pub fn all(&self) -> impl Iterator<Item = Pod<'a>> + '_ {
         self.replicas.values().chain(self.condemned.values()).copied()
     }
 
-    pub fn get(&self, ordinal: i64) -> Option<&'a Value> {
+    pub fn get(&self, ordinal: i64) -> Option<Pod<'a>> {
         self.replicas.get(&ordinal).or_else(|| self.condemned.get(&ordinal)).copied()
     }
 
@@ -73,42 +73,67 @@ pub(super) fn revision(object: &Value) -> &str {
     object.text(&["metadata", "labels", REVISION_LABEL])
 }
 
-pub(super) fn is_pending(pod: &Value) -> bool {
-    matches!(pod.text(&["status", "phase"]), "" | "Pending")
+/// A pod, with what is asked of it again and again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pod<'a> {
+    pub object: &'a Value,
+    pub name: &'a str,
+    pub revision: &'a str,
+    pub terminating: bool,
+    phase: &'a str,
+    /// Running, and says that it is ready.
+    pub ready: bool,
 }
 
-/// It has ended and will not run again.
-pub(super) fn is_over(pod: &Value) -> bool {
-    matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded")
-}
+impl<'a> Pod<'a> {
+    fn read(object: &'a Value) -> Pod<'a> {
+        let phase = object.text(&["status", "phase"]);
+        Pod {
+            object,
+            name: name(object),
+            revision: revision(object),
+            terminating: terminating(object),
+            phase,
+            ready: phase == "Running" && condition::is_true(object, "Ready"),
+        }
+    }
 
-/// Running, and says that it is ready.
-pub(super) fn is_ready(pod: &Value) -> bool {
-    pod.text(&["status", "phase"]) == "Running" && condition::is_true(pod, "Ready")
-}
+    pub fn uid(&self) -> &'a str {
+        uid(self.object)
+    }
 
-/// Ready for long enough, terminating or not.
-pub(super) fn is_available(set: &Set, pod: &Value, now: Timestamp) -> bool {
-    is_ready(pod) && (set.min_ready.is_zero() || available_from(set, pod).is_some_and(|from| from <= now))
-}
+    pub fn is_pending(&self) -> bool {
+        matches!(self.phase, "" | "Pending")
+    }
 
-/// When a ready pod is, or was, available.
-pub(super) fn available_from(set: &Set, pod: &Value) -> Option<Timestamp> {
-    let ready = condition::get(pod, "Ready").filter(|_| is_ready(pod))?;
-    let since: Timestamp = ready.text(&["lastTransitionTime"]).parse().ok()?;
-    since.saturating_add(set.min_ready).ok()
+    /// It has ended and will not run again.
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, "Failed" | "Succeeded")
+    }
+
+    /// Ready for long enough, terminating or not.
+    pub fn is_available(&self, set: &Set, now: Timestamp) -> bool {
+        self.ready && (set.min_ready.is_zero() || self.available_from(set).is_some_and(|from| from <= now))
+    }
+
+    /// When a ready pod is, or was, available.
+    pub fn available_from(&self, set: &Set) -> Option<Timestamp> {
+        let ready = condition::get(self.object, "Ready").filter(|_| self.ready)?;
+        let since: Timestamp = ready.text(&["lastTransitionTime"]).parse().ok()?;
+        since.saturating_add(set.min_ready).ok()
+    }
 }
 
 /// The labels of its identity, when they must be put back.
-pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: &Value) -> Option<Vec<(String, String)>> {
+pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: Pod) -> Option<Vec<(String, String)>> {
     // Its name is one that the set gives.
-    let kept = pod.text(&["metadata", "labels", NAME_LABEL]) == name(pod);
+    let kept = pod.object.text(&["metadata", "labels", NAME_LABEL]) == pod.name;
     (!kept).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
 }
 
 /// The claim template whose claim the pod does not mount. Volumes of a pod never change, so only another pod can.
-pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: &Value) -> Option<&'a Value> {
-    let volumes = pod.items(&["spec", "volumes"]);
+pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: Pod) -> Option<&'a Value> {
+    let volumes = pod.object.items(&["spec", "volumes"]);
     set.claim_templates.iter().copied().find(|template| {
         let claim = set.claim_name(template, ordinal);
         !volumes.iter().any(|volume| {
@@ -118,9 +143,9 @@ pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: &Value) -> Optio
 }
 
 /// Who holds a name that a replica needs, and what a person can do about it.
-pub(super) fn stranger(set: &Set, pod: &Value) -> (String, String) {
-    let pod_name = name(pod);
-    match controller(pod) {
+pub(super) fn stranger(set: &Set, pod: Pod) -> (String, String) {
+    let pod_name = pod.name;
+    match controller(pod.object) {
         Some(owner) if owner.text(&["uid"]) != set.uid => {
             let by = format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
             let advice = format!("pod {pod_name} already exists and belongs to {by}: delete that pod to free its name");

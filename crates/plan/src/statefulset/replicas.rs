@@ -1,12 +1,11 @@
 //! Replicas: the missing ones are created, the ended ones replaced, those out of range deleted.
 
 use super::claims::Leaving;
-use super::pods;
+use super::pods::{self, Pod};
 use super::revisions::Revision;
 use super::set::{Rolling, Strategy};
 use super::{Action, Event, Held, Lane, Planner, Stage};
-use object::Value;
-use object::access::{Access, name, terminating, uid};
+use object::access::Access;
 
 /// Pods that are created at once, at most.
 const BATCH_MAX: usize = 500;
@@ -19,7 +18,7 @@ impl<'a> Planner<'a> {
         let mut care = Stage::default();
         for ordinal in self.set.start..self.set.end() {
             let held = match self.members.replicas.get(&ordinal) {
-                Some(pod) => self.tend(ordinal, pod, &mut care),
+                Some(pod) => self.tend(ordinal, *pod, &mut care),
                 None => {
                     let creation = self.create(ordinal);
                     self.plan.push(care);
@@ -47,7 +46,7 @@ impl<'a> Planner<'a> {
     pub(super) fn at_once(&mut self) -> bool {
         let mut care = Stage::default();
         for (ordinal, pod) in &self.members.replicas {
-            let held = self.tend(*ordinal, pod, &mut care);
+            let held = self.tend(*ordinal, *pod, &mut care);
             // Nothing waits for an unready pod here.
             self.plan.held.extend(held.filter(|held| !matches!(held, Held::NotReady { .. })));
         }
@@ -70,32 +69,33 @@ impl<'a> Planner<'a> {
     }
 
     /// Cares for a replica that is there; the answer is what an ordered set waits for.
-    fn tend(&mut self, ordinal: i64, pod: &'a Value, care: &mut Stage) -> Option<Held> {
-        let pod_name = name(pod).to_owned();
-        if pods::is_over(pod) && !terminating(pod) {
+    fn tend(&mut self, ordinal: i64, pod: Pod<'a>, care: &mut Stage) -> Option<Held> {
+        let pod_name = || pod.name.to_owned();
+        if pod.is_over() && !pod.terminating {
             care.lanes.push(vec![vec![delete(pod, false)]]);
             self.leaving.insert(ordinal);
         }
         if self.is_leaving(ordinal, pod) {
-            return Some(Held::Terminating { pod: pod_name });
+            return Some(Held::Terminating { pod: pod_name() });
         }
         // What is adopted just now has another resourceVersion by then.
         let labels = pods::lost_labels(self.set, ordinal, pod).filter(|_| !self.members.adopted.contains(&ordinal));
         care.lanes.extend(labels.map(|labels| vec![vec![label(pod, labels)]]));
-        if pods::is_pending(pod) || (self.set.claims_in_place && !self.is_rolled(ordinal, pod)) {
+        let cared_for = pod.is_pending() || (self.set.claims_in_place && !self.is_rolled(ordinal, pod));
+        if cared_for && !self.provided.contains(&ordinal) {
             let missing = self.create_claims(ordinal, &self.revision_of_claims(ordinal, pod), false);
             if !missing.is_empty() {
                 care.lanes.push(vec![missing]);
                 self.provided.insert(ordinal);
             }
         }
-        if pods::is_pending(pod)
+        if pod.is_pending()
             && let Some(Leaving::Terminating(claim)) = self.claims.leaving(self.set, ordinal)
         {
-            return Some(Held::ClaimLeaving { pod: pod_name, claim });
+            return Some(Held::ClaimLeaving { pod: pod_name(), claim });
         }
         if !self.is_available(pod) {
-            return Some(Held::NotReady { pod: pod_name });
+            return Some(Held::NotReady { pod: pod_name() });
         }
         let template = pods::lost_volume(self.set, ordinal, pod)?;
         let why = format!(
@@ -105,19 +105,19 @@ impl<'a> Planner<'a> {
         self.plan.events.push(Event {
             warning: true,
             reason: "FailedUpdate",
-            message: format!("Update Pod {pod_name} in StatefulSet {} failed error: {why}", self.set.name),
+            message: format!("Update Pod {} in StatefulSet {} failed error: {why}", pod.name, self.set.name),
         });
-        Some(Held::Unfit { pod: pod_name, why })
+        Some(Held::Unfit { pod: pod_name(), why })
     }
 
     /// The missing claims of a replica, then its pod.
     fn create(&mut self, ordinal: i64) -> Result<Lane, Held> {
         let pod = self.set.pod_name(ordinal);
         if let Some(stranger) = self.members.strangers.get(&ordinal) {
-            if terminating(stranger) {
+            if stranger.terminating {
                 return Err(Held::Terminating { pod });
             }
-            let (by, why) = pods::stranger(self.set, stranger);
+            let (by, why) = pods::stranger(self.set, *stranger);
             self.cannot_create(&pod, &why);
             return Err(Held::NameTaken { pod, by });
         }
@@ -142,7 +142,10 @@ impl<'a> Planner<'a> {
 
     /// The revision that a new pod of this ordinal gets.
     fn revision_for(&self, ordinal: i64) -> &'a Revision<'a> {
-        let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else { return &self.revisions.update };
+        let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else {
+            // Nothing new comes beside what is still old.
+            return if self.awaits_claims { &self.revisions.current } else { &self.revisions.update };
+        };
         let held_back = match partition {
             Some(partition) => ordinal < partition,
             // Without a block the rollout's own progress draws the line, as far as it goes in order: where unready pods of an old
@@ -156,8 +159,8 @@ impl<'a> Planner<'a> {
     }
 
     /// The revision that a missing claim of this pod gets: the one the pod is on its way to, if it is.
-    fn revision_of_claims(&self, ordinal: i64, pod: &Value) -> Revision<'a> {
-        let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pods::revision(pod)) };
+    fn revision_of_claims(&self, ordinal: i64, pod: Pod) -> Revision<'a> {
+        let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pod.revision) };
         own.unwrap_or_else(|| self.revisions.update.clone())
     }
 
@@ -168,8 +171,8 @@ impl<'a> Planner<'a> {
         }
         self.own_condemned_claims();
         if !self.set.ordered {
-            let leaving = self.members.condemned.values().rev().filter(|pod| !terminating(pod));
-            let lanes = leaving.map(|pod| vec![vec![delete(pod, false)]]).collect();
+            let leaving = self.members.condemned.values().rev().filter(|pod| !pod.terminating);
+            let lanes = leaving.map(|pod| vec![vec![delete(*pod, false)]]).collect();
             self.plan.push(Stage { lanes });
             return true;
         }
@@ -182,24 +185,24 @@ impl<'a> Planner<'a> {
     fn scale_down_one(&mut self) {
         let condemned = &self.members.condemned;
         let Some((ordinal, pod)) = condemned.last_key_value() else { return };
-        let pod_name = name(pod).to_owned();
-        let unhealthy = |(ordinal, pod): (&i64, &&Value)| {
-            terminating(pod) || !(self.is_available(pod) || self.is_hopeless(*ordinal, pod))
+        let pod_name = pod.name.to_owned();
+        let unhealthy = |(ordinal, pod): (&i64, &Pod)| {
+            pod.terminating || !(self.is_available(*pod) || self.is_hopeless(*ordinal, *pod))
         };
         let lowest = condemned.iter().find(|one| unhealthy(*one));
-        if !terminating(pod) && unhealthy((ordinal, pod)) && lowest.is_some_and(|(lowest, _)| lowest != ordinal) {
+        if !pod.terminating && unhealthy((ordinal, pod)) && lowest.is_some_and(|(lowest, _)| lowest != ordinal) {
             self.plan.held.push(Held::NotReady { pod: pod_name });
             return;
         }
-        if !terminating(pod) {
-            self.plan.push(Stage { lanes: vec![vec![vec![delete(pod, false)]]] });
+        if !pod.terminating {
+            self.plan.push(Stage { lanes: vec![vec![vec![delete(*pod, false)]]] });
         }
         self.plan.held.push(Held::Terminating { pod: pod_name });
     }
 
     /// It has ended, or waits for a claim that nobody will make.
-    fn is_hopeless(&self, ordinal: i64, pod: &Value) -> bool {
-        pods::is_over(pod) || (pods::is_pending(pod) && !self.claims.are_there(self.set, ordinal))
+    fn is_hopeless(&self, ordinal: i64, pod: Pod) -> bool {
+        pod.is_over() || (pod.is_pending() && !self.claims.are_there(self.set, ordinal))
     }
 }
 
@@ -219,13 +222,13 @@ impl super::Plan {
     }
 }
 
-pub(super) fn delete(pod: &Value, counted: bool) -> Action {
-    Action::DeletePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned(), counted }
+pub(super) fn delete(pod: Pod, counted: bool) -> Action {
+    Action::DeletePod { pod: pod.name.to_owned(), uid: pod.uid().to_owned(), counted }
 }
 
-pub(super) fn label(pod: &Value, labels: Vec<(String, String)>) -> Action {
-    let resource_version = pod.text(&["metadata", "resourceVersion"]).to_owned();
-    Action::LabelPod { pod: name(pod).to_owned(), uid: uid(pod).to_owned(), resource_version, labels }
+pub(super) fn label(pod: Pod, labels: Vec<(String, String)>) -> Action {
+    let resource_version = pod.object.text(&["metadata", "resourceVersion"]).to_owned();
+    Action::LabelPod { pod: pod.name.to_owned(), uid: pod.uid().to_owned(), resource_version, labels }
 }
 
 pub(super) fn count(many: usize) -> i64 {

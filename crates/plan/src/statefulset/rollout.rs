@@ -2,16 +2,15 @@
 //! only relabelled where nothing but its claims differs.
 
 use super::claims_in_place::Progress;
+use super::pods::{self, Pod};
 use super::replicas::{count, delete, label};
 use super::set::{Rolling, Strategy};
-use super::{Held, Lane, Planner, Stage, pods};
-use object::Value;
-use object::access::{name, terminating};
+use super::{Held, Lane, Planner, Stage};
 
 /// An old pod whose turn it may be.
 struct Candidate<'a> {
     ordinal: i64,
-    pod: &'a Value,
+    pod: Pod<'a>,
     works: bool,
     progress: Progress,
 }
@@ -65,9 +64,10 @@ struct Moves {
 impl<'a> Planner<'a> {
     pub(super) fn roll(&mut self) {
         match self.set.strategy {
+            Strategy::Recreate if self.awaits_claims => {}
             Strategy::Recreate => self.roll_within(0, 1),
             Strategy::OnDelete => {
-                let old = self.members.replicas.values().filter(|pod| self.is_old(pod) && !terminating(pod)).count();
+                let old = self.members.replicas.values().filter(|pod| self.is_old(**pod) && !pod.terminating).count();
                 if old > 0 {
                     self.plan.held.push(Held::OnDelete { pods: count(old) });
                 }
@@ -76,60 +76,63 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// All old pods go at once, when all their claims are there; whether none is left, so that the new ones may come. Those that
-    /// differ in claims alone stay.
+    /// All old pods go at once, when all their claims are ready for the new ones; whether none of them is on its way out, so that
+    /// others may come: new ones, or old ones while claims are awaited. Those that differ in claims alone stay.
     pub(super) fn recreate(&mut self) -> bool {
         let members = self.members;
-        let Some(waits_for) = members.all().find(|pod| self.must_go(pod)) else {
+        let Some(waits_for) = members.all().find(|pod| self.must_go(*pod)) else {
             let none_is_old = !members.all().any(|pod| self.is_old(pod));
             if none_is_old && self.revisions.current.name != self.revisions.update.name {
                 self.status.recreating("Waiting for new-revision pods to be created");
             }
             return true;
         };
-        self.status.recreating("Deleting old revision pods");
-        if !self.claims_before_recreation() {
-            return false;
+        self.awaits_claims = !self.claims_before_recreation();
+        if self.awaits_claims {
+            self.status.recreating("Waiting for the claims of old revision pods");
+            return true;
         }
+        self.status.recreating("Deleting old revision pods");
         // Also these pods are scaled away, whatever else they are deleted for.
-        if members.condemned.values().any(|pod| self.must_go(pod)) {
+        if members.condemned.values().any(|pod| self.must_go(*pod)) {
             self.own_condemned_claims();
         }
-        let old = members.all().filter(|pod| self.must_go(pod) && !terminating(pod));
+        let old = members.all().filter(|pod| self.must_go(*pod) && !pod.terminating);
         let lanes = old.map(|pod| vec![vec![delete(pod, false)]]).collect();
         self.plan.push(Stage { lanes });
-        self.plan.held.push(Held::Terminating { pod: name(waits_for).to_owned() });
+        self.plan.held.push(Held::Terminating { pod: waits_for.name.to_owned() });
         false
     }
 
     /// Whether the claims of all pods that must go are ready for the new ones.
     fn claims_before_recreation(&mut self) -> bool {
         let members = self.members;
-        let (mut ready, mut stage) = (true, Stage::default());
-        let old = members.replicas.iter().rev().filter(|(_, pod)| !terminating(pod) && !pods::is_over(pod));
-        for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(pod)).collect::<Vec<_>>() {
+        let mut ready = true;
+        let old = members.replicas.iter().rev().filter(|(_, pod)| !pod.terminating && !pod.is_over());
+        for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(**pod)).collect::<Vec<_>>() {
             let progress = self.progress(*ordinal);
             if progress.lacks {
-                stage.lanes.push(vec![self.bring_claims(*ordinal)]);
+                let claims = vec![self.bring_claims(*ordinal)];
+                self.last.lanes.push(claims);
+                self.provided.insert(*ordinal);
             }
             ready &= !progress.lacks && progress.waits.is_none();
             if let Some(wait) = progress.waits {
-                self.wait_for_claim(name(pod), wait);
+                self.wait_for_claim(pod.name, wait);
             }
         }
-        self.plan.push(stage);
         ready
     }
 
     fn roll_down(&mut self, rolling: Rolling) {
         let members = self.members;
         let lowest = rolling.partition.unwrap_or(0).max(0);
-        let held_back = members.replicas.range(..lowest).any(|(_, pod)| self.is_old(pod));
+        let held_back = members.replicas.range(..lowest).any(|(_, pod)| self.is_old(*pod));
         if let Some(partition) = rolling.partition.filter(|_| held_back) {
             self.plan.held.push(Held::Partition { ordinal: partition });
         }
         let Some(max) = rolling.max_unavailable else { return self.roll_one(lowest) };
-        let available = |(ordinal, pod): (&i64, &&Value)| !self.is_leaving(*ordinal, pod) && self.is_available(pod);
+        let available = |(ordinal, pod): (&i64, &Pod)| !self.is_leaving(*ordinal, *pod) && self.is_available(*pod);
         let available = count(members.replicas.iter().filter(|replica| available(*replica)).count());
         self.plan.unavailable = Some(self.set.replicas - available);
         self.roll_within(lowest, max);
@@ -140,15 +143,15 @@ impl<'a> Planner<'a> {
     fn roll_within(&mut self, lowest: i64, max: i64) {
         let members = self.members;
         let claims_only = self.changes_claims_only();
-        let works = |ordinal: i64, pod: &Value| !self.is_leaving(ordinal, pod) && self.works(pod, claims_only);
+        let works = |ordinal: i64, pod: Pod| !self.is_leaving(ordinal, pod) && self.works(pod, claims_only);
         let down =
-            self.set.replicas - count(members.replicas.iter().filter(|(ordinal, pod)| works(**ordinal, pod)).count());
+            self.set.replicas - count(members.replicas.iter().filter(|(ordinal, pod)| works(**ordinal, **pod)).count());
         let candidates = members.replicas.range(lowest..).rev();
-        let candidates = candidates.filter(|(ordinal, pod)| self.is_old(pod) && !self.is_leaving(**ordinal, pod));
+        let candidates = candidates.filter(|(ordinal, pod)| self.is_old(**pod) && !self.is_leaving(**ordinal, **pod));
         let candidates = candidates.map(|(ordinal, pod)| Candidate {
             ordinal: *ordinal,
-            pod,
-            works: works(*ordinal, pod),
+            pod: *pod,
+            works: works(*ordinal, *pod),
             progress: self.progress(*ordinal),
         });
         let (good, broken): (Vec<Candidate>, Vec<Candidate>) = candidates.partition(|candidate| candidate.works);
@@ -179,7 +182,7 @@ impl<'a> Planner<'a> {
                 moves.begins.push(Stage { lanes: vec![vec![self.bring_claims(ordinal)]] });
             }
             if let Some(wait) = progress.waits {
-                self.wait_for_claim(name(pod), wait);
+                self.wait_for_claim(pod.name, wait);
             }
             return Move::Waits;
         }
@@ -204,16 +207,16 @@ impl<'a> Planner<'a> {
         let (members, claims_only) = (self.members, self.changes_claims_only());
         let mut moves = Moves::default();
         for ordinal in (lowest.max(self.set.start)..self.set.end()).rev() {
-            let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, pod));
+            let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, *pod));
             let works = pod.is_some_and(|pod| self.works(pod, claims_only));
-            if let Some(pod) = pod.filter(|pod| self.is_old(pod)) {
+            if let Some(pod) = pod.filter(|pod| self.is_old(*pod)) {
                 let candidate = Candidate { ordinal, pod, works, progress: self.progress(ordinal) };
                 let mut alone = Budget { max: 1, down: 0, flying: 0, mending: 0, exhausted: false };
                 match self.advance(candidate, &mut alone, &mut moves) {
                     Move::Relabelled => {}
                     Move::Waits => break,
                     Move::Deleted => {
-                        self.plan.held.push(Held::Terminating { pod: name(pod).to_owned() });
+                        self.plan.held.push(Held::Terminating { pod: pod.name.to_owned() });
                         break;
                     }
                 }
@@ -233,7 +236,7 @@ impl<'a> Planner<'a> {
 
     /// The pod gets the name of the update revision, and goes on running. What this plan writes otherwise comes first: the pod has
     /// another resourceVersion by then.
-    fn relabel(&self, ordinal: i64, pod: &Value) -> Option<Lane> {
+    fn relabel(&self, ordinal: i64, pod: Pod) -> Option<Lane> {
         let settled = !self.members.adopted.contains(&ordinal) && pods::lost_labels(self.set, ordinal, pod).is_none();
         let labels = vec![(pods::REVISION_LABEL.to_owned(), self.revisions.update.name.clone())];
         settled.then(|| vec![vec![label(pod, labels)]])
@@ -243,25 +246,25 @@ impl<'a> Planner<'a> {
     /// for that.
     pub(super) fn lacks_only_time(&self) -> bool {
         let replicas = &self.members.replicas;
-        let ready = |(ordinal, pod): (&i64, &&Value)| !self.is_leaving(*ordinal, pod) && pods::is_ready(pod);
+        let ready = |(ordinal, pod): (&i64, &Pod)| !self.is_leaving(*ordinal, *pod) && pod.ready;
         count(replicas.len()) == self.set.replicas
             && self.members.condemned.is_empty()
             && replicas.iter().all(ready)
-            && replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, pod))
+            && replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, *pod))
             && self.changes_claims_only()
     }
 
     /// No pod that the rollout comes to has to go.
     fn changes_claims_only(&self) -> bool {
-        !self.members.replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, pod) && self.must_go(pod))
+        !self.members.replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, *pod) && self.must_go(*pod))
     }
 
-    fn works(&self, pod: &Value, claims_only: bool) -> bool {
-        self.is_available(pod) || (claims_only && pods::is_ready(pod))
+    fn works(&self, pod: Pod, claims_only: bool) -> bool {
+        self.is_available(pod) || (claims_only && pod.ready)
     }
 
     /// Whether the pod is old and its turn comes by itself.
-    pub(super) fn is_rolled(&self, ordinal: i64, pod: &Value) -> bool {
+    pub(super) fn is_rolled(&self, ordinal: i64, pod: Pod) -> bool {
         let reached = match self.set.strategy {
             Strategy::Rolling(rolling) => ordinal >= rolling.partition.unwrap_or(0),
             Strategy::Recreate => true,
@@ -270,12 +273,12 @@ impl<'a> Planner<'a> {
         reached && self.is_old(pod)
     }
 
-    pub(super) fn is_old(&self, pod: &Value) -> bool {
-        pods::revision(pod) != self.revisions.update.name
+    pub(super) fn is_old(&self, pod: Pod) -> bool {
+        pod.revision != self.revisions.update.name
     }
 
     /// It is old, and only another pod can be what the update revision says.
-    fn must_go(&self, pod: &Value) -> bool {
-        self.is_old(pod) && !self.alike.contains(pods::revision(pod))
+    fn must_go(&self, pod: Pod) -> bool {
+        self.is_old(pod) && !self.alike.contains(pod.revision)
     }
 }

@@ -1,11 +1,11 @@
 //! The status of a set: what its pods are like at the moment of the plan.
 
 use super::claims_in_place::advice;
-use super::pods::{self, Members};
+use super::pods::{Members, Pod};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
 use jiff::Timestamp;
-use object::access::{Access, name, terminating};
+use object::access::{Access, name};
 use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
@@ -106,10 +106,10 @@ impl Status {
             ..Status::default()
         };
         for pod in members.all() {
-            let stays_at = |revision: &str| !terminating(pod) && pods::revision(pod) == revision;
+            let stays_at = |revision: &str| !pod.terminating && pod.revision == revision;
             status.replicas += 1;
-            status.ready += i64::from(pods::is_ready(pod));
-            status.available += i64::from(pods::is_available(set, pod, now));
+            status.ready += i64::from(pod.ready);
+            status.available += i64::from(pod.is_available(set, now));
             status.current += i64::from(stays_at(current));
             status.updated += i64::from(stays_at(update));
         }
@@ -117,8 +117,8 @@ impl Status {
     }
 
     /// One pod fewer at the current revision; whether it was counted there.
-    pub fn leaves(&mut self, pod: &Value) -> bool {
-        let counted = !terminating(pod) && pods::revision(pod) == self.current_revision && self.current > 0;
+    pub fn leaves(&mut self, pod: Pod) -> bool {
+        let counted = !pod.terminating && pod.revision == self.current_revision && self.current > 0;
         self.current -= i64::from(counted);
         counted
     }
@@ -196,6 +196,20 @@ impl Status {
             _ => {}
         }
     }
+}
+
+const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
+
+/// Whether two states of a set differ in counts alone, and the second is not where it is going.
+pub(super) fn moves_on(set: &Value, wanted: &Value) -> bool {
+    let others = |set: &Value| {
+        let mut status = set.members(&["status"]).clone();
+        status.retain(|member, _| !COUNTS.contains(&member.as_str()));
+        status
+    };
+    let goal = wanted.int(&["spec", "replicas"]);
+    let arrived = COUNTS.iter().all(|count| wanted.int(&["status", count]).or(Some(0)) == goal);
+    !arrived && others(set) == others(wanted)
 }
 
 /// Counters at zero and empty names are left out.

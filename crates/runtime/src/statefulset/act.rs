@@ -19,9 +19,9 @@ const IN_FLIGHT_MAX: usize = 64;
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
-    /// Does what is planned for a set.
-    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan) -> Result<(), ApiError> {
-        let mut errors = match self.carry_on(set, plan).await {
+    /// Does what is planned for a set; the status, unless something fails, only if it is to be written now.
+    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), ApiError> {
+        let mut errors = match self.carry_on(set, plan, status_now).await {
             Ok(()) => Vec::new(),
             Err(errors) => errors,
         };
@@ -32,7 +32,7 @@ impl Control {
     }
 
     /// All but the cleanup.
-    async fn carry_on(&self, set: &Value, plan: &Plan) -> Result<(), Vec<ApiError>> {
+    async fn carry_on(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), Vec<ApiError>> {
         for action in &plan.prepare {
             self.act(set, action).await.map_err(|error| vec![error])?;
         }
@@ -47,8 +47,8 @@ impl Control {
         let told: Vec<_> = told.collect();
         let failed: Vec<_> = told.iter().map(|(action, message)| (*action, message.as_deref())).collect();
         let written = match plan.status_after(set, &failed) {
-            Some(status) => self.write_status(&status).await,
-            None => Ok(()),
+            Some(status) if status_now || !failures.is_empty() => self.write_status(&status).await,
+            _ => Ok(()),
         };
         let errors: Vec<ApiError> = failures.into_iter().map(|(_, error)| error).chain(written.err()).collect();
         if errors.is_empty() { Ok(()) } else { Err(errors) }

@@ -11,7 +11,7 @@ use crate::cache::{Key, key};
 use crate::controllers::{Clock, Part};
 use crate::events::{About, Events};
 use crate::metrics::{Metrics, SetLabels};
-use crate::worker;
+use crate::worker::{self, Turn};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, Event, Plan};
@@ -19,9 +19,17 @@ use sight::Sight;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use tokio::time::Instant;
 
 /// Most of the time of a set's turn is spent waiting for the server, which commits what comes together at once.
 const WORKERS: usize = 64;
+
+/// Counts of a set that is on its way somewhere are written this often at most.
+const COUNTS_WAIT_MAX: Duration = Duration::from_millis(100);
+
+/// After a turn in which there was nothing to do, a set is not looked at again for this long: what happens to its other pods meanwhile
+/// is seen all at once.
+const REST: Duration = Duration::from_millis(10);
 
 /// Keeps all sets, until the part stops.
 pub async fn run(part: Part) {
@@ -64,19 +72,42 @@ struct Known {
     labels: SetLabels,
     /// What its last plan had to tell: it is news only once.
     told: Vec<Event>,
+    /// Until when counts that go on changing may wait to be written.
+    counts_wait_until: Option<Instant>,
 }
 
 impl Control {
-    async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+    async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
-            return Ok(None);
+            return Ok(Turn::from(None));
         };
         let now = (self.clock)();
         let plan = seen.plan(&self.gates, now);
         self.note(&seen.set, &plan);
-        self.carry_out(&seen.set, &plan).await?;
-        Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
+        let wait = self.patience(&seen.set, &plan);
+        self.carry_out(&seen.set, &plan, wait.is_none()).await?;
+        let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
+        let rest = if plan.is_idle() { REST } else { Duration::ZERO };
+        Ok(Turn { again: next.into_iter().chain(wait).min(), rest })
+    }
+
+    /// How long the status may still wait to be written. Where hundreds of pods get ready one after the other, nobody needs to read
+    /// of each of them; all else is written at once.
+    fn patience(&self, set: &Value, plan: &Plan) -> Option<Duration> {
+        let mut all_known = self.known();
+        let until = &mut all_known.get_mut(&key(set))?.counts_wait_until;
+        if !plan.status_can_wait(set) {
+            *until = None;
+            return None;
+        }
+        let now = Instant::now();
+        let end = *until.get_or_insert(now + COUNTS_WAIT_MAX);
+        if end <= now {
+            *until = None;
+            return None;
+        }
+        Some(end - now)
     }
 
     /// Tells what is new about a set.
@@ -122,6 +153,7 @@ impl Known {
                 pod_management_policy: set.text(&["spec", "podManagementPolicy"]).to_owned(),
             },
             told: Vec::new(),
+            counts_wait_until: None,
         }
     }
 }

@@ -92,17 +92,17 @@ impl Sight {
         let set = self.sets.cache.get(key)?;
         let here = |stem: &str| -> Key { (key.0.clone(), stem.into()) };
         let controlled = controlled_by(uid(&set));
-        let pods = [self.pods_by_controller.get(&controlled), self.pods_by_stem.get(key)].concat();
+        let pods = self.pods.cache.find(&[(&self.pods_by_controller, &controlled), (&self.pods_by_stem, key)]);
         let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
-        let claims = templates
-            .flat_map(|template| self.claims_by_stem.get(&here(&format!("{}-{}", name(template), key.1))))
-            .collect();
-        let revisions = [
-            self.revisions_by_controller.get(&controlled),
-            self.revisions_by_controller.get(&cache::uncontrolled_in(&key.0)),
-            self.revisions_by_stem.get(key),
-        ];
-        Some(Scene { pods: each_once(pods), claims: each_once(claims), revisions: each_once(revisions.concat()), set })
+        let stems: Vec<Key> = templates.map(|template| here(&format!("{}-{}", name(template), key.1))).collect();
+        let by_stem: Vec<_> = stems.iter().map(|stem| (&self.claims_by_stem, stem)).collect();
+        let claims = self.claims.cache.find(&by_stem);
+        let revisions = self.revisions.cache.find(&[
+            (&self.revisions_by_controller, &controlled),
+            (&self.revisions_by_controller, &cache::uncontrolled_in(&key.0)),
+            (&self.revisions_by_stem, key),
+        ]);
+        Some(Scene { pods, claims, revisions, set })
     }
 }
 
@@ -188,12 +188,6 @@ fn numbered_stem(name: &str) -> Option<&str> {
 /// What stands before the hash: `web` of `web-5d4f8c7b9`.
 fn revision_stem(name: &str) -> Option<&str> {
     name.rsplit_once('-').map(|(stem, _)| stem)
-}
-
-fn each_once(mut objects: Vec<Arc<Value>>) -> Vec<Arc<Value>> {
-    objects.sort_by(|a, b| name(a).cmp(name(b)));
-    objects.dedup_by(|a, b| name(a) == name(b));
-    objects
 }
 
 /// What is read of a pod: who and whose it is, whether it is healthy, and which claims it mounts.

@@ -240,10 +240,11 @@ async fn remove(
 
 /// Whether a write would change nothing but its own version.
 fn unchanged(new: &Value, old: &Value) -> bool {
-    let mut new = new.clone();
-    match old.at(&["metadata", "resourceVersion"]) {
-        Some(version) => new.put(&["metadata", "resourceVersion"], version.clone()),
-        None => drop(new.cut(&["metadata", "resourceVersion"])),
-    }
-    new == *old
+    let (Value::Object(new), Value::Object(old)) = (new, old) else { return new == old };
+    let [new_metadata, old_metadata] = [new, old].map(|object| {
+        let metadata = object.get("metadata").and_then(Value::as_object);
+        metadata.into_iter().flatten().filter(|(member, _)| *member != "resourceVersion")
+    });
+    let [new, old] = [new, old].map(|object| object.iter().filter(|(member, _)| *member != "metadata"));
+    new.eq(old) && new_metadata.eq(old_metadata)
 }
