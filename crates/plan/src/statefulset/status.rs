@@ -64,9 +64,7 @@ impl Planner<'_> {
             (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
             (_, Some(waits), _) => waits,
             (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
-            _ if updated < replicas => {
-                not_yet("RollingOut", format!("{updated} of {replicas} replicas are at revision {update}"))
-            }
+            _ if updated < replicas => not_yet("RollingOut", format!("not all replicas are at revision {update}")),
             _ => ClaimsUpdated {
                 done: true,
                 reason: "UpToDate".to_owned(),

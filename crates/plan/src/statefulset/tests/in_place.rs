@@ -354,7 +354,11 @@ fn p28_t8_t10_below_the_partition_nothing_changes() {
         assert_eq!(world.claims[claim].text(&["spec", "resources", "requests", "storage"]), "10Gi");
     }
     assert_eq!(world.applied, ["data-web-2"]);
-    assert!(world.claims_said().starts_with("False RollingOut: 1 of 3 replicas"), "{}", world.claims_said());
+    assert!(
+        world.claims_said().starts_with("False RollingOut: not all replicas are at revision "),
+        "{}",
+        world.claims_said()
+    );
     world.spec(&["updateStrategy", "rollingUpdate", "partition"], 0);
     world.settle();
     assert!(world.is_whole());
