@@ -83,7 +83,8 @@ impl<'a> Planner<'a> {
     /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
     pub(super) fn bring_claims(&self, ordinal: i64) -> Vec<Action> {
         let (pod, update) = (self.set.pod_name(ordinal), &self.revisions.update);
-        let missing = self.create_claims(ordinal, update, false);
+        let created = self.provided.contains(&ordinal);
+        let missing = if created { Vec::new() } else { self.create_claims(ordinal, update, false) };
         let stale = self.claims.stale(self.set, ordinal, update);
         let stale = stale.filter(|(_, claim)| unbound(claim).is_none() && !self.reowned.contains(name(claim)));
         let apply = |(template, claim)| apply(self.set, template, claim, ordinal, update, (&pod, false));

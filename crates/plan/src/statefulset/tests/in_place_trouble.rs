@@ -94,6 +94,23 @@ fn recreate_with_a_missing_claim() {
     assert_eq!(world.log, ["-web-0", "+web-0"]);
 }
 
+/// One claim of a broken pod is missing, the other is old: each is written once.
+#[test]
+fn t17_a_missing_claim_beside_an_old_one() {
+    let mut world = in_place(1, |set| {
+        parallel(set);
+        let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+        logs.put(&["metadata", "name"], "logs");
+        set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    });
+    world.fail("web-0", "Pending");
+    world.claims.remove("data-web-0");
+    world.grow("20Gi");
+    assert_eq!(moves(&world.step()), ["+data-web-0", "logs-web-0"]);
+    world.settle();
+    assert_eq!(world.sizes(), ["20Gi", "10Gi"]);
+}
+
 /// P21, T12, Q8: the way out restarts nothing, and writes no claim.
 #[test]
 fn p21_t12_back_to_on_claim_delete_without_a_restart() {

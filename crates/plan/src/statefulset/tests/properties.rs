@@ -124,7 +124,7 @@ fn first_set() -> impl Strategy<Value = Value> {
         json!({"type": "Recreate"}),
     ]);
     let in_place = any::<bool>();
-    (0_i64..5, any::<bool>(), strategies, any::<bool>(), in_place).prop_map(
+    (0_i64..5, any::<bool>(), strategies, 0_usize..3, in_place).prop_map(
         |(replicas, ordered, strategy, claims, in_place)| {
             let mut set = set(replicas);
             set.put(&["spec", "volumeClaimUpdatePolicy"], if in_place { "InPlace" } else { "OnClaimDelete" });
@@ -132,8 +132,14 @@ fn first_set() -> impl Strategy<Value = Value> {
             if !ordered {
                 set.put(&["spec", "podManagementPolicy"], "Parallel");
             }
-            if !claims {
-                set.cut(&["spec", "volumeClaimTemplates"]);
+            match claims {
+                0 => drop(set.cut(&["spec", "volumeClaimTemplates"])),
+                1 => {}
+                _ => {
+                    let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+                    logs.put(&["metadata", "name"], "logs");
+                    set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+                }
             }
             set
         },

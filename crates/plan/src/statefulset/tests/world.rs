@@ -652,7 +652,7 @@ fn change(
 }
 
 fn claim_ordinal(claim: &str) -> Option<i64> {
-    claim.strip_prefix("data-web-")?.parse().ok()
+    claim.strip_prefix("data-web-").or_else(|| claim.strip_prefix("logs-web-"))?.parse().ok()
 }
 
 pub fn add_owner(object: &mut Value, owner: Value) {
