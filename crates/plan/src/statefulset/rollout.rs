@@ -64,6 +64,7 @@ struct Moves {
 impl<'a> Planner<'a> {
     pub(super) fn roll(&mut self) {
         match self.set.strategy {
+            Strategy::Recreate if self.awaits_claims => {}
             Strategy::Recreate => self.roll_within(0, 1),
             Strategy::OnDelete => {
                 let old = self.members.replicas.values().filter(|pod| self.is_old(**pod) && !pod.terminating).count();
@@ -75,8 +76,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// All old pods go at once, when all their claims are there; whether none is left, so that the new ones may come. Those that
-    /// differ in claims alone stay.
+    /// All old pods go at once, when all their claims are ready for the new ones; whether none of them is on its way out, so that
+    /// others may come: new ones, or old ones while claims are awaited. Those that differ in claims alone stay.
     pub(super) fn recreate(&mut self) -> bool {
         let members = self.members;
         let Some(waits_for) = members.all().find(|pod| self.must_go(*pod)) else {
@@ -86,10 +87,12 @@ impl<'a> Planner<'a> {
             }
             return true;
         };
-        self.status.recreating("Deleting old revision pods");
-        if !self.claims_before_recreation() {
-            return false;
+        self.awaits_claims = !self.claims_before_recreation();
+        if self.awaits_claims {
+            self.status.recreating("Waiting for the claims of old revision pods");
+            return true;
         }
+        self.status.recreating("Deleting old revision pods");
         // Also these pods are scaled away, whatever else they are deleted for.
         if members.condemned.values().any(|pod| self.must_go(*pod)) {
             self.own_condemned_claims();
@@ -104,19 +107,20 @@ impl<'a> Planner<'a> {
     /// Whether the claims of all pods that must go are ready for the new ones.
     fn claims_before_recreation(&mut self) -> bool {
         let members = self.members;
-        let (mut ready, mut stage) = (true, Stage::default());
+        let mut ready = true;
         let old = members.replicas.iter().rev().filter(|(_, pod)| !pod.terminating && !pod.is_over());
         for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(**pod)).collect::<Vec<_>>() {
             let progress = self.progress(*ordinal);
             if progress.lacks {
-                stage.lanes.push(vec![self.bring_claims(*ordinal)]);
+                let claims = vec![self.bring_claims(*ordinal)];
+                self.last.lanes.push(claims);
+                self.provided.insert(*ordinal);
             }
             ready &= !progress.lacks && progress.waits.is_none();
             if let Some(wait) = progress.waits {
                 self.wait_for_claim(pod.name, wait);
             }
         }
-        self.plan.push(stage);
         ready
     }
 

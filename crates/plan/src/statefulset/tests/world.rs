@@ -300,7 +300,8 @@ impl World {
     fn apply_claim(&mut self, patch: &Value) -> bool {
         let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
         let Some(old) = self.claims.get(name(patch)) else { return false };
-        if self.refused.contains(name(patch)) || terminating(old) {
+        let stale = uid(old) != asked || old.text(&["metadata", "resourceVersion"]) != version;
+        if stale || self.refused.contains(name(patch)) || terminating(old) {
             return false;
         }
         let mut new = applied_to(Some(old), patch, self.now);
@@ -652,7 +653,7 @@ fn change(
 }
 
 fn claim_ordinal(claim: &str) -> Option<i64> {
-    claim.strip_prefix("data-web-")?.parse().ok()
+    claim.strip_prefix("data-web-").or_else(|| claim.strip_prefix("logs-web-"))?.parse().ok()
 }
 
 pub fn add_owner(object: &mut Value, owner: Value) {
