@@ -44,8 +44,14 @@ pub struct BenchArgs {
     #[arg(long, env = "MAINSTAY_BENCH_SETS", default_value_t = 100, value_name = "N")]
     pub sets: usize,
     /// Claims to bind to static volumes; 0 leaves that out
-    #[arg(long, env = "MAINSTAY_BENCH_PAIRS", default_value_t = 0, value_name = "N")]
+    #[arg(long, env = "MAINSTAY_BENCH_PAIRS", default_value_t = 1000, value_name = "N")]
     pub pairs: usize,
+    /// Volumes to let a CSI driver make and delete; 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_VOLUMES", default_value_t = 1000, value_name = "N")]
+    pub volumes: usize,
+    /// The CSI driver that makes them
+    #[arg(long, env = "MAINSTAY_BENCH_DRIVER", default_value = csi::directory::DEFAULT_NAME, value_name = "NAME")]
+    pub driver: String,
     /// Let our own server keep nothing on disk
     #[arg(long, env = "MAINSTAY_BENCH_IN_MEMORY", conflicts_with = "kubeconfig")]
     pub in_memory: bool,

@@ -159,6 +159,45 @@ fn two_processes_share_the_work_by_a_lease() {
     kubectl.prints(&format!("{LEASE} -o jsonpath={{.spec.holderIdentity}}"), "");
 }
 
+/// D27 of the volumes' scenarios: two processes serve one driver, with the rights of the manifest alone; the one that leads goes in the
+/// middle of the work, and there is one volume for each claim.
+#[test]
+fn d27_a_driver_is_served_by_whoever_leads() {
+    let Some((cluster, kubectl, account)) = server() else { return };
+    let place = TempDir::new().expect("a temporary directory can be made");
+    let (socket, volumes) = (place.path().join("csi.sock"), place.path().join("volumes"));
+    let mut command = support::mainstay(place.path());
+    command.args(["csi", "--name", "d27.example.com", "--socket"]).arg(&socket).arg("--dir").arg(&volumes);
+    let mut driver = Running::start(command);
+    driver.line_with(&["The driver serves"]);
+    let endpoint = format!("unix://{}", socket.display());
+    let mut first = Controllers::start(&cluster, account.kubeconfig(), &["--csi", &endpoint]);
+    first.program.line_with(&["Leading"]);
+    let mut second = Controllers::start(&cluster, account.kubeconfig(), &["--csi", &endpoint]);
+    second.program.line_with(&["Standing by"]);
+    kubectl.create(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {name: fast}\nprovisioner: d27.example.com\n",
+    );
+    let claim = |at: usize| {
+        format!(
+            "---\napiVersion: v1\nkind: PersistentVolumeClaim\nmetadata: {{name: data-{at}, labels: {{app: d27}}}}\nspec: \
+             {{accessModes: [ReadWriteOnce], storageClassName: fast, resources: {{requests: {{storage: 1Gi}}}}}}\n"
+        )
+    };
+    kubectl.create(&(0..20).map(claim).collect::<String>());
+    let said = first.stop();
+    assert!(!said.join("\n").contains("may not"), "{said:?}");
+    second.program.line_with(&["Leading"]);
+    kubectl.ok("wait --for=jsonpath={.status.phase}=Bound pvc -l app=d27 --timeout=60s");
+    assert_eq!(kubectl.ok("get pv -o name").lines().count(), 20);
+    second.until_figure("csi_journal_entries 0");
+    kubectl.ok("delete pvc -l app=d27 --timeout=60s");
+    kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
+    second.stop();
+    driver.terminate();
+    driver.finish();
+}
+
 #[test]
 fn without_an_election_two_processes_with_different_controllers_work_side_by_side() {
     let Some((cluster, kubectl, account)) = server() else { return };

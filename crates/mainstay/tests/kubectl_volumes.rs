@@ -42,6 +42,7 @@ fn walk(directory: &Path) -> Vec<std::path::PathBuf> {
     found
 }
 
+/// C5, C7, I1, V5
 #[test]
 fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
     let Some(kubectl) = support::kubectl() else { return };

@@ -145,6 +145,14 @@ impl Cache {
         self.shared.ahead.notify_one();
     }
 
+    /// Like [`Cache::wrote`], of something that whoever listens has reckoned with: it is told to nobody.
+    pub fn wrote_as_known(&self, mut object: Value) {
+        let version = version(&object);
+        self.trim(&mut object);
+        self.lock().write(object, version, &mut Vec::new());
+        self.shared.ahead.notify_one();
+    }
+
     /// The server's answer to a deletion of ours: the object on its way out, or as it was last, or only that it is gone.
     pub fn deleted(&self, key: &Key, uid: &str, answer: Value) {
         if !is_final(&answer) {

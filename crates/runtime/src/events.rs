@@ -9,7 +9,6 @@ use crate::metrics::{Lost, Metrics};
 use plan::gc::Place;
 use serde_json::{Value, json};
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -17,12 +16,11 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Events are written down on so many lanes; those about one object are on one lane, in order.
-const LANES: usize = 4;
-/// What may wait on a lane: a few seconds' worth.
-const LANE_LENGTH: usize = 1024;
-/// How many different things and objects a lane remembers; beyond that the memory starts over.
-const REMEMBERED_MAX: usize = 1024;
+/// What may wait to be written down. Events are written one after the other, so that when much happens they come later, instead of
+/// slowing down what they are about.
+const WAITING_MAX: usize = 8192;
+/// How many different things and objects are remembered; beyond that the memory starts over.
+const REMEMBERED_MAX: usize = 4096;
 /// Each object may be talked about so often at once,
 const BURST: f64 = 25.0;
 /// and then once in this time.
@@ -36,7 +34,7 @@ const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 /// Tells people, in the name of one controller.
 #[derive(Clone)]
 pub struct Events {
-    lanes: [mpsc::Sender<Said>; LANES],
+    said: mpsc::Sender<Said>,
     component: &'static str,
     metrics: Metrics,
     clock: Clock,
@@ -61,29 +59,26 @@ impl Events {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Events {
-        let lanes = std::array::from_fn(|_| {
-            let (sender, said) = mpsc::channel(LANE_LENGTH);
-            let scribe = Scribe {
-                api: api.clone(),
-                component,
-                metrics: metrics.clone(),
-                written: HashMap::new(),
-                allowances: HashMap::new(),
+        let (sender, said) = mpsc::channel(WAITING_MAX);
+        let scribe = Scribe {
+            api: api.clone(),
+            component,
+            metrics: metrics.clone(),
+            written: HashMap::new(),
+            allowances: HashMap::new(),
+        };
+        let shutdown = shutdown.clone();
+        tasks.spawn(async move {
+            let deadline = async {
+                shutdown.cancelled().await;
+                tokio::time::sleep(FLUSH_TIME_MAX).await;
             };
-            let shutdown = shutdown.clone();
-            tasks.spawn(async move {
-                let deadline = async {
-                    shutdown.cancelled().await;
-                    tokio::time::sleep(FLUSH_TIME_MAX).await;
-                };
-                tokio::select! {
-                    () = scribe.write_down(said) => {}
-                    () = deadline => {}
-                }
-            });
-            sender
+            tokio::select! {
+                () = scribe.write_down(said) => {}
+                () = deadline => {}
+            }
         });
-        Events { lanes, component, metrics: metrics.clone(), clock: clock.clone() }
+        Events { said: sender, component, metrics: metrics.clone(), clock: clock.clone() }
     }
 
     pub fn warn(&self, resource: &Resource, place: &Place, uid: &str, reason: &'static str, message: &str) {
@@ -97,10 +92,7 @@ impl Events {
             what: What { uid: about.uid.into(), reason, message: message.to_owned() },
             event: self.event(about, kind, reason, message, &now),
         };
-        let mut hasher = DefaultHasher::new();
-        about.uid.hash(&mut hasher);
-        let lane = &self.lanes[usize::from(hasher.finish() as u8) % LANES];
-        if lane.try_send(said).is_err() {
+        if self.said.try_send(said).is_err() {
             self.metrics.event_lost(self.component, Lost::Overflow);
         }
     }
@@ -144,7 +136,7 @@ struct What {
     message: String,
 }
 
-/// Writes down what is said on one lane.
+/// Writes down what is said.
 struct Scribe {
     api: Api,
     component: &'static str,
@@ -167,8 +159,8 @@ struct Allowance {
 }
 
 impl Scribe {
-    async fn write_down(mut self, mut lane: mpsc::Receiver<Said>) {
-        while let Some(said) = lane.recv().await {
+    async fn write_down(mut self, mut all_said: mpsc::Receiver<Said>) {
+        while let Some(said) = all_said.recv().await {
             if !self.may_say(&said.what.uid) {
                 self.metrics.event_lost(self.component, Lost::Limit);
                 continue;

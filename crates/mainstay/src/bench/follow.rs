@@ -21,6 +21,8 @@ pub struct Seen {
     #[serde(default)]
     pub metadata: Metadata,
     #[serde(default)]
+    pub spec: Spec,
+    #[serde(default)]
     pub status: Value,
     #[serde(default)]
     pub message: String,
@@ -33,6 +35,13 @@ pub struct Metadata {
     pub uid: String,
     pub generation: i64,
     pub deletion_timestamp: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    /// Of claims and volumes.
+    pub storage_class_name: Option<String>,
 }
 
 #[derive(Deserialize)]

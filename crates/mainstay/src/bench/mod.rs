@@ -60,5 +60,8 @@ async fn work(load: &Load, args: &BenchArgs, report: &mut Report) -> Result<()> 
     if args.pairs > 0 {
         pairs::run(load, args.pairs, report).await?;
     }
+    if args.volumes > 0 {
+        pairs::provision(load, &args.driver, args.volumes, report).await?;
+    }
     Ok(())
 }

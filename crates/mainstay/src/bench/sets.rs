@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use tokio::sync::{Mutex, mpsc, watch};
 use tokio::task::JoinSet;
 
-/// Pods that are made ready at the same time.
-const KUBELETS: usize = 8;
+/// Pods that are made ready at the same time: as many kubelets as a small cluster has.
+const KUBELETS: usize = 32;
 /// How long a piece of work may take.
 const TIME_MAX: Duration = Duration::from_secs(600);
 

@@ -163,7 +163,7 @@ async fn immediate_claims_are_waited_for() {
     until_said(&fleet, &pod, "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.").await;
     bind(&fleet, &claim, "v", json!({})).await;
     fleet.until_ready(&pod).await;
-    // A claim on its way out takes no new pods.
+    // Scenario 9.H5: a claim on its way out takes no new pods.
     fleet.delete(&claim, "").await;
     let late = fleet.create(using("late")).await;
     until_said(&fleet, &late, "0/1 nodes are available: persistentvolumeclaim \"data\" is being deleted.").await;

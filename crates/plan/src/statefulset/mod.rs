@@ -273,9 +273,14 @@ impl Plan {
         self.prepare.is_empty() && self.stages.is_empty() && self.cleanup.is_empty()
     }
 
+    /// Whether the status says nothing new but counts.
+    pub fn status_only_counts(&self, set: &Value) -> bool {
+        self.status.as_ref().is_some_and(|wanted| status::differ_in_counts(set, wanted))
+    }
+
     /// Whether the status says nothing new but counts, of a set that is not yet where it is going: they will change again soon.
     pub fn status_can_wait(&self, set: &Value) -> bool {
-        self.status.as_ref().is_some_and(|wanted| status::moves_on(set, wanted))
+        self.status.as_ref().is_some_and(|wanted| !status::has_arrived(wanted)) && self.status_only_counts(set)
     }
 
     fn push(&mut self, stage: Stage) {

@@ -198,16 +198,19 @@ impl Status {
 
 const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
 
-/// Whether two states of a set differ in counts alone, and the second is not where it is going.
-pub(super) fn moves_on(set: &Value, wanted: &Value) -> bool {
-    let others = |set: &Value| {
-        let mut status = set.members(&["status"]).clone();
-        status.retain(|member, _| !COUNTS.contains(&member.as_str()));
-        status
-    };
-    let goal = wanted.int(&["spec", "replicas"]);
-    let arrived = COUNTS.iter().all(|count| wanted.int(&["status", count]).or(Some(0)) == goal);
-    !arrived && others(set) == others(wanted)
+/// Whether two states of a set's status differ in counts alone. How many collisions there were is one more of them.
+pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
+    let [before, after] = [set, wanted].map(|set| {
+        let status = set.members(&["status"]).iter();
+        status.filter(|(member, _)| !COUNTS.contains(&member.as_str()) && *member != "collisionCount")
+    });
+    before.eq(after)
+}
+
+/// Whether all counts of a set are what they are to be.
+pub(super) fn has_arrived(set: &Value) -> bool {
+    let goal = set.int(&["spec", "replicas"]);
+    COUNTS.iter().all(|count| set.int(&["status", count]).or(Some(0)) == goal)
 }
 
 /// Counters at zero and empty names are left out.

@@ -47,7 +47,9 @@ impl Control {
         let told: Vec<_> = told.collect();
         let failed: Vec<_> = told.iter().map(|(action, message)| (*action, message.as_deref())).collect();
         let written = match plan.status_after(set, &failed) {
-            Some(status) if status_now || !failures.is_empty() => self.write_status(&status).await,
+            Some(status) if status_now || !failures.is_empty() => {
+                self.write_status(&status, plan.status_only_counts(set)).await
+            }
             _ => Ok(()),
         };
         let errors: Vec<ApiError> = failures.into_iter().map(|(_, error)| error).chain(written.err()).collect();
@@ -189,11 +191,17 @@ impl Control {
         Ok(())
     }
 
-    async fn write_status(&self, status: &Value) -> Result<(), ApiError> {
+    async fn write_status(&self, status: &Value, only_counts: bool) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
         let path = format!("{}/status", sets.resource.object(namespace(status), name(status)));
-        let result = self.api.replace(&path, status).await;
-        self.keep(sets, status, name(status), uid(status), result)
+        match self.api.replace(&path, status).await {
+            // Nothing follows from the counts that we wrote ourselves.
+            Ok(stored) if only_counts => {
+                sets.cache.wrote_as_known(stored);
+                Ok(())
+            }
+            result => self.keep(sets, status, name(status), uid(status), result),
+        }
     }
 
     /// Remembers what a write was answered with.

@@ -17,6 +17,7 @@ use object::{Gates, Value};
 use plan::statefulset::{self as planner, Event, Plan};
 use sight::Sight;
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -24,12 +25,15 @@ use tokio::time::Instant;
 /// Most of the time of a set's turn is spent waiting for the server, which commits what comes together at once.
 const WORKERS: usize = 64;
 
-/// Counts of a set that is on its way somewhere are written this often at most.
+/// Counts of a set that is on its way somewhere are written this often at most,
 const COUNTS_WAIT_MAX: Duration = Duration::from_millis(100);
+/// and this often, while so many sets have their turn at once that the server is better used to move them.
+const COUNTS_WAIT_MAX_WHEN_BUSY: Duration = Duration::from_secs(1);
+const BUSY_FROM: usize = 8;
 
-/// After a turn in which there was nothing to do, a set is not looked at again for this long: what happens to its other pods meanwhile
-/// is seen all at once.
-const REST: Duration = Duration::from_millis(10);
+/// After a turn in which there was nothing to do, a set is not looked at again for so many times as long as looking took: what happens
+/// to the other pods of a large set meanwhile is seen all at once.
+const REST_PER_LOOK: u32 = 4;
 
 /// Keeps all sets, until the part stops.
 pub async fn run(part: Part) {
@@ -43,11 +47,17 @@ pub async fn run(part: Part) {
         clock: part.clock.clone(),
         sight,
         known: Mutex::default(),
+        turns: AtomicUsize::new(0),
     });
     let skew = skew::tell(part.clone());
     let work = worker::run(part, sources, WORKERS, move |key| {
         let control = control.clone();
-        async move { control.sync(key).await }
+        async move {
+            control.turns.fetch_add(1, Ordering::Relaxed);
+            let turn = control.sync(key).await;
+            control.turns.fetch_sub(1, Ordering::Relaxed);
+            turn
+        }
     });
     tokio::pin!(work);
     tokio::select! {
@@ -64,6 +74,8 @@ struct Control {
     clock: Clock,
     sight: Sight,
     known: Mutex<HashMap<Key, Known>>,
+    /// How many sets have their turn now.
+    turns: AtomicUsize,
 }
 
 /// What is remembered of a set between its turns.
@@ -78,17 +90,19 @@ struct Known {
 
 impl Control {
     async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+        let started = std::time::Instant::now();
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
             return Ok(Turn::from(None));
         };
         let now = (self.clock)();
         let plan = seen.plan(&self.gates, now);
+        let looked = started.elapsed();
         self.note(&seen.set, &plan);
         let wait = self.patience(&seen.set, &plan);
         self.carry_out(&seen.set, &plan, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
-        let rest = if plan.is_idle() { REST } else { Duration::ZERO };
+        let rest = if plan.is_idle() { looked * REST_PER_LOOK } else { Duration::ZERO };
         Ok(Turn { again: next.into_iter().chain(wait).min(), rest })
     }
 
@@ -102,7 +116,9 @@ impl Control {
             return None;
         }
         let now = Instant::now();
-        let end = *until.get_or_insert(now + COUNTS_WAIT_MAX);
+        let busy = self.turns.load(Ordering::Relaxed) >= BUSY_FROM;
+        let most = if busy { COUNTS_WAIT_MAX_WHEN_BUSY } else { COUNTS_WAIT_MAX };
+        let end = *until.get_or_insert(now + most);
         if end <= now {
             *until = None;
             return None;

@@ -4,6 +4,7 @@ mod crashes;
 mod deletion;
 mod expansion;
 mod modification;
+mod moments;
 #[path = "../volumes/pairs.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod pairs;

@@ -52,9 +52,10 @@ async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
         until_in_step(&world, &storage, "the backend goes too").await;
         world.delete(&class, "").await;
     }
+    storage.until_called("DeleteVolume", 10).await;
+    until_settled(&world).await;
     assert_eq!(storage.calls("DeleteVolume").len(), 10, "each once");
     assert_eq!(storage.driver.volumes(), []);
-    until_settled(&world).await;
 
     // There and back again: it is kept.
     let (claim, volume) = provisioned(&world, "Retain").await;

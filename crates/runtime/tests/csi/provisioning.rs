@@ -184,6 +184,37 @@ async fn d15_a_volume_that_is_there_is_taken_first() {
     world.stop().await;
 }
 
+/// B18: the claim finds another volume while its own is being made: the late one goes, and it alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn b18_a_volume_that_comes_too_late_goes_again() {
+    for policy in ["Delete", "Retain"] {
+        let (world, storage) = world().await;
+        let gate = Gate::closed();
+        storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+        world.create(class("c", policy, json!({}))).await;
+        let claim = world.create(claim_of("claim", "c")).await;
+        until_reached(&gate).await;
+        let free = world.create(a_volume("free", "1Gi", of_class("c"))).await;
+        until_bound(&world, &claim, name(&free)).await;
+        gate.open();
+        let late = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{}", uid(&claim))},
+        });
+        if policy == "Delete" {
+            storage.until_called("DeleteVolume", 1).await;
+            world.until_gone(&late).await;
+            assert_eq!(storage.driver.volumes(), []);
+        } else {
+            // It is not thrown away: whoever needs one may have it.
+            until_phase(&world, &late, "Available").await;
+            assert_eq!(storage.driver.volumes().len(), 1);
+        }
+        until_settled(&world).await;
+        assert_eq!(phase(&world.now(&claim).await.expect("it stays")), "Bound");
+        world.stop().await;
+    }
+}
+
 /// D16, D20, D21
 #[tokio::test(flavor = "multi_thread")]
 async fn d16_d20_d21_classes_and_claims_say_how_a_volume_is_used() {

@@ -210,6 +210,7 @@ async fn step(world: &mut World, storage: &Storage, claims: &mut [Option<Value>;
     }
 }
 
+/// H6, H10
 #[test]
 fn the_driver_has_what_objects_and_policies_say() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");

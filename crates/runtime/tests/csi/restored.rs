@@ -91,3 +91,40 @@ async fn lost_and_restored_again(world: &World, storage: &Storage) -> Value {
     world.delete(&class, "").await;
     lost_and_restored(world, storage).await
 }
+
+/// Volume and claim both come back. As they were, they do not know each other: nothing is deleted, and they find each other when the volume's
+/// reference is cleared. As backup tools bring them back, without uid and the binder's marks, they are a pair at once.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_and_its_claim_from_a_backup_are_a_pair_again() {
+    for as_they_were in [true, false] {
+        let (world, storage) = world().await;
+        let (claim, volume) = provisioned(&world, "Delete").await;
+        let claim = world.now(&claim).await.expect("its claim");
+        let (mut saved_claim, mut saved) = (backup(&claim), backup(&volume));
+        world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+        world.until_is(&volume, "without finalizer", |volume| !has_finalizer(volume)).await;
+        world.delete(&claim, "").await;
+        world.delete(&volume, "").await;
+        world.until_all_gone(&[claim, volume]).await;
+        if !as_they_were {
+            saved_claim["metadata"].cut(&["annotations"]);
+            saved["spec"]["claimRef"].cut(&["uid"]);
+            saved["spec"]["claimRef"].cut(&["resourceVersion"]);
+        }
+        let volume = world.create(saved).await;
+        let claim = world.create(saved_claim).await;
+        if as_they_were {
+            until_phase(&world, &claim, "Lost").await;
+            world.until_event(&volume, "DeletionUnconfirmed").await;
+            world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+        }
+        until_bound(&world, &claim, name(&volume)).await;
+        until_recorded(&world, &volume).await;
+        assert_eq!((storage.calls("CreateVolume").len(), storage.calls("DeleteVolume").len()), (1, 0));
+        // From now on it is a volume like any other.
+        world.delete(&claim, "").await;
+        world.until_gone(&volume).await;
+        assert_eq!(storage.driver.volumes(), []);
+        world.stop().await;
+    }
+}

@@ -3,7 +3,7 @@
 use crate::pairs::*;
 use crate::storage::*;
 use crate::world::*;
-use object::access::Access;
+use object::access::{Access, terminating};
 use object::{Value, json};
 
 const SETS: &str = "statefulset-controller";
@@ -21,10 +21,11 @@ struct Case {
     pods_stay: bool,
 }
 
-fn set_with_claims(when_deleted: &str) -> Value {
+fn set_with_claims(when_deleted: &str, when_scaled: &str) -> Value {
     let mut set = stateful_set("default", "web", 2);
     set["spec"]["podManagementPolicy"] = json!("Parallel");
-    set["spec"]["persistentVolumeClaimRetentionPolicy"] = json!({"whenDeleted": when_deleted, "whenScaled": "Retain"});
+    let policy = json!({"whenDeleted": when_deleted, "whenScaled": when_scaled});
+    set["spec"]["persistentVolumeClaimRetentionPolicy"] = policy;
     let spec = claim_of("data", "c")["spec"].clone();
     set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": spec}]);
     set
@@ -32,6 +33,29 @@ fn set_with_claims(when_deleted: &str) -> Value {
 
 async fn claims(world: &World) -> Vec<Value> {
     world.get(CLAIMS).await.expect("a list").items(&["items"]).to_vec()
+}
+
+/// A world with a set of two replicas whose claims are bound.
+async fn with_set(when_deleted: &str, when_scaled: &str) -> (World, Storage, Value) {
+    let (world, storage) = world_with(options(), &format!("{},{GC},{SETS}", everything())).await;
+    world.create(class("c", "Delete", json!({}))).await;
+    let set = world.create(set_with_claims(when_deleted, when_scaled)).await;
+    world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
+    (world, storage, set)
+}
+
+fn are_bound(claims: &[Value]) -> bool {
+    claims.len() == 2 && claims.iter().all(|claim| phase(claim) == "Bound")
+}
+
+async fn scale(world: &World, set: &Value, replicas: usize) {
+    world.merge(set, json!({"spec": {"replicas": replicas}})).await;
+}
+
+/// What bears the name of the second replica.
+fn second(kind: &str) -> Value {
+    let name = if kind == "Pod" { "web-1" } else { "data-web-1" };
+    json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "default", "name": name}})
 }
 
 /// K1, K2, K3, K4, K17: whichever way a set goes, its claims, their volumes and the backend go with it or stay, all alike.
@@ -51,11 +75,7 @@ async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
         case("Retain", None, "Background", true, false),
         case("Delete", Some("Retain"), "Background", true, false),
     ] {
-        let (world, storage) = world_with(options(), &format!("{},{GC},{SETS}", everything())).await;
-        world.create(class("c", "Delete", json!({}))).await;
-        let set = world.create(set_with_claims(case.when_deleted)).await;
-        let are_bound = |claims: &[Value]| claims.len() == 2 && claims.iter().all(|claim| phase(claim) == "Bound");
-        world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
+        let (world, storage, set) = with_set(case.when_deleted, "Retain").await;
         let is_owned = |claim: &Value| !claim.items(&["metadata", "ownerReferences"]).is_empty();
         assert!(
             claims(&world).await.iter().all(|claim| is_owned(claim) == (case.when_deleted == "Delete")),
@@ -85,4 +105,46 @@ async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
         world.until(&format!("{case:?}: {pods} pods"), || async { has_pods().await.then_some(()) }).await;
         world.stop().await;
     }
+}
+
+/// K6: a replica that comes back while the claim of the one before still goes waits for it, and starts with a volume of its own.
+#[tokio::test(flavor = "multi_thread")]
+async fn k6_a_replica_that_comes_back_gets_a_new_volume() {
+    let (world, storage, set) = with_set("Retain", "Delete").await;
+    let held = world.now(&second("PersistentVolumeClaim")).await.expect("its claim");
+    let finalizers = json!(["kubernetes.io/pvc-protection", "example.com/held"]);
+    world.merge(&held, json!({"metadata": {"finalizers": finalizers}})).await;
+    let old = storage.handles();
+    scale(&world, &set, 1).await;
+    world.until_is(&held, "the claim goes", terminating).await;
+    world.until_gone(&second("Pod")).await;
+    scale(&world, &set, 2).await;
+    let is_seen = |set: &Value| set["status"]["observedGeneration"] == set["metadata"]["generation"];
+    world.until_is(&set, "the set is looked at", is_seen).await;
+    assert!(world.now(&second("Pod")).await.is_none(), "it waits");
+    world.merge(&held, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&held).await;
+    world.until("it is back", || async { world.now(&second("Pod")).await }).await;
+    world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
+    until_in_step(&world, &storage, "the old volume is gone").await;
+    assert_eq!(storage.handles().intersection(&old).count(), 1, "one is as before, one is new");
+    assert_eq!(storage.driver.volumes().len(), 2);
+    world.stop().await;
+}
+
+/// K7: a claim that somebody else controls is kept, with its volume, and people are told.
+#[tokio::test(flavor = "multi_thread")]
+async fn k7_a_claim_that_somebody_else_controls_keeps_its_volume() {
+    let (world, storage, set) = with_set("Retain", "Delete").await;
+    let other = world.create(config_map("default", "other")).await;
+    let mut reference = reference(&other, false);
+    reference["controller"] = json!(true);
+    world.merge(&second("PersistentVolumeClaim"), json!({"metadata": {"ownerReferences": [reference]}})).await;
+    scale(&world, &set, 1).await;
+    world.until_gone(&second("Pod")).await;
+    world.until_event(&set, "ConflictingController").await;
+    world.settle().await;
+    assert!(are_bound(&claims(&world).await));
+    assert_eq!(storage.driver.volumes().len(), 2);
+    world.stop().await;
 }

@@ -147,7 +147,7 @@ async fn with_writes(policy: &'static str, turn: Turn, first: usize, step: usize
     let (mut world, _kubelet) = World::lively().await;
     let story = Story { policy, lets_go: true };
     let writes = story.tell(&mut world, 0, Turn::Nothing).await;
-    assert!(writes > 20, "a story of {writes} writes is too short");
+    assert!(writes > 12, "a story of {writes} writes is too short");
     // How the last writes fall together is not always the same.
     for after in (first..writes.saturating_sub(2)).step_by(step) {
         story.tell(&mut world, after, turn).await;
@@ -213,7 +213,7 @@ async fn the_set_may_be_deleted_in_the_middle_of_any_write() {
         world.until_claims(&[]).await;
         world.until("no history is left", || async { world.names(REVISIONS).await.is_empty().then_some(()) }).await;
         if ended.is_some() {
-            assert!(after > 20);
+            assert!(after > 12);
             break;
         }
     }

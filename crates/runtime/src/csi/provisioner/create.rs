@@ -43,11 +43,15 @@ impl Control {
         let Some(known) = provision::wanted_driver(&claim).and_then(|driver| self.driver(driver)) else {
             return Ok(None);
         };
-        let class = self.sight.class(class_of(&claim).unwrap_or(""));
-        let basis = basis(&claim, class.as_deref());
-        if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis) {
+        let mut class = self.sight.class(class_of(&claim).unwrap_or(""));
+        if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));
         }
+        if class.is_none() {
+            // Whoever sent the claim here has seen its class: we may be a moment behind.
+            class = self.find_class(&claim).await?;
+        }
+        let basis = basis(&claim, class.as_deref());
         let driver = match known.remote.about().await {
             Ok(driver) => driver,
             Err(failure) => {
@@ -72,6 +76,13 @@ impl Control {
                 Ok(Some(Duration::ZERO))
             }
             Step::Create(intent) => self.begin(*intent, &basis, &known).await,
+        }
+    }
+
+    async fn find_class(&self, claim: &Value) -> Result<Option<Arc<Value>>, ApiError> {
+        match class_of(claim) {
+            None | Some("") => Ok(None),
+            Some(class) => Ok(self.api.find(&crate::csi::classes().object("", class)).await?.map(Arc::new)),
         }
     }
 

@@ -34,6 +34,8 @@ use std::time::Duration;
 /// Each waits for the server or a driver most of the time.
 const WORKERS: usize = 64;
 const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// Whoever must stop has little time, and the server may not answer any more.
+const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Serves the drivers of this process, until the part stops.
 pub async fn run(part: Part) {
@@ -69,7 +71,9 @@ pub async fn run(part: Part) {
         () = greet => {}
         () = control.journal.tidy() => {}
     }
-    control.leave().await;
+    if tokio::time::timeout(LEAVE_MAX, control.leave()).await.is_err() {
+        tracing::error!("the server does not answer: what was still to be written into the CSI journal is not");
+    }
 }
 
 /// `None` when the part stops.

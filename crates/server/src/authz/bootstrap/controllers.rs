@@ -167,7 +167,8 @@ fn csi_provisioner_rules() -> Vec<Rule> {
         allow("patch", "core", "persistentvolumes/status"),
         allow("get list watch patch", "core", "persistentvolumeclaims"),
         allow("list watch", "core", "nodes"),
-        allow("list watch", "storage.k8s.io", "csinodes storageclasses volumeattachments"),
+        allow(READ, "storage.k8s.io", "storageclasses"),
+        allow("list watch", "storage.k8s.io", "csinodes volumeattachments"),
         allow("get", "storage.k8s.io", "csidrivers volumeattributesclasses"),
         allow("list create update delete", "storage.k8s.io", "csistoragecapacities"),
         // A storage class may name the driver's credentials.
