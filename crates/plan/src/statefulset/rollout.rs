@@ -205,16 +205,23 @@ impl<'a> Planner<'a> {
     /// The way before there was a budget: from the top, the first old pod, if all above it are available.
     fn roll_one(&mut self, lowest: i64) {
         let (members, claims_only) = (self.members, self.changes_claims_only());
-        let mut moves = Moves::default();
+        let (mut moves, mut passed_over) = (Moves::default(), false);
+        let old = members.replicas.range(lowest..).filter(|(ordinal, pod)| {
+            self.set.claims_in_place && self.is_old(**pod) && !self.is_leaving(**ordinal, **pod)
+        });
+        let lowest_begun = old.map(|(ordinal, _)| *ordinal).find(|ordinal| self.progress(*ordinal).begun);
         for ordinal in (lowest.max(self.set.start)..self.set.end()).rev() {
             let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, *pod));
             let works = pod.is_some_and(|pod| self.works(pod, claims_only));
-            if let Some(pod) = pod.filter(|pod| self.is_old(*pod)) {
-                let candidate = Candidate { ordinal, pod, works, progress: self.progress(ordinal) };
+            let progress = self.progress(ordinal);
+            // A replica further down may have been begun because its claim was lost: it comes first.
+            let is_next = progress.begun || lowest_begun.is_none_or(|begun| begun > ordinal);
+            passed_over |= !is_next && pod.is_some_and(|pod| self.is_old(pod));
+            if let Some(pod) = pod.filter(|pod| is_next && self.is_old(*pod)) {
                 let mut alone = Budget { max: 1, down: 0, flying: 0, mending: 0, exhausted: false };
-                match self.advance(candidate, &mut alone, &mut moves) {
-                    Move::Relabelled => {}
-                    Move::Waits => break,
+                match self.advance(Candidate { ordinal, pod, works, progress }, &mut alone, &mut moves) {
+                    Move::Relabelled if !passed_over => {}
+                    Move::Relabelled | Move::Waits => break,
                     Move::Deleted => {
                         self.plan.held.push(Held::Terminating { pod: pod.name.to_owned() });
                         break;
