@@ -93,7 +93,7 @@ async fn a_server_that_is_away_for_a_moment_hears_it_later_and_the_teller_never_
     let teller = Teller::new(&world).await;
     world.faults.refuse(Some(503));
     // More than is kept for later.
-    for number in 0..5000 {
+    for number in 0..9000 {
         teller.say(&format!("number {number}"));
     }
     tokio::time::sleep(Duration::from_secs(1)).await;
