@@ -136,7 +136,7 @@ impl Action {
                 let claim = name(patch);
                 let message = format!(
                     "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}; {}",
-                    super::claims_in_place::WAY_OUT
+                    super::claims_in_place::advice(*with_pod)
                 );
                 let mut events = vec![warning("FailedUpdate", message)];
                 if *with_pod {

@@ -13,9 +13,9 @@ use object::access::{Access, name, terminating, uid};
 use object::quantity::Quantity;
 use std::cmp::{max_by_key, min};
 
-/// What a person can do about a claim that cannot be updated.
-pub(super) const WAY_OUT: &str = "the pod keeps running; cure the cause, delete the claim and then the pod, change the template again, or set \
-     spec.volumeClaimUpdatePolicy to OnClaimDelete to go on without this claim";
+/// What a person can do about a claim that cannot be updated. (Deleting it would cure much, too, and its data with it.)
+const WAY_OUT: &str = "cure the cause, change the template again, or set spec.volumeClaimUpdatePolicy to OnClaimDelete to go on without \
+     this claim";
 
 const STORAGE: &[&str] = &["spec", "resources", "requests", "storage"];
 const CLASS: &[&str] = &["spec", "volumeAttributesClassName"];
@@ -52,9 +52,13 @@ impl<'a> Planner<'a> {
         let update = &self.revisions.update;
         for template in &self.set.claim_templates {
             let Some(claim) = self.claims.get(self.set, ordinal, template) else {
-                match self.provided.contains(&ordinal) {
-                    true => progress.begun = true,
-                    false => progress.lacks = true,
+                if self.provided.contains(&ordinal) {
+                    let claim = self.set.claim_name(template, ordinal);
+                    let why = "it is being created".to_owned();
+                    progress.begun = true;
+                    progress.waits = Some(Wait { claim, reason: "ClaimMissing", why, stuck: false });
+                } else {
+                    progress.lacks = true;
                 }
                 continue;
             };
@@ -79,7 +83,8 @@ impl<'a> Planner<'a> {
     /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
     pub(super) fn bring_claims(&self, ordinal: i64) -> Vec<Action> {
         let (pod, update) = (self.set.pod_name(ordinal), &self.revisions.update);
-        let missing = self.create_claims(ordinal, update, false);
+        let created = self.provided.contains(&ordinal);
+        let missing = if created { Vec::new() } else { self.create_claims(ordinal, update, false) };
         let stale = self.claims.stale(self.set, ordinal, update);
         let stale = stale.filter(|(_, claim)| unbound(claim).is_none() && !self.reowned.contains(name(claim)));
         let apply = |(template, claim)| apply(self.set, template, claim, ordinal, update, (&pod, false));
@@ -113,8 +118,11 @@ impl<'a> Planner<'a> {
     pub(super) fn wait_for_claim(&mut self, pod: &str, wait: Wait) {
         if wait.stuck {
             let message = format!(
-                "Update Claim {} for Pod {pod} in StatefulSet {} waits: {}; {WAY_OUT}",
-                wait.claim, self.set.name, wait.why
+                "Update Claim {} for Pod {pod} in StatefulSet {} waits: {}; {}",
+                wait.claim,
+                self.set.name,
+                wait.why,
+                advice(false)
             );
             self.plan.events.push(Event { warning: true, reason: "ClaimNotReady", message });
         }
@@ -145,6 +153,12 @@ impl Wait {
     fn held(self, pod: String) -> Held {
         Held::ClaimNotReady { pod, claim: self.claim, reason: self.reason, why: self.why }
     }
+}
+
+/// What becomes of the pod, and what can be done.
+pub(super) fn advice(with_pod: bool) -> String {
+    let pod = if with_pod { "the pod is not created until then" } else { "the pod keeps running" };
+    format!("{pod}; {WAY_OUT}")
 }
 
 /// A claim without a volume can be written only in part, so it is left until it has one.

@@ -130,6 +130,8 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         alike: seen_revisions.into_iter().filter(|revision| revisions.is_alike(revision)).collect(),
         reowned: reowned.iter().filter_map(Action::owned_claim).map(str::to_owned).collect(),
         provided: BTreeSet::new(),
+        awaits_claims: false,
+        last: Stage::default(),
         leaving: BTreeSet::new(),
         scaling: false,
     };
@@ -166,8 +168,12 @@ struct Planner<'a> {
     alike: BTreeSet<&'a str>,
     /// Claims whose owners this plan changes: by then they have another resourceVersion than the one that is seen.
     reowned: BTreeSet<String>,
-    /// The ordinals of pods whose missing claims this plan creates before it comes to the rollout.
+    /// The ordinals of pods whose missing claims this plan creates already.
     provided: BTreeSet<i64>,
+    /// Pods are recreated when their claims are ready, and they are not.
+    awaits_claims: bool,
+    /// What is done last, so that it fails nothing else.
+    last: Stage,
     /// The ordinals of replicas that this plan deletes before it comes to the rollout.
     leaving: BTreeSet<i64>,
     /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
@@ -185,6 +191,8 @@ impl Planner<'_> {
         if settled {
             self.roll();
         }
+        let last = std::mem::take(&mut self.last);
+        self.plan.push(last);
     }
 
     fn finish(mut self, gates: &Gates) -> Plan {

@@ -81,7 +81,8 @@ impl<'a> Planner<'a> {
         // What is adopted just now has another resourceVersion by then.
         let labels = pods::lost_labels(self.set, ordinal, pod).filter(|_| !self.members.adopted.contains(&ordinal));
         care.lanes.extend(labels.map(|labels| vec![vec![label(pod, labels)]]));
-        if pod.is_pending() || (self.set.claims_in_place && !self.is_rolled(ordinal, pod)) {
+        let cared_for = pod.is_pending() || (self.set.claims_in_place && !self.is_rolled(ordinal, pod));
+        if cared_for && !self.provided.contains(&ordinal) {
             let missing = self.create_claims(ordinal, &self.revision_of_claims(ordinal, pod), false);
             if !missing.is_empty() {
                 care.lanes.push(vec![missing]);
@@ -141,7 +142,10 @@ impl<'a> Planner<'a> {
 
     /// The revision that a new pod of this ordinal gets.
     fn revision_for(&self, ordinal: i64) -> &'a Revision<'a> {
-        let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else { return &self.revisions.update };
+        let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else {
+            // Nothing new comes beside what is still old.
+            return if self.awaits_claims { &self.revisions.current } else { &self.revisions.update };
+        };
         let held_back = match partition {
             Some(partition) => ordinal < partition,
             // Without a block the rollout's own progress draws the line, as far as it goes in order: where unready pods of an old

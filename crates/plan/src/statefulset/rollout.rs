@@ -64,6 +64,7 @@ struct Moves {
 impl<'a> Planner<'a> {
     pub(super) fn roll(&mut self) {
         match self.set.strategy {
+            Strategy::Recreate if self.awaits_claims => {}
             Strategy::Recreate => self.roll_within(0, 1),
             Strategy::OnDelete => {
                 let old = self.members.replicas.values().filter(|pod| self.is_old(**pod) && !pod.terminating).count();
@@ -75,8 +76,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// All old pods go at once, when all their claims are there; whether none is left, so that the new ones may come. Those that
-    /// differ in claims alone stay.
+    /// All old pods go at once, when all their claims are ready for the new ones; whether none of them is on its way out, so that
+    /// others may come: new ones, or old ones while claims are awaited. Those that differ in claims alone stay.
     pub(super) fn recreate(&mut self) -> bool {
         let members = self.members;
         let Some(waits_for) = members.all().find(|pod| self.must_go(*pod)) else {
@@ -86,10 +87,12 @@ impl<'a> Planner<'a> {
             }
             return true;
         };
-        self.status.recreating("Deleting old revision pods");
-        if !self.claims_before_recreation() {
-            return false;
+        self.awaits_claims = !self.claims_before_recreation();
+        if self.awaits_claims {
+            self.status.recreating("Waiting for the claims of old revision pods");
+            return true;
         }
+        self.status.recreating("Deleting old revision pods");
         // Also these pods are scaled away, whatever else they are deleted for.
         if members.condemned.values().any(|pod| self.must_go(*pod)) {
             self.own_condemned_claims();
@@ -104,19 +107,20 @@ impl<'a> Planner<'a> {
     /// Whether the claims of all pods that must go are ready for the new ones.
     fn claims_before_recreation(&mut self) -> bool {
         let members = self.members;
-        let (mut ready, mut stage) = (true, Stage::default());
+        let mut ready = true;
         let old = members.replicas.iter().rev().filter(|(_, pod)| !pod.terminating && !pod.is_over());
         for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(**pod)).collect::<Vec<_>>() {
             let progress = self.progress(*ordinal);
             if progress.lacks {
-                stage.lanes.push(vec![self.bring_claims(*ordinal)]);
+                let claims = vec![self.bring_claims(*ordinal)];
+                self.last.lanes.push(claims);
+                self.provided.insert(*ordinal);
             }
             ready &= !progress.lacks && progress.waits.is_none();
             if let Some(wait) = progress.waits {
                 self.wait_for_claim(pod.name, wait);
             }
         }
-        self.plan.push(stage);
         ready
     }
 
@@ -201,16 +205,23 @@ impl<'a> Planner<'a> {
     /// The way before there was a budget: from the top, the first old pod, if all above it are available.
     fn roll_one(&mut self, lowest: i64) {
         let (members, claims_only) = (self.members, self.changes_claims_only());
-        let mut moves = Moves::default();
+        let (mut moves, mut passed_over) = (Moves::default(), false);
+        let old = members.replicas.range(lowest..).filter(|(ordinal, pod)| {
+            self.set.claims_in_place && self.is_old(**pod) && !self.is_leaving(**ordinal, **pod)
+        });
+        let lowest_begun = old.map(|(ordinal, _)| *ordinal).find(|ordinal| self.progress(*ordinal).begun);
         for ordinal in (lowest.max(self.set.start)..self.set.end()).rev() {
             let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, *pod));
             let works = pod.is_some_and(|pod| self.works(pod, claims_only));
-            if let Some(pod) = pod.filter(|pod| self.is_old(*pod)) {
-                let candidate = Candidate { ordinal, pod, works, progress: self.progress(ordinal) };
+            let progress = self.progress(ordinal);
+            // A replica further down may have been begun because its claim was lost: it comes first.
+            let is_next = progress.begun || lowest_begun.is_none_or(|begun| begun > ordinal);
+            passed_over |= !is_next && pod.is_some_and(|pod| self.is_old(pod));
+            if let Some(pod) = pod.filter(|pod| is_next && self.is_old(*pod)) {
                 let mut alone = Budget { max: 1, down: 0, flying: 0, mending: 0, exhausted: false };
-                match self.advance(candidate, &mut alone, &mut moves) {
-                    Move::Relabelled => {}
-                    Move::Waits => break,
+                match self.advance(Candidate { ordinal, pod, works, progress }, &mut alone, &mut moves) {
+                    Move::Relabelled if !passed_over => {}
+                    Move::Relabelled | Move::Waits => break,
                     Move::Deleted => {
                         self.plan.held.push(Held::Terminating { pod: pod.name.to_owned() });
                         break;

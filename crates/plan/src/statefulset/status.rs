@@ -1,6 +1,6 @@
 //! The status of a set: what its pods are like at the moment of the plan.
 
-use super::claims_in_place::WAY_OUT;
+use super::claims_in_place::advice;
 use super::pods::{Members, Pod};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
@@ -64,9 +64,7 @@ impl Planner<'_> {
             (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
             (_, Some(waits), _) => waits,
             (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
-            _ if updated < replicas => {
-                not_yet("RollingOut", format!("{updated} of {replicas} replicas are at revision {update}"))
-            }
+            _ if updated < replicas => not_yet("RollingOut", format!("not all replicas are at revision {update}")),
             _ => ClaimsUpdated {
                 done: true,
                 reason: "UpToDate".to_owned(),
@@ -78,11 +76,12 @@ impl Planner<'_> {
 
 /// Says in the set's condition why a claim could not be written. Whether it could be said.
 pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
-    let Action::ApplyClaim { patch, pod, .. } = action else { return false };
+    let Action::ApplyClaim { patch, pod, with_pod } = action else { return false };
     let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
     let Some(said) = conditions.find(|it| it.text(&["type"]) == CLAIMS_UPDATED) else { return false };
     said.put(&["reason"], CLAIM_REFUSED);
-    said.put(&["message"], format!("{} cannot be updated: {why}; {WAY_OUT}", claim_of(name(patch), pod)));
+    let message = format!("{} cannot be updated: {why}; {}", claim_of(name(patch), pod), advice(*with_pod));
+    said.put(&["message"], message);
     true
 }
 
@@ -199,12 +198,17 @@ impl Status {
 
 const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
 
-/// Whether two states of a set's status differ in counts alone. How many collisions there were is one more of them.
+/// Whether two states of a set's status differ in counts alone, and in none that plans go by: in a rollout without a block of its own,
+/// how many pods are at the current revision says which ones stay there. How many collisions there were is no news alone.
 pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
-    let [before, after] = [set, wanted].map(|set| {
-        let status = set.members(&["status"]).iter();
-        status.filter(|(member, _)| !COUNTS.contains(&member.as_str()) && *member != "collisionCount")
-    });
+    let by_count = !set.has(&["spec", "updateStrategy", "rollingUpdate", "partition"]);
+    let is_count = |member: &str| match member {
+        "currentReplicas" => !by_count,
+        "collisionCount" => true,
+        member => COUNTS.contains(&member),
+    };
+    let [before, after] =
+        [set, wanted].map(|set| set.members(&["status"]).iter().filter(|(member, _)| !is_count(member)));
     before.eq(after)
 }
 

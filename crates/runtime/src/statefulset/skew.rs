@@ -1,5 +1,6 @@
 //! Servers that do not know what the controller could do.
 
+use crate::api::Api;
 use crate::controllers::Part;
 use object::Value;
 use object::access::Access;
@@ -12,19 +13,21 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// Says, once, that the server does not know how claims are to be updated. Nothing else follows from it: sets of such a server have no
 /// such field, so their claims are updated `OnClaimDelete`.
 pub(super) async fn tell(part: Part) {
-    if !part.gates.on("StatefulSetUpdateVolumeClaimTemplate") {
-        return;
+    if part.gates.on("StatefulSetUpdateVolumeClaimTemplate") && !is_known(&part.api).await {
+        tracing::warn!(
+            "this API server does not know spec.volumeClaimUpdatePolicy of StatefulSets: changed claim templates count for new \
+             claims only (OnClaimDelete)"
+        );
     }
+}
+
+/// Whether the server knows the field, as soon as it can say.
+async fn is_known(api: &Api) -> bool {
     loop {
-        match part.api.document(DOCUMENT, "application/json", "").await {
-            Ok(document) if document.as_ref().is_some_and(|it| knows_update_policy(&it.value)) => return,
-            Ok(_) => {
-                tracing::warn!(
-                    "this API server does not know spec.volumeClaimUpdatePolicy of StatefulSets: \
-                     changed claim templates count for new claims only (OnClaimDelete)"
-                );
-                return;
-            }
+        match api.document(DOCUMENT, "application/json", "").await {
+            Ok(document) => return document.is_some_and(|it| knows_update_policy(&it.value)),
+            // It serves no such documents, so it is not one of those that know the field.
+            Err(error) if error.is_not_found() => return false,
             Err(error) => {
                 tracing::debug!(%error, "cannot ask the API server what it knows of StatefulSets; asking again");
                 tokio::time::sleep(AGAIN).await;
@@ -40,14 +43,47 @@ fn knows_update_policy(document: &Value) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::knows_update_policy;
-    use object::json;
+    use super::is_known;
+    use crate::api::Api;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use object::{Value, json};
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
-    #[test]
-    fn t16_a_server_is_asked_what_it_knows() {
-        let spec = |properties| json!({"components": {"schemas": {"io.k8s.api.apps.v1.StatefulSetSpec": properties}}});
-        assert!(knows_update_policy(&spec(json!({"properties": {"volumeClaimUpdatePolicy": {"type": "string"}}}))));
-        assert!(!knows_update_policy(&spec(json!({"properties": {"replicas": {"type": "integer"}}}))));
-        assert!(!knows_update_policy(&json!({})));
+    /// A server that answers so, one request after the other.
+    fn server(answers: Vec<(u16, Value)>) -> (Api, Arc<AtomicUsize>) {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        let service = tower::service_fn(move |_: Request<Body>| {
+            let (code, answer) = answers[count.fetch_add(1, Ordering::Relaxed)].clone();
+            let body = Body::from(answer.to_string().into_bytes());
+            async move { Ok::<_, Infallible>(Response::builder().status(code).body(body).expect("an answer")) }
+        });
+        (Api::new(kube::Client::new(service, "default")), asked)
+    }
+
+    fn document(properties: Value) -> Value {
+        json!({"components": {"schemas": {"io.k8s.api.apps.v1.StatefulSetSpec": {"properties": properties}}}})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn t16_a_server_is_asked_what_it_knows_until_it_answers() {
+        let knowing = document(json!({"replicas": {}, "volumeClaimUpdatePolicy": {"type": "string"}}));
+        let older = document(json!({"replicas": {}}));
+        let late = (503, json!({"kind": "Status", "code": 503}));
+        let cases = [
+            (vec![(200, knowing.clone())], true),
+            (vec![(200, older.clone())], false),
+            (vec![late.clone(), late.clone(), (200, knowing)], true),
+            (vec![late, (200, older)], false),
+            (vec![(404, json!({"kind": "Status", "code": 404}))], false),
+        ];
+        for (answers, known) in cases {
+            let times = answers.len();
+            let (api, asked) = server(answers);
+            assert_eq!((is_known(&api).await, asked.load(Ordering::Relaxed)), (known, times));
+        }
     }
 }

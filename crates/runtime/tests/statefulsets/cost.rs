@@ -141,3 +141,26 @@ async fn many_sets_roll_at_once() {
     assert_eq!(kinds.keys().filter(|kind| kind.ends_with("409")).count(), 0, "{kinds:?}");
     world.stop().await;
 }
+
+/// Growth in place costs a claim one write and a pod one, and its status is told as it goes.
+#[tokio::test(flavor = "multi_thread")]
+async fn t5_growing_a_set_of_100_costs_two_writes_for_each_replica() {
+    let set = with(crate::storage::in_place(100), json!({"podManagementPolicy": "Parallel"}));
+    let (world, kubelet, storage, set) = World::settled(set).await;
+    world.requests.take();
+    let started = Instant::now();
+    let set = world.grow(&set, "20Gi").await;
+    world.until_done(&set).await;
+    println!("100 claims of a set grown one after the other: {:.1} s", started.elapsed().as_secs_f64());
+    let asked = world.requests.take();
+    let writes = asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path));
+    let count = |what: &str, method: &str| {
+        writes.clone().filter(|asked| asked.method == method && asked.path.contains(what)).count()
+    };
+    assert_eq!(count("/persistentvolumeclaims/", "PATCH"), 100);
+    assert_eq!(count("/pods/", "PATCH"), 100);
+    assert!(count("/status", "PUT") <= 301, "{} writes of the status", count("/status", "PUT"));
+    assert_eq!(writes.filter(|asked| asked.code >= 300).count(), 0, "nothing is refused");
+    drop((kubelet, storage));
+    world.stop().await;
+}

@@ -71,6 +71,10 @@ impl Judge<'_> {
         for (pod, how) in relabelled.chain(deleted).filter(|(pod, _)| self.wants.in_place && self.in_range(pod)) {
             let unready = self.claims_of(pod).find(|claim| !terminating(claim) && !self.is_ready(claim));
             broken.extend(unready.map(|claim| format!("{pod} is {how} before {} is ready", name(claim))));
+            let templates = self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter().map(name);
+            if self.claims_of(pod).count() < templates.collect::<BTreeSet<_>>().len() {
+                broken.push(format!("{pod} is {how} before all its claims are there"));
+            }
         }
         broken
     }
@@ -87,11 +91,19 @@ impl Judge<'_> {
         let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
         let old = || self.replicas().filter(selected).filter(|pod| pod.text(LABEL) != self.update && !terminating(pod));
         let flying = |pod: &&Value| self.claims_of(name(pod)).any(|claim| claim.text(LABEL) == self.update);
-        let begun = |pod: &&Value| {
+        let applied = |pod: &&Value| {
             self.staged.iter().any(
                 |(_, action)| matches!(action, Action::ApplyClaim { pod: of, with_pod: false, .. } if of == name(pod)),
             )
         };
+        // A claim that was lost is made again whoever's turn it is.
+        let made = |pod: &&Value| {
+            self.staged.iter().any(|(_, action)| match action {
+                Action::CreateClaim { pod: of, claim, .. } => of == name(pod) && claim.text(LABEL) == self.update,
+                _ => false,
+            })
+        };
+        let begun = |pod: &&Value| applied(pod) || made(pod);
         let ended = |pod: &&Value| {
             self.staged.iter().any(|(_, action)| match action {
                 Action::LabelPod { pod: of, labels, .. } => {
@@ -101,7 +113,7 @@ impl Judge<'_> {
                 _ => false,
             })
         };
-        let new = old().filter(|pod| begun(pod) && !flying(pod)).count();
+        let new = old().filter(|pod| applied(pod) && !flying(pod)).count();
         let stay = old().filter(|pod| flying(pod) && !ended(pod)).count();
         let max = self.max_unavailable(self.wants.ordinals.end - self.wants.ordinals.start);
         let mut broken = Vec::new();
@@ -113,7 +125,7 @@ impl Judge<'_> {
         let highest_left =
             highest_left.filter(|pod| self.claims_of(name(pod)).all(is_bound)).filter_map(|pod| place(&pod)).max();
         let lowest_new = old()
-            .filter(|pod| self.is_available(pod) && begun(pod) && !flying(pod))
+            .filter(|pod| self.is_available(pod) && applied(pod) && !flying(pod))
             .filter_map(|pod| place(&pod))
             .min();
         if let (Some(left), Some(new)) = (highest_left, lowest_new)

@@ -354,7 +354,11 @@ fn p28_t8_t10_below_the_partition_nothing_changes() {
         assert_eq!(world.claims[claim].text(&["spec", "resources", "requests", "storage"]), "10Gi");
     }
     assert_eq!(world.applied, ["data-web-2"]);
-    assert!(world.claims_said().starts_with("False RollingOut: 1 of 3 replicas"), "{}", world.claims_said());
+    assert!(
+        world.claims_said().starts_with("False RollingOut: not all replicas are at revision "),
+        "{}",
+        world.claims_said()
+    );
     world.spec(&["updateStrategy", "rollingUpdate", "partition"], 0);
     world.settle();
     assert!(world.is_whole());
@@ -416,6 +420,32 @@ fn p41_in_parallel_the_broken_one_goes_first() {
     assert!(world.is_whole());
 }
 
+/// Of several broken ones not more are begun than may be unavailable, from the top.
+#[test]
+fn t8_broken_ones_are_begun_one_after_the_other() {
+    let mut world = in_place(3, parallel);
+    ["web-0", "web-1"].iter().for_each(|pod| world.ready(pod, false));
+    world.grow("20Gi");
+    assert_eq!(moves(&world.step()), ["data-web-1"]);
+    assert_eq!(moves(&world.step()), none());
+    world.provide("data-web-1");
+    assert_eq!(moves(&world.step()), ["=web-1", "data-web-0"]);
+}
+
+/// A pod whose claims are ready is not deleted while another one uses the budget up.
+#[test]
+fn t8_another_one_breaks_while_a_claim_is_awaited() {
+    let mut world = in_place(3, parallel);
+    world.image("v2");
+    world.grow("20Gi");
+    assert_eq!(moves(&world.step()), ["data-web-2"]);
+    world.ready("web-0", false);
+    world.provide("data-web-2");
+    assert_eq!(moves(&world.step()), none(), "web-2 works, web-0 does not, and is not begun beside it");
+    world.ready("web-0", true);
+    assert_eq!(moves(&world.step()), ["-web-2"]);
+}
+
 /// P41 in order, Q24.
 #[test]
 fn p41_in_order_an_unready_pod_stops_it() {
@@ -461,6 +491,29 @@ fn p42_t8_claims_do_not_wait_for_min_ready_seconds() {
         }
         assert_eq!((world.sizes(), world.uids(), world.now), (vec!["20Gi"; 3], uids, start));
         assert_eq!((world.status("updatedReplicas"), world.status("availableReplicas")), (3, 0));
+    }
+}
+
+/// P42: nor for the one pod that has not been ready for long enough.
+#[test]
+fn p42_t8_a_pod_that_came_back_just_now_holds_no_claims_up() {
+    for parallel_too in [false, true] {
+        let mut world = in_place(3, |set| {
+            set.put(&["spec", "minReadySeconds"], 600);
+            if parallel_too {
+                parallel(set);
+            }
+        });
+        world.advance(1000);
+        world.ready("web-0", false);
+        world.ready("web-0", true);
+        world.grow("20Gi");
+        for _ in 0..10 {
+            world.step();
+            world.storage();
+        }
+        assert_eq!(world.applied, ["data-web-2", "data-web-1", "data-web-0"]);
+        assert_eq!((world.status("updatedReplicas"), world.status("availableReplicas")), (3, 2));
     }
 }
 
@@ -511,18 +564,24 @@ fn p31_a_leftover_claim_grows_before_its_pod_comes() {
 /// P33, Q10.
 #[test]
 fn p33_a_claim_missing_under_a_pending_pod_is_of_the_update_revision() {
-    let mut world = in_place(2, |_| {});
-    world.delete_pod("web-1");
-    world.bury();
-    world.step();
-    world.claims.remove("data-web-1");
-    world.grow("20Gi");
-    world.step();
-    let claim = &world.claims["data-web-1"];
-    assert_eq!(claim.text(&["spec", "resources", "requests", "storage"]), "20Gi");
-    assert!(world.is_new("data-web-1"));
-    world.settle();
-    assert!(world.is_whole());
+    for parallel_too in [false, true] {
+        let mut world = in_place(2, |set| {
+            if parallel_too {
+                parallel(set)
+            }
+        });
+        world.delete_pod("web-1");
+        world.bury();
+        world.step();
+        world.claims.remove("data-web-1");
+        world.grow("20Gi");
+        assert_eq!(moves(&world.step()), ["+data-web-1"]);
+        let claim = &world.claims["data-web-1"];
+        assert_eq!(claim.text(&["spec", "resources", "requests", "storage"]), "20Gi");
+        assert!(world.is_new("data-web-1"));
+        world.settle();
+        assert!(world.is_whole());
+    }
 }
 
 /// Q22, T17: all claims of a replica, each by itself, and all must be ready.

@@ -59,6 +59,58 @@ fn t11_a_failure_stops_the_walk() {
     assert_eq!(world.applied, [] as [&str; 0]);
 }
 
+/// T11 for Recreate: while claims are awaited, replicas come and go, at the old revision.
+#[test]
+fn t11_recreate_leaves_scaling_free() {
+    let mut world = in_place(2, |set| set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"})));
+    let old = world.status_text("updateRevision").to_owned();
+    world.refused.insert("data-web-1".to_owned());
+    world.grow("20Gi");
+    world.image("v2");
+    for replicas in [3, 2, 3] {
+        world.scale(replicas);
+        for _ in 0..5 {
+            world.step();
+            world.kubelet();
+        }
+        assert_eq!(world.pods.len(), usize::try_from(replicas).unwrap());
+        assert!(world.pods.values().all(|pod| pod.text(LABEL) == old), "nothing new beside the old");
+    }
+    world.refused.clear();
+    world.settle();
+    assert!(world.images().iter().all(|(_, image)| *image == "v2"));
+    assert_eq!(world.sizes(), ["20Gi"; 3]);
+}
+
+/// A claim that is missing under a pending pod is created once, also where that pod is to be recreated.
+#[test]
+fn recreate_with_a_missing_claim() {
+    let mut world = in_place(1, |set| set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"})));
+    world.fail("web-0", "Pending");
+    world.claims.remove("data-web-0");
+    world.image("v2");
+    assert_eq!(moves(&world.step()), ["+data-web-0"]);
+    world.settle();
+    assert_eq!(world.log, ["-web-0", "+web-0"]);
+}
+
+/// One claim of a broken pod is missing, the other is old: each is written once.
+#[test]
+fn t17_a_missing_claim_beside_an_old_one() {
+    let mut world = in_place(1, |set| {
+        parallel(set);
+        let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+        logs.put(&["metadata", "name"], "logs");
+        set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    });
+    world.fail("web-0", "Pending");
+    world.claims.remove("data-web-0");
+    world.grow("20Gi");
+    assert_eq!(moves(&world.step()), ["+data-web-0", "logs-web-0"]);
+    world.settle();
+    assert_eq!(world.sizes(), ["20Gi", "10Gi"]);
+}
+
 /// P21, T12, Q8: the way out restarts nothing, and writes no claim.
 #[test]
 fn p21_t12_back_to_on_claim_delete_without_a_restart() {
@@ -387,6 +439,8 @@ fn owners_and_claims_change_one_after_the_other() {
     world.policy("Delete", "Retain");
     let plan = world.step();
     assert!(actions(&plan).iter().all(|action| matches!(action, Action::OwnClaim { .. })), "{plan:#?}");
+    let waits = |held: &Held| matches!(held, Held::ClaimNotReady { reason: "ClaimChanging", .. });
+    assert!(plan.held.iter().any(waits), "{:?}", plan.held);
     world.settle();
     assert_eq!(world.sizes(), ["20Gi"; 2]);
     assert!(world.claims.values().all(|claim| claim.has(&["metadata", "ownerReferences"])));

@@ -1,0 +1,151 @@
+//! Claim templates that change in place, as people use them: kubectl, the real program, its built-in storage.
+
+mod support;
+
+use serde_json::Value;
+use support::Kubectl;
+
+struct Wanted<'a> {
+    replicas: usize,
+    size: &'a str,
+    image: &'a str,
+    /// More of the template's spec.
+    more: &'a str,
+    policy: &'a str,
+}
+
+const FIRST: Wanted = Wanted { replicas: 3, size: "1Gi", image: "nginx:1", more: "", policy: "InPlace" };
+
+fn apply(kubectl: &Kubectl, wanted: &Wanted) {
+    let Wanted { replicas, size, image, more, policy } = wanted;
+    kubectl.ok_with(
+        "apply -f -",
+        &format!(
+            "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: web}}\nspec:\n  serviceName: web\n  replicas: {replicas}\n  \
+             volumeClaimUpdatePolicy: {policy}\n  selector: {{matchLabels: {{app: web}}}}\n  template:\n    \
+             metadata: {{labels: {{app: web}}}}\n    spec:\n      containers:\n      \
+             - {{name: web, image: '{image}', volumeMounts: [{{name: data, mountPath: /data}}]}}\n  volumeClaimTemplates:\n  \
+             - metadata: {{name: data}}\n    spec: {{accessModes: [ReadWriteOnce], {more} resources: {{requests: {{storage: {size}}}}}}}\n"
+        ),
+    );
+}
+
+fn done(kubectl: &Kubectl) -> String {
+    kubectl.ok("rollout status sts/web --timeout=60s")
+}
+
+fn pods(kubectl: &Kubectl) -> Vec<String> {
+    let list = kubectl.value("get pods -l app=web -o json");
+    let uid = |pod: &Value| pod["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+    list["items"].as_array().into_iter().flatten().map(uid).collect()
+}
+
+/// A value of each claim, in the order of ordinals.
+fn of_claims(kubectl: &Kubectl, path: &str) -> String {
+    kubectl.ok(&format!("get pvc -o jsonpath={{.items[*]{path}}}"))
+}
+
+/// T5, T6, T13: the size in the manifest grows every volume of a running set, and restarts nothing.
+#[test]
+fn t5_t6_t13_apply_with_a_bigger_size_grows_every_volume() {
+    let Some(kubectl) = support::kubectl() else { return };
+    apply(&kubectl, &FIRST);
+    done(&kubectl);
+    let before = pods(&kubectl);
+    // It lists first, and watches from there on, so nothing is missed.
+    let mut sizes =
+        kubectl.start(r#"get pvc -w -o 'jsonpath={.metadata.name} {.spec.resources.requests.storage}{"\n"}'"#);
+    sizes.line_with(&["data-web-2 1Gi"]);
+    apply(&kubectl, &Wanted { size: "3Gi", ..FIRST });
+    let status = done(&kubectl);
+    assert!(status.contains("roll") && status.contains("complete"), "{status}");
+    for claim in ["data-web-2 3Gi", "data-web-1 3Gi", "data-web-0 3Gi"] {
+        sizes.line_with(&[claim]);
+    }
+    let told: Vec<&String> = sizes.said().iter().filter(|line| line.ends_with(" 3Gi")).collect();
+    let first = |claim: &str| told.iter().position(|line| line.starts_with(claim)).expect("it grew");
+    assert!(first("data-web-2") < first("data-web-1") && first("data-web-1") < first("data-web-0"), "{told:?}");
+    sizes.terminate();
+    assert_eq!(of_claims(&kubectl, ".status.capacity.storage"), "3Gi 3Gi 3Gi");
+    let volumes = of_claims(&kubectl, ".spec.volumeName");
+    for volume in volumes.split(' ') {
+        kubectl.prints(&format!("get pv {volume} -o jsonpath={{.spec.capacity.storage}}"), "3Gi");
+    }
+    assert_eq!(pods(&kubectl), before, "no pod was restarted");
+    kubectl.ok("wait --for=condition=VolumeClaimsUpdated sts/web --timeout=60s");
+    let revision = kubectl.ok("get sts web -o jsonpath={.status.updateRevision}");
+    assert_eq!(of_claims(&kubectl, ".metadata.labels.controller-revision-hash"), [revision.as_str(); 3].join(" "));
+    let described = kubectl.ok("describe sts web");
+    assert!(described.contains("Update Claim data-web-0 Pod web-0 in StatefulSet web success"), "{described}");
+    // T17: there is no way back from a size.
+    let refused = kubectl.fails("rollout undo sts/web");
+    assert!(refused.contains("field can not be less than previous value"), "{refused}");
+    // A new replica has the new size, and an image rolls as ever.
+    apply(&kubectl, &Wanted { size: "3Gi", image: "nginx:2", replicas: 4, ..FIRST });
+    done(&kubectl);
+    assert_eq!(of_claims(&kubectl, ".status.capacity.storage"), "3Gi 3Gi 3Gi 3Gi");
+    assert!(pods(&kubectl).iter().all(|uid| !before.contains(uid)));
+}
+
+/// T7, T17: a class, and the way back.
+#[test]
+fn t7_t17_a_class_of_attributes_changes_and_is_undone() {
+    let Some(kubectl) = support::kubectl() else { return };
+    let driver = kubectl.ok("get sc standard -o jsonpath={.provisioner}");
+    let space = kubectl.namespace().to_owned();
+    for tier in ["gold", "silver"] {
+        kubectl.create(&format!(
+            "apiVersion: storage.k8s.io/v1\nkind: VolumeAttributesClass\nmetadata: {{name: {tier}-{space}}}\ndriverName: {driver}\n\
+             parameters: {{tier: {tier}}}\n"
+        ));
+    }
+    let (gold, silver) = (format!("gold-{space}"), format!("silver-{space}"));
+    let of_class = |class: &str| format!("volumeAttributesClassName: {class},");
+    apply(&kubectl, &Wanted { replicas: 2, more: &of_class(&gold), ..FIRST });
+    done(&kubectl);
+    let before = pods(&kubectl);
+    apply(&kubectl, &Wanted { replicas: 2, more: &of_class(&silver), ..FIRST });
+    done(&kubectl);
+    let current = ".status.currentVolumeAttributesClassName";
+    assert_eq!(of_claims(&kubectl, current), format!("{silver} {silver}"));
+    let history = kubectl.ok("rollout history sts/web");
+    assert_eq!(history.lines().filter(|line| line.starts_with(|it: char| it.is_ascii_digit())).count(), 2, "{history}");
+    kubectl.prints("rollout undo sts/web", "statefulset.apps/web rolled back");
+    done(&kubectl);
+    assert_eq!(of_claims(&kubectl, current), format!("{gold} {gold}"));
+    assert_eq!(pods(&kubectl), before, "no pod was restarted");
+}
+
+/// T11, T12, T18: what blocks is told, and there is a way out.
+#[test]
+fn t11_t12_t18_what_blocks_is_told_and_there_is_a_way_out() {
+    let Some(kubectl) = support::kubectl() else { return };
+    let driver = kubectl.ok("get sc standard -o jsonpath={.provisioner}");
+    let class = format!("fixed-{}", kubectl.namespace());
+    kubectl.create(&format!(
+        "apiVersion: storage.k8s.io/v1\nkind: StorageClass\nmetadata: {{name: {class}}}\nprovisioner: {driver}\n"
+    ));
+    let more = format!("storageClassName: {class},");
+    let wanted = Wanted { replicas: 2, more: &more, ..FIRST };
+    apply(&kubectl, &wanted);
+    done(&kubectl);
+    let before = pods(&kubectl);
+    apply(&kubectl, &Wanted { size: "2Gi", ..wanted });
+    let described = kubectl.until("describe sts web", |text| text.contains("FailedUpdate"));
+    for words in ["Update Claim data-web-1 for Pod web-1", "must support resize", "OnClaimDelete"] {
+        assert!(described.contains(words), "{words}: {described}");
+    }
+    kubectl.ok("wait --for=condition=VolumeClaimsUpdated=false sts/web --timeout=60s");
+    let said = kubectl
+        .until(r#"get sts web -o 'jsonpath={.status.conditions[?(@.type=="VolumeClaimsUpdated")].message}'"#, |it| {
+            it.contains("cannot be updated")
+        });
+    assert!(said.starts_with("claim data-web-1 of pod web-1 cannot be updated: "), "{said}");
+    assert!(kubectl.ok("get sts web --no-headers").contains("2/2"));
+    apply(&kubectl, &Wanted { size: "2Gi", policy: "OnClaimDelete", ..wanted });
+    done(&kubectl);
+    assert_eq!(of_claims(&kubectl, ".status.capacity.storage"), "1Gi 1Gi");
+    assert_eq!(pods(&kubectl), before, "no pod was restarted");
+    let explained = kubectl.ok("explain sts.spec.volumeClaimUpdatePolicy");
+    assert!(explained.contains("InPlace") && explained.contains("OnClaimDelete"), "{explained}");
+}
