@@ -21,6 +21,8 @@ impl Server {
         let kubeconfig = directory.join("kubeconfig");
         let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
         command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+        // It is killed in the end, and what it leaves behind goes with the directory.
+        command.env("TMPDIR", &directory);
         if in_memory {
             command.arg("--in-memory");
         } else {

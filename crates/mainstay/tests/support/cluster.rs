@@ -84,7 +84,8 @@ impl Cluster {
 /// The program under test, untouched by the settings of whoever runs the tests.
 pub fn mainstay(home: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mainstay"));
-    command.env_clear().env("HOME", home).current_dir(home);
+    // What a process that is killed leaves behind goes with its home.
+    command.env_clear().env("HOME", home).env("TMPDIR", home).current_dir(home);
     for kept in ["PATH", "MAINSTAY_LOG", "RUST_BACKTRACE", "LLVM_PROFILE_FILE"] {
         if let Some(value) = std::env::var_os(kept) {
             command.env(kept, value);

@@ -76,6 +76,7 @@ async fn i2_i13_nodes_do_their_part() {
         // Another claim takes the volume over before a node was there.
         world.delete(&claim, "").await;
         world.until_gone(&claim).await;
+        until_phase(&world, &volume, "Released").await;
         world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
         until_phase(&world, &volume, "Available").await;
         let next = world.create(a_claim("next", "2Gi", of_class("c"))).await;

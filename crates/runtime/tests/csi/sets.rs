@@ -3,7 +3,7 @@
 use crate::pairs::*;
 use crate::storage::*;
 use crate::world::*;
-use object::access::{Access, terminating};
+use object::access::{Access, terminating, uid};
 use object::{Value, json};
 
 const SETS: &str = "statefulset-controller";
@@ -126,7 +126,7 @@ async fn k6_a_replica_that_comes_back_gets_a_new_volume() {
     world.until_gone(&held).await;
     world.until("it is back", || async { world.now(&second("Pod")).await }).await;
     world.until("claims are bound", || async { are_bound(&claims(&world).await).then_some(()) }).await;
-    until_in_step(&world, &storage, "the old volume is gone").await;
+    world.until_gone(&volume(held.text(&["spec", "volumeName"]))).await;
     assert_eq!(storage.handles().intersection(&old).count(), 1, "one is as before, one is new");
     assert_eq!(storage.driver.volumes().len(), 2);
     world.stop().await;
@@ -146,5 +146,34 @@ async fn k7_a_claim_that_somebody_else_controls_keeps_its_volume() {
     world.settle().await;
     assert!(are_bound(&claims(&world).await));
     assert_eq!(storage.driver.volumes().len(), 2);
+    world.stop().await;
+}
+
+/// T5, T6, T7: templates that grow in place reach the driver, replica by replica, and no pod is made anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn templates_that_grow_in_place_reach_the_driver() {
+    let (world, storage, set) = with_set("Retain", "Retain").await;
+    let pods = async || world.get("/api/v1/namespaces/default/pods").await.expect("a list").items(&["items"]).to_vec();
+    for pod in pods().await {
+        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"});
+        world.set_status(&pod, json!({"phase": "Running", "conditions": [ready]})).await;
+    }
+    let uids = async || pods().await.iter().map(|pod| uid(pod).to_owned()).collect::<Vec<_>>();
+    let before = uids().await;
+    let mut templates = set["spec"]["volumeClaimTemplates"].clone();
+    templates[0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    world.merge(&set, json!({"spec": {"volumeClaimTemplates": templates, "volumeClaimUpdatePolicy": "InPlace"}})).await;
+    let is_done = |set: &Value| {
+        let status = &set["status"];
+        status["observedGeneration"] == set["metadata"]["generation"]
+            && status["updatedReplicas"] == 2
+            && status["currentRevision"] == status["updateRevision"]
+    };
+    world.until_is(&set, "the rollout ends", is_done).await;
+    let sizes: Vec<Value> =
+        claims(&world).await.iter().map(|claim| claim["status"]["capacity"]["storage"].clone()).collect();
+    assert_eq!(sizes, ["2Gi", "2Gi"]);
+    assert_eq!(storage.calls("ControllerExpandVolume").len(), 2);
+    assert_eq!(uids().await, before);
     world.stop().await;
 }
