@@ -41,7 +41,7 @@ pub async fn run(part: Part) {
     let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let figures = part.metrics.volumes.clone();
     figures.start_over();
-    let sight = Arc::new(Sight::new());
+    let sight = Arc::new(Sight::new(queue.clone()));
     let sources = sight.sources(&figures);
     let control = Arc::new(Control {
         api: part.api.clone(),

@@ -3,6 +3,7 @@
 use super::figures::Figures;
 use crate::api::Resource;
 use crate::cache::{Cache, Index, Key, key};
+use crate::queue::Queue;
 use crate::worker::Source;
 use object::access::{Access, name, namespace, uid};
 use object::kinds::storage::{effective_default_class, is_default_class};
@@ -11,7 +12,8 @@ use object::{Value, json};
 use plan::bind::{self, Action, Place, Plan, Seen, Target, is_bound};
 use plan::protect;
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A kind's resource and its objects.
@@ -35,11 +37,12 @@ pub struct Sight {
     /// Claims that were never bound, by class; those without class under `None`'s key.
     unbound: Index,
     pods_of: Index,
-    held: Arc<Mutex<HashSet<Arc<str>>>>,
+    held: Arc<Holds>,
 }
 
 impl Sight {
-    pub fn new() -> Sight {
+    /// Volumes whose turn came while a claim held them have it in `queue` when it lets go.
+    pub fn new(queue: Arc<Queue<Key>>) -> Sight {
         let kind = |api_version, kind, plural, namespaced, trim| Kind {
             resource: Resource::new(api_version, kind, plural, namespaced),
             cache: Cache::default().trimmed(trim),
@@ -62,7 +65,7 @@ impl Sight {
             volumes,
             classes,
             pods,
-            held: Arc::default(),
+            held: Arc::new(Holds { volumes: Mutex::default(), queue }),
         }
     }
 
@@ -122,17 +125,14 @@ impl Sight {
         self.classes.cache.get(&("".into(), class.into()))
     }
 
+    /// Whether a claim holds the volume. If so, the volume has its turn when the claim lets go of it, however that ends.
     pub fn is_held(&self, volume: &str) -> bool {
-        self.held().contains(volume)
+        self.held.lock().get_mut(volume).map(|missed_its_turn| *missed_its_turn = true).is_some()
     }
 
     /// Looks for a claim: what it finds among the free volumes is held.
     pub fn look(&self) -> Look<'_> {
         Look { sight: self, held: RefCell::default() }
-    }
-
-    fn held(&self) -> MutexGuard<'_, HashSet<Arc<str>>> {
-        self.held.lock().expect("no panic happens under this lock")
     }
 }
 
@@ -167,10 +167,22 @@ pub struct Look<'a> {
     held: RefCell<Option<Held>>,
 }
 
+/// The volumes that claims are busy with, by name, and whether their own turn came meanwhile.
+struct Holds {
+    volumes: Mutex<HashMap<Arc<str>, bool>>,
+    queue: Arc<Queue<Key>>,
+}
+
+impl Holds {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Arc<str>, bool>> {
+        self.volumes.lock().expect("no panic happens under this lock")
+    }
+}
+
 /// A volume that a claim is busy with, until this is dropped.
 pub struct Held {
     volume: Arc<Value>,
-    all: Arc<Mutex<HashSet<Arc<str>>>>,
+    all: Arc<Holds>,
 }
 
 impl Held {
@@ -181,7 +193,10 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.all.lock().expect("no panic happens under this lock").remove(name(&self.volume));
+        let held = self.all.lock().remove_entry(name(&self.volume));
+        if let Some((volume, true)) = held {
+            self.all.queue.add(("".into(), volume));
+        }
     }
 }
 
@@ -198,8 +213,11 @@ impl Look<'_> {
             return Some(found);
         }
         let volume = self.sight.volume(&changed.name)?;
-        let is_free = self.sight.held().insert(changed.name.as_str().into());
-        is_free.then(|| Some(Held { volume, all: self.sight.held.clone() }))
+        match self.sight.held.lock().entry(changed.name.as_str().into()) {
+            Entry::Vacant(place) => drop(place.insert(false)),
+            Entry::Occupied(_) => return None,
+        }
+        Some(Some(Held { volume, all: self.sight.held.clone() }))
     }
 }
 
@@ -220,9 +238,9 @@ impl Seen for Look<'_> {
         self.sight.reserved(namespace, claim)
     }
     fn first(&self, from: &Place, takes: &dyn Fn(&Value) -> bool) -> Option<Arc<Value>> {
-        let mut held = self.sight.held();
-        let volume = self.sight.first(from, &|volume| !held.contains(name(volume)) && takes(volume))?;
-        held.insert(name(&volume).into());
+        let mut held = self.sight.held.lock();
+        let volume = self.sight.first(from, &|volume| !held.contains_key(name(volume)) && takes(volume))?;
+        held.insert(name(&volume).into(), false);
         drop(held);
         self.held.replace(Some(Held { volume: volume.clone(), all: self.sight.held.clone() }));
         Some(volume)
@@ -299,4 +317,31 @@ fn trim_pod(pod: &mut Value) {
     *pod = json!({
         "metadata": metadata, "spec": {"volumes": volumes}, "status": {"phase": pod.at(&["status", "phase"])},
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_volume_that_missed_its_turn_has_it_when_it_is_let_go() {
+        let queue = Arc::new(Queue::new(crate::Metrics::default().queue("test")));
+        let sight = Sight::new(queue.clone());
+        let volume = json!({
+            "metadata": {"name": "v", "uid": "1", "resourceVersion": "1"},
+            "spec": {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"]},
+            "status": {"phase": "Available"},
+        });
+        sight.volumes.cache.wrote(volume.clone());
+        let place = bind::place(&volume).expect("it is free");
+        let look = sight.look();
+        assert!(!sight.is_held("v"));
+        assert!(look.first(&place, &|_| true).is_some());
+        assert!(sight.is_held("v"));
+        assert!(sight.look().first(&place, &|_| true).is_none(), "it is not free for others");
+        // The claim goes away without having done anything with it.
+        drop(look);
+        assert_eq!(queue.next().await, ("".into(), "v".into()));
+        assert!(!sight.is_held("v"));
+    }
 }

@@ -250,10 +250,9 @@ async fn h3_directories_are_made_and_deleted_for_claims() {
     assert_eq!(volume["metadata"]["annotations"]["pv.kubernetes.io/provisioned-by"], "kubernetes.io/host-path");
     let directory = PathBuf::from(volume.text(&["spec", "hostPath", "path"]));
     assert!(directory.is_dir());
-    let figures = world.figures();
     let provision =
         "volume_operation_total_seconds_count{plugin_name=\"kubernetes.io/host-path\",operation_name=\"provision\"} 1";
-    assert!(figures.contains(provision), "{figures}");
+    world.until_moment("it is counted when the binder hears of it", || world.figures().contains(provision)).await;
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     assert!(!directory.exists());
