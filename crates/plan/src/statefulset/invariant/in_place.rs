@@ -122,8 +122,11 @@ impl Judge<'_> {
         }
         let place = |pod: &&Value| self.ordinal(name(pod));
         let highest_left = old().filter(|pod| self.is_available(pod) && !begun(pod) && !flying(pod) && !ended(pod));
+        // One whose claim cannot be written now has its turn all the same.
+        let can_begin =
+            |claim: &Value| is_bound(claim) && !self.staged.iter().any(|(_, it)| it.owned_claim() == Some(name(claim)));
         let highest_left =
-            highest_left.filter(|pod| self.claims_of(name(pod)).all(is_bound)).filter_map(|pod| place(&pod)).max();
+            highest_left.filter(|pod| self.claims_of(name(pod)).all(can_begin)).filter_map(|pod| place(&pod)).max();
         let lowest_new = old()
             .filter(|pod| self.is_available(pod) && applied(pod) && !flying(pod))
             .filter_map(|pod| place(&pod))
