@@ -90,7 +90,9 @@ impl Judge<'_> {
         let Ok(selector) = LabelSelector::from_object(selector) else { return Vec::new() };
         let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
         let old = || self.replicas().filter(selected).filter(|pod| pod.text(LABEL) != self.update && !terminating(pod));
-        let flying = |pod: &&Value| self.claims_of(name(pod)).any(|claim| claim.text(LABEL) == self.update);
+        let stays = |claim: &&Value| !terminating(claim);
+        let flying =
+            |pod: &&Value| self.claims_of(name(pod)).filter(stays).any(|claim| claim.text(LABEL) == self.update);
         let applied = |pod: &&Value| {
             self.staged.iter().any(
                 |(_, action)| matches!(action, Action::ApplyClaim { pod: of, with_pod: false, .. } if of == name(pod)),
