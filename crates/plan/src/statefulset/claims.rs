@@ -9,7 +9,7 @@ use super::set::Set;
 use super::{Action, Event};
 use object::access::{self, Access, name, terminating, uid};
 use object::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The claims that follow the set's naming scheme, whether they have a pod or not, by ordinal and name.
 #[derive(Debug)]
@@ -170,9 +170,12 @@ impl Seat<'_, '_> {
     }
 }
 
-/// The references that a claim has to the set and to the pod of this name.
+/// The references that a claim has to the set and to the pod of this name. One that it has twice is there once: the list is keyed by
+/// uid, and a claim that repeats one could never be applied.
 pub(super) fn own_references(set: &Set, claim: &Value, pod: &str) -> Vec<Value> {
-    owners(claim).iter().filter(|owner| is_set(owner, set.name) || is_pod(owner, pod)).cloned().collect()
+    let mut seen = BTreeSet::new();
+    let ours = owners(claim).iter().filter(|owner| is_set(owner, set.name) || is_pod(owner, pod));
+    ours.filter(|owner| seen.insert(owner.text(&["uid"]))).cloned().collect()
 }
 
 fn owners(claim: &Value) -> &[Value] {

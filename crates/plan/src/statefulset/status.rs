@@ -198,12 +198,17 @@ impl Status {
 
 const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
 
-/// Whether two states of a set's status differ in counts alone. How many collisions there were is one more of them.
+/// Whether two states of a set's status differ in counts alone, and in none that plans go by: in a rollout without a block of its own,
+/// how many pods are at the current revision says which ones stay there. How many collisions there were is no news alone.
 pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
-    let [before, after] = [set, wanted].map(|set| {
-        let status = set.members(&["status"]).iter();
-        status.filter(|(member, _)| !COUNTS.contains(&member.as_str()) && *member != "collisionCount")
-    });
+    let by_count = !set.has(&["spec", "updateStrategy", "rollingUpdate", "partition"]);
+    let is_count = |member: &str| match member {
+        "currentReplicas" => !by_count,
+        "collisionCount" => true,
+        member => COUNTS.contains(&member),
+    };
+    let [before, after] =
+        [set, wanted].map(|set| set.members(&["status"]).iter().filter(|(member, _)| !is_count(member)));
     before.eq(after)
 }
 

@@ -287,6 +287,32 @@ fn without_a_block_a_pod_not_yet_reached_comes_back_as_it_was() {
     assert_eq!(updated(&world), ["web-0", "web-1", "web-2"]);
 }
 
+/// Counts of a set on its way may wait; what plans go by, and what a set has come to, may not.
+#[test]
+fn counts_wait_unless_plans_go_by_them() {
+    let late = |strategy: Value| {
+        let mut world = settled(3, false, strategy);
+        world.image("v2");
+        let can_wait = |world: &mut World| {
+            let plan = world.plan();
+            let waits = plan.status_can_wait(world.set.as_ref().unwrap());
+            world.execute(&plan, Fate { counts_wait: true, ..Fate::default() });
+            world.kubelet();
+            waits
+        };
+        let all: Vec<bool> = (0..20).map(|_| can_wait(&mut world)).collect();
+        let replaced = world.log.iter().filter(|line| line.starts_with("+")).count();
+        assert_eq!((replaced, updated(&world)), (3, vec!["web-0", "web-1", "web-2"]), "each is replaced once");
+        assert_eq!(world.status("readyReplicas"), 3);
+        assert_eq!(world.status_text("currentRevision"), world.status_text("updateRevision"));
+        all
+    };
+    let all = late(rolling(0, 1));
+    assert!(!all[0], "a new generation is seen at once");
+    assert!(all.contains(&true));
+    late(json!({"type": "RollingUpdate"}));
+}
+
 /// In parallel it would be replaced at once, and come back for ever.
 #[test]
 fn without_a_block_a_pod_comes_back_as_a_new_one_in_parallel() {

@@ -42,6 +42,8 @@ pub struct Fate {
     pub crash: Option<usize>,
     /// This action is answered with an error.
     pub fail: Option<usize>,
+    /// Counts that can wait are not written.
+    pub counts_wait: bool,
 }
 
 /// A set of so many replicas with a claim template, as a server would serve it.
@@ -206,7 +208,9 @@ impl World {
         }
         if prepared {
             let failed: Vec<_> = failed.into_iter().map(|action| (action, Some("boom"))).collect();
-            let status = self.set.as_ref().and_then(|set| plan.status_after(set, &failed));
+            let waits = |set: &Value| failed.is_empty() && fate.counts_wait && plan.status_can_wait(set);
+            let set = self.set.as_ref().filter(|set| !waits(set));
+            let status = set.and_then(|set| plan.status_after(set, &failed));
             good &= self.write_status(status);
         }
         let cleaned = plan.cleanup.iter().filter(|action| !run.attempt(self, action)).count();
