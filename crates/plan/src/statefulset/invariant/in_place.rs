@@ -89,7 +89,14 @@ impl Judge<'_> {
         let selector = self.seen.set.at(&["spec", "selector"]).unwrap_or(&Value::Null);
         let Ok(selector) = LabelSelector::from_object(selector) else { return Vec::new() };
         let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
-        let old = || self.replicas().filter(selected).filter(|pod| pod.text(LABEL) != self.update && !terminating(pod));
+        // What is held back by the partition is not on its way, however far it had come.
+        let partition = self.seen.set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0);
+        let offset = if self.gates.on("StatefulSetOrdinalPartition") { 0 } else { self.wants.ordinals.start };
+        let reached = |pod: &&Value| self.ordinal(name(pod)).is_some_and(|at| at >= partition.saturating_add(offset));
+        let old = || {
+            let chosen = self.replicas().filter(selected).filter(reached);
+            chosen.filter(|pod| pod.text(LABEL) != self.update && !terminating(pod))
+        };
         let stays = |claim: &&Value| !terminating(claim);
         let flying =
             |pod: &&Value| self.claims_of(name(pod)).filter(stays).any(|claim| claim.text(LABEL) == self.update);
