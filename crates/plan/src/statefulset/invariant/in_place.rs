@@ -89,8 +89,17 @@ impl Judge<'_> {
         let selector = self.seen.set.at(&["spec", "selector"]).unwrap_or(&Value::Null);
         let Ok(selector) = LabelSelector::from_object(selector) else { return Vec::new() };
         let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
-        let old = || self.replicas().filter(selected).filter(|pod| pod.text(LABEL) != self.update && !terminating(pod));
-        let flying = |pod: &&Value| self.claims_of(name(pod)).any(|claim| claim.text(LABEL) == self.update);
+        // What is held back by the partition is not on its way, however far it had come.
+        let partition = self.seen.set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0);
+        let offset = if self.gates.on("StatefulSetOrdinalPartition") { 0 } else { self.wants.ordinals.start };
+        let reached = |pod: &&Value| self.ordinal(name(pod)).is_some_and(|at| at >= partition.saturating_add(offset));
+        let old = || {
+            let chosen = self.replicas().filter(selected).filter(reached);
+            chosen.filter(|pod| pod.text(LABEL) != self.update && !terminating(pod))
+        };
+        let stays = |claim: &&Value| !terminating(claim);
+        let flying =
+            |pod: &&Value| self.claims_of(name(pod)).filter(stays).any(|claim| claim.text(LABEL) == self.update);
         let applied = |pod: &&Value| {
             self.staged.iter().any(
                 |(_, action)| matches!(action, Action::ApplyClaim { pod: of, with_pod: false, .. } if of == name(pod)),
@@ -122,8 +131,11 @@ impl Judge<'_> {
         }
         let place = |pod: &&Value| self.ordinal(name(pod));
         let highest_left = old().filter(|pod| self.is_available(pod) && !begun(pod) && !flying(pod) && !ended(pod));
+        // One whose claim cannot be written now has its turn all the same.
+        let can_begin =
+            |claim: &Value| is_bound(claim) && !self.staged.iter().any(|(_, it)| it.owned_claim() == Some(name(claim)));
         let highest_left =
-            highest_left.filter(|pod| self.claims_of(name(pod)).all(is_bound)).filter_map(|pod| place(&pod)).max();
+            highest_left.filter(|pod| self.claims_of(name(pod)).all(can_begin)).filter_map(|pod| place(&pod)).max();
         let lowest_new = old()
             .filter(|pod| self.is_available(pod) && applied(pod) && !flying(pod))
             .filter_map(|pod| place(&pod))
