@@ -19,6 +19,8 @@ pub const NAME: &str = "mainstay-csi-journal";
 const BYTES_MAX: usize = 700 << 10;
 /// What is done with stays in the journal for so long, unless something else is written anyway.
 const LINGER: Duration = Duration::from_millis(100);
+/// A server that refused the journal is tried again after this time.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 pub struct Journal {
     api: Api,
@@ -125,18 +127,23 @@ impl Journal {
         loop {
             self.done.notified().await;
             tokio::time::sleep(LINGER).await;
-            self.flush().await;
+            while !self.flush().await {
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
         }
     }
 
-    /// Writes all there is to write, as far as it can be.
-    pub async fn flush(&self) {
+    /// Writes all there is to write; whether that could be done.
+    pub async fn flush(&self) -> bool {
         let _writing = self.writing.lock().await;
-        if !self.lock().pending.is_empty()
-            && let Err(error) = self.write().await
-        {
+        if self.lock().pending.is_empty() {
+            return true;
+        }
+        let result = self.write().await;
+        if let Err(error) = &result {
             tracing::warn!(%error, "the CSI journal could not be written; it comes with the next write");
         }
+        result.is_ok()
     }
 
     /// One write for all that is pending. To be called by the one who may write.
