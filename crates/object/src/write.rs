@@ -59,7 +59,8 @@ pub fn for_update(kind: &Kind, new: &mut Value, old: &Value) {
 pub fn for_status(kind: &Kind, new: &mut Value, old: &Value) {
     let status = new.cut(&["status"]);
     let mut metadata = new.cut(&["metadata"]).unwrap_or_else(|| json!({}));
-    *new = old.clone();
+    let others = old.members(&[]).iter().filter(|(member, _)| !matches!(member.as_str(), "metadata" | "status"));
+    *new = Value::Object(others.map(|(member, value)| (member.clone(), value.clone())).collect());
     if kind.custom {
         let managed = metadata.cut(&["managedFields"]);
         metadata = old.at(&["metadata"]).cloned().unwrap_or_else(|| json!({}));

@@ -48,8 +48,8 @@ pub fn bind(
 
 fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
     let key = format!("/core/namespaces/{}", write.namespace);
-    let (namespace, record) = reader.get(&key)?.ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
-    if terminating(&namespace) || namespace.text(&["status", "phase"]) == "Terminating" {
+    let record = reader.store.get(&key).ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
+    if may_be_ending(&record) && is_ending(&crate::reader::parse(&record)?) {
         let name = write.namespace;
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
         return Err(write.forbidden(why).with_cause(
@@ -59,6 +59,16 @@ fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
         ));
     }
     Ok(record)
+}
+
+fn is_ending(namespace: &Value) -> bool {
+    terminating(namespace) || namespace.text(&["status", "phase"]) == "Terminating"
+}
+
+/// False is certain. Every creation asks, and hardly any namespace is ending, so it is not even parsed for that.
+fn may_be_ending(namespace: &Record) -> bool {
+    let Ok(text) = std::str::from_utf8(&namespace.value) else { return true };
+    text.contains("deletionTimestamp") || text.contains("Terminating")
 }
 
 /// Puts an object into a new namespace, unless a leftover has its place.
