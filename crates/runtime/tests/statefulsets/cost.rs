@@ -157,13 +157,14 @@ async fn t5_growing_a_set_of_100_costs_two_writes_for_each_replica() {
     println!("100 claims of a set grown one after the other: {:.1} s", started.elapsed().as_secs_f64());
     let asked = world.requests.take();
     let writes = asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path));
+    let (done, refused): (Vec<_>, Vec<_>) = writes.partition(|asked| asked.code < 300);
     let count = |what: &str, method: &str| {
-        writes.clone().filter(|asked| asked.method == method && asked.path.contains(what)).count()
+        done.iter().filter(|asked| asked.method == method && asked.path.contains(what)).count()
     };
-    assert_eq!(count("/persistentvolumeclaims/", "PATCH"), 100);
-    assert_eq!(count("/pods/", "PATCH"), 100);
+    // Whoever is slower than the storage or the kubelet is refused, and looks again; that is rare.
+    assert!(refused.len() <= 5 && refused.iter().all(|asked| asked.code == 409), "{refused:?}");
+    assert_eq!((count("/persistentvolumeclaims/", "PATCH"), count("/pods/", "PATCH")), (100, 100));
     assert!(count("/status", "PUT") <= 301, "{} writes of the status", count("/status", "PUT"));
-    assert_eq!(writes.filter(|asked| asked.code >= 300).count(), 0, "nothing is refused");
     drop((kubelet, storage));
     world.stop().await;
 }

@@ -11,6 +11,12 @@ async fn a1_a2_a5_a_claim_gets_the_smallest_volume_that_suits() {
     let world = World::with(BINDER).await;
     let big = world.create(a_volume("big", "10Gi", json!({}))).await;
     let right = world.create(a_volume("right", "5Gi", json!({}))).await;
+    until_phase(&world, &big, "Available").await;
+    until_phase(&world, &right, "Available").await;
+    // A claim takes what the binder knows of. When it has heard of a later volume, it knows of these.
+    world.create(a_volume("marker", "1Gi", of_class("m"))).await;
+    let marker = world.create(a_claim("marker", "1Gi", of_class("m"))).await;
+    until_bound(&world, &marker, "marker").await;
     let claim = world.create(a_claim("c", "3Gi", json!({}))).await;
     until_bound(&world, &claim, "right").await;
     let (claim, right) = (world.now(&claim).await.expect("there"), world.now(&right).await.expect("there"));
@@ -186,9 +192,10 @@ async fn c3_d13_classes_that_come_later_are_noticed_at_once() {
 async fn c5_c6_c7_claims_wait_for_their_first_pod() {
     let world = World::with(BINDER).await;
     world.create(a_class("w", "example.com", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
-    let free = world.create(a_volume("free", "1Gi", of_class("w"))).await;
     let claim = world.create(a_claim("c", "1Gi", of_class("w"))).await;
     world.until_event(&claim, "WaitForFirstConsumer").await;
+    let free = world.create(a_volume("free", "1Gi", of_class("w"))).await;
+    until_phase(&world, &free, "Available").await;
     let mut pod = pod("default", "web-0");
     pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "c"}}]);
     world.create(pod).await;
