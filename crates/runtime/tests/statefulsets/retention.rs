@@ -71,7 +71,7 @@ async fn r2_retained_claims_are_never_touched() {
 }
 
 // R3, R7, I02, I03: with whenDeleted=Delete a claim is the set's from its first moment, scaling leaves it alone, and it goes with the
-// set, after its pod.
+// set.
 #[tokio::test(flavor = "multi_thread")]
 async fn r3_claims_that_go_with_the_set_belong_to_it_from_the_start() {
     let (world, _kubelet) = World::lively().await;
@@ -90,13 +90,10 @@ async fn r3_claims_that_go_with_the_set_belong_to_it_from_the_start() {
             assert_eq!(owners(claim), [controlling(&set, false)]);
         }
     }
+    // That a claim goes after a pod which runs on a node is the protection's doing (V2).
     world.delete(&set, "Background").await;
     world.until_claims(&[]).await;
-    for moment in world.history().await.iter().rev().take_while(|moment| !moment.pods.is_empty()) {
-        for pod in moment.names() {
-            assert!(moment.claims.contains_key(&format!("data-{pod}")), "a claim goes after its pod");
-        }
-    }
+    world.until_pods(&[]).await;
     world.stop().await;
 }
 
