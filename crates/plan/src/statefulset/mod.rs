@@ -198,6 +198,7 @@ impl Planner<'_> {
     fn finish(mut self, gates: &Gates) -> Plan {
         self.prepare();
         self.own_claims_first();
+        self.confirm_ownership();
         self.status.claims = self.claims_condition();
         if self.status.complete(self.set) && self.set.strategy == Strategy::Recreate {
             self.status.recreated(self.set);
@@ -235,6 +236,16 @@ impl Planner<'_> {
             self.plan.stages.insert(0, Stage::of_each(actions));
         }
         self.plan.events.extend(events);
+    }
+
+    /// Who becomes an owner must be there to stay. Where a set is deleted so that its claims are left behind, and its deletion is not
+    /// seen yet, claims that lost their owner seem to want it back; with it they would be collected.
+    fn confirm_ownership(&mut self) {
+        let confirms = |action: &Action| matches!(action, Action::ConfirmSet { .. });
+        let owns = |action: &Action| matches!(action, Action::OwnClaim { owners, .. } if !owners.is_empty());
+        if !self.plan.prepare.iter().any(confirms) && self.plan.stages.iter().flat_map(Stage::actions).any(owns) {
+            self.plan.prepare.insert(0, Action::ConfirmSet { uid: self.set.uid.to_owned() });
+        }
     }
 
     /// The claims of pods that are scaled away, before the first of them is deleted.

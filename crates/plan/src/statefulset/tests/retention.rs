@@ -123,6 +123,18 @@ fn i04_r4_condemned_pods_own_their_claims_before_one_goes() {
     }
 }
 
+/// A set whose deletion is not seen yet must not take back the claims that it leaves behind: the server is asked first.
+#[test]
+fn whoever_becomes_an_owner_is_confirmed_first() {
+    let policy = |set: &mut Value| set.put(&["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"], "Delete");
+    let mut world = World::new(1).settled(policy);
+    world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
+    let plan = world.plan();
+    assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { uid }] if uid == "set-1"), "{plan:#?}");
+    let owns = |action: &&Action| matches!(action, Action::OwnClaim { claim, .. } if claim == "data-web-0");
+    assert_eq!(plan.stages.iter().flat_map(crate::statefulset::Stage::actions).filter(owns).count(), 1);
+}
+
 /// R4: when a reference cannot be written, no pod goes.
 #[test]
 fn r4_no_pod_goes_without_its_claims() {
