@@ -156,6 +156,8 @@ async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
     let set = world.until_done(&set).await;
     world.change(&set, json!({"updateStrategy": {"type": "OnDelete", "rollingUpdate": null}})).await;
     let set = world.set_image(&set, "z").await;
+    // A pod that goes before the new template is heard of comes back as it was.
+    world.until_is(&set, "seen", |set| set["status"]["observedGeneration"] == set["metadata"]["generation"]).await;
     for pod in ["web-0", "web-1"] {
         world.delete(&world.the_pod(pod).await, "").await;
     }
