@@ -52,11 +52,7 @@ pub fn objects(
 
 /// Follows metadata alone, for those who need no more.
 pub fn metadata(client: &Client, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
-    let api: Api<Slim<IgnoredAny, IgnoredAny>> = Api::all_with(client.clone(), &api_resource(resource));
-    let pauses = Pauses::default();
-    let failures = pauses.failures.clone();
-    let stream = watcher(api, watcher::Config::default()).backoff(pauses);
-    changes(stream, resource.clone(), failures, |object| object.metadata)
+    slim_as(client, resource, |object: Slim<IgnoredAny, IgnoredAny>| object.metadata)
 }
 
 /// A few members of an object: who it is, and what was asked for of the rest.
@@ -81,10 +77,23 @@ where
     Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
     Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
 {
+    slim_as(client, resource, |slim| slim)
+}
+
+fn slim_as<Spec, Status, U>(
+    client: &Client,
+    resource: &Resource,
+    take: fn(Slim<Spec, Status>) -> U,
+) -> impl Stream<Item = Change<U>> + Send + use<Spec, Status, U>
+where
+    Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+    Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+    U: Send,
+{
     let api: Api<Slim<Spec, Status>> = Api::all_with(client.clone(), &api_resource(resource));
     let pauses = Pauses::default();
     let failures = pauses.failures.clone();
-    changes(watcher(api, watcher::Config::default()).backoff(pauses), resource.clone(), failures, |slim| slim)
+    changes(watcher(api, watcher::Config::default()).backoff(pauses), resource.clone(), failures, take)
 }
 
 fn api_resource(resource: &Resource) -> ApiResource {

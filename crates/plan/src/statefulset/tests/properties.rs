@@ -103,8 +103,6 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_usize..8, 1_i64..9).prop_map(|(claim, size)| Grow(claim, size)),
         1 => (0_usize..8).prop_map(Unlabel),
     ];
-    let fate = (prop::option::of(0_usize..6), prop::option::of(0_usize..6), any::<bool>())
-        .prop_map(|(crash, fail, counts_wait)| Fate { crash, fail, counts_wait });
     prop_oneof![
         3 => edits,
         2 => pods,
@@ -112,7 +110,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         4 => Just(Kubelet),
         2 => Just(Collect),
         1 => Just(Plan),
-        2 => fate.prop_map(Do),
+        2 => fates().prop_map(Do),
         6 => Just(Step),
     ]
 }
@@ -145,9 +143,12 @@ fn claim_happening() -> impl Strategy<Value = Happening> {
         1 => (0_usize..8).prop_map(Unlabel),
         1 => (0_usize..4).prop_map(DeleteRevision),
     ];
-    let fate = (prop::option::of(0_usize..6), prop::option::of(0_usize..6), any::<bool>())
-        .prop_map(|(crash, fail, counts_wait)| Fate { crash, fail, counts_wait });
-    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(Plan), 2 => fate.prop_map(Do), 5 => Just(Step)]
+    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(Plan), 2 => fates().prop_map(Do), 5 => Just(Step)]
+}
+
+fn fates() -> impl Strategy<Value = Fate> {
+    (prop::option::of(0_usize..6), prop::option::of(0_usize..6), any::<bool>())
+        .prop_map(|(crash, fail, counts_wait)| Fate { crash, fail, counts_wait })
 }
 
 fn first_set() -> impl Strategy<Value = Value> {
