@@ -118,9 +118,9 @@ fn taint(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
-/// Starts the nodes of a server in this process, each as itself, and waits until they have registered.
-pub async fn start(setup: Setup, metrics: &runtime::Metrics, running: &Running) -> Nodes {
-    let setup = Setup { metrics: metrics.clone(), ..setup };
+/// Starts the nodes of a server in this process beside its controllers, each as itself, and waits until they have registered.
+pub async fn start(setup: Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
+    let setup = Setup { metrics: beside.metrics.clone(), reader: beside.reader.clone(), ..setup };
     let mut nodes = Nodes::start(&setup, |identity| {
         let (user, group) = match identity {
             Identity::Scheduler => ("system:kube-scheduler".to_owned(), None),

@@ -53,7 +53,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         kube::Client::new(running.local(user), "default")
     })
     .map_err(BadInput)?;
-    let nodes = crate::nodes::start(nodes, &setup.metrics, &running).await;
+    let nodes = crate::nodes::start(nodes, &setup, &running).await;
     announce(&place, started);
     wait_for_signal().await?;
     eprintln!("Stopping.");

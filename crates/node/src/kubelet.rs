@@ -54,7 +54,7 @@ impl Kubelets {
         let pod = match &case.pod {
             Some(pod) => pod.clone(),
             None => match case.api.find(&path).await? {
-                Some(pod) => Arc::new(pod),
+                Some(pod) => pod,
                 None => return Ok(None),
             },
         };

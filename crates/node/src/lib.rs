@@ -23,6 +23,7 @@ use plan::node::Machine;
 use register::Registrar;
 use runtime::api::Api;
 use runtime::events::Events;
+use runtime::reader::Reader;
 use runtime::{Clock, Metrics};
 use scheduler::Scheduler;
 use sight::{Sight, Watched};
@@ -56,6 +57,8 @@ pub struct Setup {
     pub scheduler: String,
     pub clock: Clock,
     pub metrics: Metrics,
+    /// What is read once for all of them, and for whoever else of the process has a clone of it.
+    pub reader: Reader,
 }
 
 impl Setup {
@@ -71,6 +74,7 @@ impl Setup {
             scheduler: "default-scheduler".to_owned(),
             clock: Arc::new(jiff::Timestamp::now),
             metrics: Metrics::default(),
+            reader: Reader::default(),
         }
     }
 }
@@ -114,8 +118,12 @@ impl Nodes {
     /// Starts the nodes and, unless it is to place none, the scheduler. `client` makes the client of each.
     pub fn start(setup: &Setup, client: impl Fn(Identity<'_>) -> Client) -> Nodes {
         let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
-        let apis = names.iter().map(|name| (name.clone(), Api::new(client(Identity::Node(name))))).collect();
-        let scheduler = (!setup.scheduler.is_empty() && setup.count > 0).then(|| Api::new(client(Identity::Scheduler)));
+        let apis = names
+            .iter()
+            .map(|name| (name.clone(), Api::sharing(client(Identity::Node(name)), &setup.reader)))
+            .collect();
+        let scheduler = (!setup.scheduler.is_empty() && setup.count > 0)
+            .then(|| Api::sharing(client(Identity::Scheduler), &setup.reader));
         let (registered, seen) = watch::channel(0);
         let shutdown = CancellationToken::new();
         let fleet = Fleet {
@@ -187,10 +195,10 @@ impl Fleet {
             |api: &Api, component| Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown));
         let sight = Arc::new(Sight::new(&self.setup.scheduler, &self.names, metrics));
         let mut tasks = JoinSet::new();
-        let watching = self.scheduler.as_ref().unwrap_or(first).client.clone();
+        let watching = self.scheduler.as_ref().unwrap_or(first).clone();
         for watched in Watched::ALL {
-            let (sight, client) = (sight.clone(), watching.clone());
-            tasks.spawn(async move { sight.follow(client, watched).await });
+            let (sight, api) = (sight.clone(), watching.clone());
+            tasks.spawn(async move { sight.follow(api, watched).await });
         }
         if let Some(api) = &self.scheduler {
             let voice = voice(api, "default-scheduler");

@@ -63,7 +63,7 @@ impl Registrar {
         let now = (self.clock)();
         let node = match known {
             Some(node) => node,
-            None => Arc::new(self.register(machine, api, now).await?),
+            None => self.register(machine, api, now).await?,
         };
         self.complain(name, &node);
         let mut beat = self.beats().get(name).cloned().unwrap_or_default();
@@ -92,7 +92,7 @@ impl Registrar {
             if let Some(beat) = self.beats().get_mut(name) {
                 beat.uid = format!("{} without a lease", beat.uid);
             }
-            Ok(Value::Null)
+            Ok(Arc::default())
         })?;
         if let Some(beat) = self.beats().get_mut(name) {
             beat.renewed = Some(now);
@@ -101,7 +101,7 @@ impl Registrar {
     }
 
     /// Makes the Node, or takes over the one that is there.
-    async fn register(&self, machine: &Machine, api: &Api, now: jiff::Timestamp) -> Result<Value, ApiError> {
+    async fn register(&self, machine: &Machine, api: &Api, now: jiff::Timestamp) -> Result<Arc<Value>, ApiError> {
         let nodes = Watched::Nodes.resource();
         match api.create(&nodes.collection(""), &machine.node(now)).await {
             Err(error) if error.is_conflict() => {
@@ -157,7 +157,7 @@ fn wait(until: jiff::Timestamp, now: jiff::Timestamp) -> Duration {
 }
 
 /// False when the object was there already.
-fn unless_there(result: Result<Value, ApiError>) -> Result<bool, ApiError> {
+fn unless_there<T>(result: Result<T, ApiError>) -> Result<bool, ApiError> {
     match result {
         Ok(_) => Ok(true),
         Err(error) if error.is_conflict() => Ok(false),

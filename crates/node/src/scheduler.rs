@@ -106,7 +106,7 @@ impl Scheduler {
         self.sight.scheduling.notify_one();
     }
 
-    async fn bind(&self, key: &Key, uid: &str, node: &str) -> Result<Value, ApiError> {
+    async fn bind(&self, key: &Key, uid: &str, node: &str) -> Result<Arc<Value>, ApiError> {
         let path = format!("{}/binding", Watched::Pods.resource().object(&key.0, &key.1));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -116,7 +116,7 @@ impl Scheduler {
         self.api.create(&path, &binding).await
     }
 
-    fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Value, ApiError>) {
+    fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Arc<Value>, ApiError>) {
         let mut state = self.sight.lock();
         match result {
             Ok(_) => {

@@ -3,13 +3,12 @@
 use crate::addresses::Addresses;
 use crate::line::Line;
 use futures::StreamExt;
-use kube::Client;
 use object::Value;
 use object::access::{Access, name, uid};
 use plan::kubelet::{self, Behaviour, Event, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
-use runtime::api::Resource;
+use runtime::api::{Api, Resource};
 use runtime::follow::{self, Change};
 use runtime::queue::Queue;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -139,8 +138,8 @@ impl Sight {
     }
 
     /// Follows one kind for ever.
-    pub async fn follow(&self, client: Client, watched: Watched) {
-        let mut changes = Box::pin(follow::objects(&client, &watched.resource(), None));
+    pub async fn follow(&self, api: Api, watched: Watched) {
+        let mut changes = Box::pin(follow::objects(&api, &watched.resource(), None));
         let mut fresh: Option<HashSet<Key>> = None;
         let mut filled = false;
         while let Some(change) = changes.next().await {
@@ -167,12 +166,12 @@ impl Sight {
         }
     }
 
-    fn seen(&self, watched: Watched, object: Value) {
+    fn seen(&self, watched: Watched, object: Arc<Value>) {
         let mut state = self.lock();
         match watched {
             Watched::Pods => {
                 let (key, moved) = (key(&object), state.cluster.apply_pod(&object));
-                self.look_after(&mut state, Arc::new(object));
+                self.look_after(&mut state, object);
                 state.pod_moved(&key, moved);
             }
             Watched::Nodes => self.node_seen(&mut state, object),
@@ -180,7 +179,7 @@ impl Sight {
                 let (key, changed) = (key(&object), state.cluster.volumes_mut().apply_claim(&object));
                 self.claim_changed(&mut state, &key, changed);
                 if expand::is_pending(&object) {
-                    state.expanding.insert(key.clone(), Arc::new(object));
+                    state.expanding.insert(key.clone(), object);
                     self.claims.add(key);
                 } else {
                     state.expanding.remove(&key);
@@ -247,7 +246,7 @@ impl Sight {
         }
     }
 
-    fn node_seen(&self, state: &mut State, node: Value) {
+    fn node_seen(&self, state: &mut State, node: Arc<Value>) {
         if state.cluster.apply_node(&node) {
             state.line.retry(|helps| helps.nodes);
         }
@@ -257,7 +256,7 @@ impl Sight {
         host.down = kubelet::is_down(&node).unwrap_or(false);
         let is_down = host.is_down();
         let name: Arc<str> = name(&node).into();
-        host.node = Some(Arc::new(node));
+        host.node = Some(node);
         self.nodes.add(name.clone());
         if was_down && !is_down {
             self.revive(state, &name);
@@ -347,13 +346,13 @@ impl State {
     }
 
     /// Takes over what the server answered to a write, unless something newer was heard since.
-    pub fn written(&mut self, key: &Key, pod: Value) {
+    pub fn written(&mut self, key: &Key, pod: Arc<Value>) {
         let version = version(&pod);
         if let Some(local) = self.local.get_mut(key)
             && *local.uid == *uid(&pod)
             && version >= local.version
         {
-            (local.version, local.object) = (version, Some(Arc::new(pod)));
+            (local.version, local.object) = (version, Some(pod));
         }
     }
 

@@ -67,6 +67,12 @@ pub fn claim(claim: &Value, pods: &[&Value], gates: &Gates, now: Timestamp) -> C
     unused(claim, used, now).map_or(ClaimStep::Nothing, ClaimStep::Condition)
 }
 
+/// Whether a step makes a claim say for the first time that nobody uses it. It may have been made for a pod that is on its way.
+pub fn is_unsettled(claim: &Value, step: &ClaimStep) -> bool {
+    let is_new = condition::get(claim, "Unused").is_none();
+    is_new && matches!(step, ClaimStep::Condition(patch) if condition::is_true(patch, "Unused"))
+}
+
 /// The names of the claims that a pod names, in its namespace.
 pub fn claims_of(pod: &Value) -> impl Iterator<Item = String> {
     pod.items(&["spec", "volumes"]).iter().filter_map(move |volume| claim_of(pod, volume))

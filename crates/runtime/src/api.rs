@@ -1,10 +1,13 @@
 //! Requests to an API server, untyped: paths and JSON.
 
-use crate::lean::Lean;
+use crate::reader::Reader;
+use bytes::Bytes;
 use kube::Client;
 use kube::client::Body;
 use object::Value;
 use object::access::Access;
+use serde::Deserialize;
+use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -123,7 +126,7 @@ impl ApiError {
         ApiError::Refused { code: 409, message, object: String::new(), causes: Vec::new() }
     }
 
-    fn refused(status: kube::core::Status) -> ApiError {
+    pub(crate) fn refused(status: kube::core::Status) -> ApiError {
         let (object, causes) = status.details.map(|details| (details.name, details.causes)).unwrap_or_default();
         let causes = causes.into_iter().map(|cause| cause.reason).collect();
         ApiError::Refused { code: status.code, message: status.message, object, causes }
@@ -143,99 +146,169 @@ impl From<kube::Error> for ApiError {
 #[derive(Clone)]
 pub struct Api {
     pub client: Client,
+    reader: Reader,
 }
+
+const JSON: &str = "application/json";
+const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,\
+                        application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
 
 impl Api {
     pub fn new(client: Client) -> Api {
-        Api { client }
+        Api::sharing(client, &Reader::default())
     }
 
-    async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Value, ApiError> {
-        let bytes = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
+    /// Shares what it reads with others.
+    pub fn sharing(client: Client, reader: &Reader) -> Api {
+        Api { client, reader: reader.clone() }
+    }
+
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Arc<Value>, ApiError> {
+        let body = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
         let request = http::Request::builder()
             .method(method)
             .uri(path)
             .header(http::header::CONTENT_TYPE, media)
-            .header(http::header::ACCEPT, "application/json")
-            .body(bytes)
-            .map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        Ok(self.client.request::<Lean>(request).await?.0)
+            .header(http::header::ACCEPT, JSON);
+        let text = whole(self.ask(request, body).await?).await?;
+        self.reader.object(&text).map_err(unreadable)
     }
 
-    pub async fn get(&self, path: &str) -> Result<Value, ApiError> {
-        self.send("GET", path, "application/json", None).await
+    /// Sends a request. An answer that says no is an error.
+    async fn ask(&self, request: http::request::Builder, body: Vec<u8>) -> Result<http::Response<Body>, ApiError> {
+        let request = request.body(Body::from(body));
+        let response =
+            self.client.send(request.map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?).await?;
+        let code = response.status();
+        if !code.is_client_error() && !code.is_server_error() {
+            return Ok(response);
+        }
+        let text = whole(response).await?;
+        let status = serde_json::from_slice(&text).unwrap_or_else(|_| kube::core::Status {
+            message: String::from_utf8_lossy(&text).into_owned(),
+            ..kube::core::Status::default()
+        });
+        Err(ApiError::refused(kube::core::Status { code: code.as_u16(), ..status }))
+    }
+
+    async fn text(&self, path: &str, accept: &str) -> Result<Bytes, ApiError> {
+        whole(self.ask(http::Request::get(path).header(http::header::ACCEPT, accept), Vec::new()).await?).await
+    }
+
+    /// GET of what comes bit by bit.
+    pub(crate) async fn stream(&self, path: &str) -> Result<Body, ApiError> {
+        let request = http::Request::get(path).header(http::header::ACCEPT, JSON);
+        Ok(self.ask(request, Vec::new()).await?.into_body())
+    }
+
+    pub async fn get(&self, path: &str) -> Result<Arc<Value>, ApiError> {
+        self.reader.object(&self.text(path, JSON).await?).map_err(unreadable)
     }
     /// GET of the metadata alone: of an object, or of a list's items.
-    pub async fn metadata(&self, path: &str) -> Result<Value, ApiError> {
-        let accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io,\
-                      application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io,application/json";
-        let request = http::Request::get(path)
-            .header(http::header::ACCEPT, accept)
-            .body(Vec::new())
-            .map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        Ok(self.client.request::<Lean>(request).await?.0)
+    pub async fn metadata(&self, path: &str) -> Result<Arc<Value>, ApiError> {
+        self.reader.object(&self.text(path, METADATA).await?).map_err(unreadable)
     }
     /// GET where absence is an answer.
-    pub async fn find(&self, path: &str) -> Result<Option<Value>, ApiError> {
+    pub async fn find(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         match self.get(path).await {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
     }
-    pub async fn create(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+    pub async fn create(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("POST", path, "application/json", Some(body)).await
     }
-    pub async fn replace(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+    pub async fn replace(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("PUT", path, "application/json", Some(body)).await
     }
-    pub async fn merge(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+    pub async fn merge(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
     /// A merge patch where absence is an answer.
-    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Value>, ApiError> {
+    pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Arc<Value>>, ApiError> {
         match self.merge(path, body).await {
             Err(error) if error.is_absent() => Ok(None),
             result => result.map(Some),
         }
     }
-    pub async fn strategic(&self, path: &str, body: &Value) -> Result<Value, ApiError> {
+    pub async fn strategic(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("PATCH", path, "application/strategic-merge-patch+json", Some(body)).await
     }
     /// Server-side apply under `manager`, taking fields from others.
-    pub async fn apply(&self, path: &str, manager: &str, body: &Value) -> Result<Value, ApiError> {
+    pub async fn apply(&self, path: &str, manager: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         let path = format!("{path}?fieldManager={manager}&force=true");
         self.send("PATCH", &path, "application/apply-patch+yaml", Some(body)).await
     }
-    pub async fn delete(&self, path: &str, options: &Value) -> Result<Value, ApiError> {
+    pub async fn delete(&self, path: &str, options: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("DELETE", path, "application/json", Some(options)).await
     }
 
     /// Visits all objects of a collection, a page at a time. Returns the version that the list shows.
-    pub async fn each(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
-        self.pages(path, Shape::Whole, visit).await
+    pub async fn each(&self, path: &str, visit: impl FnMut(&Arc<Value>)) -> Result<String, ApiError> {
+        self.pages(path, JSON, visit).await
     }
 
     /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
-    pub async fn each_metadata(&self, path: &str, visit: impl FnMut(&Value)) -> Result<String, ApiError> {
-        self.pages(path, Shape::Metadata, visit).await
+    pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+        self.pages(path, METADATA, |object| visit(object)).await
     }
 
-    async fn pages(&self, path: &str, shape: Shape, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
+    async fn pages(&self, path: &str, accept: &str, mut visit: impl FnMut(&Arc<Value>)) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
-            let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
-            let path = format!("{path}?limit={PAGE}{more}");
-            let page = match shape {
-                Shape::Whole => self.get(&path).await?,
-                Shape::Metadata => self.metadata(&path).await?,
-            };
-            page.items(&["items"]).iter().for_each(&mut visit);
-            token = page.text(&["metadata", "continue"]).to_owned();
-            if token.is_empty() {
-                return Ok(page.text(&["metadata", "resourceVersion"]).to_owned());
+            let page = self.page_as(path, accept, "", &token, |text, reader| reader.object(text)).await?;
+            page.items.iter().for_each(&mut visit);
+            match page.next {
+                Some(next) => token = next,
+                None => return Ok(page.version),
             }
         }
+    }
+
+    /// One page of a collection, from where `token` says; `take` reads each object's text.
+    pub(crate) async fn page<T>(
+        &self,
+        path: &str,
+        selector: &str,
+        token: &str,
+        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+    ) -> Result<Page<T>, ApiError> {
+        self.page_as(path, JSON, selector, token, take).await
+    }
+
+    async fn page_as<T>(
+        &self,
+        path: &str,
+        accept: &str,
+        selector: &str,
+        token: &str,
+        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+    ) -> Result<Page<T>, ApiError> {
+        #[derive(Deserialize)]
+        struct List<'a> {
+            #[serde(default)]
+            metadata: Position,
+            #[serde(borrow)]
+            items: Option<Vec<&'a RawValue>>,
+        }
+        #[derive(Default, Deserialize)]
+        #[serde(default, rename_all = "camelCase")]
+        struct Position {
+            resource_version: String,
+            r#continue: String,
+        }
+        let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
+        let text = self.text(&format!("{path}?limit={PAGE}{selector}{more}"), accept).await?;
+        let List { metadata, items } = serde_json::from_slice(&text).map_err(unreadable)?;
+        let items = items.unwrap_or_default().into_iter().map(|item| take(item.get().as_bytes(), &self.reader));
+        let items = items.collect::<Result<_, _>>().map_err(unreadable)?;
+        let next = Some(metadata.r#continue).filter(|token| !token.is_empty());
+        Ok(Page { items, version: metadata.resource_version, next })
     }
 
     /// How a cluster-scoped object was when it went, if that was after `version` and the server still remembers.
@@ -249,13 +322,12 @@ impl Api {
         let path = resource.collection("");
         let query =
             format!("watch=true&timeoutSeconds=1&resourceVersion={version}&fieldSelector=metadata.name%3D{name}");
-        let request = http::Request::get(format!("{path}?{query}")).body(Vec::new());
-        let request = request.map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        let text = match self.client.request_text(request).await.map_err(ApiError::from) {
+        let text = match self.text(&format!("{path}?{query}"), JSON).await {
             Err(error) if error.code() == 410 => return Ok(None),
             result => result?,
         };
-        let events = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
         let mut ends =
             events.filter(|event| event.text(&["type"]) == "DELETED").filter_map(|mut event| event.cut(&["object"]));
         Ok(ends.find(|object| object::access::uid(object) == uid))
@@ -267,29 +339,32 @@ impl Api {
         if !etag.is_empty() {
             request = request.header(http::header::IF_NONE_MATCH, etag);
         }
-        let request = request.body(Body::empty()).map_err(|error| ApiError::Broken(kube::Error::HttpError(error)))?;
-        let response = self.client.send(request).await?;
-        let code = response.status().as_u16();
-        if code == 304 {
+        let response = self.ask(request, Vec::new()).await?;
+        if response.status() == http::StatusCode::NOT_MODIFIED {
             return Ok(None);
         }
         let etag = response.headers().get(http::header::ETAG);
         let etag = etag.and_then(|value| value.to_str().ok()).unwrap_or("").to_owned();
-        let bytes = response.into_body().collect_bytes().await?;
-        if code >= 400 {
-            let status = serde_json::from_slice::<kube::core::Status>(&bytes).unwrap_or_default();
-            return Err(ApiError::refused(kube::core::Status { code, ..status }));
-        }
-        let value = serde_json::from_slice(&bytes).map_err(|error| ApiError::Broken(kube::Error::SerdeError(error)))?;
+        let value = serde_json::from_slice(&whole(response).await?).map_err(unreadable)?;
         Ok(Some(Document { etag, value }))
     }
 }
 
-/// How much of each object of a list is wanted.
-#[derive(Clone, Copy)]
-enum Shape {
-    Whole,
-    Metadata,
+/// A page of a list.
+pub(crate) struct Page<T> {
+    pub items: Vec<T>,
+    /// The version that the list shows.
+    pub version: String,
+    /// Where the next page begins; `None`: there are no more.
+    pub next: Option<String>,
+}
+
+async fn whole(response: http::Response<Body>) -> Result<Bytes, ApiError> {
+    Ok(response.into_body().collect_bytes().await?)
+}
+
+pub(crate) fn unreadable(error: serde_json::Error) -> ApiError {
+    ApiError::Broken(kube::Error::SerdeError(error))
 }
 
 /// A document and what to call this state of it.

@@ -54,11 +54,10 @@ fn metadata_differs(before: &Value, after: &Value) -> bool {
     !before.eq(after)
 }
 
-/// Takes these members out of what is at `path`: what a trimmed object keeps of it.
-pub fn pick(object: &mut Value, path: &[&str], members: &[&str]) -> Value {
-    let from = object.entry(path);
-    let kept = members.iter().filter_map(|member| Some(((*member).to_owned(), from.cut(&[member])?)));
-    Value::Object(kept.collect())
+/// Whether anything at these paths changed.
+pub fn differs_at(before: Option<&Value>, after: Option<&Value>, paths: &[&[&str]]) -> bool {
+    let (Some(before), Some(after)) = (before, after) else { return true };
+    paths.iter().any(|path| before.at(path) != after.at(path))
 }
 
 /// Clones share what they hold.
@@ -87,12 +86,6 @@ const DOUBT_AFTER: Duration = Duration::from_secs(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Cache {
-    /// Cuts off what nobody here reads, which is most of the memory of a cache. Managed fields do not even get here.
-    pub fn trimmed(self, trim: fn(&mut Value)) -> Cache {
-        self.lock().trim = Some(trim);
-        self
-    }
-
     /// Finds objects by the keys that `keys` says of each. To be asked for before the cache is filled.
     pub fn index(&self, keys: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Index {
         let mut state = self.lock();
@@ -138,23 +131,20 @@ impl Cache {
     }
 
     /// The server's answer to a write of ours: the object as it is stored now.
-    pub fn wrote(&self, mut object: Value) {
-        let version = version(&object);
-        self.trim(&mut object);
-        self.change(|state, changes| state.write(object, version, changes));
+    pub fn wrote(&self, object: impl Into<Arc<Value>>) {
+        self.change(|state, changes| state.write(object.into(), changes));
         self.shared.ahead.notify_one();
     }
 
     /// Like [`Cache::wrote`], of something that whoever listens has reckoned with: it is told to nobody.
-    pub fn wrote_as_known(&self, mut object: Value) {
-        let version = version(&object);
-        self.trim(&mut object);
-        self.lock().write(object, version, &mut Vec::new());
+    pub fn wrote_as_known(&self, object: impl Into<Arc<Value>>) {
+        self.lock().write(object.into(), &mut Vec::new());
         self.shared.ahead.notify_one();
     }
 
     /// The server's answer to a deletion of ours: the object on its way out, or as it was last, or only that it is gone.
-    pub fn deleted(&self, key: &Key, uid: &str, answer: Value) {
+    pub fn deleted(&self, key: &Key, uid: &str, answer: impl Into<Arc<Value>>) {
+        let answer = answer.into();
         if !is_final(&answer) {
             return self.wrote(answer);
         }
@@ -174,14 +164,10 @@ impl Cache {
     }
 
     /// Takes in what is heard.
-    pub(crate) fn hear(&self, change: Change<Value>) {
+    pub(crate) fn hear(&self, change: Change<Arc<Value>>) {
         match change {
             Change::Restart => self.lock().restart(),
-            Change::Seen(mut object) => {
-                let version = version(&object);
-                self.trim(&mut object);
-                self.change(|state, changes| state.see(object, version, changes));
-            }
+            Change::Seen(object) => self.change(|state, changes| state.see(object, changes)),
             Change::Gone(object) => self.change(|state, changes| state.see_go(&object, changes)),
             Change::Ready => self.change(State::complete),
         }
@@ -205,7 +191,7 @@ impl Cache {
     }
 
     /// What the server says when it is asked about a doubt.
-    pub(crate) fn settle(&self, doubt: (u64, Key), found: Option<Value>) {
+    pub(crate) fn settle(&self, doubt: (u64, Key), found: Option<Arc<Value>>) {
         let (version, key) = doubt;
         let is_absent = found.is_none();
         self.change(|state, changes| {
@@ -227,13 +213,6 @@ impl Cache {
         };
         if let Some(listener) = listener {
             changes.iter().for_each(|(before, after)| listener(before.as_deref(), after.as_deref()));
-        }
-    }
-
-    fn trim(&self, object: &mut Value) {
-        let trim = self.lock().trim;
-        if let Some(trim) = trim {
-            trim(object);
         }
     }
 
@@ -265,7 +244,6 @@ type Changed = (Option<Arc<Value>>, Option<Arc<Value>>);
 struct State {
     objects: BTreeMap<Key, Entry>,
     indexes: Vec<Found>,
-    trim: Option<fn(&mut Value)>,
     listener: Option<Listener>,
     /// The watch has told everything up to this version.
     heard: u64,
@@ -308,8 +286,8 @@ struct Listing {
 }
 
 impl State {
-    fn write(&mut self, object: Value, version: Option<u64>, changes: &mut Vec<Changed>) {
-        let key = key(&object);
+    fn write(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
+        let (key, version) = (key(&object), version(&object));
         let before = self.objects.get(&key).and_then(|entry| entry.version);
         let is_old = version.is_some_and(|version| version <= self.heard || before.is_some_and(|old| old >= version));
         // The watch has told this already, and perhaps more.
@@ -319,13 +297,13 @@ impl State {
         if let Some(version) = version {
             self.ahead.insert((version, key.clone()));
         }
-        self.put(key, Entry { object: Arc::new(object), version, ahead: version.is_some() }, changes);
+        self.put(key, Entry { object, version, ahead: version.is_some() }, changes);
     }
 
-    fn see(&mut self, object: Value, version: Option<u64>, changes: &mut Vec<Changed>) {
-        let is_past = self.floors.get(&key(&object)).is_some_and(|floor| version < Some(*floor));
+    fn see(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
+        let (key, version) = (key(&object), version(&object));
+        let is_past = self.floors.get(&key).is_some_and(|floor| version < Some(*floor));
         if !is_past && !self.buried.contains_key(uid(&object)) {
-            let key = key(&object);
             if let Some(listing) = &mut self.listing {
                 listing.seen.insert(key.clone());
             }
@@ -339,7 +317,7 @@ impl State {
                     entry.ahead = false;
                     self.ahead.remove(&(version, key));
                 }
-                _ => self.put(key, Entry { object: Arc::new(object), version, ahead: false }, changes),
+                _ => self.put(key, Entry { object, version, ahead: false }, changes),
             }
         }
         self.advance(version, changes);

@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
+use crate::reader::Reader;
 use crate::{
     accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
 };
@@ -63,6 +64,8 @@ pub struct Setup {
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
+    /// What is read once for all of them, and for whoever else of the process has a clone of it.
+    pub reader: Reader,
 }
 
 impl Setup {
@@ -76,6 +79,7 @@ impl Setup {
             provisioning: Provisioning::default(),
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
+            reader: Reader::default(),
         }
     }
 }
@@ -200,7 +204,11 @@ impl Controllers {
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let part = controllers.part(controller.name, controller.account, Api::new(client(controller.account)));
+            let part = controllers.part(
+                controller.name,
+                controller.account,
+                Api::sharing(client(controller.account), &setup.reader),
+            );
             controllers.tasks.spawn(keep_running(controller, part));
         }
         controllers.tasks.close();

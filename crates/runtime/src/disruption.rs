@@ -1,13 +1,12 @@
 //! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::cache::pick;
 use crate::controllers::Part;
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
+use object::Value;
 use object::access::{Access, controller, name, namespace, uid};
-use object::{Value, json};
 use plan::disruption::{self, Scale};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -32,7 +31,6 @@ pub async fn run(part: Part) {
     let by_set = budget_source.cache.clone();
     let set_source =
         Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
-    let (pod_source, set_source) = (pod_source.trimmed(trim_pod), set_source.trimmed(trim_set));
     let control = Arc::new(Control {
         api: part.api.clone(),
         discovery: part.discovery.clone(),
@@ -49,20 +47,6 @@ pub async fn run(part: Part) {
     })
     .await;
 }
-
-/// What is read of a pod: who it is, whose it is, whether it is healthy.
-fn trim_pod(pod: &mut Value) {
-    let conditions = pod.items(&["status", "conditions"]).iter();
-    let ready: Vec<Value> = conditions.filter(|condition| condition.text(&["type"]) == "Ready").cloned().collect();
-    *pod = json!({"metadata": pick(pod, &["metadata"], METADATA), "status": {"conditions": ready}});
-}
-
-fn trim_set(set: &mut Value) {
-    let replicas = set.cut(&["spec", "replicas"]);
-    *set = json!({"metadata": pick(set, &["metadata"], METADATA), "spec": {"replicas": replicas}});
-}
-
-const METADATA: &[&str] = &["name", "namespace", "uid", "labels", "ownerReferences", "deletionTimestamp"];
 
 struct Control {
     api: Api,

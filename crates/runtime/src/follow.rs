@@ -1,25 +1,21 @@
 //! Following a resource: its objects as they are and as they change, across broken connections and compactions.
 //!
-//! Lists come in pages and watches with bookmarks: that is kube's watcher. Added here: a short first pause after a break (a
-//! controller is blind meanwhile), and no more of each object than is asked for.
+//! First a list, in pages; then a watch from where the list ends. A watch that ends goes on from the last version heard, and one that
+//! fell too far behind starts over with a list. After a break the first pause is short: a controller is blind meanwhile.
 
-use crate::api::Resource;
-use crate::lean::Lean;
+mod lines;
+
+use crate::api::{Api, ApiError, Resource, unreadable};
+use crate::reader::Reader;
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use kube::api::{ApiResource, GroupVersionKind};
-use kube::core::DynamicResourceScope;
-use kube::runtime::utils::Backoff;
-use kube::runtime::{WatchStreamExt, watcher};
-use kube::{Api, Client};
+use lines::{Lines, Said};
 use object::Value;
 use object::access::Access;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde::{Deserialize, Deserializer};
-use std::borrow::Cow;
-use std::fmt::Debug;
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -34,25 +30,29 @@ pub enum Change<T> {
     Ready,
 }
 
+impl<T> Change<T> {
+    fn map<U>(self, take: impl FnOnce(T) -> U) -> Change<U> {
+        match self {
+            Change::Restart => Change::Restart,
+            Change::Seen(object) => Change::Seen(take(object)),
+            Change::Gone(object) => Change::Gone(take(object)),
+            Change::Ready => Change::Ready,
+        }
+    }
+}
+
 /// Follows whole objects: all, or those that a field selector takes.
 pub fn objects(
-    client: &Client,
+    api: &Api,
     resource: &Resource,
     fields: Option<&str>,
-) -> impl Stream<Item = Change<Value>> + Send + use<> {
-    let api: Api<Whole> = Api::all_with(client.clone(), &api_resource(resource));
-    let config = match fields {
-        Some(selector) => watcher::Config::default().fields(selector),
-        None => watcher::Config::default(),
-    };
-    let pauses = Pauses::default();
-    let failures = pauses.failures.clone();
-    changes(watcher(api, config).backoff(pauses), resource.clone(), failures, |whole: Whole| whole.object)
+) -> impl Stream<Item = Change<Arc<Value>>> + Send + use<> {
+    changes(api, resource, fields)
 }
 
 /// Follows metadata alone, for those who need no more.
-pub fn metadata(client: &Client, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
-    slim_as(client, resource, |object: Slim<IgnoredAny, IgnoredAny>| object.metadata)
+pub fn metadata(api: &Api, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
+    slim(api, resource).map(|change| change.map(|object: Slim<IgnoredAny, IgnoredAny>| object.metadata))
 }
 
 /// A few members of an object: who it is, and what was asked for of the rest.
@@ -70,74 +70,187 @@ pub struct Slim<Spec, Status> {
 /// Follows a few members of each object, for those who count. The rest is skipped where it is read, which costs a fraction of
 /// taking it in.
 pub fn slim<Spec, Status>(
-    client: &Client,
+    api: &Api,
     resource: &Resource,
 ) -> impl Stream<Item = Change<Slim<Spec, Status>>> + Send + use<Spec, Status>
 where
-    Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
-    Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
+    Spec: DeserializeOwned + Default + Send + 'static,
+    Status: DeserializeOwned + Default + Send + 'static,
 {
-    slim_as(client, resource, |slim| slim)
+    changes(api, resource, None)
 }
 
-fn slim_as<Spec, Status, U>(
-    client: &Client,
-    resource: &Resource,
-    take: fn(Slim<Spec, Status>) -> U,
-) -> impl Stream<Item = Change<U>> + Send + use<Spec, Status, U>
+/// What is read of the text of an object.
+trait Taken: Sized + Send + 'static {
+    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error>;
+    fn version(&self) -> &str;
+}
+
+impl Taken for Arc<Value> {
+    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error> {
+        reader.object(text)
+    }
+    fn version(&self) -> &str {
+        self.text(&["metadata", "resourceVersion"])
+    }
+}
+
+impl<Spec, Status> Taken for Slim<Spec, Status>
 where
-    Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
-    Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
-    U: Send,
+    Spec: DeserializeOwned + Default + Send + 'static,
+    Status: DeserializeOwned + Default + Send + 'static,
 {
-    let api: Api<Slim<Spec, Status>> = Api::all_with(client.clone(), &api_resource(resource));
-    let pauses = Pauses::default();
-    let failures = pauses.failures.clone();
-    changes(watcher(api, watcher::Config::default()).backoff(pauses), resource.clone(), failures, take)
+    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error> {
+        match reader.known(text) {
+            Some(object) => Slim::deserialize(&*object),
+            None => serde_json::from_slice(text),
+        }
+    }
+    fn version(&self) -> &str {
+        self.metadata.resource_version.as_deref().unwrap_or("")
+    }
 }
 
-fn api_resource(resource: &Resource) -> ApiResource {
-    let kind = GroupVersionKind::gvk(&resource.group, &resource.version, &resource.kind);
-    ApiResource::from_gvk_with_plural(&kind, &resource.plural)
+fn changes<T: Taken>(
+    api: &Api,
+    resource: &Resource,
+    fields: Option<&str>,
+) -> impl Stream<Item = Change<T>> + Send + use<T> {
+    // Boxed, because it moves with every step.
+    let follower = Box::new(Follower {
+        api: api.clone(),
+        resource: resource.clone(),
+        selector: fields.map(|fields| format!("&fieldSelector={}", escaped(fields))).unwrap_or_default(),
+        at: At::Start,
+        heard: VecDeque::new(),
+        pauses: Pauses::default(),
+    });
+    futures::stream::unfold(follower, |mut follower| async move { Some((follower.next().await, follower)) })
 }
 
-fn changes<T: Send + 'static, U: Send>(
-    stream: impl Stream<Item = watcher::Result<watcher::Event<T>>> + Send,
+/// A selector as a part of a query.
+fn escaped(selector: &str) -> String {
+    selector.replace('%', "%25").replace('=', "%3D").replace('!', "%21").replace(',', "%2C").replace('&', "%26")
+}
+
+struct Follower<T> {
+    api: Api,
     resource: Resource,
-    failures: Arc<AtomicU32>,
-    take: fn(T) -> U,
-) -> impl Stream<Item = Change<U>> + Send {
-    stream.filter_map(move |event| {
-        let change = match event {
-            Ok(watcher::Event::Init) => Some(Change::Restart),
-            Ok(watcher::Event::InitApply(object) | watcher::Event::Apply(object)) => Some(Change::Seen(take(object))),
-            Ok(watcher::Event::Delete(object)) => Some(Change::Gone(take(object))),
-            Ok(watcher::Event::InitDone) => {
-                failures.fetch_min(Pauses::FAILURES_WHEN_LISTED, Ordering::Relaxed);
-                Some(Change::Ready)
+    selector: String,
+    at: At,
+    /// What was read and not told yet.
+    heard: VecDeque<Change<T>>,
+    pauses: Pauses,
+}
+
+/// Where a follower is.
+enum At {
+    Start,
+    /// In the middle of a list.
+    Page {
+        token: String,
+    },
+    /// All up to this version is heard.
+    Version(String),
+    Watch {
+        version: String,
+        lines: Lines,
+        since: Instant,
+    },
+}
+
+/// A watch is asked to end after this time, so that what a server has forgotten about does not hang for ever.
+const WATCH_TIME_S: u32 = 290;
+/// A watch that ends without a word within this time has failed.
+const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
+
+impl<T: Taken> Follower<T> {
+    async fn next(&mut self) -> Change<T> {
+        loop {
+            if let Some(change) = self.heard.pop_front() {
+                return change;
             }
-            // kube warns by itself when it is refused for lack of rights.
-            Err(error) => {
-                tracing::debug!(%error, resource = %resource.plural, "the watch broke; it starts over");
-                None
+            if let Err(error) = self.advance().await {
+                let resource = &self.resource.plural;
+                match error.code() {
+                    401 | 403 => tracing::warn!(%error, %resource, "may not be followed; trying again"),
+                    _ => tracing::debug!(%error, %resource, "the watch broke; it starts over"),
+                }
+                tokio::time::sleep(self.pauses.next()).await;
             }
+        }
+    }
+
+    /// Goes one step: a page, a connection, or what a connection brings.
+    async fn advance(&mut self) -> Result<(), ApiError> {
+        let path = self.resource.collection("");
+        match std::mem::replace(&mut self.at, At::Start) {
+            At::Start => {
+                self.heard.push_back(Change::Restart);
+                self.at = At::Page { token: String::new() };
+            }
+            At::Page { token } => {
+                let page = self.api.page(&path, &self.selector, &token, T::read).await?;
+                self.heard.extend(page.items.into_iter().map(Change::Seen));
+                self.at = match page.next {
+                    Some(token) => At::Page { token },
+                    None => {
+                        self.pauses.listed();
+                        self.heard.push_back(Change::Ready);
+                        At::Version(page.version)
+                    }
+                };
+            }
+            At::Version(version) => {
+                let query = format!(
+                    "watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIME_S}&resourceVersion={version}{}",
+                    self.selector
+                );
+                match self.api.stream(&format!("{path}?{query}")).await {
+                    Ok(body) => self.at = At::Watch { version, lines: Lines::new(body), since: Instant::now() },
+                    Err(error) => return self.broken(version, error),
+                }
+            }
+            At::Watch { version, mut lines, since } => match lines.next().await {
+                Ok(Some(text)) => {
+                    let mut version = version;
+                    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                        self.hear(line, &mut version)?;
+                    }
+                    self.at = At::Watch { version, lines, since };
+                }
+                Ok(None) if since.elapsed() < WATCH_TIME_MIN => {
+                    return self.broken(version, ApiError::stale("the watch ended at once".to_owned()));
+                }
+                Ok(None) => self.at = At::Version(version),
+                Err(error) => return self.broken(version, error.into()),
+            },
+        }
+        Ok(())
+    }
+
+    /// Goes on from the same version after a break, unless the server does not know it any more.
+    fn broken(&mut self, version: String, error: ApiError) -> Result<(), ApiError> {
+        if error.code() != 410 {
+            self.at = At::Version(version);
+        }
+        Err(error)
+    }
+
+    fn hear(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
+        let (said, text) = lines::event(line).map_err(unreadable)?;
+        let object = match said {
+            Said::Bookmark => {
+                let object: Slim<IgnoredAny, IgnoredAny> = serde_json::from_slice(text).map_err(unreadable)?;
+                object.version().clone_into(version);
+                return Ok(());
+            }
+            Said::Error => return Err(ApiError::refused(serde_json::from_slice(text).map_err(unreadable)?)),
+            Said::Seen | Said::Gone => T::read(text, self.api.reader()).map_err(unreadable)?,
         };
-        futures::future::ready(change)
-    })
-}
-
-/// An object as it came, without managed fields; of its metadata only the version is read a second time, which the watcher needs to go on.
-#[derive(Clone, Debug)]
-struct Whole {
-    version: ObjectMeta,
-    object: Value,
-}
-
-impl<'de> Deserialize<'de> for Whole {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Whole, D::Error> {
-        let Lean(object) = Lean::deserialize(deserializer)?;
-        let resource_version = object.at(&["metadata", "resourceVersion"]).and_then(Value::as_str).map(str::to_owned);
-        Ok(Whole { version: ObjectMeta { resource_version, ..ObjectMeta::default() }, object })
+        object.version().clone_into(version);
+        self.heard.push_back(if said == Said::Seen { Change::Seen(object) } else { Change::Gone(object) });
+        Ok(())
     }
 }
 
@@ -171,42 +284,10 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Erro
     })
 }
 
-/// Lets a type of ours be followed: what its resource is called is known only at run time.
-macro_rules! follow_as {
-    ([$($generic:ident),*] $type:ty, $metadata:ident) => {
-        impl<$($generic),*> kube::Resource for $type {
-            type DynamicType = ApiResource;
-            type Scope = DynamicResourceScope;
-
-            fn kind(of: &ApiResource) -> Cow<'_, str> {
-                of.kind.as_str().into()
-            }
-            fn group(of: &ApiResource) -> Cow<'_, str> {
-                of.group.as_str().into()
-            }
-            fn version(of: &ApiResource) -> Cow<'_, str> {
-                of.version.as_str().into()
-            }
-            fn plural(of: &ApiResource) -> Cow<'_, str> {
-                of.plural.as_str().into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.$metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.$metadata
-            }
-        }
-    };
-}
-
-follow_as!([] Whole, version);
-follow_as!([Spec, Status] Slim<Spec, Status>, metadata);
-
 /// The pauses between attempts: short after a quiet time, longer with each failure that follows soon.
 #[derive(Default)]
 struct Pauses {
-    failures: Arc<AtomicU32>,
+    failures: u32,
     last: Option<Instant>,
 }
 
@@ -217,25 +298,21 @@ impl Pauses {
     const APART: Duration = Duration::from_secs(60);
     /// A server that answers lists is well; who falls behind again and again then waits less than a second.
     const FAILURES_WHEN_LISTED: u32 = 4;
-}
 
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
+    fn next(&mut self) -> Duration {
         let now = Instant::now();
         if self.last.is_some_and(|last| now.duration_since(last) > Pauses::APART) {
-            self.failures.store(0, Ordering::Relaxed);
+            self.failures = 0;
         }
         self.last = Some(now);
-        let failures = self.failures.fetch_add(1, Ordering::Relaxed);
-        Some(Pauses::FIRST.saturating_mul(1 << failures.min(16)).min(Pauses::MAX))
+        let pause = Pauses::FIRST.saturating_mul(1 << self.failures.min(16)).min(Pauses::MAX);
+        self.failures += 1;
+        pause
     }
-}
 
-impl Backoff for Pauses {
-    /// A watcher says that it starts over before it has got through: that is no success yet, so this resets nothing.
-    fn reset(&mut self) {}
+    fn listed(&mut self) {
+        self.failures = self.failures.min(Pauses::FAILURES_WHEN_LISTED);
+    }
 }
 
 #[cfg(test)]
@@ -245,12 +322,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_with_failures_and_shrink_with_time() {
         let mut pauses = Pauses::default();
-        let first: Vec<Duration> = pauses.by_ref().take(12).collect();
+        let first: Vec<Duration> = (0..12).map(|_| pauses.next()).collect();
         assert_eq!(first[..3], [Pauses::FIRST, Pauses::FIRST * 2, Pauses::FIRST * 4]);
         assert_eq!(first[11], Pauses::MAX);
-        pauses.reset();
-        assert_eq!(pauses.next(), Some(Pauses::MAX));
+        pauses.listed();
+        assert_eq!(pauses.next(), Pauses::FIRST * 16);
         tokio::time::advance(Pauses::APART * 2).await;
-        assert_eq!(pauses.next(), Some(Pauses::FIRST));
+        assert_eq!(pauses.next(), Pauses::FIRST);
     }
 }

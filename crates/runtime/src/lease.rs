@@ -229,7 +229,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
         let path = self.election.path();
         let found = self.answered(self.election.api.find(&path)).await?;
         let now = self.now();
-        self.candidate.saw(found, now);
+        self.candidate.saw(found.as_deref().cloned(), now);
         Ok(())
     }
 
@@ -243,7 +243,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
             self.answered(api.create(&self.election.resource().collection(namespace), &claim)).await
         };
         match stored {
-            Ok(stored) => self.candidate.wrote(stored, asked),
+            Ok(stored) => self.candidate.wrote((*stored).clone(), asked),
             Err(trouble) => {
                 self.candidate.failed(asked);
                 return Err(trouble);

@@ -3,7 +3,6 @@
 //! Pods are deleted, never removed by force: a pod on a node that nobody hears of may still run, and a StatefulSet must not run it twice.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::cache::pick;
 use crate::controllers::{Clock, Part};
 use crate::delays::Delays;
 use crate::events::{About, Events};
@@ -26,14 +25,10 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Looks after all nodes, until the part stops.
 pub async fn run(part: Part) {
-    let nodes = Source::new(nodes(), |node| vec![key(node)]).trimmed(trim_node);
+    let nodes = Source::new(nodes(), |node| vec![key(node)]);
     let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
-    let leases = Source::new(leases, |lease| vec![("".into(), name(lease).into())])
-        .only(format!("metadata.namespace={LEASES}"))
-        .trimmed(|lease| {
-            let metadata = pick(lease, &["metadata"], &["name", "namespace", "resourceVersion"]);
-            *lease = json!({"metadata": metadata, "spec": pick(lease, &["spec"], &["renewTime"])});
-        });
+    let leases =
+        Source::new(leases, |lease| vec![("".into(), name(lease).into())]).only(format!("metadata.namespace={LEASES}"));
     let control = Arc::new(Control {
         api: part.api.clone(),
         events: part.events.clone(),
@@ -56,14 +51,6 @@ fn nodes() -> Resource {
 
 fn pods() -> Resource {
     Resource::new("v1", "Pod", "pods", true)
-}
-
-/// What is read of a node: who it is, how it is, whether it takes pods.
-fn trim_node(node: &mut Value) {
-    let metadata = pick(node, &["metadata"], &["name", "uid", "resourceVersion"]);
-    let (spec, status) =
-        (pick(node, &["spec"], &["taints", "unschedulable"]), pick(node, &["status"], &["conditions"]));
-    *node = json!({"metadata": metadata, "spec": spec, "status": status});
 }
 
 struct Control {
@@ -183,13 +170,13 @@ struct Ward {
     events: Events,
     clock: Clock,
     trouble: watch::Receiver<Trouble>,
-    pods: HashMap<Key, Value>,
+    pods: HashMap<Key, Arc<Value>>,
     due: Delays<Key>,
 }
 
 impl Ward {
     async fn watch(mut self, node: Arc<str>) {
-        let mut changes = Box::pin(follow::objects(&self.api.client, &pods(), Some(&format!("spec.nodeName={node}"))));
+        let mut changes = Box::pin(follow::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
         let mut fresh: Option<HashSet<Key>> = None;
         loop {
             let wake_at = self.due.next_at();
@@ -221,11 +208,10 @@ impl Ward {
         }
     }
 
-    async fn hear(&mut self, change: Change<Value>, fresh: &mut Option<HashSet<Key>>) {
+    async fn hear(&mut self, change: Change<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
         match change {
             Change::Restart => *fresh = Some(HashSet::new()),
-            Change::Seen(mut pod) => {
-                trim_pod(&mut pod);
+            Change::Seen(pod) => {
                 let key = key(&pod);
                 if let Some(fresh) = fresh {
                     fresh.insert(key.clone());
@@ -305,13 +291,6 @@ impl Ward {
         let about = About { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
         self.events.say(&about, kind, reason, message);
     }
-}
-
-/// What is read of a pod: who it is, what it tolerates, whether it is ready.
-fn trim_pod(pod: &mut Value) {
-    let metadata = pick(pod, &["metadata"], &["name", "namespace", "uid", "deletionTimestamp"]);
-    let (spec, status) = (pick(pod, &["spec"], &["tolerations"]), pick(pod, &["status"], &["phase", "conditions"]));
-    *pod = json!({"metadata": metadata, "spec": spec, "status": status});
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -54,6 +54,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.change(|state| state.add(key));
     }
 
+    /// Puts a key in line after a while, unless it comes sooner.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        self.change(|state| state.delays.wait_at_most_until(key, Instant::now() + delay));
+    }
+
     /// The next key; it is worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
     pub async fn next(&self) -> K {
         loop {

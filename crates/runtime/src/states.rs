@@ -92,7 +92,7 @@ async fn keep<Spec, Status, Row>(
     Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
     Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
 {
-    let mut changes = Box::pin(follow::slim(&part.api.client, &resource));
+    let mut changes = Box::pin(follow::slim(&part.api, &resource));
     while let Some(change) = changes.next().await {
         if let Some(tables) = states.lock().as_mut() {
             table(tables).hear(change, row);

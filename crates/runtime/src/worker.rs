@@ -6,6 +6,7 @@ use crate::follow::{self, Change};
 use crate::queue::Queue;
 use futures::StreamExt;
 use object::Value;
+use object::access::Access;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,11 +44,6 @@ impl Source {
 
     pub fn only(mut self, field_selector: String) -> Source {
         self.fields = Some(field_selector);
-        self
-    }
-
-    pub fn trimmed(mut self, trim: fn(&mut Value)) -> Source {
-        self.cache = self.cache.trimmed(trim);
         self
     }
 
@@ -121,7 +117,7 @@ where
 
 /// Waits for the first object of a resource: before it, others may not be worth following. False when the part stops.
 pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
-    let mut changes = Box::pin(follow::metadata(&part.api.client, resource));
+    let mut changes = Box::pin(follow::metadata(&part.api, resource));
     loop {
         tokio::select! {
             () = part.shutdown.cancelled() => return false,
@@ -175,7 +171,7 @@ async fn fill(
     cache: Cache,
     unfilled: Arc<watch::Sender<usize>>,
 ) {
-    let mut changes = Box::pin(follow::objects(&part.api.client, &resource, fields.as_deref()));
+    let mut changes = Box::pin(follow::objects(&part.api, &resource, fields.as_deref()));
     let size = part.metrics.cached(part.name, &resource.plural);
     let mut filled = false;
     loop {
@@ -203,7 +199,7 @@ async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u6
         let (namespace, name) = &doubt.1;
         let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));
         match part.api.get(&path).await {
-            Ok(mut list) => cache.settle(doubt, list["items"].get_mut(0).map(Value::take)),
+            Ok(list) => cache.settle(doubt, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
             // The doubt remains, and is looked at again.
             Err(error) => tracing::debug!(%error, %path, "no answer"),
         }

@@ -11,6 +11,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::negotiate;
 use crate::reader::Reader;
+use crate::recent::Recent;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
@@ -41,6 +42,7 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) documents: Documents,
     pub limits: Limits,
+    pub(crate) recent: Recent,
     /// Cancelled when the server stops: watches end by themselves then.
     pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
@@ -63,6 +65,7 @@ impl Server {
             metrics: Metrics::new(store.clone()),
             documents: Documents::default(),
             limits: Limits::default(),
+            recent: Recent::default(),
             stopping: CancellationToken::new(),
             ready: AtomicBool::new(false),
             store,

@@ -23,6 +23,7 @@ pub mod metrics;
 mod negotiate;
 mod paths;
 pub mod reader;
+mod recent;
 mod registry;
 mod render;
 mod request;

@@ -16,7 +16,7 @@ fn scaled(count: usize) -> usize {
 async fn until_ready_count(fleet: &Fleet, wanted: usize) {
     let ready = |pod: &Value| object::condition::is_true(pod, "Ready");
     let mut watch = std::pin::pin!(runtime::follow::objects(
-        &fleet.client("reader", server::User::apiserver(), Faults::default()),
+        &runtime::api::Api::new(fleet.client("reader", server::User::apiserver(), Faults::default())),
         &runtime::api::Resource::new("v1", "Pod", "pods", true),
         None,
     ));

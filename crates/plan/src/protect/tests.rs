@@ -115,6 +115,17 @@ fn a_claim_without_finalizer_gets_it_unless_it_is_to_go() {
     assert_eq!(plan(&leaving(bare), &[]), ClaimStep::Nothing);
 }
 
+#[test]
+fn only_the_first_word_that_a_claim_is_unused_can_wait() {
+    let is_unsettled = |claim: &Value, pods: &[Value]| super::is_unsettled(claim, &plan(claim, pods));
+    assert!(is_unsettled(&a_claim(), &[]));
+    assert!(!is_unsettled(&a_claim(), &[a_pod()]), "that it is used is said at once");
+    let used = with(a_claim(), &["status", "conditions"], json!([{"type": "Unused", "status": "False"}]));
+    assert_eq!(says_unused(&used, &[]), Some(true));
+    assert!(!is_unsettled(&used, &[]), "its pod is gone");
+    assert!(!is_unsettled(&leaving(a_claim()), &[]), "its finalizer goes at once");
+}
+
 // Scenario H8 of the digest.
 #[test]
 fn a_bound_claim_says_whether_a_pod_uses_it() {

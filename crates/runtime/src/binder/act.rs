@@ -9,6 +9,7 @@ use object::{Value, json};
 use plan::bind::{self, Action, Plan, Target, is_bound};
 use plan::{protect, reclaim};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Whether pods still use a volume that is to be recycled is looked at so often. Recycling is rare, and going out of use.
@@ -141,7 +142,7 @@ impl Control {
     }
 
     /// Looks at an object anew.
-    async fn refresh(&self, of: &Target) -> Result<Option<Value>, ApiError> {
+    async fn refresh(&self, of: &Target) -> Result<Option<Arc<Value>>, ApiError> {
         let kind = self.kind(of);
         let found = self.api.find(&kind.resource.object(&of.namespace, &of.name)).await?;
         let found = found.filter(|found| uid(found) == of.uid);
@@ -186,7 +187,7 @@ impl Control {
         }
         let pods = Resource::new("v1", "Pod", "pods", true);
         let mut users = Vec::new();
-        let note = |pod: &Value| {
+        let note = |pod: &Arc<Value>| {
             if protect::uses(pod, claim) {
                 users.push(format!("{namespace}/{}", name(pod)));
             }
@@ -311,7 +312,7 @@ fn provisioned(claim: &Value) -> bind::Event {
     bind::Event { about: Target::of(claim), warning: false, reason: "ProvisioningSucceeded", message }
 }
 
-fn note(kind: &Kind, of: &Target, answer: Value) {
+fn note(kind: &Kind, of: &Target, answer: Arc<Value>) {
     if terminating(&answer) {
         kind.cache.deleted(&key(of), &of.uid, answer);
     } else {

@@ -2,13 +2,13 @@
 
 use super::figures::Figures;
 use crate::api::Resource;
-use crate::cache::{Cache, Index, Key, key};
+use crate::cache::{Cache, Index, Key, differs_at, key};
 use crate::queue::Queue;
 use crate::worker::Source;
+use object::Value;
 use object::access::{Access, name, namespace, uid};
 use object::kinds::storage::{effective_default_class, is_default_class};
 use object::kinds::volumes::class_of;
-use object::{Value, json};
 use plan::bind::{self, Action, Place, Plan, Seen, Target, is_bound};
 use plan::protect;
 use std::cell::RefCell;
@@ -43,14 +43,14 @@ pub struct Sight {
 impl Sight {
     /// Volumes whose turn came while a claim held them have it in `queue` when it lets go.
     pub fn new(queue: Arc<Queue<Key>>) -> Sight {
-        let kind = |api_version, kind, plural, namespaced, trim| Kind {
+        let kind = |api_version, kind, plural, namespaced| Kind {
             resource: Resource::new(api_version, kind, plural, namespaced),
-            cache: Cache::default().trimmed(trim),
+            cache: Cache::default(),
         };
-        let claims = kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true, trim_claim as fn(&mut Value));
-        let volumes = kind("v1", "PersistentVolume", "persistentvolumes", false, trim_volume);
-        let classes = kind("storage.k8s.io/v1", "StorageClass", "storageclasses", false, trim_class);
-        let pods = kind("v1", "Pod", "pods", true, trim_pod);
+        let claims = kind("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
+        let volumes = kind("v1", "PersistentVolume", "persistentvolumes", false);
+        let classes = kind("storage.k8s.io/v1", "StorageClass", "storageclasses", false);
+        let pods = kind("v1", "Pod", "pods", true);
         Sight {
             reserved: volumes.cache.index(|volume| claim_of(volume).into_iter().collect()),
             shelves: volumes.cache.index(|volume| bind::place(volume).as_ref().map(place_key).into_iter().collect()),
@@ -74,7 +74,7 @@ impl Sight {
         let (of_claims, of_volumes) = (figures.clone(), figures.clone());
         let claims = Source::changing(self.claims.resource.clone(), move |before, after| {
             of_claims.claim_changed(before, after);
-            by_claim.woken_by_claim(before, after)
+            if differs_at(before, after, OF_CLAIMS) { by_claim.woken_by_claim(before, after) } else { Vec::new() }
         });
         let volumes = Source::changing(self.volumes.resource.clone(), move |before, after| {
             of_volumes.volume_changed(before, after);
@@ -275,53 +275,22 @@ fn claims_of(pod: &Value) -> Vec<Key> {
     protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect()
 }
 
-/// What `kubectl apply` remembers is most of an object's size, and nothing to us.
-fn trim_metadata(object: &mut Value, more: &[&str]) {
-    object.cut(&["metadata", "annotations", "kubectl.kubernetes.io/last-applied-configuration"]);
-    for field in ["generation", "generateName", "ownerReferences"].iter().chain(more) {
-        object.cut(&["metadata", field]);
-    }
-}
-
-fn trim_claim(claim: &mut Value) {
-    trim_metadata(claim, &["labels", "finalizers"]);
-    for field in ["conditions", "allocatedResources", "allocatedResourceStatuses", "modifyVolumeStatus"] {
-        claim.cut(&["status", field]);
-    }
-}
-
-fn trim_volume(volume: &mut Value) {
-    trim_metadata(volume, &[]);
-    for field in ["nodeAffinity", "mountOptions"] {
-        volume.cut(&["spec", field]);
-    }
-    // Of what others delete, only who they are matters.
-    if let Some(driver) = volume.cut(&["spec", "csi", "driver"]) {
-        volume.put(&["spec", "csi"], json!({"driver": driver}));
-    }
-}
-
-fn trim_class(class: &mut Value) {
-    trim_metadata(class, &[]);
-    for field in ["parameters", "allowedTopologies"] {
-        class.cut(&[field]);
-    }
-}
-
-fn trim_pod(pod: &mut Value) {
-    let metadata = json!({
-        "name": name(pod), "namespace": namespace(pod), "uid": uid(pod),
-        "deletionTimestamp": pod.at(&["metadata", "deletionTimestamp"]),
-    });
-    let volumes: Vec<Value> = pod.items(&["spec", "volumes"]).iter().filter_map(protect::trimmed_volume).collect();
-    *pod = json!({
-        "metadata": metadata, "spec": {"volumes": volumes}, "status": {"phase": pod.at(&["status", "phase"])},
-    });
-}
+/// What matters here of claims.
+const OF_CLAIMS: &[&[&str]] = &[
+    &["metadata", "uid"],
+    &["metadata", "annotations"],
+    &["metadata", "deletionTimestamp"],
+    &["spec"],
+    &["status", "phase"],
+    &["status", "accessModes"],
+    &["status", "capacity"],
+    &["status", "currentVolumeAttributesClassName"],
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::json;
 
     #[tokio::test]
     async fn a_volume_that_missed_its_turn_has_it_when_it_is_let_go() {

@@ -77,7 +77,7 @@ impl Capacities {
         let [classes, nodes, csi_nodes] =
             [&classes, &nodes, &csi_nodes].map(|all| all.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
         let cluster = Cluster { nodes: &nodes, csi_nodes: &csi_nodes };
-        Ok(capacity::wants(&known.driver, csi_driver.as_ref(), &classes, &cluster))
+        Ok(capacity::wants(&known.driver, csi_driver.as_deref(), &classes, &cluster))
     }
 
     /// Whether there is an object for a figure now. A driver that does not answer leaves the old figure.

@@ -53,7 +53,7 @@ impl Journal {
     /// Reads what was written down before.
     pub async fn open(api: Api) -> Result<Journal, ApiError> {
         let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let found = api.find(&maps.object(NAMESPACE, NAME)).await?.unwrap_or(Value::Null);
+        let found = api.find(&maps.object(NAMESPACE, NAME)).await?.unwrap_or_default();
         let mut state = State::default();
         for (volume, text) in found.members(&["data"]) {
             let text = text.as_str().unwrap_or("");

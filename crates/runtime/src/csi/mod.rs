@@ -22,11 +22,8 @@ pub use resizer::run as run_resizer;
 use crate::api::Resource;
 use crate::events::{About, Events};
 use object::Value;
-use object::access::{Access, name, namespace, uid};
+use object::access::{name, namespace, uid};
 use plan::csi::Event;
-
-/// Written by kubectl for itself, and often the largest part of an object.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 fn claims() -> Resource {
     Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true)
@@ -42,10 +39,6 @@ fn classes() -> Resource {
 
 fn attributes_classes() -> Resource {
     Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false)
-}
-
-fn trim(object: &mut Value) {
-    object.cut(&["metadata", "annotations", LAST_APPLIED]);
 }
 
 fn tell(events: &Events, resource: &Resource, object: &Value, event: &Event) {

@@ -3,7 +3,7 @@
 use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::pace::Attempts;
-use super::{attributes_classes, claims, secrets, tell, trim, volumes};
+use super::{attributes_classes, claims, secrets, tell, volumes};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::{Clock, Part};
@@ -91,7 +91,7 @@ type Again = Result<Option<Duration>, ApiError>;
 
 impl Control {
     fn new(part: &Part) -> Control {
-        let claim_cache = Cache::default().trimmed(trim);
+        let claim_cache = Cache::default();
         Control {
             api: part.api.clone(),
             events: part.events.clone(),
@@ -103,8 +103,8 @@ impl Control {
                 class => vec![("".into(), class.into())],
             }),
             claim_cache,
-            volume_cache: Cache::default().trimmed(trim),
-            class_cache: Cache::default().trimmed(trim),
+            volume_cache: Cache::default(),
+            class_cache: Cache::default(),
             memories: Mutex::default(),
             attempts: Attempts::new(),
             claims: claims(),
@@ -146,7 +146,7 @@ impl Control {
         Ok(resized.into_iter().chain(modified).min())
     }
 
-    async fn resize(&self, key: &Key, claim: &Value, volume: &Value, known: &Known) -> Again {
+    async fn resize(&self, key: &Key, claim: &Arc<Value>, volume: &Value, known: &Known) -> Again {
         let memory = self.recall(key, claim).resize;
         let in_use = memory.offline_only && self.is_used(claim).await?;
         let now = (self.clock)();
@@ -170,7 +170,14 @@ impl Control {
         }
     }
 
-    async fn expand(&self, key: &Key, claim: &Value, volume: &Value, known: &Known, expansion: Expansion) -> Again {
+    async fn expand(
+        &self,
+        key: &Key,
+        claim: &Arc<Value>,
+        volume: &Value,
+        known: &Known,
+        expansion: Expansion,
+    ) -> Again {
         let place = (key.clone(), "resize");
         let basis = expansion.bytes.to_string();
         if let Some(wait) = self.attempts.wait(&place, &basis) {
@@ -208,7 +215,7 @@ impl Control {
         .await
     }
 
-    async fn modify(&self, key: &Key, claim: &Value, volume: &Value, known: &Known) -> Again {
+    async fn modify(&self, key: &Key, claim: &Arc<Value>, volume: &Value, known: &Known) -> Again {
         let memory = self.recall(key, claim).modify;
         let class = modify::next_class(claim, &memory);
         let class = self.class_cache.get(&("".into(), class.into()));
@@ -228,7 +235,14 @@ impl Control {
         }
     }
 
-    async fn change(&self, key: &Key, claim: &Value, volume: &Value, known: &Known, change: Modification) -> Again {
+    async fn change(
+        &self,
+        key: &Key,
+        claim: &Arc<Value>,
+        volume: &Value,
+        known: &Known,
+        change: Modification,
+    ) -> Again {
         let place = (key.clone(), "modify");
         if let Some(wait) = self.attempts.wait(&place, &change.class) {
             return Ok(Some(wait));
@@ -258,7 +272,7 @@ impl Control {
     async fn finish(
         &self,
         attempt: &Attempt<'_>,
-        mut claim: Value,
+        mut claim: Arc<Value>,
         decide: impl Fn(&Value) -> (Finish, Option<Timestamp>),
     ) -> Again {
         let (mut finish, mut rests_until) = decide(&claim);
@@ -293,7 +307,7 @@ impl Control {
     }
 
     /// Patches the status of a claim; returns the claim as it is then.
-    async fn mark(&self, claim: &Value, patch: Option<Value>) -> Result<Value, ApiError> {
+    async fn mark(&self, claim: &Arc<Value>, patch: Option<Value>) -> Result<Arc<Value>, ApiError> {
         let Some(patch) = patch else { return Ok(claim.clone()) };
         let path = format!("{}/status", self.claims.object(namespace(claim), name(claim)));
         let answer = self.api.merge(&path, &patch).await?;

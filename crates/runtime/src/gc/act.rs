@@ -5,6 +5,7 @@ use crate::api::{ApiError, Resource};
 use futures::future::try_join_all;
 use object::{Value, json};
 use plan::gc::{Action, Answer, Event, Fact, Place, Plan};
+use std::sync::Arc;
 
 /// How many dependents of one owner are orphaned at once.
 const TOGETHER: usize = 64;
@@ -77,7 +78,7 @@ impl Collector {
     }
 
     /// Custom resources know no strategic merge: for them the whole list of references is written.
-    async fn patch_owners(&self, action: &Action, path: &str) -> Result<Value, ApiError> {
+    async fn patch_owners(&self, action: &Action, path: &str) -> Result<Arc<Value>, ApiError> {
         match self.api.strategic(path, &action.patch().unwrap_or_default()).await {
             Err(error) if error.code() == 415 => {
                 let live = self.api.metadata(path).await?;

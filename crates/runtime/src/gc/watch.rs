@@ -108,7 +108,7 @@ impl Collector {
     async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
         let mut scribe = Scribe::new(&self, resource);
         let mut unsynced = Some(unsynced);
-        let mut changes = Box::pin(follow::metadata(&self.api.client, &scribe.resource));
+        let mut changes = Box::pin(follow::metadata(&self.api, &scribe.resource));
         let late = tokio::time::sleep(SYNC_TIME_MAX);
         tokio::pin!(late);
         loop {

@@ -1,36 +1,41 @@
 //! Claims stay while a pod uses them, and say whether one does.
 
-use super::{patch, trim_claim, trimmed_metadata};
+use super::patch;
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::{Clock, Part};
+use crate::queue::Queue;
 use crate::worker::{self, Source};
 use futures::StreamExt;
-use object::access::{Access, namespace};
-use object::{Gates, Value, json};
+use object::access::namespace;
+use object::{Gates, Value};
 use plan::protect::{self, ClaimStep};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 const WORKERS: usize = 4;
 /// Requests at once about the claims of a namespace.
 const AT_ONCE: usize = 16;
+/// A claim that was just bound is often about to be used: only after this time does it say that it is not.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// Keeps the finalizer and the condition of claims, until the part stops.
 ///
-/// The claims of a namespace are worked on together: the pods of a namespace are listed once for all of them.
+/// The claims of a namespace are worked on together: the pods of a namespace are listed once for all of them. So a key is a namespace; or a
+/// claim that has had its time to settle.
 pub async fn run(part: Part) {
     let pods = Resource::new("v1", "Pod", "pods", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
+    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let woken = Woken::default();
     let by_claim = woken.clone();
-    let claim_source = Source::new(claims.clone(), move |claim| vec![by_claim.add(key(claim))]).trimmed(trim_claim);
+    let claim_source = Source::new(claims.clone(), move |claim| vec![by_claim.add(key(claim))]);
     let by_pod = woken.clone();
     let pod_source = Source::new(pods.clone(), move |pod| {
         let keys = protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into()));
         keys.map(|key| by_pod.add(key)).collect()
     });
-    let pod_source = pod_source.trimmed(trim_pod);
     let pods_of = pod_source
         .cache
         .index(|pod| protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect());
@@ -43,24 +48,19 @@ pub async fn run(part: Part) {
         claim_cache: claim_source.cache.clone(),
         pods_of,
         woken,
+        queue: queue.clone(),
     });
-    worker::run(part, vec![claim_source, pod_source], WORKERS, move |key| {
+    worker::run_with(part, queue, vec![claim_source, pod_source], WORKERS, move |key| {
         let control = control.clone();
-        async move { control.attend(&key.0).await.map(|()| None) }
+        async move {
+            let result = match &*key.1 {
+                "" => control.attend(&key.0, control.woken.take(&key.0), Patience::Some).await,
+                _ => control.attend(&key.0, HashSet::from([key.clone()]), Patience::None).await,
+            };
+            result.map(|()| None)
+        }
     })
     .await;
-}
-
-/// What is read of a pod: who it is, which claims it names, where it is, and whether it still runs.
-fn trim_pod(pod: &mut Value) {
-    let volumes: Vec<Value> = pod.items(&["spec", "volumes"]).iter().filter_map(protect::trimmed_volume).collect();
-    let states = pod.items(&["status", "containerStatuses"]).iter();
-    let states: Vec<Value> = states.map(|status| json!({"state": status.at(&["state"])})).collect();
-    *pod = json!({
-        "metadata": trimmed_metadata(pod),
-        "spec": {"nodeName": pod.cut(&["spec", "nodeName"]), "volumes": volumes},
-        "status": {"phase": pod.cut(&["status", "phase"]), "containerStatuses": states},
-    });
 }
 
 /// The claims that something happened to, by namespace.
@@ -94,6 +94,14 @@ struct Control {
     /// By claim.
     pods_of: Index,
     woken: Woken,
+    queue: Arc<Queue<Key>>,
+}
+
+/// Whether claims that say nothing yet are given time.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    Some,
+    None,
 }
 
 /// A claim and the request about it.
@@ -105,11 +113,14 @@ struct Request {
 
 impl Control {
     /// Works on the claims of a namespace that something happened to. Those that fail come back.
-    async fn attend(&self, namespace: &str) -> Result<(), ApiError> {
-        let woken = self.woken.take(namespace);
+    async fn attend(&self, namespace: &str, woken: HashSet<Key>, patience: Patience) -> Result<(), ApiError> {
         let requests = woken.into_iter().filter_map(|key| {
             let claim = self.claim_cache.get(&key)?;
             let step = self.plan(&key, &claim);
+            if patience == Patience::Some && protect::is_unsettled(&claim, &step) {
+                self.queue.add_after(key, SETTLE);
+                return None;
+            }
             Some(Request { key, claim, step })
         });
         let (mut releases, others): (Vec<Request>, Vec<Request>) =
@@ -140,12 +151,10 @@ impl Control {
     }
 
     /// The pods of a namespace as the server has them now, by the claims that they name.
-    async fn fresh_pods(&self, namespace: &str) -> Result<HashMap<String, Vec<Value>>, ApiError> {
-        let mut by_claim: HashMap<String, Vec<Value>> = HashMap::new();
-        let note = |pod: &Value| {
-            let mut pod = pod.clone();
-            trim_pod(&mut pod);
-            for claim in protect::claims_of(&pod) {
+    async fn fresh_pods(&self, namespace: &str) -> Result<HashMap<String, Vec<Arc<Value>>>, ApiError> {
+        let mut by_claim: HashMap<String, Vec<Arc<Value>>> = HashMap::new();
+        let note = |pod: &Arc<Value>| {
+            for claim in protect::claims_of(pod) {
                 by_claim.entry(claim).or_default().push(pod.clone());
             }
         };

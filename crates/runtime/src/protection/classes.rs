@@ -1,10 +1,9 @@
 //! VolumeAttributesClasses stay while a volume or a claim names them.
 
-use super::{patch, trim_claim, trim_volume, trimmed_metadata};
+use super::patch;
 use crate::api::Resource;
 use crate::controllers::Part;
 use crate::worker::{self, Key, Source, key};
-use object::json;
 use plan::protect;
 
 const WORKERS: usize = 2;
@@ -15,8 +14,7 @@ pub async fn run(part: Part) {
     if !worker::wait_for_first(&part, &classes).await {
         return;
     }
-    let source = Source::new(classes.clone(), |class| vec![key(class)])
-        .trimmed(|class| *class = json!({"metadata": trimmed_metadata(class)}));
+    let source = Source::new(classes.clone(), |class| vec![key(class)]);
     let named = |name: &str| -> Key { ("".into(), name.into()) };
     let volumes = Source::new(Resource::new("v1", "PersistentVolume", "persistentvolumes", false), move |volume| {
         protect::attributes_class_of_volume(volume).map(named).into_iter().collect()
@@ -25,7 +23,6 @@ pub async fn run(part: Part) {
         Source::new(Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true), move |claim| {
             protect::attributes_classes_of_claim(claim).map(named).collect()
         });
-    let (volumes, claims) = (volumes.trimmed(trim_volume), claims.trimmed(trim_claim));
     let volumes_of =
         volumes.cache.index(move |volume| protect::attributes_class_of_volume(volume).map(named).into_iter().collect());
     let claims_of = claims.cache.index(move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());

@@ -1,6 +1,6 @@
 //! Volumes stay while they are bound.
 
-use super::{patch, trim_volume};
+use super::patch;
 use crate::api::Resource;
 use crate::controllers::Part;
 use crate::worker::{self, Source, key};
@@ -12,7 +12,7 @@ const WORKERS: usize = 8;
 pub async fn run(part: Part) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
     let wakes = |volume: &_| if protect::volume(volume).is_some() { vec![key(volume)] } else { vec![] };
-    let source = Source::new(volumes.clone(), wakes).trimmed(trim_volume);
+    let source = Source::new(volumes.clone(), wakes);
     let (cache, api) = (source.cache.clone(), part.api.clone());
     worker::run(part, vec![source], WORKERS, move |key| {
         let (cache, api, path) = (cache.clone(), api.clone(), volumes.object("", &key.1));

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use object::access::{name, namespace, terminating, uid};
 use object::{Value, json};
 use plan::statefulset::{Action, Lane, Plan, Stage};
+use std::sync::Arc;
 
 /// Who writes claims that follow the revision of their pod, in their managed fields.
 const MANAGER: &str = "statefulset-controller";
@@ -211,7 +212,7 @@ impl Control {
         set: &Value,
         object: &str,
         uid: &str,
-        result: Result<Value, ApiError>,
+        result: Result<Arc<Value>, ApiError>,
     ) -> Result<(), ApiError> {
         match result {
             Ok(stored) => {

@@ -2,12 +2,12 @@
 
 use super::{planner, resource};
 use crate::api::Resource;
-use crate::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, key, pick};
+use crate::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, differs_at, key};
 use crate::metrics::Metrics;
 use crate::worker::Source;
 use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, uid};
-use object::{Gates, Value, json};
+use object::{Gates, Value};
 use planner::{Plan, Seen};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -44,9 +44,9 @@ impl Sight {
     pub fn new() -> Sight {
         let follow = |resource, cache| Followed { resource, cache };
         let sets = follow(resource("apps/v1", "StatefulSet", "statefulsets"), Cache::default());
-        let pods = follow(resource("v1", "Pod", "pods"), Cache::default().trimmed(trim_pod));
+        let pods = follow(resource("v1", "Pod", "pods"), Cache::default());
         let claims = resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims");
-        let claims = follow(claims, Cache::default().trimmed(trim_claim));
+        let claims = follow(claims, Cache::default());
         let revisions = follow(resource("apps/v1", "ControllerRevision", "controllerrevisions"), Cache::default());
         Sight {
             pods_by_controller: pods.cache.index(by_controller),
@@ -82,9 +82,9 @@ impl Sight {
         };
         vec![
             Source::changing(self.sets.resource.clone(), sets).into(self.sets.cache.clone()),
-            on_difference(&self.pods, pods),
-            on_difference(&self.claims, claims),
-            on_difference(&self.revisions, revisions),
+            on_difference(&self.pods, pod_differs, pods),
+            on_difference(&self.claims, claim_differs, claims),
+            on_difference(&self.revisions, differs, revisions),
         ]
     }
 
@@ -137,8 +137,12 @@ impl Delays {
     }
 }
 
-/// Wakes what `wakes` says of an object as it was and as it is, when anything that is kept of it changed.
-fn on_difference(followed: &Followed, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
+/// Wakes what `wakes` says of an object as it was and as it is, when anything that matters changed.
+fn on_difference(
+    followed: &Followed,
+    differs: fn(Option<&Value>, Option<&Value>) -> bool,
+    wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static,
+) -> Source {
     let wakes = move |before: Option<&Value>, after: Option<&Value>| match differs(before, after) {
         true => before.into_iter().chain(after).flat_map(&wakes).collect(),
         false => Vec::new(),
@@ -190,45 +194,40 @@ fn revision_stem(name: &str) -> Option<&str> {
     name.rsplit_once('-').map(|(stem, _)| stem)
 }
 
-/// What is read of a pod: who and whose it is, whether it is healthy, and which claims it mounts.
-fn trim_pod(pod: &mut Value) {
-    let mounts = pod.items(&["spec", "volumes"]).iter().filter_map(|volume| {
-        let claim = volume.at(&["persistentVolumeClaim", "claimName"])?;
-        Some(json!({"name": volume.text(&["name"]), "persistentVolumeClaim": {"claimName": claim}}))
-    });
-    let mounts: Vec<Value> = mounts.collect();
-    let ready = object::condition::get(pod, "Ready").map(|ready| {
-        json!({
-            "type": "Ready",
-            "status": ready.text(&["status"]),
-            "lastTransitionTime": ready.text(&["lastTransitionTime"]),
-        })
-    });
-    let conditions: Vec<Value> = ready.into_iter().collect();
-    *pod = json!({
-        "metadata": pick(pod, &["metadata"], METADATA),
-        "spec": {"volumes": mounts},
-        "status": {"phase": pod.text(&["status", "phase"]), "conditions": conditions},
-    });
+/// Of a pod matters who and whose it is, whether it is healthy, and which claims it mounts.
+fn pod_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let paths: &[&[&str]] = &[
+        &["metadata", "uid"],
+        &["metadata", "labels"],
+        &["metadata", "ownerReferences"],
+        &["metadata", "deletionTimestamp"],
+        &["spec", "volumes"],
+        &["status", "phase"],
+    ];
+    let ready = |pod: &Value| {
+        let ready = object::condition::get(pod, "Ready")?;
+        Some(["status", "lastTransitionTime"].map(|field| ready.text(&[field]).to_owned()))
+    };
+    differs_at(before, after, paths) || before.and_then(ready) != after.and_then(ready)
 }
 
-/// What is read of a claim: who and whose it is, whether it is on its way out, and how far its volume is what it asks for.
-fn trim_claim(claim: &mut Value) {
-    let conditions = claim.items(&["status", "conditions"]).iter().map(|condition| {
-        let [kind, status, message] = ["type", "status", "message"].map(|field| condition.text(&[field]));
-        json!({"type": kind, "status": status, "message": message})
-    });
-    let conditions: Vec<Value> = conditions.collect();
-    let mut kept = json!({
-        "metadata": pick(claim, &["metadata"], &[METADATA, &["finalizers"]].concat()),
-        "spec": pick(claim, &["spec"], &["resources", "volumeAttributesClassName"]),
-        "status": pick(claim, &["status"], &["phase", "capacity", "currentVolumeAttributesClassName"]),
-    });
-    if !conditions.is_empty() {
-        kept.put(&["status", "conditions"], conditions);
-    }
-    *claim = kept;
+/// Of a claim matters who and whose it is, whether it is on its way out, and how far its volume is what it asks for.
+fn claim_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
+    let paths: &[&[&str]] = &[
+        &["metadata", "uid"],
+        &["metadata", "labels"],
+        &["metadata", "ownerReferences"],
+        &["metadata", "deletionTimestamp"],
+        &["metadata", "finalizers"],
+        &["spec", "resources"],
+        &["spec", "volumeAttributesClassName"],
+        &["status", "phase"],
+        &["status", "capacity"],
+        &["status", "currentVolumeAttributesClassName"],
+    ];
+    let conditions = |claim: &Value| -> Vec<[String; 3]> {
+        let conditions = claim.items(&["status", "conditions"]).iter();
+        conditions.map(|found| ["type", "status", "message"].map(|field| found.text(&[field]).to_owned())).collect()
+    };
+    differs_at(before, after, paths) || before.map(conditions) != after.map(conditions)
 }
-
-const METADATA: &[&str] =
-    &["name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp"];

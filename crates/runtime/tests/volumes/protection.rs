@@ -150,8 +150,10 @@ async fn no_claim_goes_before_the_server_has_confirmed_that_no_pod_uses_it() {
 async fn claims_say_whether_they_are_in_use() {
     let world = World::with(CLAIMS).await;
     let claim = world.create(claim("default", "data")).await;
+    let bound = std::time::Instant::now();
     world.set_status(&claim, json!({"phase": "Bound"})).await;
     until_unused(&world, &claim, ("True", "NoPodsUsingPVC")).await;
+    assert!(bound.elapsed() >= std::time::Duration::from_secs(1), "a pod may have been on its way");
     let pod = world.create(waiting_user_of("data", "web-0")).await;
     until_unused(&world, &claim, ("False", "PodUsingPVC")).await;
     world.set_status(&pod, json!({"phase": "Succeeded"})).await;

@@ -57,7 +57,9 @@ pub async fn store_new(
         let key = call.key(name(&new));
         match call.commit(&key, 0, call.put(&key, &new), together).await {
             Ok(committed) => {
-                return call.show(201, &committed.records[0].value, std::mem::take(&mut about.warnings));
+                let record = &committed.records[0];
+                call.remember(record, new);
+                return call.show(201, &record.value, std::mem::take(&mut about.warnings));
             }
             Err(Lost::Object) if generated && names_tried < NAME_ATTEMPTS_MAX => names_tried += 1,
             Err(Lost::Object) => {

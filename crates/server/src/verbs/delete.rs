@@ -170,18 +170,18 @@ pub async fn delete_with(
         about.warnings.clear();
         let (old, record) = call.stored(object_name)?;
         options.check(call, &old, &record)?;
-        let (mut changed, more) = last_change(old.clone())?;
+        let (mut changed, more) = last_change(Value::clone(&old))?;
         definitions::mark_deleted(&call.kind, &mut changed, call.now);
         let decided = write::for_delete(&call.kind, &changed, options.deletion, call.now);
         let gone = matches!(decided, Deleted::Gone(_));
         let mut next = match decided {
             Deleted::Gone(last) | Deleted::Marked(last) => last,
             Deleted::Unchanged if more.txn.operations.is_empty() => {
-                return Ok(Removed { object: old, gone: false, about });
+                return Ok(Removed { object: Value::clone(&old), gone: false, about });
             }
             Deleted::Unchanged => changed,
         };
-        let mut going = old.clone();
+        let mut going = Value::clone(&old);
         let mut write = call.write(admission::Verb::Delete, "", object_name, &mut going, Some(&old), &mut about);
         let admission = &call.server.admission;
         let mut together = if gone { admission.judge(&mut write)? } else { admission.judge_marking(&mut write)? };

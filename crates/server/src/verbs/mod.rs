@@ -135,9 +135,20 @@ impl Call<'_> {
     }
 
     /// The stored object of that name.
-    pub fn stored(&self, name: &str) -> Result<(Value, Arc<Record>), Status> {
+    pub fn stored(&self, name: &str) -> Result<(Arc<Value>, Arc<Record>), Status> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
-        Ok((render::served(&self.kind, &record.value)?, record))
+        let object = match self.server.recent.find(&record) {
+            Some(object) => object,
+            None => Arc::new(render::served(&self.kind, &record.value)?),
+        };
+        Ok((object, record))
+    }
+
+    /// Remembers an object that was just stored: it may soon be written again.
+    pub fn remember(&self, record: &Record, object: Value) {
+        if !self.kind.rules.converts() {
+            self.server.recent.keep(record, object);
+        }
     }
 
     /// The answer that shows a stored version.

@@ -40,7 +40,7 @@ pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
 /// The replica count of an object, seen as an `autoscaling/v1` Scale.
 pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Answer, Status> {
     let object = match verb {
-        Verb::Get => call.stored(&call.target.name)?.0,
+        Verb::Get => Value::clone(&call.stored(&call.target.name)?.0),
         Verb::Update => {
             let sent = incoming::other(call, SCALE)?;
             set_scale(call, sub, |_| Ok(sent.clone())).await?
@@ -90,7 +90,10 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
             return Ok(success());
         }
         match call.commit(&record.key, record.modified, call.put(&record.key, &new), Together::default()).await {
-            Ok(_) => return Ok(success()),
+            Ok(committed) => {
+                call.remember(&committed.records[0], new);
+                return Ok(success());
+            }
             Err(Lost::Object | Lost::Together) => {}
             Err(Lost::Store(status)) => return Err(status),
         }

@@ -208,7 +208,11 @@ async fn store_changed(
         return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
     }
     match call.commit(key, record.modified, call.put(key, &new), together).await {
-        Ok(committed) => Ok(Outcome::Done(Changed::Stored(committed.records[0].value.clone()))),
+        Ok(committed) => {
+            let record = &committed.records[0];
+            call.remember(record, new);
+            Ok(Outcome::Done(Changed::Stored(record.value.clone())))
+        }
         Err(Lost::Object) => Ok(Outcome::Lost),
         Err(Lost::Together) => Ok(Outcome::Again),
         Err(Lost::Store(status)) => Err(status),

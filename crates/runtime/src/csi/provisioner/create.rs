@@ -82,7 +82,7 @@ impl Control {
     async fn find_class(&self, claim: &Value) -> Result<Option<Arc<Value>>, ApiError> {
         match class_of(claim) {
             None | Some("") => Ok(None),
-            Some(class) => Ok(self.api.find(&crate::csi::classes().object("", class)).await?.map(Arc::new)),
+            Some(class) => Ok(self.api.find(&crate::csi::classes().object("", class)).await?),
         }
     }
 
@@ -108,7 +108,7 @@ impl Control {
         let seen = provision::Seen {
             claim,
             class,
-            attributes_class: attributes_class.as_ref(),
+            attributes_class: attributes_class.as_deref(),
             source: source.as_deref(),
             source_volume: source_volume.as_deref(),
             cluster: Cluster { nodes: &nodes, csi_nodes: &csi_nodes },

@@ -215,7 +215,7 @@ impl Control {
 }
 
 /// The answer to a write that may have taken the last finalizer off: then the object has gone with it.
-fn took(cache: &Cache, answer: Value) {
+fn took(cache: &Cache, answer: Arc<Value>) {
     if terminating(&answer) {
         cache.deleted(&key(&answer), uid(&answer), answer.clone());
     } else {

@@ -4,12 +4,12 @@
 
 use super::notes::Notes;
 use crate::api::Resource;
-use crate::cache::{Cache, Index, Key, key, pick};
+use crate::cache::{Cache, Index, Key, key};
 use crate::csi::drivers::Drivers;
 use crate::worker::Source;
+use object::Value;
 use object::access::{Access, name, namespace, terminating};
 use object::kinds::volumes::class_of;
-use object::{Value, json};
 use plan::csi::cloning::{self, Start};
 use plan::csi::provision;
 use std::sync::Arc;
@@ -28,16 +28,16 @@ pub struct Sight {
 
 impl Sight {
     pub fn new() -> Sight {
-        let claims = Cache::default().trimmed(crate::csi::trim);
-        let attachments = Cache::default().trimmed(trim_attachment);
+        let claims = Cache::default();
+        let attachments = Cache::default();
         Sight {
             waiting: claims.index(waited_for),
             attached: attachments.index(|attachment| vec![volume_key(attached_volume(attachment))]),
             claims,
-            volumes: Cache::default().trimmed(crate::csi::trim),
-            classes: Cache::default().trimmed(crate::csi::trim),
-            nodes: Cache::default().trimmed(trim_node),
-            csi_nodes: Cache::default().trimmed(crate::csi::trim),
+            volumes: Cache::default(),
+            classes: Cache::default(),
+            nodes: Cache::default(),
+            csi_nodes: Cache::default(),
             attachments,
         }
     }
@@ -163,18 +163,6 @@ fn for_source(namespace: &str, name: &str) -> Key {
 
 fn attached_volume(attachment: &Value) -> &str {
     attachment.text(&["spec", "source", "persistentVolumeName"])
-}
-
-/// Only labels say where a node is.
-fn trim_node(node: &mut Value) {
-    *node = json!({"metadata": pick(node, &["metadata"], &["name", "uid", "labels"])});
-}
-
-fn trim_attachment(attachment: &mut Value) {
-    *attachment = json!({
-        "metadata": pick(attachment, &["metadata"], &["name", "uid"]),
-        "spec": pick(attachment, &["spec"], &["source", "nodeName"]),
-    });
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

@@ -1,0 +1,120 @@
+//! The lines of a watch.
+
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
+use kube::client::Body;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+/// A body that is read in whole lines.
+pub struct Lines<B = Body> {
+    body: B,
+    /// The beginning of a line whose end has not come.
+    begun: BytesMut,
+}
+
+impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
+    pub fn new(body: B) -> Lines<B> {
+        Lines { body, begun: BytesMut::new() }
+    }
+
+    /// The next lines, each with its end; `None` when there are no more. What comes as whole lines is not copied.
+    pub async fn next(&mut self) -> Result<Option<Bytes>, B::Error> {
+        while let Some(frame) = self.body.frame().await {
+            let Ok(data) = frame?.into_data() else { continue };
+            let Some(end) = data.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1) else {
+                self.begun.extend_from_slice(&data);
+                continue;
+            };
+            let whole = if self.begun.is_empty() {
+                data.slice(..end)
+            } else {
+                self.begun.extend_from_slice(&data[..end]);
+                self.begun.split().freeze()
+            };
+            self.begun.extend_from_slice(&data[end..]);
+            return Ok(Some(whole));
+        }
+        Ok(None)
+    }
+}
+
+/// What an event says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+pub enum Said {
+    #[serde(rename = "ADDED", alias = "MODIFIED")]
+    Seen,
+    #[serde(rename = "DELETED")]
+    Gone,
+    #[serde(rename = "BOOKMARK")]
+    Bookmark,
+    #[serde(rename = "ERROR")]
+    Error,
+}
+
+/// What a line says, and the text of the object that it is about.
+pub fn event(line: &[u8]) -> Result<(Said, &[u8]), serde_json::Error> {
+    if let Some(found) = as_usual(line) {
+        return Ok(found);
+    }
+    #[derive(Deserialize)]
+    struct Event<'a> {
+        #[serde(rename = "type")]
+        said: Said,
+        #[serde(borrow)]
+        object: &'a RawValue,
+    }
+    let event: Event = serde_json::from_slice(line)?;
+    Ok((event.said, event.object.get().as_bytes()))
+}
+
+/// All servers write events alike, which spares us looking for the object's end.
+fn as_usual(line: &[u8]) -> Option<(Said, &[u8])> {
+    let rest = line.strip_prefix(b"{\"type\":\"")?;
+    let after = |word: &[u8]| rest.strip_prefix(word)?.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}");
+    let said = [
+        (b"MODIFIED".as_slice(), Said::Seen),
+        (b"ADDED", Said::Seen),
+        (b"DELETED", Said::Gone),
+        (b"BOOKMARK", Said::Bookmark),
+        (b"ERROR", Said::Error),
+    ];
+    said.into_iter().find_map(|(word, said)| Some((said, after(word)?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+
+    #[test]
+    fn events_are_read_in_any_layout() {
+        for (line, said) in [
+            (r#"{"type":"ADDED","object":{"a":1}}"#, Said::Seen),
+            (r#"{"type":"MODIFIED","object":{"a":1}}"#, Said::Seen),
+            (r#"{"type":"DELETED","object":{"a":1}}"#, Said::Gone),
+            (r#"{"type":"BOOKMARK","object":{"a":1}}"#, Said::Bookmark),
+            (r#"{"type":"ERROR","object":{"a":1}}"#, Said::Error),
+            (r#"{ "object": {"a":1}, "type": "MODIFIED" }"#, Said::Seen),
+            (r#"{"type":"DELETED", "object":{"a":1} } "#, Said::Gone),
+        ] {
+            assert_eq!(event(line.as_bytes()).unwrap(), (said, br#"{"a":1}"#.as_slice()), "{line}");
+        }
+        for line in ["", "{", r#"{"type":"SOMETHING","object":{}}"#, r#"{"type":"ADDED"}"#] {
+            assert!(event(line.as_bytes()).is_err(), "{line}");
+        }
+    }
+
+    #[tokio::test]
+    async fn lines_are_whole_however_they_come() {
+        let pieces = ["one\ntw", "o", "\nthree\n", "four\n", "fi", "ve"];
+        let frames = pieces.map(|piece| Ok::<_, std::io::Error>(Frame::data(Bytes::from_static(piece.as_bytes()))));
+        let mut lines = Lines::new(StreamBody::new(futures::stream::iter(frames)));
+        let mut read = Vec::new();
+        while let Some(text) = lines.next().await.unwrap() {
+            read.push(String::from_utf8(text.to_vec()).unwrap());
+        }
+        assert_eq!(read, ["one\n", "two\nthree\n", "four\n"], "what has no end is not a line");
+    }
+}

@@ -1,0 +1,150 @@
+//! Objects are read once for all who hear of them.
+//!
+//! The controllers of a process follow the same resources, each with its own rights, and what one of them writes is told to all of them:
+//! the same text comes many times. Whoever gets it first reads it, and the others get what was read, as long as it is among the
+//! newest. So they also share the memory of what they keep.
+
+use crate::lean::Lean;
+use object::Value;
+use std::collections::{HashMap, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+/// The texts that are remembered have this size together. Those who hear of an object do so within moments of each other.
+const BYTES_MAX: usize = 2 << 20;
+/// Larger texts are lists and the like, which come only once.
+const TEXT_BYTES_MAX: usize = 256 << 10;
+
+/// Clones share what they have read.
+#[derive(Clone, Default)]
+pub struct Reader {
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    hashes: RandomState,
+    recent: Mutex<Recent>,
+}
+
+#[derive(Default)]
+struct Recent {
+    texts: HashMap<u64, Read>,
+    /// In the order in which they came.
+    order: VecDeque<u64>,
+    bytes: usize,
+}
+
+struct Read {
+    text: Box<[u8]>,
+    object: Arc<Value>,
+}
+
+impl Reader {
+    /// The object of this text, without its managed fields.
+    pub fn object(&self, text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
+        if text.len() > TEXT_BYTES_MAX {
+            return read(text);
+        }
+        let hash = self.shared.hashes.hash_one(text);
+        if let Some(object) = self.lock().find(hash, text) {
+            return Ok(object);
+        }
+        let object = read(text)?;
+        let forgotten = self.lock().keep(hash, Read { text: text.into(), object: object.clone() });
+        // Not under the lock: to free objects takes its time.
+        drop(forgotten);
+        Ok(object)
+    }
+
+    /// The object of this text, if somebody has read it lately.
+    pub fn known(&self, text: &[u8]) -> Option<Arc<Value>> {
+        self.lock().find(self.shared.hashes.hash_one(text), text)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Recent> {
+        self.shared.recent.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Recent {
+    fn find(&self, hash: u64, text: &[u8]) -> Option<Arc<Value>> {
+        self.texts.get(&hash).filter(|read| *read.text == *text).map(|read| read.object.clone())
+    }
+
+    /// Remembers a text; returns those that are too many now.
+    fn keep(&mut self, hash: u64, read: Read) -> Vec<Read> {
+        self.bytes += read.text.len();
+        let mut forgotten: Vec<Read> = self.texts.insert(hash, read).into_iter().collect();
+        // One that two were reading at once, or one of the same hash: its place in the order stays.
+        if forgotten.is_empty() {
+            self.order.push_back(hash);
+        }
+        let mut bytes = self.bytes - forgotten.iter().map(|read| read.text.len()).sum::<usize>();
+        while bytes > BYTES_MAX {
+            let Some(read) = self.order.pop_front().and_then(|oldest| self.texts.remove(&oldest)) else { break };
+            bytes -= read.text.len();
+            forgotten.push(read);
+        }
+        self.bytes = bytes;
+        forgotten
+    }
+}
+
+fn read(text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
+    let Lean(object) = serde_json::from_slice(text)?;
+    Ok(Arc::new(object))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::access::Access;
+
+    fn text(number: usize, filling: usize) -> Vec<u8> {
+        format!(r#"{{"number":{number},"filling":"{}"}}"#, "x".repeat(filling)).into_bytes()
+    }
+
+    #[test]
+    fn a_text_is_read_once() {
+        let reader = Reader::default();
+        let (first, second) = (reader.object(&text(1, 1)).unwrap(), reader.object(&text(1, 1)).unwrap());
+        assert!(Arc::ptr_eq(&first, &second));
+        assert_eq!(reader.object(&text(2, 1)).unwrap().int(&["number"]), Some(2));
+        assert!(reader.known(&text(2, 1)).is_some());
+        assert!(reader.known(&text(3, 1)).is_none());
+        assert!(reader.object(b"{\"cut\":").is_err());
+        assert!(reader.known(b"{\"cut\":").is_none());
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let reader = Reader::default();
+        for number in 0..200 {
+            reader.object(&text(number, TEXT_BYTES_MAX / 2)).unwrap();
+        }
+        assert!(reader.known(&text(199, TEXT_BYTES_MAX / 2)).is_some());
+        assert!(reader.known(&text(0, TEXT_BYTES_MAX / 2)).is_none(), "the oldest was forgotten");
+        let recent = reader.lock();
+        assert!(recent.bytes <= BYTES_MAX);
+        assert_eq!(recent.bytes, recent.texts.values().map(|read| read.text.len()).sum::<usize>());
+        assert_eq!(recent.order.len(), recent.texts.len());
+        drop(recent);
+        reader.object(&text(1, TEXT_BYTES_MAX)).unwrap();
+        assert!(reader.known(&text(1, TEXT_BYTES_MAX)).is_none(), "too large to be remembered");
+    }
+
+    #[test]
+    fn texts_of_one_hash_are_not_taken_for_each_other() {
+        let mut recent = Recent::default();
+        let keep = |recent: &mut Recent, number| {
+            let text = text(number, 1);
+            recent.keep(7, Read { object: read(&text).unwrap(), text: text.into() }).len()
+        };
+        assert_eq!(keep(&mut recent, 1), 0);
+        assert!(recent.find(7, &text(2, 1)).is_none());
+        assert_eq!(keep(&mut recent, 2), 1, "the newer one takes its place");
+        assert_eq!(recent.find(7, &text(2, 1)).unwrap().int(&["number"]), Some(2));
+        assert_eq!((recent.order.len(), recent.bytes), (1, text(2, 1).len()));
+    }
+}
