@@ -7,6 +7,7 @@
 use crate::follow::Change;
 use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -66,6 +67,9 @@ pub struct Cache {
     shared: Arc<Shared>,
 }
 
+/// Something that is worked out of an object once for each of its versions.
+type View = Arc<dyn Any + Send + Sync>;
+
 /// Finds the objects of a cache by what a function says of them; always in step with it.
 #[derive(Clone)]
 pub struct Index {
@@ -86,6 +90,12 @@ const DOUBT_AFTER: Duration = Duration::from_secs(5);
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Cache {
+    /// Has something worked out of each object when it comes in, for those who would otherwise work it out again and again.
+    pub fn viewed<T: Send + Sync + 'static>(self, view: fn(Arc<Value>) -> T) -> Cache {
+        self.lock().view = Some(Box::new(move |object| Arc::new(view(object.clone()))));
+        self
+    }
+
     /// Finds objects by the keys that `keys` says of each. To be asked for before the cache is filled.
     pub fn index(&self, keys: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Index {
         let mut state = self.lock();
@@ -115,13 +125,13 @@ impl Cache {
     }
     /// What indexes of this cache find, each object once, in the order of their keys.
     pub fn find(&self, by: &[(&Index, &Key)]) -> Vec<Arc<Value>> {
+        self.lock().find(by).into_iter().map(|item| item.object.clone()).collect()
+    }
+    /// Like [`Cache::find`]: what was worked out of each object, as [`Cache::viewed`] says.
+    pub fn find_views<T: Send + Sync + 'static>(&self, by: &[(&Index, &Key)]) -> Vec<Arc<T>> {
         let state = self.lock();
-        let mut found: Vec<_> = by.iter().flat_map(|(index, key)| state.indexes[index.at].by(key)).collect();
-        if by.len() > 1 {
-            found.sort_by_key(|(key, _)| *key);
-            found.dedup_by_key(|(key, _)| *key);
-        }
-        found.into_iter().map(|(_, object)| object.clone()).collect()
+        let views = state.find(by).into_iter().filter_map(|item| item.view.clone());
+        views.map(|view| view.downcast().expect("the cache was told to make such views")).collect()
     }
     pub fn len(&self) -> usize {
         self.lock().objects.len()
@@ -231,7 +241,7 @@ impl Index {
         let state = self.cache.lock();
         let from = (key.clone(), Key::default());
         let mut pairs = state.indexes[self.at].pairs.range(from..).take_while(|((found, _), _)| found.0 == key.0);
-        pairs.find(|(_, object)| accept(object)).map(|(_, object)| object.clone())
+        pairs.find(|(_, item)| accept(&item.object)).map(|(_, item)| item.object.clone())
     }
 }
 
@@ -244,6 +254,7 @@ type Changed = (Option<Arc<Value>>, Option<Arc<Value>>);
 struct State {
     objects: BTreeMap<Key, Entry>,
     indexes: Vec<Found>,
+    view: Option<Box<dyn Fn(&Arc<Value>) -> View + Send + Sync>>,
     listener: Option<Listener>,
     /// The watch has told everything up to this version.
     heard: u64,
@@ -266,15 +277,21 @@ struct Entry {
 struct Found {
     keys: Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>,
     /// The objects, by what each is found by and its own key.
-    pairs: BTreeMap<(Key, Key), Arc<Value>>,
+    pairs: BTreeMap<(Key, Key), Item>,
+}
+
+#[derive(Clone)]
+struct Item {
+    object: Arc<Value>,
+    view: Option<View>,
 }
 
 impl Found {
     /// The objects that are found by this, with their own keys and in their order.
-    fn by<'a>(&'a self, key: &'a Key) -> impl Iterator<Item = (&'a Key, &'a Arc<Value>)> {
+    fn by<'a, 'k>(&'a self, key: &'k Key) -> impl Iterator<Item = (&'a Key, &'a Item)> + use<'a, 'k> {
         let from = (key.clone(), Key::default());
         let pairs = self.pairs.range(from..).take_while(move |((found, _), _)| found == key);
-        pairs.map(|((_, own), object)| (own, object))
+        pairs.map(|((_, own), item)| (own, item))
     }
 }
 
@@ -286,6 +303,15 @@ struct Listing {
 }
 
 impl State {
+    fn find(&self, by: &[(&Index, &Key)]) -> Vec<&Item> {
+        let mut found: Vec<_> = by.iter().flat_map(|(index, key)| self.indexes[index.at].by(key)).collect();
+        if by.len() > 1 {
+            found.sort_by_key(|(key, _)| *key);
+            found.dedup_by_key(|(key, _)| *key);
+        }
+        found.into_iter().map(|(_, item)| item).collect()
+    }
+
     fn write(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
         let (key, version) = (key(&object), version(&object));
         let before = self.objects.get(&key).and_then(|entry| entry.version);
@@ -393,13 +419,15 @@ impl State {
     }
 
     fn find_anew(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
+        let view = self.view.as_ref().zip(after).map(|(view, object)| view(object));
         for index in &mut self.indexes {
             for found in before.map(|object| (index.keys)(object)).unwrap_or_default() {
                 index.pairs.remove(&(found, key.clone()));
             }
             if let Some(object) = after {
                 let keys = (index.keys)(object).into_iter();
-                index.pairs.extend(keys.map(|found| ((found, key.clone()), object.clone())));
+                let item = Item { object: object.clone(), view: view.clone() };
+                index.pairs.extend(keys.map(|found| ((found, key.clone()), item.clone())));
             }
         }
     }

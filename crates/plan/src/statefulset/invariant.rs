@@ -74,12 +74,14 @@ impl Judge<'_> {
         let mut broken = Vec::new();
         let mut made = BTreeSet::new();
         for (_, action) in &self.staged {
-            let (kind, object, there) = match action {
-                Action::CreatePod(pod) => ("pod", pod, self.seen.pods),
-                Action::CreateClaim { claim, .. } => ("claim", claim, self.seen.claims),
+            let (kind, object, is_there) = match action {
+                Action::CreatePod(pod) => ("pod", pod, self.pod(name(pod)).is_some()),
+                Action::CreateClaim { claim, .. } => {
+                    ("claim", claim, self.seen.claims.iter().any(|other| name(other) == name(claim)))
+                }
                 _ => continue,
             };
-            if there.iter().any(|other| name(other) == name(object)) {
+            if is_there {
                 broken.push(format!("the {kind} {} is created though it is there", name(object)));
             }
             if !made.insert((kind, name(object))) {
@@ -250,13 +252,17 @@ impl Judge<'_> {
         self.seen.claims.iter().copied().filter(move |claim| names.iter().any(|it| it == name(claim)))
     }
 
+    fn pods(&self) -> impl Iterator<Item = &Value> {
+        self.seen.pods.iter().map(|pod| &*pod.object)
+    }
+
     fn pod(&self, pod_name: &str) -> Option<&Value> {
-        self.seen.pods.iter().copied().find(|pod| name(pod) == pod_name)
+        self.pods().find(|pod| name(pod) == pod_name)
     }
 
     /// The set's pods in range, those without controller among them: they are as good as adopted.
     fn replicas(&self) -> impl Iterator<Item = &Value> {
-        self.seen.pods.iter().copied().filter(|pod| {
+        self.pods().filter(|pod| {
             let owner = controller(pod).map(|owner| owner.text(&["uid"]));
             self.in_range(name(pod)) && owner.is_none_or(|owner| owner == uid(self.seen.set))
         })

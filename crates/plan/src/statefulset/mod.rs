@@ -21,6 +21,7 @@ use claims::{Claims, Moment};
 use jiff::Timestamp;
 use object::access::Access;
 use object::{Gates, Value};
+pub use pods::SeenPod;
 use pods::{Members, Pod};
 use revisions::Revisions;
 use set::{Set, Strategy};
@@ -32,7 +33,7 @@ use std::collections::BTreeSet;
 pub struct Seen<'a> {
     pub set: &'a Value,
     /// The pods that the set controls, and every pod whose name is the set's with an ordinal.
-    pub pods: &'a [&'a Value],
+    pub pods: &'a [&'a SeenPod],
     /// The claims whose names follow the set's scheme: a template's name, the set's, an ordinal.
     pub claims: &'a [&'a Value],
     /// The revisions that the set controls, those without controller beside it, and every one whose name begins with the set's.
@@ -117,7 +118,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     let revisions = Revisions::choose(&set, seen.revisions, gates);
     let names = (revisions.current.name.as_str(), revisions.update.name.as_str());
     let status = Status::count(&set, &members, names, revisions.collisions, now);
-    let seen_revisions: BTreeSet<&str> = members.all().map(|pod| pod.revision).collect();
+    let seen_revisions: BTreeSet<&str> = members.all().map(|pod| pod.revision()).collect();
     let reowned = if set.claims_in_place { claims.own(&set, &members, Moment::BeforeScaling).0 } else { Vec::new() };
     let mut planner = Planner {
         set: &set,

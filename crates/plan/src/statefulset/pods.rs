@@ -5,8 +5,10 @@ use super::revisions::Revision;
 use super::set::Set;
 use jiff::Timestamp;
 use object::access::{self, Access, controller, name, terminating, uid};
-use object::{Value, condition, json};
+use object::{Map, Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
+use std::sync::Arc;
 
 pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
@@ -28,20 +30,19 @@ pub(super) struct Members<'a> {
 }
 
 impl<'a> Members<'a> {
-    pub fn of(set: &Set<'a>, pods: &[&'a Value]) -> Members<'a> {
+    pub fn of(set: &Set<'a>, pods: &[&'a SeenPod]) -> Members<'a> {
         let mut members = Members::default();
-        for pod in pods.iter().copied().filter(|pod| access::namespace(pod) == set.namespace) {
-            let ordinal = set.ordinal(name(pod));
-            let matches = ordinal.is_some() && set.selector.matches(pod.members(&["metadata", "labels"]));
-            let owner = controller(pod).map(|owner| owner.text(&["uid"]));
-            let ours = owner == Some(set.uid);
-            let adopt = owner.is_none() && matches && !terminating(pod) && !set.deleting();
+        for pod in pods.iter().copied().filter(|pod| *pod.namespace == *set.namespace) {
+            let ordinal = set.ordinal(&pod.name);
+            let matches = ordinal.is_some() && set.selector.matches(&pod.labels);
+            let ours = pod.owner.as_deref() == Some(set.uid);
+            let adopt = pod.owner.is_none() && matches && !pod.terminating && !set.deleting();
             if adopt {
-                members.adoptions.push(Action::AdoptPod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
+                members.adoptions.push(Action::AdoptPod { pod: pod.name.to_string(), uid: pod.uid.to_string() });
                 members.adopted.extend(ordinal);
             }
             if ours && !matches {
-                members.releases.push(Action::ReleasePod { pod: name(pod).to_owned(), uid: uid(pod).to_owned() });
+                members.releases.push(Action::ReleasePod { pod: pod.name.to_string(), uid: pod.uid.to_string() });
             }
             let Some(ordinal) = ordinal else { continue };
             let place = match (ours && matches) || adopt {
@@ -49,7 +50,7 @@ impl<'a> Members<'a> {
                 true => &mut members.condemned,
                 false => &mut members.strangers,
             };
-            place.insert(ordinal, Pod::read(pod));
+            place.insert(ordinal, Pod(pod));
         }
         members
     }
@@ -73,42 +74,80 @@ pub(super) fn revision(object: &Value) -> &str {
     object.text(&["metadata", "labels", REVISION_LABEL])
 }
 
-/// A pod, with what is asked of it again and again.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pod<'a> {
-    pub object: &'a Value,
-    pub name: &'a str,
-    pub revision: &'a str,
-    pub terminating: bool,
-    phase: &'a str,
+/// A pod, with what is asked of it in every plan of its set: that is read once for each of its versions.
+#[derive(Debug)]
+pub struct SeenPod {
+    pub(super) object: Arc<Value>,
+    namespace: Box<str>,
+    name: Box<str>,
+    uid: Box<str>,
+    labels: Map<String, Value>,
+    /// The uid of its controller.
+    owner: Option<Box<str>>,
+    revision: Box<str>,
+    pub(super) terminating: bool,
+    phase: Box<str>,
     /// Running, and says that it is ready.
-    pub ready: bool,
+    pub(super) ready: bool,
+    /// The claims that it mounts, by the names of its volumes.
+    mounts: Vec<(Box<str>, Box<str>)>,
+}
+
+impl SeenPod {
+    pub fn read(object: Arc<Value>) -> SeenPod {
+        let phase = object.text(&["status", "phase"]);
+        let mounts = object.items(&["spec", "volumes"]).iter().filter_map(|volume| {
+            let claim = volume.at(&["persistentVolumeClaim", "claimName"])?;
+            Some((volume.text(&["name"]).into(), claim.as_str().unwrap_or("").into()))
+        });
+        SeenPod {
+            namespace: access::namespace(&object).into(),
+            name: name(&object).into(),
+            uid: uid(&object).into(),
+            labels: object.members(&["metadata", "labels"]).clone(),
+            owner: controller(&object).map(|owner| owner.text(&["uid"]).into()),
+            revision: revision(&object).into(),
+            terminating: terminating(&object),
+            ready: phase == "Running" && condition::is_true(&object, "Ready"),
+            phase: phase.into(),
+            mounts: mounts.collect(),
+            object,
+        }
+    }
+}
+
+/// A pod in a plan.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pod<'a>(&'a SeenPod);
+
+impl Deref for Pod<'_> {
+    type Target = SeenPod;
+
+    fn deref(&self) -> &SeenPod {
+        self.0
+    }
 }
 
 impl<'a> Pod<'a> {
-    fn read(object: &'a Value) -> Pod<'a> {
-        let phase = object.text(&["status", "phase"]);
-        Pod {
-            object,
-            name: name(object),
-            revision: revision(object),
-            terminating: terminating(object),
-            phase,
-            ready: phase == "Running" && condition::is_true(object, "Ready"),
-        }
+    pub fn name(&self) -> &'a str {
+        &self.0.name
     }
 
     pub fn uid(&self) -> &'a str {
-        uid(self.object)
+        &self.0.uid
+    }
+
+    pub fn revision(&self) -> &'a str {
+        &self.0.revision
     }
 
     pub fn is_pending(&self) -> bool {
-        matches!(self.phase, "" | "Pending")
+        matches!(&*self.phase, "" | "Pending")
     }
 
     /// It has ended and will not run again.
     pub fn is_over(&self) -> bool {
-        matches!(self.phase, "Failed" | "Succeeded")
+        matches!(&*self.phase, "Failed" | "Succeeded")
     }
 
     /// Ready for long enough, terminating or not.
@@ -118,7 +157,7 @@ impl<'a> Pod<'a> {
 
     /// When a ready pod is, or was, available.
     pub fn available_from(&self, set: &Set) -> Option<Timestamp> {
-        let ready = condition::get(self.object, "Ready").filter(|_| self.ready)?;
+        let ready = condition::get(&self.object, "Ready").filter(|_| self.ready)?;
         let since: Timestamp = ready.text(&["lastTransitionTime"]).parse().ok()?;
         since.saturating_add(set.min_ready).ok()
     }
@@ -127,25 +166,22 @@ impl<'a> Pod<'a> {
 /// The labels of its identity, when they must be put back.
 pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: Pod) -> Option<Vec<(String, String)>> {
     // Its name is one that the set gives.
-    let kept = pod.object.text(&["metadata", "labels", NAME_LABEL]) == pod.name;
+    let kept = pod.labels.get(NAME_LABEL).and_then(Value::as_str) == Some(&*pod.name);
     (!kept).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
 }
 
 /// The claim template whose claim the pod does not mount. Volumes of a pod never change, so only another pod can.
 pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: Pod) -> Option<&'a Value> {
-    let volumes = pod.object.items(&["spec", "volumes"]);
     set.claim_templates.iter().copied().find(|template| {
         let claim = set.claim_name(template, ordinal);
-        !volumes.iter().any(|volume| {
-            volume.text(&["name"]) == name(template) && volume.text(&["persistentVolumeClaim", "claimName"]) == claim
-        })
+        !pod.mounts.iter().any(|(volume, mounted)| **volume == *name(template) && **mounted == *claim)
     })
 }
 
 /// Who holds a name that a replica needs, and what a person can do about it.
 pub(super) fn stranger(set: &Set, pod: Pod) -> (String, String) {
-    let pod_name = pod.name;
-    match controller(pod.object) {
+    let pod_name = pod.name();
+    match controller(&pod.0.object) {
         Some(owner) if owner.text(&["uid"]) != set.uid => {
             let by = format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
             let advice = format!("pod {pod_name} already exists and belongs to {by}: delete that pod to free its name");

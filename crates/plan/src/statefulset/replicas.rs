@@ -70,7 +70,7 @@ impl<'a> Planner<'a> {
 
     /// Cares for a replica that is there; the answer is what an ordered set waits for.
     fn tend(&mut self, ordinal: i64, pod: Pod<'a>, care: &mut Stage) -> Option<Held> {
-        let pod_name = || pod.name.to_owned();
+        let pod_name = || pod.name().to_owned();
         if pod.is_over() && !pod.terminating {
             care.lanes.push(vec![vec![delete(pod, false)]]);
             self.leaving.insert(ordinal);
@@ -105,7 +105,7 @@ impl<'a> Planner<'a> {
         self.plan.events.push(Event {
             warning: true,
             reason: "FailedUpdate",
-            message: format!("Update Pod {} in StatefulSet {} failed error: {why}", pod.name, self.set.name),
+            message: format!("Update Pod {} in StatefulSet {} failed error: {why}", pod.name(), self.set.name),
         });
         Some(Held::Unfit { pod: pod_name(), why })
     }
@@ -160,7 +160,7 @@ impl<'a> Planner<'a> {
 
     /// The revision that a missing claim of this pod gets: the one the pod is on its way to, if it is.
     fn revision_of_claims(&self, ordinal: i64, pod: Pod) -> Revision<'a> {
-        let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pod.revision) };
+        let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pod.revision()) };
         own.unwrap_or_else(|| self.revisions.update.clone())
     }
 
@@ -185,7 +185,7 @@ impl<'a> Planner<'a> {
     fn scale_down_one(&mut self) {
         let condemned = &self.members.condemned;
         let Some((ordinal, pod)) = condemned.last_key_value() else { return };
-        let pod_name = pod.name.to_owned();
+        let pod_name = pod.name().to_owned();
         let unhealthy = |(ordinal, pod): (&i64, &Pod)| {
             pod.terminating || !(self.is_available(*pod) || self.is_hopeless(*ordinal, *pod))
         };
@@ -223,12 +223,12 @@ impl super::Plan {
 }
 
 pub(super) fn delete(pod: Pod, counted: bool) -> Action {
-    Action::DeletePod { pod: pod.name.to_owned(), uid: pod.uid().to_owned(), counted }
+    Action::DeletePod { pod: pod.name().to_owned(), uid: pod.uid().to_owned(), counted }
 }
 
 pub(super) fn label(pod: Pod, labels: Vec<(String, String)>) -> Action {
     let resource_version = pod.object.text(&["metadata", "resourceVersion"]).to_owned();
-    Action::LabelPod { pod: pod.name.to_owned(), uid: pod.uid().to_owned(), resource_version, labels }
+    Action::LabelPod { pod: pod.name().to_owned(), uid: pod.uid().to_owned(), resource_version, labels }
 }
 
 pub(super) fn count(many: usize) -> i64 {

@@ -110,7 +110,7 @@ impl<'a> Revisions<'a> {
     pub fn outdated(&self, set: &Set, members: &pods::Members) -> Vec<Action> {
         let limit = set.object.int(&["spec", "revisionHistoryLimit"]).unwrap_or(HISTORY_DEFAULT);
         let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
-        let mut live: BTreeSet<&str> = members.all().map(|pod| pod.revision).collect();
+        let mut live: BTreeSet<&str> = members.all().map(|pod| pod.revision()).collect();
         live.extend([self.current.name.as_str(), self.update.name.as_str()]);
         let unused: Vec<&&Value> = self.listed.iter().filter(|revision| !live.contains(name(revision))).collect();
         let excess = unused.len().saturating_sub(limit);

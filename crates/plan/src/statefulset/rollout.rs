@@ -100,7 +100,7 @@ impl<'a> Planner<'a> {
         let old = members.all().filter(|pod| self.must_go(*pod) && !pod.terminating);
         let lanes = old.map(|pod| vec![vec![delete(pod, false)]]).collect();
         self.plan.push(Stage { lanes });
-        self.plan.held.push(Held::Terminating { pod: waits_for.name.to_owned() });
+        self.plan.held.push(Held::Terminating { pod: waits_for.name().to_owned() });
         false
     }
 
@@ -118,7 +118,7 @@ impl<'a> Planner<'a> {
             }
             ready &= !progress.lacks && progress.waits.is_none();
             if let Some(wait) = progress.waits {
-                self.wait_for_claim(pod.name, wait);
+                self.wait_for_claim(pod.name(), wait);
             }
         }
         ready
@@ -182,7 +182,7 @@ impl<'a> Planner<'a> {
                 moves.begins.push(Stage { lanes: vec![vec![self.bring_claims(ordinal)]] });
             }
             if let Some(wait) = progress.waits {
-                self.wait_for_claim(pod.name, wait);
+                self.wait_for_claim(pod.name(), wait);
             }
             return Move::Waits;
         }
@@ -223,7 +223,7 @@ impl<'a> Planner<'a> {
                     Move::Relabelled if !passed_over => {}
                     Move::Relabelled | Move::Waits => break,
                     Move::Deleted => {
-                        self.plan.held.push(Held::Terminating { pod: pod.name.to_owned() });
+                        self.plan.held.push(Held::Terminating { pod: pod.name().to_owned() });
                         break;
                     }
                 }
@@ -281,11 +281,11 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn is_old(&self, pod: Pod) -> bool {
-        pod.revision != self.revisions.update.name
+        pod.revision() != self.revisions.update.name
     }
 
     /// It is old, and only another pod can be what the update revision says.
     fn must_go(&self, pod: Pod) -> bool {
-        self.is_old(pod) && !self.alike.contains(pod.revision)
+        self.is_old(pod) && !self.alike.contains(pod.revision())
     }
 }

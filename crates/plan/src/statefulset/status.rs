@@ -104,7 +104,7 @@ impl Status {
             ..Status::default()
         };
         for pod in members.all() {
-            let stays_at = |revision: &str| !pod.terminating && pod.revision == revision;
+            let stays_at = |revision: &str| !pod.terminating && pod.revision() == revision;
             status.replicas += 1;
             status.ready += i64::from(pod.ready);
             status.available += i64::from(pod.is_available(set, now));
@@ -116,7 +116,7 @@ impl Status {
 
     /// One pod fewer at the current revision; whether it was counted there.
     pub fn leaves(&mut self, pod: Pod) -> bool {
-        let counted = !pod.terminating && pod.revision == self.current_revision && self.current > 0;
+        let counted = !pod.terminating && pod.revision() == self.current_revision && self.current > 0;
         self.current -= i64::from(counted);
         counted
     }

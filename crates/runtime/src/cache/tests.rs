@@ -55,6 +55,22 @@ fn own_writes_are_seen_at_once_and_older_news_do_not_undo_them() {
 }
 
 #[test]
+fn views_are_made_of_the_newest_version_and_go_with_the_object() {
+    let cache = Cache::default().viewed(|object| object["color"].as_u64().expect("a number"));
+    let index = cache.index(|_| vec![Key::default()]);
+    let views =
+        || cache.find_views::<u64>(&[(&index, &Key::default())]).iter().map(|color| **color).collect::<Vec<_>>();
+    cache.hear(Change::Restart);
+    cache.hear(Change::Seen(object("a", "1", 10, 5)));
+    cache.hear(Change::Seen(object("b", "2", 11, 6)));
+    cache.hear(Change::Ready);
+    assert_eq!(views(), [5, 6]);
+    cache.wrote(object("a", "1", 12, 7));
+    cache.hear(Change::Gone(object("b", "2", 13, 6)));
+    assert_eq!(views(), [7]);
+}
+
+#[test]
 fn what_we_deleted_stays_gone_and_its_name_is_free() {
     let cache = filled();
     let success = json!({"kind": "Status", "status": "Success"});

@@ -8,7 +8,7 @@ use crate::worker::Source;
 use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Gates, Value};
-use planner::{Plan, Seen};
+use planner::{Plan, Seen, SeenPod};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
@@ -35,7 +35,7 @@ pub(super) struct Followed {
 /// A set, and what is to be considered for it.
 pub(super) struct Scene {
     pub set: Arc<Value>,
-    pods: Vec<Arc<Value>>,
+    pods: Vec<Arc<SeenPod>>,
     claims: Vec<Arc<Value>>,
     revisions: Vec<Arc<Value>>,
 }
@@ -44,7 +44,7 @@ impl Sight {
     pub fn new() -> Sight {
         let follow = |resource, cache| Followed { resource, cache };
         let sets = follow(resource("apps/v1", "StatefulSet", "statefulsets"), Cache::default());
-        let pods = follow(resource("v1", "Pod", "pods"), Cache::default());
+        let pods = follow(resource("v1", "Pod", "pods"), Cache::default().viewed(SeenPod::read));
         let claims = resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims");
         let claims = follow(claims, Cache::default());
         let revisions = follow(resource("apps/v1", "ControllerRevision", "controllerrevisions"), Cache::default());
@@ -92,7 +92,7 @@ impl Sight {
         let set = self.sets.cache.get(key)?;
         let here = |stem: &str| -> Key { (key.0.clone(), stem.into()) };
         let controlled = controlled_by(uid(&set));
-        let pods = self.pods.cache.find(&[(&self.pods_by_controller, &controlled), (&self.pods_by_stem, key)]);
+        let pods = self.pods.cache.find_views(&[(&self.pods_by_controller, &controlled), (&self.pods_by_stem, key)]);
         let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
         let stems: Vec<Key> = templates.map(|template| here(&format!("{}-{}", name(template), key.1))).collect();
         let by_stem: Vec<_> = stems.iter().map(|stem| (&self.claims_by_stem, stem)).collect();
@@ -108,8 +108,9 @@ impl Sight {
 
 impl Scene {
     pub fn plan(&self, gates: &Gates, now: Timestamp) -> Plan {
-        let [pods, claims, revisions] = [&self.pods, &self.claims, &self.revisions]
-            .map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
+        let pods: Vec<&SeenPod> = self.pods.iter().map(AsRef::as_ref).collect();
+        let [claims, revisions] =
+            [&self.claims, &self.revisions].map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
         planner::plan(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions }, gates, now)
     }
 }

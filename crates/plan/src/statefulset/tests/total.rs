@@ -1,7 +1,7 @@
 //! Planners are total: whatever is seen, they answer.
 
 use super::world::World;
-use crate::statefulset::{Seen, Stage, invariant, plan};
+use crate::statefulset::{Seen, SeenPod, Stage, invariant, plan};
 use object::{Gates, Value, json};
 use proptest::prelude::*;
 use std::sync::LazyLock;
@@ -80,6 +80,7 @@ fn disturbed() -> impl Strategy<Value = (Value, Vec<Value>, Vec<Value>, Vec<Valu
 }
 
 fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], gates: &Gates) {
+    let pods: Vec<SeenPod> = pods.iter().map(|pod| SeenPod::read(pod.clone().into())).collect();
     let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
         (pods.iter().collect(), claims.iter().collect(), revisions.iter().collect());
     let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions };

@@ -2,7 +2,7 @@
 //! claims, each driven by hand.
 
 use crate::statefulset::invariant;
-use crate::statefulset::{Action, Event, Held, Plan, Seen, Stage, plan};
+use crate::statefulset::{Action, Event, Held, Plan, Seen, SeenPod, Stage, plan};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, json};
@@ -158,8 +158,9 @@ impl World {
     /// What the planner says now. Every plan is checked.
     pub fn plan(&self) -> Plan {
         let set = self.set.as_ref().expect("there is a set");
+        let pods: Vec<SeenPod> = self.pods.values().map(|pod| SeenPod::read(pod.clone().into())).collect();
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
-            (self.pods.values().collect(), self.claims.values().collect(), self.revisions.values().collect());
+            (pods.iter().collect(), self.claims.values().collect(), self.revisions.values().collect());
         let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions };
         let plan = plan(&seen, &self.gates, self.now);
         let broken = invariant::check(&seen, &plan, &self.gates, self.now);
