@@ -22,6 +22,7 @@ mod metrics;
 mod namespaces;
 mod protection;
 pub mod queue;
+mod refusals;
 mod roles;
 mod statefulset;
 mod states;
