@@ -110,7 +110,7 @@ impl Program {
     }
 
     fn start(&self) -> Controllers {
-        let client = |account: &str| self.setup.metrics.client(account, self.target.client.clone());
+        let client = |account: &str| self.setup.metrics.client_of(account, self.target.client.clone());
         Controllers::start(&self.setup, client).expect("the list was checked at the start")
     }
 

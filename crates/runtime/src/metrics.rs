@@ -151,6 +151,15 @@ impl Metrics {
         self.refusals.client(account, service)
     }
 
+    /// The same, of a client that is there already.
+    pub fn client_of(&self, account: &str, client: kube::Client) -> kube::Client {
+        let send = move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        };
+        self.client(account, tower::service_fn(send))
+    }
+
     pub(crate) fn refusals(&self) -> Refusals {
         self.refusals.clone()
     }
