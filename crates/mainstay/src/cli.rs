@@ -52,6 +52,9 @@ pub struct BenchArgs {
     /// The CSI driver that makes them
     #[arg(long, env = "MAINSTAY_BENCH_DRIVER", default_value = csi::directory::DEFAULT_NAME, value_name = "NAME")]
     pub driver: String,
+    /// Make, change and delete the same things for so many seconds instead, and see whether memory and disk reach a plateau
+    #[arg(long, env = "MAINSTAY_BENCH_SOAK", default_value_t = 0, value_name = "SECONDS", hide_default_value = true)]
+    pub soak: u64,
     /// Let our own server keep nothing on disk
     #[arg(long, env = "MAINSTAY_BENCH_IN_MEMORY", conflicts_with = "kubeconfig")]
     pub in_memory: bool,

@@ -41,6 +41,9 @@ impl Target {
         };
         config.read_timeout = Some(SILENCE_MAX);
         config.reset_reader_on_write = true;
+        // Those who ask have their own patience, and say what they wait for. A client that tried again by itself would hold them for
+        // minutes, in silence.
+        config.default_retry = false;
         let agent = concat!("mainstay/", env!("CARGO_PKG_VERSION"));
         config.headers.push((http::header::USER_AGENT, http::HeaderValue::from_static(agent)));
         let url = config.cluster_url.to_string().trim_end_matches('/').to_owned();
@@ -151,4 +154,45 @@ fn is_about_certificates(error: &(dyn Error + 'static)) -> bool {
     // An I/O error hides what it wraps from its source.
     let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
     wrapped.is_some_and(|wrapped| is_about_certificates(wrapped)) || error.source().is_some_and(is_about_certificates)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Target;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    #[tokio::test]
+    async fn a_server_that_is_not_there_for_us_is_asked_once() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let asked = Arc::new(AtomicUsize::new(0));
+        let count = asked.clone();
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.unwrap();
+                let count = count.clone();
+                tokio::spawn(async move {
+                    let mut bytes = [0; 4096];
+                    while stream.read(&mut bytes).await.is_ok_and(|read| read > 0) {
+                        count.fetch_add(1, Ordering::Relaxed);
+                        let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+                        stream.write_all(answer).await.unwrap();
+                    }
+                });
+            }
+        });
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("kubeconfig");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: {url:?}}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+        );
+        std::fs::write(&file, text).unwrap();
+        let target = Target::find(Some(&file)).await.unwrap();
+        let request = http::Request::get("/version").body(Vec::new()).unwrap();
+        target.client.request_text(request).await.unwrap_err();
+        assert_eq!(asked.load(Ordering::Relaxed), 1);
+    }
 }

@@ -110,7 +110,8 @@ impl Program {
     }
 
     fn start(&self) -> Controllers {
-        Controllers::start(&self.setup, |_| self.target.client.clone()).expect("the list was checked at the start")
+        let client = |account: &str| self.setup.metrics.client_of(account, self.target.client.clone());
+        Controllers::start(&self.setup, client).expect("the list was checked at the start")
     }
 
     /// Runs the controllers whenever the lease is ours.

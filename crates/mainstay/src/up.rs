@@ -50,7 +50,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     running.server.metrics.extend(|registry| setup.metrics.register(registry));
     let controllers = runtime::Controllers::start(&setup, |name| {
         let user = authn::service_account_user("kube-system", name);
-        kube::Client::new(running.local(user), "default")
+        setup.metrics.client(name, running.local(user))
     })
     .map_err(BadInput)?;
     let nodes = crate::nodes::start(nodes, &setup, &running).await;

@@ -299,18 +299,14 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`; an empty place between commas is the empty value.
+    /// `(a,b)`; an empty place is the empty value, also in `()`.
     fn values(&mut self) -> Result<Vec<String>, String> {
         match self.next() {
             Token::Open => {}
             other => return Err(format!("found '{other}' expected: '('")),
         }
         match self.peek() {
-            Token::Close => {
-                self.next();
-                return Ok(Vec::new());
-            }
-            Token::Word(_) | Token::Comma => {}
+            Token::Word(_) | Token::Comma | Token::Close => {}
             other => return Err(format!("found '{other}', expected: ',', ')' or identifier")),
         }
         let mut values = Vec::new();

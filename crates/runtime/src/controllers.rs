@@ -11,6 +11,7 @@ use crate::{
 use futures::future::BoxFuture;
 use kube::Client;
 use object::Gates;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -195,22 +196,23 @@ impl Controllers {
         Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
     }
 
-    /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`. The error
-    /// is one sentence about a bad list.
+    /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`
+    /// ([`Metrics::client`], so that missing rights are told). The error is one sentence about a bad list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
         let selected = select(&setup.list)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
+        let mut voices = HashMap::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let part = controllers.part(
-                controller.name,
-                controller.account,
-                Api::sharing(client(controller.account), &setup.reader),
-            );
+            let api = Api::sharing(client(controller.account), &setup.reader);
+            let part = controllers.part(controller.name, controller.account, api);
+            voices.insert(controller.account, part.events.clone());
             controllers.tasks.spawn(keep_running(controller, part));
         }
+        let (refusals, stop) = (setup.metrics.refusals(), controllers.shutdown.clone());
+        controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.tell(voices)).await });
         controllers.tasks.close();
         Ok(controllers)
     }

@@ -23,6 +23,7 @@ mod namespaces;
 mod protection;
 pub mod queue;
 pub mod reader;
+mod refusals;
 mod roles;
 mod statefulset;
 mod states;

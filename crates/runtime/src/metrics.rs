@@ -1,6 +1,10 @@
 //! Figures about controllers.
 
+use crate::refusals::Refusals;
 use crate::states::States;
+use bytes::Bytes;
+use http::{Request, Response};
+use kube::client::Body;
 use prometheus_client::encoding::{EncodeLabelSet, EncodeLabelValue};
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -60,6 +64,7 @@ pub struct Metrics {
     max_unavailable: Family<SetLabels, Gauge>,
     unavailable: Family<SetLabels, Gauge>,
     set_delay: Histogram,
+    refusals: Refusals,
     pub csi: crate::csi::Metrics,
     /// What is said of objects, where a part keeps count of them.
     pub(crate) states: States,
@@ -92,6 +97,7 @@ impl Default for Metrics {
             max_unavailable: Family::default(),
             unavailable: Family::default(),
             set_delay: seconds(),
+            refusals: Refusals::default(),
             csi: crate::csi::Metrics::default(),
             states: States::default(),
             volumes: crate::binder::Figures::default(),
@@ -128,8 +134,34 @@ impl Metrics {
             "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
             self.set_delay.clone(),
         );
+        self.refusals.register(registry);
         self.csi.register(registry);
         registry.register_collector(Box::new(self.states.clone()));
+    }
+
+    /// A client for the controller that acts as this ServiceAccount. What is refused to it for lack of a right is counted and told.
+    pub fn client<S, B>(&self, account: &str, service: S) -> kube::Client
+    where
+        S: tower::Service<Request<Body>, Response = Response<B>> + Send + 'static,
+        S::Future: Send,
+        S::Error: Into<tower::BoxError>,
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<tower::BoxError>,
+    {
+        self.refusals.client(account, service)
+    }
+
+    /// The same, of a client that is there already.
+    pub fn client_of(&self, account: &str, client: kube::Client) -> kube::Client {
+        let send = move |request| {
+            let client = client.clone();
+            async move { client.send(request).await }
+        };
+        self.client(account, tower::service_fn(send))
+    }
+
+    pub(crate) fn refusals(&self) -> Refusals {
+        self.refusals.clone()
     }
 
     pub fn queue(&self, name: &'static str) -> QueueMetrics {

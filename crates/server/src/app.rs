@@ -171,7 +171,9 @@ impl Server {
         if let Body::Stream(chunks) = answer.body {
             answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| _ = &place)));
         }
-        Ok(response(answer, &parts.headers))
+        // What was written is answered, whatever room there is: a client that is told to try again would write twice.
+        let hold = |bytes| if call.target.verb.writes() { Ok(bytes) } else { self.limits.hold(bytes) };
+        response(answer, &parts.headers, hold)
     }
 
     /// When objects of a kind go by themselves.
@@ -224,7 +226,11 @@ fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
     Ok(())
 }
 
-fn response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
+fn response(
+    answer: Answer,
+    headers: &HeaderMap,
+    hold: impl Fn(Bytes) -> Result<Bytes, Status>,
+) -> Result<Response<Body>, Status> {
     let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
     for warning in &answer.warnings {
         if let Some(value) = warning_header(warning) {
@@ -235,11 +241,12 @@ fn response(answer: Answer, headers: &HeaderMap) -> Response<Body> {
         Body::Once(bytes) if bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(headers) => {
             builder =
                 builder.header(http::header::CONTENT_ENCODING, "gzip").header(http::header::VARY, "Accept-Encoding");
-            Body::Once(gzip(&bytes))
+            Body::Once(hold(gzip(&bytes))?)
         }
+        Body::Once(bytes) => Body::Once(hold(bytes)?),
         body => body,
     };
-    builder.body(body).unwrap_or_else(|error| status_response(&Status::internal(error)))
+    builder.body(body).map_err(Status::internal)
 }
 
 /// `299 - "text"`, with the text made safe for a header.

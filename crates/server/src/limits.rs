@@ -1,6 +1,7 @@
 //! How much the server takes on at once. Beyond that it says 429 with Retry-After, instead of growing without end.
 
 use crate::request::{ResourceRequest, Verb};
+use bytes::Bytes;
 use object::{Kind, Status};
 use std::sync::Arc;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -12,6 +13,11 @@ const READS_MAX: usize = 1024;
 /// Open watches; each holds a position and a connection's stream.
 const WATCHES_MAX: usize = 20_000;
 
+/// Answers of this size are counted until the client has taken them: who asks for much and does not read must not fill the memory.
+const LARGE_ANSWER_BYTES: usize = 64 * 1024;
+/// All of them together.
+const ANSWERS_KIB_MAX: u32 = 512 * 1024;
+
 /// The largest request body, as upstream's.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// The largest set of request headers.
@@ -22,12 +28,31 @@ pub struct Limits {
     pub writes: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub watches: Arc<Semaphore>,
+    /// Room for large answers, in KiB.
+    pub answers: Arc<Semaphore>,
+}
+
+/// An answer and its room, which is free again when the last of it has been sent.
+struct Held {
+    bytes: Bytes,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
 }
 
 impl Default for Limits {
     fn default() -> Limits {
         let places = |count| Arc::new(Semaphore::new(count));
-        Limits { writes: places(WRITES_MAX), reads: places(READS_MAX), watches: places(WATCHES_MAX) }
+        Limits {
+            writes: places(WRITES_MAX),
+            reads: places(READS_MAX),
+            watches: places(WATCHES_MAX),
+            answers: places(ANSWERS_KIB_MAX as usize),
+        }
     }
 }
 
@@ -42,11 +67,20 @@ impl Limits {
             verb if verb.writes() => &self.writes,
             _ => &self.reads,
         };
-        places.clone().try_acquire_owned().map(Some).map_err(|_| {
-            Status::too_many_requests(
-                "the server has received too many requests and has asked us to try again later",
-                1,
-            )
-        })
+        places.clone().try_acquire_owned().map(Some).map_err(|_| too_many_requests())
     }
+
+    /// The answer, counted where it is large. What is larger than all the room there is has to have it alone.
+    pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Status> {
+        if bytes.len() < LARGE_ANSWER_BYTES {
+            return Ok(bytes);
+        }
+        let kib = u32::try_from(bytes.len() / 1024).unwrap_or(u32::MAX).min(ANSWERS_KIB_MAX);
+        let room = self.answers.clone().try_acquire_many_owned(kib).map_err(|_| too_many_requests())?;
+        Ok(Bytes::from_owner(Held { bytes, _room: room }))
+    }
+}
+
+fn too_many_requests() -> Status {
+    Status::too_many_requests("the server has received too many requests and has asked us to try again later", 1)
 }

@@ -181,7 +181,7 @@ impl Engine {
         let reason = format!("the disk failed: {error}");
         let gauge = Arc::clone(&self.gauge);
         if gauge.sync_failed() {
-            self.database = None;
+            self.leave();
             return Err(Fault::Final(reason));
         }
         match self.restart() {
@@ -192,7 +192,7 @@ impl Engine {
             }
             Err(Fault::Refused(_)) if !gauge.may_have_committed() => Err(Fault::Refused(reason)),
             _ => {
-                self.database = None;
+                self.leave();
                 Err(Fault::Final(reason))
             }
         }
@@ -204,16 +204,25 @@ impl Engine {
         }
         let head = self.restart()?;
         if head != self.head {
-            self.database = None;
+            self.leave();
             let (found, known) = (head.revision, self.head.revision);
             return Err(Fault::Final(format!("the disk is at revision {found}, not at {known}")));
         }
         Ok(())
     }
 
+    /// Lets go of the engine. It tidies up its file when it goes, and panics where that is damaged; what is served is not touched by it.
+    fn leave(&mut self) {
+        let Some(database) = self.database.take() else { return };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(database))) {
+            let why = panic_text(&*panic);
+            tracing::error!(why, "the file of the store is damaged where no records are: make a copy of what it holds");
+        }
+    }
+
     /// Starts the engine anew on the same bytes.
     fn restart(&mut self) -> Result<Head, Fault> {
-        self.database = None;
+        self.leave();
         let medium = Arc::clone(&self.medium);
         let gauge = Arc::new(Gauge::new(Arc::clone(&self.gauge.bytes)));
         let started = unpanicked(|| {
@@ -230,6 +239,12 @@ impl Engine {
             Err(error) if gauge.sync_failed() => Err(Fault::Final(error.to_string())),
             Err(error) => Err(Fault::Refused(error.to_string())),
         }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

@@ -7,6 +7,7 @@ mod own;
 mod pairs;
 mod report;
 mod sets;
+mod soak;
 
 use crate::cli::BenchArgs;
 use anyhow::{Context, Result};
@@ -48,6 +49,9 @@ pub async fn run(args: Box<BenchArgs>) -> Result<()> {
 }
 
 async fn work(load: &Load, args: &BenchArgs, report: &mut Report) -> Result<()> {
+    if args.soak > 0 {
+        return soak::run(load, std::time::Duration::from_secs(args.soak), report).await;
+    }
     if args.objects > 0 {
         load.run(report).await?;
     }

@@ -97,24 +97,36 @@ impl Running {
     /// The next line in which all of `parts` occur, in this order.
     #[track_caller]
     pub fn line_with(&mut self, parts: &[&str]) -> String {
+        match self.line_or_end(parts) {
+            Ok(line) => line,
+            Err(said) => panic!("{} ended without saying {parts:?}; it said:\n{}", self.command, said.join("\n")),
+        }
+    }
+
+    /// The same, or all that it said until it ended.
+    #[track_caller]
+    pub fn line_or_end(&mut self, parts: &[&str]) -> Result<String, Vec<String>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) => {
                     self.seen.push(line.clone());
                     if in_order(&line, parts) {
-                        return line;
+                        return Ok(line);
                     }
                 }
-                Err(why) => {
-                    let end = match why {
-                        RecvTimeoutError::Timeout => "is still running",
-                        RecvTimeoutError::Disconnected => "ended",
-                    };
-                    panic!("{} {end} without saying {parts:?}; it said:\n{}", self.command, self.seen.join("\n"));
+                Err(RecvTimeoutError::Disconnected) => return Err(self.seen.clone()),
+                Err(RecvTimeoutError::Timeout) => {
+                    let said = self.seen.join("\n");
+                    panic!("{} is still running without saying {parts:?}; it said:\n{said}", self.command);
                 }
             }
         }
+    }
+
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
     }
 
     /// What it has said so far, up to the last line that was asked for.

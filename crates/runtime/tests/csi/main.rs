@@ -1,5 +1,6 @@
 //! The side controllers of CSI drivers against the real server and a real driver over gRPC, in one process.
 
+mod capacity;
 mod cost;
 mod crashes;
 mod deletion;

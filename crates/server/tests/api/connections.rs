@@ -68,11 +68,17 @@ async fn certificates_tell_who_calls() {
     let kim = identity.issue_client("kim", &["ops".to_owned()], jiff::Timestamp::now()).unwrap();
     let mut kim = connect(address, &identity.ca, Some(&kim)).await;
     assert!(talk(&mut kim, &get("/api/v1/namespaces")).await.contains("User \\\"kim\\\" cannot list resource"));
-    // A certificate of another CA proves nothing.
+    // Yesterday's certificate proves nothing any more,
+    let two_years_ago = jiff::Timestamp::now() - jiff::SignedDuration::from_hours(2 * 365 * 24);
+    let expired = identity.issue_client("jane", &["system:masters".to_owned()], two_years_ago).unwrap();
+    let mut expired = connect(address, &identity.ca, Some(&expired)).await;
+    let answer = talk(&mut expired, &get("/api/v1/namespaces")).await;
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
+    // and one of another CA never did.
     let other = Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).unwrap();
     let mut stranger = connect(address, &identity.ca, Some(&other.admin)).await;
     let answer = talk(&mut stranger, &get("/api/v1/namespaces")).await;
-    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 401"), "{answer}");
+    assert!(answer.starts_with("HTTP/1.1 401"), "{answer}");
     world.running.stop().await;
 }
 

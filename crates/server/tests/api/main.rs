@@ -13,6 +13,7 @@ mod lists;
 mod patches;
 mod races;
 mod security;
+mod strangers;
 mod volumes;
 mod watches;
 mod writes;

@@ -364,6 +364,38 @@ async fn too_many_requests_are_told_to_come_back() {
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
 }
 
+/// Those who ask for much and do not read are told to come back before they fill the memory; who asks for little is served.
+#[tokio::test]
+async fn large_answers_that_nobody_takes_have_an_end() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let mut large = config_map("large");
+    large["data"] = json!({"pad": "x".repeat(200_000)});
+    admin.post(CONFIG_MAPS, &large).await.expect(201);
+    let room = &world.running.server.limits.answers;
+    let left = 900;
+    let count = u32::try_from(room.available_permits() - left).unwrap();
+    let _taken = room.clone().try_acquire_many_owned(count).unwrap();
+    let mut unread = Vec::new();
+    let refused = loop {
+        let reply = admin.get(CONFIG_MAPS).await;
+        if reply.code != 200 {
+            break reply;
+        }
+        unread.push(reply.bytes);
+    };
+    assert_eq!(unread.len(), 4, "{} KiB each of {left}", unread[0].len() / 1024);
+    assert_eq!(refused.headers["retry-after"], "1");
+    refused.refused(429, "TooManyRequests");
+    // What is small, health, and what is written go on.
+    admin.get("/api/v1/namespaces/default").await.expect(200);
+    assert_eq!(admin.get("/readyz").await.code, 200);
+    admin.patch(&format!("{CONFIG_MAPS}/large"), MERGE, &json!({"data": {"a": "b"}})).await.expect(200);
+    unread.clear();
+    assert_eq!(room.available_permits(), left);
+    admin.get(CONFIG_MAPS).await.expect(200);
+}
+
 #[tokio::test]
 async fn secrets_stay_out_of_errors_and_logs() {
     let log = Log::default();

@@ -64,6 +64,8 @@ pub async fn run(part: Part) {
             let gone = control.notes.claim(&part.drivers, &control.sight.classes);
             let by_name = control.journal.volumes().into_iter().chain(gone).map(|volume| volume_key(&volume));
             control.sight.everything().into_iter().chain(by_name).for_each(|key| queue.add(key));
+            // What it has left is not known yet, and without it a scheduler may place nothing.
+            control.used();
         }
     };
     tokio::select! {

@@ -58,7 +58,8 @@ impl Sight {
         let attachments = resource("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments");
         let attachments = Source::new(attachments, |attachment| vec![volume_key(attached_volume(attachment))]);
         let nodes = Source::new(resource("v1", "Node", "nodes"), |_| Vec::new());
-        let csi_nodes = Source::new(resource("storage.k8s.io/v1", "CSINode", "csinodes"), |_| Vec::new());
+        // A node that has the driver now may be in a place of its own.
+        let csi_nodes = Source::new(resource("storage.k8s.io/v1", "CSINode", "csinodes"), |_| vec![Key::default()]);
         vec![
             Source::changing(crate::csi::claims(), wake_for_claim).into(self.claims.clone()),
             volumes.into(self.volumes.clone()),

@@ -1,6 +1,6 @@
 //! One ClusterRole for each controller, with no more than it needs, bound to its ServiceAccount in `kube-system`.
 
-use super::{ALL, READ, allow, allow_named, cluster_binding, cluster_role, events, object, service_account, user};
+use super::{ALL, allow, allow_named, cluster_binding, cluster_role, object, service_account, user};
 use crate::authz::{GROUP, Rule};
 use object::{Value, json};
 
@@ -26,6 +26,8 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.push(("statefulset-controller", statefulset_rules()));
     roles.push(("node-controller", node_lifecycle_rules()));
     roles.push(("state-metrics", state_metrics_rules()));
+    // Whoever lacks a right can at least say so.
+    roles.iter_mut().for_each(|(_, rules)| rules.push(allow("create patch", "core", "events")));
     roles
 }
 
@@ -33,51 +35,37 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
 fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
     vec![
         // Any kind can own and be owned, CRDs' too.
-        ("generic-garbage-collector", vec![allow("get list watch update patch delete", ALL, ALL), events()]),
+        ("generic-garbage-collector", vec![allow("get list watch patch delete", ALL, ALL)]),
         (
             "namespace-controller",
             vec![
-                allow("get list watch delete", "core", "namespaces"),
+                allow("get watch", "core", "namespaces"),
                 allow("update", "core", "namespaces/finalize namespaces/status"),
                 // Any kind can be in a namespace.
-                allow("get list delete deletecollection", ALL, ALL),
+                allow("list delete deletecollection", ALL, ALL),
             ],
         ),
         (
             "service-account-controller",
-            vec![
-                allow("get list watch create", "core", "serviceaccounts"),
-                allow(READ, "core", "namespaces"),
-                events(),
-            ],
+            vec![allow("list watch create", "core", "serviceaccounts"), allow("list watch", "core", "namespaces")],
         ),
         (
             "root-ca-cert-publisher",
-            vec![
-                allow("get list watch create update", "core", "configmaps"),
-                allow(READ, "core", "namespaces"),
-                events(),
-            ],
-        ),
-        (
-            "resourcequota-controller",
-            // Any kind can be counted.
-            vec![allow("list watch", ALL, ALL), allow("update", "core", "resourcequotas/status"), events()],
+            vec![allow("list watch create update", "core", "configmaps"), allow("list watch", "core", "namespaces")],
         ),
         (
             "clusterrole-aggregation-controller",
             // It copies rules that others wrote, and could hold them all: hence `escalate`.
-            vec![allow("get list watch update patch escalate", GROUP, "clusterroles")],
+            vec![allow("list watch patch escalate", GROUP, "clusterroles")],
         ),
         (
             "disruption-controller",
             vec![
-                allow(READ, "core", "pods"),
-                allow(READ, "apps", "statefulsets"),
+                allow("list watch", "core", "pods"),
+                allow("list watch", "apps", "statefulsets"),
                 allow("get", ALL, "*/scale"),
-                allow(READ, "policy", "poddisruptionbudgets"),
+                allow("list watch", "policy", "poddisruptionbudgets"),
                 allow("update", "policy", "poddisruptionbudgets/status"),
-                events(),
             ],
         ),
     ]
@@ -85,17 +73,16 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
 
 fn node_lifecycle_rules() -> Vec<Rule> {
     vec![
-        allow("get list watch patch", "core", "nodes"),
-        allow(READ, "coordination.k8s.io", "leases"),
-        allow("get list watch delete", "core", "pods"),
+        allow("list watch patch", "core", "nodes"),
+        allow("list watch", "coordination.k8s.io", "leases"),
+        allow("list watch delete", "core", "pods"),
         allow("patch", "core", "nodes/status pods/status"),
-        events(),
     ]
 }
 
 fn statefulset_rules() -> Vec<Rule> {
     vec![
-        allow(READ, "apps", "statefulsets"),
+        allow("get list watch", "apps", "statefulsets"),
         allow("update", "apps", "statefulsets/status"),
         // To write owner references that block the owner's deletion.
         allow("update", "apps", "statefulsets/finalizers"),
@@ -103,7 +90,6 @@ fn statefulset_rules() -> Vec<Rule> {
         allow("list watch create patch delete", "apps", "controllerrevisions"),
         // It never deletes a claim: owner references tell the garbage collector which ones go.
         allow("list watch create patch", "core", "persistentvolumeclaims"),
-        events(),
     ]
 }
 
@@ -127,7 +113,6 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
                 allow("get", "core", "nodes"),
                 allow("list watch", "core", "pods"),
                 allow("list watch", "storage.k8s.io", "storageclasses"),
-                events(),
             ],
         ),
         (
@@ -146,16 +131,6 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
                 allow("list watch", "core", "persistentvolumeclaims persistentvolumes"),
             ],
         ),
-        (
-            "expand-controller",
-            vec![
-                allow("get list watch update patch", "core", "persistentvolumes"),
-                allow(READ, "core", "persistentvolumeclaims"),
-                allow("update patch", "core", "persistentvolumeclaims/status"),
-                allow(READ, "storage.k8s.io", "storageclasses"),
-                events(),
-            ],
-        ),
         ("csi-provisioner", csi_provisioner_rules()),
         ("csi-resizer", csi_resizer_rules()),
     ]
@@ -167,7 +142,7 @@ fn csi_provisioner_rules() -> Vec<Rule> {
         allow("patch", "core", "persistentvolumes/status"),
         allow("get list watch patch", "core", "persistentvolumeclaims"),
         allow("list watch", "core", "nodes"),
-        allow(READ, "storage.k8s.io", "storageclasses"),
+        allow("get list watch", "storage.k8s.io", "storageclasses"),
         allow("list watch", "storage.k8s.io", "csinodes volumeattachments"),
         allow("get", "storage.k8s.io", "csidrivers volumeattributesclasses"),
         allow("list create update delete", "storage.k8s.io", "csistoragecapacities"),
@@ -176,7 +151,6 @@ fn csi_provisioner_rules() -> Vec<Rule> {
         // What is written down before a driver is called.
         allow_named("get patch", "core", "configmaps", "mainstay-csi-journal"),
         allow("create", "core", "configmaps"),
-        events(),
     ]
 }
 
@@ -188,7 +162,6 @@ fn csi_resizer_rules() -> Vec<Rule> {
         allow("list", "core", "pods"),
         allow("list watch", "storage.k8s.io", "volumeattributesclasses"),
         allow("get", "core", "secrets"),
-        events(),
     ]
 }
 

@@ -1,0 +1,44 @@
+//! Patches: a document on the first line, a patch on the second. Merge and JSON patches do what the usual crate does.
+
+use object::schema::builtin_type;
+use object::{Value, patch};
+
+pub fn read(input: &[u8]) -> String {
+    let mut lines = input.splitn(2, |byte| *byte == b'\n');
+    let mut next = || serde_json::from_slice::<Value>(lines.next().unwrap_or_default()).ok();
+    let (Some(document), Some(change)) = (next(), next()) else { return "no JSON".to_owned() };
+
+    let merged = patch::merge(&document, &change);
+    let mut theirs = document.clone();
+    json_patch::merge(&mut theirs, &change);
+    assert_eq!(merged, theirs, "the merge of {document} and {change}");
+
+    let ours = patch::json(&document, &change);
+    if let (Ok(ours), Ok(operations)) = (&ours, serde_json::from_value::<json_patch::Patch>(change.clone())) {
+        let mut theirs = document.clone();
+        // As upstream, ours lets `test` take what is not there for null.
+        if json_patch::patch(&mut theirs, &operations).is_ok() {
+            assert_eq!(ours, &theirs, "{document} patched by {change}");
+        }
+    }
+    let mut words = ours.map_or_else(|status| status.message, |_| "patched".to_owned());
+    for name in ["io.k8s.api.core.v1.Pod", "io.k8s.api.apps.v1.StatefulSet"] {
+        let ty = builtin_type(name);
+        match patch::strategic(&ty, &document, &change) {
+            Ok(patched) => {
+                assert!(patched.is_object(), "{document} and {change} make {patched}");
+                let text = patched.to_string();
+                assert!(
+                    !text.contains("\"$patch\""),
+                    "directives are not kept: {document} and {change} make {patched}"
+                );
+                words.push_str("; merged by keys");
+            }
+            Err(status) => {
+                assert!((400..500).contains(&status.code), "{} {}", status.code, status.message);
+                words.push_str(&status.message);
+            }
+        }
+    }
+    words
+}

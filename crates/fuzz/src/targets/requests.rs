@@ -1,0 +1,165 @@
+//! Requests of somebody who may do everything, several after one another: paths, queries, selectors, bodies of all kinds, patches.
+//!
+//! An input is requests with `--` on a line between them; the first line of each is method, path and media type, the rest is the body.
+//!
+//! Whatever is sent, the server answers and does not call itself broken; a refusal says why; and what it has stored it can read, and
+//! takes back as it is.
+
+use crate::Reader;
+use bytes::Bytes;
+use http::{Method, Request, Uri};
+use http_body_util::BodyExt;
+use object::access::Access;
+use object::{Gates, Value};
+use server::app::Caller;
+use server::authn::{Identity, StaticTokens};
+use server::{Body, Env, Launch, Running, User};
+use std::sync::{Arc, OnceLock};
+use tokio::runtime::Runtime;
+
+/// Then the server is made anew: what is in it shall not grow for ever.
+const INPUTS_PER_SERVER: u32 = 300;
+
+pub fn start() -> Box<dyn Reader> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    Box::new(Session { runtime, server: None, inputs: 0 })
+}
+
+struct Session {
+    runtime: Runtime,
+    server: Option<Running>,
+    inputs: u32,
+}
+
+impl Reader for Session {
+    fn read(&mut self, input: &[u8]) -> String {
+        self.inputs += 1;
+        if self.inputs.is_multiple_of(INPUTS_PER_SERVER) {
+            self.server = None;
+        }
+        let runtime = &self.runtime;
+        // A server that panicked in the middle is not used again.
+        let server = self.server.take().unwrap_or_else(|| runtime.block_on(launch()));
+        let words = runtime.block_on(talk(&server, input));
+        self.server = Some(server);
+        words
+    }
+}
+
+async fn launch() -> Running {
+    // Keys take a while to make.
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    let make = || Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates");
+    let launch = Launch {
+        store: store::Volatile::new(server::codec::finish, store::Options::default()),
+        identity: IDENTITY.get_or_init(make).clone(),
+        gates: Gates::default(),
+        env: Env::default(),
+        static_tokens: StaticTokens::default(),
+        listener: None,
+        issuer: "https://test".to_owned(),
+    };
+    launch.start().await.expect("a server")
+}
+
+/// The parts of the input at lines that are `--`.
+fn parts(input: &[u8]) -> Vec<&[u8]> {
+    let mut parts = Vec::new();
+    let mut rest = input;
+    while let Some(at) = rest.windows(4).position(|window| window == b"\n--\n") {
+        parts.push(&rest[..at]);
+        rest = &rest[at + 4..];
+    }
+    parts.push(rest);
+    parts
+}
+
+async fn talk(running: &Running, input: &[u8]) -> String {
+    let mut words = String::new();
+    for part in parts(input).into_iter().take(8) {
+        let end = part.iter().position(|byte| *byte == b'\n').unwrap_or(part.len());
+        let line = String::from_utf8_lossy(&part[..end]);
+        let mut line = line.split(' ');
+        let (method, path, media) = (line.next().unwrap_or(""), line.next().unwrap_or(""), line.next().unwrap_or(""));
+        let body = Bytes::copy_from_slice(part.get(end + 1..).unwrap_or_default());
+        let (Ok(method), Ok(uri)) = (Method::from_bytes(method.as_bytes()), path.parse::<Uri>()) else {
+            words.push_str("no request; ");
+            continue;
+        };
+        let Ok(request) =
+            Request::builder().method(method.clone()).uri(uri.clone()).header("content-type", media).body(body)
+        else {
+            words.push_str("no request; ");
+            continue;
+        };
+        let (code, answer) = send(running, request).await;
+        words.push_str(&format!("{code} {}; ", answer.text(&["message"])));
+        let written = code < 300 && ["POST", "PUT", "PATCH"].contains(&method.as_str());
+        if written && !uri.query().unwrap_or("").contains("dryRun") {
+            can_be_written_back(running, uri.path(), &method, &answer).await;
+        }
+    }
+    words
+}
+
+/// Sends a request as one who may do everything. What is streamed is not waited for.
+async fn send(running: &Running, request: Request<Bytes>) -> (u16, Value) {
+    let what = format!("{} {}", request.method(), request.uri());
+    let groups = vec!["system:masters".to_owned(), "system:authenticated".to_owned()];
+    let caller = Caller::Inside(Arc::new(User { name: "admin".to_owned(), groups, ..User::default() }));
+    let response = running.server.handle(request, &caller).await;
+    let code = response.status().as_u16();
+    let is_json = response.headers().get("content-type").is_some_and(|media| media == "application/json");
+    let bytes = match response.into_body() {
+        Body::Stream(_) => return (code, Value::Null),
+        body => body.collect().await.map(|body| body.to_bytes()).unwrap_or_default(),
+    };
+    let answer =
+        if is_json { serde_json::from_slice(&bytes).expect("what calls itself JSON is it") } else { Value::Null };
+    assert!(
+        (200..500).contains(&code) || code == 504,
+        "{what} is answered with {code}: {}",
+        String::from_utf8_lossy(&bytes)
+    );
+    if code >= 400 && is_json {
+        assert_eq!(answer["kind"], "Status", "{what}: {answer}");
+        assert_eq!(answer["code"], code, "{what}: {answer}");
+        assert!(!answer.text(&["message"]).is_empty(), "{what}: {answer}");
+    }
+    (code, answer)
+}
+
+/// An object that was taken once is read as it is and taken again, and nothing of it changes.
+async fn can_be_written_back(running: &Running, path: &str, method: &Method, answer: &Value) {
+    let depth = path.split('/').filter(|part| !part.is_empty()).count();
+    let subresource = path.ends_with("/status") || path.ends_with("/scale") || path.ends_with("/finalize");
+    let name = answer.text(&["metadata", "name"]);
+    // Reviews, tokens, evictions and bindings are not stored.
+    if name.is_empty() || subresource || answer.text(&["metadata", "uid"]).is_empty() || depth > 7 {
+        return;
+    }
+    let own = if *method == Method::POST {
+        format!("{}/{}", path.trim_end_matches('/'), encoded(name))
+    } else {
+        path.to_owned()
+    };
+    let get = Request::get(&own).body(Bytes::new()).expect("a path");
+    let (code, found) = send(running, get).await;
+    // A write may be what lets it go.
+    if code == 404 {
+        return;
+    }
+    assert_eq!(code, 200, "{own}: {found}");
+    let body = Bytes::from(found.to_string());
+    let put = Request::put(&own).header("content-type", "application/json").body(body).expect("a path");
+    let (code, again) = send(running, put).await;
+    assert!(code == 200 || code == 405, "what is stored at {own} is not taken back: {again}\n{found}");
+    if code == 200 {
+        let version = |object: &Value| object.text(&["metadata", "resourceVersion"]).to_owned();
+        assert_eq!(version(&again), version(&found), "{own} is changed by writing it back:\n{found}\n{again}");
+    }
+}
+
+fn encoded(name: &str) -> String {
+    name.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}

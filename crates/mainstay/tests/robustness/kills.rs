@@ -1,0 +1,332 @@
+//! `kill -9` of `mainstay up` while clients write, sets roll and somebody watches.
+//!
+//! Named guarantees, each checked after every kill:
+//! *kept*: an acknowledged write is there; *atomic*: one in flight is there whole or not at all; *unique*: no resourceVersion is given
+//! twice; *ordered*: a watch sees versions rise; *gapless*: a watch that goes on where it was misses nothing and repeats nothing;
+//! *settled*: what was seen on a watch is never taken back; *leakless*: in the end every backend volume belongs to an object.
+
+use crate::support::{Cluster, PATIENCE, Place, mainstay};
+use crate::talk::*;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+const WRITERS: u64 = 8;
+const KEYS_PER_WRITER: u64 = 12;
+/// A store that takes longer to open than this, even here, does not open at once.
+const OPENING_MAX: Duration = Duration::from_secs(10);
+
+/// What a key holds: the number of the write that made it so, or nothing.
+type Held = Option<u64>;
+
+/// What is known of one writer's keys.
+#[derive(Default)]
+struct Writer {
+    /// As acknowledged.
+    held: BTreeMap<String, Held>,
+    /// Sent and not answered.
+    in_flight: Option<(String, Held)>,
+}
+
+#[derive(Default)]
+struct Record {
+    /// Every version that was given to an acknowledged write, and its key.
+    given: BTreeMap<u64, String>,
+    /// Every version that was seen on a watch, and its key.
+    seen: BTreeMap<u64, String>,
+    /// From which to which version the watch has no gap.
+    stretches: Vec<(u64, u64)>,
+    relisted: u64,
+    resumed: u64,
+}
+
+struct Run {
+    dice: Dice,
+    writes: AtomicU64,
+    acknowledged: AtomicU64,
+    record: Mutex<Record>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_acknowledged_is_lost_by_kills() {
+    let kills = setting("MAINSTAY_TEST_KILLS", 4);
+    let data = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let run = Arc::new(Run {
+        dice: Dice::new(setting("MAINSTAY_TEST_SEED", u64::from(std::process::id()))),
+        writes: AtomicU64::new(0),
+        acknowledged: AtomicU64::new(0),
+        record: Mutex::default(),
+    });
+    let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::default()).collect();
+    let mut slowest = Duration::ZERO;
+    for kill in 0..kills {
+        if run.dice.below(3) == 0 {
+            kill_while_starting(data.path(), Duration::from_millis(run.dice.below(120))).await;
+        }
+        let (cluster, took) = start(data.path());
+        slowest = slowest.max(took);
+        writers = round(&run, cluster, writers, kill).await;
+    }
+    let (cluster, took) = start(data.path());
+    slowest = slowest.max(took);
+    let client = connect(&cluster.kubeconfig).await;
+    check_kept(&client, &mut writers).await;
+    end_sets(&client, data.path()).await;
+    let record = run.record.lock().expect("no panic");
+    check_watch(&record);
+    println!(
+        "{kills} kills: {} writes acknowledged, {} events seen, {} times resumed, {} times listed again, slowest start {slowest:?}",
+        record.given.len(),
+        record.seen.len(),
+        record.resumed,
+        record.relisted
+    );
+    assert!(run.acknowledged.load(Ordering::Relaxed) > kills * 20, "too little was written to show anything");
+}
+
+fn start(data: &Path) -> (Cluster, Duration) {
+    let started = Instant::now();
+    let cluster = tokio::task::block_in_place(|| Cluster::start_with(Place::Directory(data), &["--nodes", "2"]));
+    let took = started.elapsed();
+    assert!(took < OPENING_MAX, "opening took {took:?}");
+    (cluster, took)
+}
+
+async fn kill_while_starting(data: &Path, after: Duration) {
+    let home = tempfile::TempDir::new().expect("a temporary directory can be made");
+    let mut command = mainstay(home.path());
+    command.args(["up", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("it starts");
+    tokio::time::sleep(after).await;
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ends");
+}
+
+/// Looks at what is there, writes until the kill.
+async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill: u64) -> Vec<Writer> {
+    let client = connect(&cluster.kubeconfig).await;
+    check_kept(&client, &mut writers).await;
+    let watching = tokio::spawn(follow(run.clone(), client.clone()));
+    change_set(&client, kill).await;
+    let until = run.acknowledged.load(Ordering::Relaxed) + 20 + run.dice.below(400);
+    let mut tasks = Vec::new();
+    for (at, writer) in writers.into_iter().enumerate() {
+        tasks.push(tokio::spawn(write(run.clone(), connect(&cluster.kubeconfig).await, at, writer)));
+    }
+    let deadline = Instant::now() + PATIENCE;
+    while run.acknowledged.load(Ordering::Relaxed) < until {
+        assert!(Instant::now() < deadline, "the writers stand still");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    tokio::task::block_in_place(|| cluster.crash());
+    let mut writers = Vec::new();
+    for task in tasks {
+        writers.push(task.await.expect("a writer does not panic"));
+    }
+    watching.await.expect("the watcher does not panic");
+    writers
+}
+
+/// Writes, one after the other, until the server is gone.
+async fn write(run: Arc<Run>, client: kube::Client, at: usize, mut writer: Writer) -> Writer {
+    loop {
+        let key = format!("w{at}-{}", run.dice.below(KEYS_PER_WRITER));
+        let number = run.writes.fetch_add(1, Ordering::Relaxed);
+        let held = writer.held.get(&key).copied().flatten();
+        let path = format!("{MAPS}/{key}");
+        let pad = "x".repeat(usize::try_from(run.dice.below(4000)).expect("small"));
+        let data = json!({"n": number.to_string(), "pad": pad});
+        let whole = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": key}, "data": data});
+        let (method, path, body, after) = match (held, run.dice.below(5)) {
+            (None, _) => ("POST", MAPS.to_owned(), Some(whole), Some(number)),
+            (Some(_), 0) => ("DELETE", path, None, None),
+            (Some(_), 1 | 2) => ("PUT", path, Some(whole), Some(number)),
+            (Some(_), _) => ("PATCH", path, Some(json!({"data": data})), Some(number)),
+        };
+        match ask(&client, method, &path, body.as_ref()).await {
+            Answer::Done(object) => {
+                if after.is_some() {
+                    let mut record = run.record.lock().expect("no panic");
+                    let before = record.given.insert(version(&object), key.clone());
+                    assert_eq!(before, None, "unique: version {} was given twice", version(&object));
+                }
+                writer.held.insert(key, after);
+                run.acknowledged.fetch_add(1, Ordering::Relaxed);
+            }
+            Answer::None => {
+                writer.in_flight = Some((key, after));
+                return writer;
+            }
+            Answer::Refused(code, why) => panic!("{method} {path}: {code} {why}"),
+        }
+    }
+}
+
+/// kept, atomic: each key is as it was acknowledged, or as the one write in flight would have it.
+async fn check_kept(client: &kube::Client, writers: &mut [Writer]) {
+    let list = done(client, "GET", MAPS, None).await;
+    let number = |object: &Value| object["data"]["n"].as_str().and_then(|text| text.parse::<u64>().ok());
+    let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let found: BTreeMap<String, Held> =
+        list["items"].as_array().expect("items").iter().map(|object| (name(object), number(object))).collect();
+    for writer in writers {
+        let in_flight = writer.in_flight.take();
+        if let Some((key, _)) = &in_flight {
+            writer.held.entry(key.clone()).or_insert(None);
+        }
+        for (key, held) in &mut writer.held {
+            let now = found.get(key).copied().flatten();
+            let open = in_flight.as_ref().filter(|(of, _)| of == key).map(|(_, after)| *after);
+            assert!(now == *held || Some(now) == open, "kept: {key} was {held:?}, in flight {open:?}, and is {now:?}");
+            *held = now;
+        }
+    }
+}
+
+/// Follows all maps until the server is gone, from where it was if the server lets it, else from a new list.
+async fn follow(run: Arc<Run>, client: kube::Client) {
+    let position = run.record.lock().expect("no panic").stretches.last().map(|(_, to)| *to);
+    let resumed = match position {
+        Some(from) => open_from(&run, &client, from).await,
+        None => None,
+    };
+    let mut lines = match resumed {
+        Some(lines) => {
+            run.record.lock().expect("no panic").resumed += 1;
+            lines
+        }
+        None => {
+            let Answer::Done(list) = ask(&client, "GET", MAPS, None).await else { return };
+            let from = version(&list);
+            {
+                let mut record = run.record.lock().expect("no panic");
+                let newest = record.seen.last_key_value().map_or(0, |(version, _)| *version);
+                assert!(from >= newest, "settled: version {newest} was seen on a watch, and the list is at {from}");
+                record.stretches.push((from, from));
+                record.relisted += 1;
+            }
+            let path = format!("{MAPS}?watch=1&resourceVersion={from}");
+            let Ok(lines) = Lines::open(&client, &path).await else { return };
+            lines
+        }
+    };
+    while let Some(event) = lines.next().await {
+        assert_ne!(event["type"], "ERROR", "{event}");
+        hear(&run, &event);
+    }
+}
+
+/// A watch that goes on. A server that no longer knows how says 410, at once or as the first event.
+async fn open_from(run: &Run, client: &kube::Client, from: u64) -> Option<Lines> {
+    let mut lines = match Lines::open(client, &format!("{MAPS}?watch=1&resourceVersion={from}")).await {
+        Ok(lines) => lines,
+        Err(410 | 0) => return None,
+        Err(code) => panic!("a watch from {from} is answered with {code}"),
+    };
+    let first = tokio::time::timeout(Duration::from_millis(300), lines.next()).await;
+    match first {
+        Ok(Some(event)) if event["type"] == "ERROR" => {
+            assert_eq!(event["object"]["code"], 410, "{event}");
+            None
+        }
+        Ok(Some(event)) => {
+            hear(run, &event);
+            Some(lines)
+        }
+        Ok(None) => None,
+        // Nothing happened yet. Reading a line is not cut short in its middle: what came is kept.
+        Err(_) => Some(lines),
+    }
+}
+
+fn hear(run: &Run, event: &Value) {
+    let at = version(&event["object"]);
+    let key = event["object"]["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let mut record = run.record.lock().expect("no panic");
+    let before = record.seen.insert(at, key);
+    assert_eq!(before, None, "gapless: version {at} is seen twice");
+    let (_, to) = record.stretches.last_mut().expect("there is one");
+    assert!(at > *to, "ordered: version {at} after {to}");
+    *to = at;
+}
+
+/// gapless: every write that was acknowledged while the watch stood was seen.
+fn check_watch(record: &Record) {
+    for (version, key) in &record.given {
+        if record.stretches.iter().any(|(from, to)| from < version && version <= to) {
+            assert_eq!(record.seen.get(version), Some(key), "gapless: version {version} of {key} was not seen");
+        }
+    }
+    let covered: BTreeSet<_> = record.given.keys().filter(|version| record.seen.contains_key(version)).collect();
+    assert!(covered.len() * 2 > record.given.len(), "the watch saw {} of {}", covered.len(), record.given.len());
+}
+
+/// A set with storage that grows, shrinks and rolls from round to round.
+async fn change_set(client: &kube::Client, kill: u64) {
+    let set = json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 1 + kill % 4, "serviceName": "web", "podManagementPolicy": "Parallel",
+            "selector": {"matchLabels": {"app": "web"}},
+            "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete", "whenDeleted": "Delete"},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "main", "image": format!("x:{kill}")}]},
+            },
+            "volumeClaimTemplates": [{
+                "metadata": {"name": "data"},
+                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
+            }],
+        },
+    });
+    match ask(client, "POST", SETS, Some(&set)).await {
+        Answer::Refused(409, _) => drop(done(client, "PUT", &format!("{SETS}/web"), Some(&set)).await),
+        Answer::Done(_) => {}
+        other => panic!("the set: {other:?}"),
+    }
+}
+
+/// leakless: the set comes up whole, goes with all that it had, and no directory is left behind.
+async fn end_sets(client: &kube::Client, data: &Path) {
+    let set = format!("{SETS}/web");
+    let wanted = done(client, "GET", &set, None).await["spec"]["replicas"].clone();
+    until(client, &set, "all replicas are ready", |set| {
+        let status = &set["status"];
+        status["readyReplicas"] == wanted && status["updatedReplicas"] == wanted && status["replicas"] == wanted
+    })
+    .await;
+    done(client, "DELETE", &set, Some(&json!({"propagationPolicy": "Background"}))).await;
+    let empty = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
+    until(client, CLAIMS, "the claims go", empty).await;
+    until(client, "/api/v1/persistentvolumes", "the volumes go", empty).await;
+    let left = || -> Vec<_> {
+        let entries = std::fs::read_dir(data.join("volumes"))
+            .expect("the driver's directory")
+            .map(|entry| entry.expect("one").file_name());
+        entries.filter(|name| name.to_string_lossy().starts_with("vol-")).collect()
+    };
+    let deadline = Instant::now() + PATIENCE;
+    while !left().is_empty() {
+        assert!(Instant::now() < deadline, "leakless: {:?} are left", left());
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn until(client: &kube::Client, path: &str, what: &str, check: impl Fn(&Value) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let found = done(client, "GET", path, None).await;
+        if check(&found) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "in vain: {what}\n{found:#}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

@@ -1,0 +1,175 @@
+//! More than usual: a thousand watchers, one that does not read, and more requests than two cores can answer.
+
+use crate::support::{Cluster, PATIENCE, Place};
+use crate::talk::*;
+use bytes::Bytes;
+use futures::future::join_all;
+use http::Request;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use kube::client::ConfigExt;
+use serde_json::json;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::net::TcpStream;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const WATCHERS: usize = 1000;
+const PER_CONNECTION: usize = 100;
+const CHANGES: usize = 50;
+
+/// One connection that carries many requests at once.
+async fn wide(kubeconfig: &Path) -> SendRequest<Full<Bytes>> {
+    let config = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
+    let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a config");
+    let mut tls = config.rustls_client_config().expect("TLS");
+    tls.alpn_protocols = vec![b"h2".to_vec()];
+    let port = config.cluster_url.port_u16().expect("a port");
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.expect("a connection");
+    let name = rustls::pki_types::ServerName::try_from("127.0.0.1").expect("an address");
+    let stream = tokio_rustls::TlsConnector::from(Arc::new(tls)).connect(name, stream).await.expect("TLS");
+    let builder = http2::Builder::new(TokioExecutor::new());
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.expect("HTTP/2");
+    // It ends when the server does.
+    tokio::spawn(async move { drop(connection.await) });
+    sender
+}
+
+async fn get(sender: &mut SendRequest<Full<Bytes>>, path: &str) -> http::Response<Incoming> {
+    let request = Request::get(format!("https://127.0.0.1{path}")).body(Full::default()).expect("a request");
+    sender.send_request(request).await.expect("an answer")
+}
+
+async fn start() -> (Cluster, kube::Client) {
+    let cluster = tokio::task::block_in_place(|| Cluster::start(Place::InMemory));
+    let client = connect(&cluster.kubeconfig).await;
+    (cluster, client)
+}
+
+fn map(name: &str, pad: usize) -> serde_json::Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"pad": "x".repeat(pad)}})
+}
+
+async fn resident_bytes(client: &kube::Client) -> f64 {
+    let text =
+        client.request_text(Request::get("/metrics").body(Vec::new()).expect("a request")).await.expect("metrics");
+    let line = text.lines().find(|line| line.starts_with("process_resident_memory_bytes ")).expect("a figure");
+    line.split(' ').nth(1).and_then(|figure| figure.parse().ok()).expect("a number")
+}
+
+/// Counts the changes that a watch tells of, until it has told of all.
+async fn count_changes(mut body: Incoming, wanted: usize) -> usize {
+    let mut count = 0;
+    while count < wanted {
+        let frame = body.frame().await.expect("the watch goes on").expect("the watch goes on");
+        // Each change is a line, in however many pieces it comes.
+        count += frame.data_ref().map_or(0, |data| data.iter().filter(|byte| **byte == b'\n').count());
+    }
+    count
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_watchers_hear_everything_though_one_does_not_read() {
+    let (cluster, client) = start().await;
+    let object = done(&client, "POST", MAPS, Some(&map("m", 10))).await;
+    let large = done(&client, "POST", MAPS, Some(&map("large", 10))).await;
+    let all = format!("{MAPS}?watch=1&resourceVersion={}", version(&large));
+    let one = format!("{MAPS}?watch=1&resourceVersion={}&fieldSelector=metadata.name%3Dm", version(&object));
+    let mut slow_connection = wide(&cluster.kubeconfig).await;
+    let slow = get(&mut slow_connection, &all).await.into_body();
+    let mut watches = Vec::new();
+    for _ in 0..WATCHERS / PER_CONNECTION {
+        let mut connection = wide(&cluster.kubeconfig).await;
+        for _ in 0..PER_CONNECTION {
+            let response = get(&mut connection, &one).await;
+            assert_eq!(response.status(), 200);
+            watches.push(tokio::spawn(count_changes(response.into_body(), CHANGES)));
+        }
+    }
+    let before = resident_bytes(&client).await;
+    for at in 0..CHANGES {
+        done(&client, "PATCH", &format!("{MAPS}/m"), Some(&json!({"data": {"at": at.to_string()}}))).await;
+        // More than anybody's buffers hold, for the one who does not read.
+        let patch = json!({"data": {"at": at.to_string(), "pad": "y".repeat(500_000)}});
+        done(&client, "PATCH", &format!("{MAPS}/large"), Some(&patch)).await;
+    }
+    let heard = tokio::time::timeout(PATIENCE, join_all(watches)).await.expect("all hear in time");
+    assert!(heard.iter().all(|count| *count.as_ref().expect("no panic") == CHANGES));
+    let grown = resident_bytes(&client).await - before;
+    println!("{WATCHERS} watchers heard {CHANGES} changes each; {:.0} MiB more resident", grown / 1048576.0);
+    // The changes themselves are remembered for a while; nothing is kept for each watcher.
+    assert!(grown < 200e6, "{grown} bytes more");
+    // Whoever was slow has missed nothing either.
+    let late = tokio::time::timeout(PATIENCE, count_changes(slow, 2 * CHANGES)).await.expect("it catches up");
+    assert_eq!(late, 2 * CHANGES);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
+    let (cluster, client) = start().await;
+    let writes = (0..500).map(|at| {
+        let (client, map) = (client.clone(), map(&format!("m{at}"), 1000));
+        async move { done(&client, "POST", MAPS, Some(&map)).await }
+    });
+    join_all(writes).await;
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
+    done(&client, "POST", LEASE, Some(&lease)).await;
+    let (stop, answered, shed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut load = Vec::new();
+    for _ in 0..4 {
+        let connection = wide(&cluster.kubeconfig).await;
+        for _ in 0..100 {
+            let (mut connection, stop, answered, shed) =
+                (connection.clone(), stop.clone(), answered.clone(), shed.clone());
+            load.push(tokio::spawn(async move {
+                while !stop.load(Ordering::Relaxed) {
+                    let response = get(&mut connection, MAPS).await;
+                    match response.status().as_u16() {
+                        200 => answered.fetch_add(1, Ordering::Relaxed),
+                        429 => {
+                            assert!(response.headers().contains_key("retry-after"));
+                            shed.fetch_add(1, Ordering::Relaxed)
+                        }
+                        code => panic!("{code}"),
+                    };
+                    drop(response.into_body().collect().await);
+                }
+            }));
+        }
+    }
+    // Under way first, then looked at.
+    let deadline = Instant::now() + PATIENCE;
+    while answered.load(Ordering::Relaxed) < 100 {
+        assert!(Instant::now() < deadline, "nothing is answered");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let mut slowest = Duration::ZERO;
+    let begun = Instant::now();
+    let mut renewed = 0;
+    while begun.elapsed() < Duration::from_secs(setting("MAINSTAY_TEST_LOAD_SECONDS", 4)) {
+        let started = Instant::now();
+        let health = Request::get("/readyz").body(Vec::new()).expect("a request");
+        assert_eq!(client.request_text(health).await.expect("healthy"), "ok");
+        let renewal = json!({"spec": {"renewTime": jiff::Timestamp::now().to_string()}});
+        done(&client, "PATCH", &format!("{LEASE}/l"), Some(&renewal)).await;
+        renewed += 1;
+        slowest = slowest.max(started.elapsed());
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    for task in load {
+        task.await.expect("no panic");
+    }
+    let (answered, shed) = (answered.load(Ordering::Relaxed), shed.load(Ordering::Relaxed));
+    println!(
+        "400 clients at once: {answered} lists, {shed} shed; {renewed} leases renewed, the slowest with health in {slowest:?}"
+    );
+    // A lease is given up after ten seconds.
+    assert!(slowest < Duration::from_secs(8), "{slowest:?}");
+}

@@ -1,0 +1,11 @@
+//! The program as a process among others: killed at any moment, on a full disk, on damaged files, under more load than it takes.
+//!
+//! These runs are short. `docs/robustness.md` says which variables make them long.
+
+mod damage;
+mod full_disk;
+mod kills;
+mod load;
+#[path = "../support/mod.rs"]
+mod support;
+mod talk;

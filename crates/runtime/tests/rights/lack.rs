@@ -1,0 +1,198 @@
+//! Taking one right away at a time.
+
+use crate::world::*;
+use futures::StreamExt;
+use object::access::Access;
+use object::{Value, json};
+use server::authz::{self, Rule};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+/// What a controller does in one go, all of it: starts itself in the world and ends when it has done its work.
+pub type Story = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
+
+/// A world for one story.
+pub struct Stage {
+    pub world: World,
+    pub storage: Option<crate::storage::Storage>,
+}
+
+/// Rights that no story shows, with the reason why they are there all the same.
+const UNSEEN: &[(&str, &str, &str, &str)] = &[
+    ("namespace-controller", "delete", "*", "other servers have kinds that know no deletecollection"),
+    (
+        "statefulset-controller",
+        "update",
+        "statefulsets/finalizers",
+        "other servers ask for it where an owner is blocked",
+    ),
+    ("csi-resizer", "get", "persistentvolumeclaims", "asked for after a conflict only"),
+    ("csi-provisioner", "get", "persistentvolumes", "asked for when the answer to its creation was lost"),
+    ("csi-provisioner", "get", "storageclasses", "asked for when a claim is heard of before its class"),
+    ("csi-provisioner", "patch", "persistentvolumes/status", "volumes that come from a backup (tests/csi/restored.rs)"),
+];
+
+/// How many worlds stand beside each other.
+const AT_ONCE: usize = 8;
+
+/// Tells the story once for each single right of an account, without that right.
+pub async fn each_right(account: &'static str, story: Story) {
+    let rights = rights_of(account);
+    assert!(!rights.is_empty(), "{account} has no role");
+    // With all rights nothing is refused, or what follows would show nothing.
+    let refused = told_without(account, None, story).await;
+    assert_eq!(refused, 0, "{account} is refused something although it has all its rights");
+    let of_events = |right: &Rule| right.resources == ["events"];
+    let unseen = |right: &Rule| {
+        let is_it = |(whose, verb, resource, _): &&(&str, &str, &str, &str)| {
+            *whose == account && right.verbs == [*verb] && right.resources == [*resource]
+        };
+        UNSEEN.iter().any(|entry| is_it(&entry))
+    };
+    let lacks = rights.into_iter().filter(|right| !of_events(right));
+    let tried: Vec<(Rule, usize)> = futures::stream::iter(lacks)
+        .map(|right| async move { (right.clone(), told_without(account, Some(right), story).await) })
+        .buffer_unordered(AT_ONCE)
+        .collect()
+        .await;
+    let unused: Vec<String> = tried
+        .iter()
+        .filter(|(right, refused)| *refused == 0 && !unseen(right))
+        .map(|(right, _)| right.describe())
+        .collect();
+    assert!(unused.is_empty(), "nothing of what {account} does needs {unused:#?}");
+    let excuses = UNSEEN.iter().filter(|(whose, ..)| *whose == account).count();
+    assert_eq!(tried.iter().filter(|(right, _)| unseen(right)).count(), excuses, "{account} has an excuse too many");
+}
+
+/// Every right of an account, one verb and one resource each.
+fn rights_of(account: &str) -> Vec<Rule> {
+    authz::missing([].iter(), &authz::bootstrap::controller_rules(account))
+}
+
+fn role_of(account: &str) -> Value {
+    json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": format!("system:controller:{account}")},
+    })
+}
+
+/// Tells the story; the first refusal is looked at, and then the right is given back. How often something was refused.
+async fn told_without(account: &'static str, lack: Option<Rule>, story: Story) -> usize {
+    let case = lack.as_ref().map_or_else(|| "nothing".to_owned(), Rule::describe);
+    let mut stage = Stage { world: World::timed().await, storage: None };
+    let all: Vec<Value> = rights_of(account).iter().map(Rule::to_value).collect();
+    let left = rights_of(account).into_iter().filter(|right| Some(right) != lack.as_ref());
+    let left: Vec<Value> = left.map(|right| right.to_value()).collect();
+    stage.world.merge(&role_of(account), json!({"rules": left})).await;
+    let healer = Healer {
+        admin: stage.world.client("healer", server::User::apiserver(), Faults::default()),
+        requests: stage.world.requests.clone(),
+        metrics: stage.world.setup.metrics.clone(),
+        account,
+        all,
+    };
+    let healing = tokio::spawn({
+        let lack = lack.clone();
+        async move { healer.heal(lack.as_ref()).await }
+    });
+    story(&mut stage).await;
+    let refused = stage.world.requests.refused();
+    if refused.is_empty() {
+        healing.abort();
+    } else {
+        tokio::time::timeout(Duration::from_secs(60), healing).await.expect("it is told").expect("no panic");
+    }
+    for asked in &refused {
+        assert_eq!(&*asked.account, account, "without {case}: {asked:?}");
+        assert!(lack.as_ref().is_some_and(|lack| concerns(lack, asked)), "without {case}: {asked:?}");
+    }
+    stage.world.stop().await;
+    refused.len()
+}
+
+/// Whether a refused request is about this right.
+fn concerns(lack: &Rule, asked: &Asked) -> bool {
+    let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
+    let verb = lack.verbs.concat();
+    let method = match verb.as_str() {
+        "get" | "list" | "watch" => "GET",
+        "create" => "POST",
+        "update" => "PUT",
+        "patch" | "escalate" => "PATCH",
+        _ => "DELETE",
+    };
+    let (resource, subresource) = match lack.resources.concat() {
+        all if all == "*" => (String::new(), String::new()),
+        one => one.split_once('/').map_or((one.clone(), String::new()), |(a, b)| (a.to_owned(), format!("/{b}"))),
+    };
+    asked.method == method
+        && (verb == "watch") == query.contains("watch=")
+        && (resource.is_empty() || resource == "*" || path.split('/').any(|part| part == resource))
+        && path.ends_with(&subresource)
+}
+
+/// Waits for the first refusal, looks whether it is told, and gives the right back.
+struct Healer {
+    admin: kube::Client,
+    requests: Requests,
+    metrics: runtime::Metrics,
+    account: &'static str,
+    all: Vec<Value>,
+}
+
+impl Healer {
+    async fn heal(&self, lack: Option<&Rule>) {
+        while self.requests.refused().is_empty() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        if let Some(lack) = lack {
+            self.until_told(lack).await;
+        }
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:{}", self.account);
+        let body = json!({"rules": self.all}).to_string().into_bytes();
+        let request = http::Request::patch(path).header("content-type", "application/merge-patch+json").body(body);
+        self.admin.request::<Value>(request.expect("a request")).await.expect("the right is given back");
+    }
+
+    /// The figure, and the event where events can be told.
+    async fn until_told(&self, lack: &Rule) {
+        let (verb, resource) = (lack.verbs.concat(), lack.resources.concat());
+        let is_named = |text: &str| resource.contains('*') || text.contains(&resource);
+        let figure = format!("controller_requests_forbidden_total{{account=\"{}\",verb=\"{verb}\"", self.account);
+        let mut text = String::new();
+        for _ in 0..5000 {
+            text.clear();
+            let mut registry = prometheus_client::registry::Registry::default();
+            self.metrics.register(&mut registry);
+            prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
+            let counted = text.lines().any(|line| line.starts_with(&figure) && is_named(line));
+            let events = http::Request::get("/api/v1/namespaces/kube-system/events").body(Vec::new());
+            let events: Value = self.admin.request(events.expect("a request")).await.expect("a list");
+            let said = |event: &Value| {
+                let message = event.text(&["message"]);
+                event.text(&["reason"]) == "Forbidden"
+                    && event.text(&["involvedObject", "name"]) == self.account
+                    && message.starts_with(&format!("{} may not {verb} ", self.account))
+                    && is_named(message)
+            };
+            let told = (verb == "create" && resource == "events") || events.items(&["items"]).iter().any(said);
+            if counted && told {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        panic!("without {}: nobody is told\n{text}", lack.describe());
+    }
+}
+
+/// The rights to tell events are the same for all: shown with one who says the same thing twice.
+pub async fn each_right_of_events(account: &'static str) {
+    let rights: Vec<Rule> = rights_of(account).into_iter().filter(|right| right.resources == ["events"]).collect();
+    assert!(!rights.is_empty());
+    for right in rights {
+        let refused = told_without(account, Some(right.clone()), crate::stories::say_twice).await;
+        assert!(refused > 0, "nothing needs {}", right.describe());
+    }
+}

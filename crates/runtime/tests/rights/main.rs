@@ -1,0 +1,98 @@
+//! Each controller needs every right that its role gives it, and one that it lacks is seen: exactly that is refused, it is counted and
+//! told, and when the right is given back the work goes on by itself.
+
+mod lack;
+#[path = "../volumes/pairs.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod pairs;
+#[path = "../csi/storage.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod storage;
+mod stories;
+#[path = "../controllers/world.rs"]
+#[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
+mod world;
+
+use lack::{each_right, each_right_of_events};
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_garbage_collector() {
+    each_right("generic-garbage-collector", stories::collect).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_namespace_controller() {
+    each_right("namespace-controller", stories::empty_a_namespace).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_those_who_furnish_namespaces() {
+    each_right("service-account-controller", stories::keep_accounts).await;
+    each_right("root-ca-cert-publisher", stories::keep_certificates).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_aggregation_of_roles() {
+    each_right("clusterrole-aggregation-controller", stories::aggregate).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_disruption_controller() {
+    each_right("disruption-controller", stories::budget).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_node_life_cycle() {
+    each_right("node-controller", stories::lose_a_node).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_the_statefulset_controller() {
+    each_right("statefulset-controller", stories::run_a_set).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_of_the_binder() {
+    each_right("persistent-volume-binder", stories::bind).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_protection() {
+    each_right("pvc-protection-controller", stories::protect_claims).await;
+    each_right("pv-protection-controller", stories::protect_volumes).await;
+    each_right("volumeattributesclass-protection-controller", stories::protect_classes).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_of_the_provisioner() {
+    each_right("csi-provisioner", stories::provision).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_of_the_resizer() {
+    each_right("csi-resizer", stories::resize).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_those_who_count() {
+    each_right("state-metrics", stories::count).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn rights_of_whoever_tells_events() {
+    each_right_of_events("statefulset-controller").await;
+}
+
+/// A controller without a story here would be one whose rights nobody has looked at.
+#[test]
+fn every_controller_has_its_story_and_every_role_its_controller() {
+    let text = include_str!("main.rs");
+    let accounts = runtime::Controllers::accounts("*").expect("a good list");
+    for (controller, account) in &accounts {
+        assert!(text.contains(&format!("each_right(\"{account}\"")), "{controller}, as {account}");
+    }
+    let roles = server::authz::bootstrap::objects().into_iter().filter(|object| object["kind"] == "ClusterRole");
+    let names: Vec<String> = roles.map(|role| object::access::name(&role).to_owned()).collect();
+    let of_controllers: Vec<&str> = names.iter().filter_map(|name| name.strip_prefix("system:controller:")).collect();
+    assert_eq!(of_controllers.len(), accounts.len(), "{of_controllers:?}");
+}
