@@ -7,25 +7,13 @@ use crate::local::{FIRST_REVISION, Local, panic_text};
 use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
 use crate::writer::record;
-use crate::{Finish, Options, Record, Revision, Store};
+use crate::{Finish, OpenError, Options, Record, Revision, Store};
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("another process uses the store in {0}")]
-    InUse(PathBuf),
-    #[error("the store was written by a newer version (format {found}; this one reads up to {known})")]
-    Newer { found: u32, known: u32 },
-    #[error("the store is damaged: {0}")]
-    Damaged(String),
-    #[error("cannot open the store: {0}")]
-    Io(#[from] io::Error),
-}
 
 /// A store that survives crashes.
 pub struct Embedded;

@@ -6,20 +6,24 @@
 
 mod disk;
 mod embedded;
+pub mod etcd;
 mod expiry;
 mod format;
 mod local;
 mod medium;
 pub mod memory;
+mod open;
 mod queue;
 #[cfg(feature = "suite")]
 pub mod suite;
 mod writer;
 
-pub use embedded::{Embedded, OpenError};
+pub use embedded::Embedded;
+pub use etcd::Etcd;
 pub use local::{Options, Volatile};
 pub use medium::Medium;
 pub use memory::Bounds;
+pub use open::OpenError;
 
 use bytes::Bytes;
 use std::any::Any;
@@ -88,9 +92,12 @@ pub enum Error {
     /// The asked revision has not happened yet.
     #[error("revision {asked} is in the future; the newest is {newest}")]
     Future { asked: Revision, newest: Revision },
-    /// Nothing was written, and nothing will be until the cause is cured.
+    /// Nothing was written or confirmed, and nothing will be until the cause is cured.
     #[error("the store does not take writes: {0}")]
     Unavailable(String),
+    /// Nothing was written, and nothing ever will be: the backend does not take so much at once.
+    #[error("the store does not take so much at once: {0}")]
+    TooLarge(String),
     /// Nobody can say whether this write happened.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
@@ -170,6 +177,11 @@ pub trait Store: Send + Sync {
     fn revision(&self) -> Revision;
     /// The oldest revision that lists and watches may ask for.
     fn oldest(&self) -> Revision;
+    /// Waits until reads here show every write that anybody acknowledged before this call. Where all writes go through this
+    /// process, they do.
+    fn barrier(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Watches keys with `prefix` for events after revision `after`.
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, Error>;

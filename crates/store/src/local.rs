@@ -43,7 +43,7 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Expired keys are deleted so many at a time: one batch, which leaves room for others in the queue.
 const EXPIRED_PER_ROUND: usize = 256;
 
-const CLOSED: &str = "the store is closed";
+pub(crate) const CLOSED: &str = "the store is closed";
 
 pub(crate) struct Local {
     shared: Arc<Shared>,

@@ -1,0 +1,176 @@
+//! Real members of etcd for tests: started on free ports of this machine, stopped when dropped.
+
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// Longer than a member takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One cluster.
+pub struct Members {
+    program: PathBuf,
+    directory: PathBuf,
+    members: Vec<Member>,
+    more: Vec<String>,
+}
+
+struct Member {
+    client_port: u16,
+    peer_port: u16,
+    child: Option<Child>,
+}
+
+impl Members {
+    /// Starts a cluster of so many members; `None` (said on stdout) where no etcd is installed.
+    pub fn start(count: usize) -> Option<Members> {
+        Members::start_with(count, &[])
+    }
+
+    /// The same with more arguments for each member, in which `DIR` is the cluster's directory.
+    pub fn start_with(count: usize, more: &[&str]) -> Option<Members> {
+        Some(Members::in_directory(program()?, directory(), count, more))
+    }
+
+    /// The same with files that are there before the members start.
+    pub fn start_in(directory: PathBuf, count: usize, more: &[&str]) -> Option<Members> {
+        Some(Members::in_directory(program()?, directory, count, more))
+    }
+
+    fn in_directory(program: PathBuf, directory: PathBuf, count: usize, more: &[&str]) -> Members {
+        std::fs::create_dir_all(&directory).expect("a place for etcd's files");
+        let more = more.iter().map(|word| word.replace("DIR", &directory.display().to_string())).collect();
+        let mut ports = free_ports(2 * count).into_iter();
+        let mut port = || ports.next().expect("as many as were asked for");
+        let members =
+            (0..count).map(|_| Member { client_port: port(), peer_port: port(), child: None }).collect::<Vec<_>>();
+        let mut cluster = Members { program, directory, members, more };
+        for number in 0..count {
+            cluster.launch(number);
+        }
+        for number in 0..count {
+            cluster.wait_until_listening(number);
+        }
+        cluster
+    }
+
+    /// The address of the store: `etcd://127.0.0.1:port,...`.
+    pub fn url(&self) -> String {
+        let members: Vec<_> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port)).collect();
+        format!("etcd://{}", members.join(","))
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Ends a member at once, as a power failure would.
+    pub fn kill(&mut self, number: usize) {
+        if let Some(mut child) = self.members[number].child.take() {
+            child.kill().expect("the child is ours");
+            child.wait().expect("the child is ours");
+        }
+    }
+
+    /// Starts a killed member again, with what it kept.
+    pub fn restart(&mut self, number: usize) {
+        self.launch(number);
+        self.wait_until_listening(number);
+    }
+
+    /// Lets a member hang: its connections stay open, but nobody answers.
+    pub fn pause(&self, number: usize) {
+        self.signal(number, "-STOP");
+    }
+
+    pub fn resume(&self, number: usize) {
+        self.signal(number, "-CONT");
+    }
+
+    fn signal(&self, number: usize, signal: &str) {
+        let child = self.members[number].child.as_ref().expect("the member runs");
+        let sent = Command::new("/bin/sh")
+            .args(["-c", "kill \"$1\" \"$2\"", "sh", signal, &child.id().to_string()])
+            .status()
+            .expect("there is a shell");
+        assert!(sent.success(), "member {number} cannot be signalled");
+    }
+
+    fn launch(&mut self, number: usize) {
+        let secure = self.more.iter().any(|word| word.starts_with("--cert-file"));
+        let scheme = if secure { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.members[number].client_port);
+        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer_port);
+        let all: Vec<_> =
+            self.members.iter().enumerate().map(|(at, member)| format!("m{at}={}", peer(member))).collect();
+        let own = peer(&self.members[number]);
+        let log = std::fs::File::options().create(true).append(true).open(self.log(number)).expect("a log file");
+        let mut command = Command::new(&self.program);
+        command.env_clear().stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
+        command.args(["--name", &format!("m{number}"), "--initial-cluster", &all.join(",")]);
+        command.arg("--data-dir").arg(self.directory.join(format!("m{number}")));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &own, "--initial-advertise-peer-urls", &own]);
+        // Another leader is chosen sooner than on machines far apart.
+        command.args(["--heartbeat-interval", "100", "--election-timeout", "500"]);
+        command.args(&self.more);
+        self.members[number].child = Some(command.spawn().expect("etcd starts"));
+    }
+
+    fn wait_until_listening(&mut self, number: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let member = &mut self.members[number];
+        while std::net::TcpStream::connect(("127.0.0.1", member.client_port)).is_err() {
+            let ended = member.child.as_mut().expect("it was started").try_wait().expect("the child is ours");
+            let why = if ended.is_some() { "ended" } else { "does not listen" };
+            if ended.is_some() || Instant::now() > deadline {
+                let said = std::fs::read_to_string(self.log(number)).unwrap_or_default();
+                panic!("member {number} of etcd {why}; it said:\n{said}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn log(&self, number: usize) -> PathBuf {
+        self.directory.join(format!("m{number}.log"))
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for number in 0..self.members.len() {
+            self.kill(number);
+        }
+        // What is left behind in a directory of temporary files does no harm.
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+/// Where etcd is installed; `None` (said on stdout) where it is not. In CI that is a failure.
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("ETCD").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = named.or_else(|| std::env::split_paths(&path).map(|place| place.join("etcd")).find(|file| file.is_file()));
+    if found.is_none() {
+        let why = "etcd is not installed (Debian's package etcd-server, or name it with ETCD)";
+        assert!(std::env::var_os("CI").is_none(), "CI runs every test, but {why}");
+        println!("skipped: {why}");
+    }
+    found
+}
+
+/// A directory of our own; in memory where there is one, because etcd syncs with every write.
+pub fn directory() -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let memory = Path::new("/dev/shm");
+    let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    base.join(format!("mainstay-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn free_ports(count: usize) -> Vec<u16> {
+    // Held together, so that none is given out twice.
+    let held: Vec<_> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port")).collect();
+    held.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
+}

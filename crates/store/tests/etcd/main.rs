@@ -1,0 +1,4 @@
+//! The store on a real etcd.
+
+mod guarantees;
+mod support;
