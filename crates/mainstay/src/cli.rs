@@ -25,6 +25,11 @@ pub enum Command {
     Nodes(Box<crate::nodes::NodesArgs>),
     /// Serve a CSI driver whose volumes are directories
     Csi(Box<crate::csi::CsiArgs>),
+    /// Copy, back up and restore stores
+    Store {
+        #[command(subcommand)]
+        command: crate::copies::StoreCommand,
+    },
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -143,8 +148,13 @@ pub struct ServingArgs {
     #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Keep nothing: all state is gone when the process ends
-    #[arg(long, env = "MAINSTAY_IN_MEMORY", conflicts_with = "data_dir")]
+    #[arg(long, env = "MAINSTAY_IN_MEMORY", conflicts_with_all = ["data_dir", "store"])]
     pub in_memory: bool,
+    /// Keep objects in this etcd instead of the data directory: etcd://host:2379,host:2379. Several servers may share it
+    #[arg(long, env = "MAINSTAY_STORE", value_name = "URL")]
+    pub store: Option<String>,
+    #[command(flatten)]
+    pub etcd: crate::backend::EtcdArgs,
     /// Serve HTTPS here; port 0 picks a free one
     #[arg(long, env = "MAINSTAY_LISTEN", default_value = "127.0.0.1:6443", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
@@ -219,8 +229,10 @@ mod tests {
     fn arguments_are_consistent_and_every_flag_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        for sub in command.get_subcommands() {
-            for arg in sub.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
+        let commands = command.get_subcommands().chain(command.get_subcommands().flat_map(|sub| sub.get_subcommands()));
+        for sub in commands {
+            let flags = sub.get_arguments().filter(|arg| !arg.is_positional());
+            for arg in flags.filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
                 assert!(arg.get_env().is_some(), "{} {} has no environment variable", sub.get_name(), arg.get_id());
             }
         }

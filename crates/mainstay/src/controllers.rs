@@ -26,7 +26,7 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     let target = Target::find(args.kubeconfig.as_deref()).await?;
     let listener = up::listen(args.listen).await?;
     let address = listener.local_addr().context("the socket has no address")?;
-    let shutdown = stop_on_signal();
+    let shutdown = up::stop_on_signal();
     let figures = Figures::default();
     let mut registry = Registry::default();
     setup.metrics.register(&mut registry);
@@ -63,20 +63,6 @@ fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
         )));
     }
     Ok(text.into())
-}
-
-/// Cancelled when the process is told to end.
-fn stop_on_signal() -> CancellationToken {
-    let stop = CancellationToken::new();
-    let told = stop.clone();
-    tokio::spawn(async move {
-        match up::wait_for_signal().await {
-            Ok(()) => eprintln!("Stopping."),
-            Err(error) => eprintln!("mainstay: {error:#}"),
-        }
-        told.cancel();
-    });
-    stop
 }
 
 /// All that the controllers need.
@@ -127,13 +113,11 @@ impl Program {
     }
 
     fn election(&self) -> Election {
-        let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
-        let host = host.unwrap_or_else(|_| "unknown-host".to_owned());
         Election {
             api: Api::new(self.target.client.clone()),
             namespace: self.args.lease_namespace.clone(),
             name: self.args.lease_name.clone(),
-            identity: format!("{host}_{}", uuid::Uuid::new_v4()),
+            identity: identity(),
             timing: Timing::default(),
             clock: self.setup.clock.clone(),
         }
@@ -171,6 +155,12 @@ impl Program {
             }
         }
     }
+}
+
+/// A name for this process that no other has, and that tells people where it is.
+pub fn identity() -> String {
+    let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
+    format!("{}_{}", host.unwrap_or_else(|_| "unknown-host".to_owned()), uuid::Uuid::new_v4())
 }
 
 /// Figures about the process as one of several.

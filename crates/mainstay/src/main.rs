@@ -1,9 +1,11 @@
 //! The binary: arguments and wiring, nothing else.
 
+mod backend;
 mod bench;
 mod cli;
 mod connect;
 mod controllers;
+mod copies;
 mod csi;
 mod health;
 mod log;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
             cli::Command::Controllers(args) => controllers::run(args).await,
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
+            cli::Command::Store { command } => copies::run(command).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -36,3 +36,4 @@ pub use body::Body;
 pub use env::{Clock, Env, Ids};
 pub use launch::{Launch, LaunchError, Running};
 pub use local::Local;
+pub use paths::BACKUP_PATH;

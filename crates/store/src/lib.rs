@@ -4,10 +4,13 @@
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
 
+pub mod backup;
 mod disk;
 mod embedded;
 pub mod etcd;
 mod expiry;
+mod export;
+mod fill;
 mod format;
 mod local;
 mod medium;
@@ -18,8 +21,11 @@ mod queue;
 pub mod suite;
 mod writer;
 
+pub use disk::Row;
 pub use embedded::Embedded;
 pub use etcd::Etcd;
+pub use export::{Export, Rows, Sum};
+pub use fill::Filling;
 pub use local::{Options, Volatile};
 pub use medium::Medium;
 pub use memory::Bounds;
@@ -189,6 +195,8 @@ pub trait Store: Send + Sync {
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>>;
     /// Deletes the keys whose time has come, each in a transaction of its own; returns how many.
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>>;
+    /// Everything as it is now, while others write on. For backups and copies.
+    fn export(&self) -> BoxFuture<'_, Result<Export, Error>>;
     /// Whether writes are possible now; the error says why not.
     fn healthy(&self) -> Result<(), Error>;
     /// Bytes on disk, for metrics; 0 where there is none.

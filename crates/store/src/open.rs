@@ -18,6 +18,8 @@ pub enum OpenError {
     Unreachable(String),
     #[error("the store does not let us in: {0}")]
     Refused(String),
+    #[error("there is a store in {0} already; choose an empty place")]
+    NotEmpty(String),
     #[error("other things than a store of ours are kept there; choose another place for it")]
     NotOurs,
 }

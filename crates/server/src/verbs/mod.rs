@@ -238,6 +238,7 @@ pub fn store_status(error: &store::Error) -> Status {
         ),
         store::Error::Future { asked, newest } => too_large(*asked, *newest),
         store::Error::Unavailable(why) => Status::unavailable(format!("the store does not take writes: {why}")),
+        store::Error::TooLarge(why) => Status::too_large(format!("the store does not take so much at once: {why}")),
         store::Error::Unknown(why) => {
             Status::timeout(format!("the outcome of the write is unknown, read before you try again: {why}"))
         }

@@ -63,7 +63,8 @@ impl Inner {
         let last_of_each = txn.operations.iter().rev().filter(|operation| seen.insert(layout::key(operation)));
         let mut operations: Vec<_> = last_of_each.collect();
         operations.reverse();
-        let mut plan = Plan { conditions: &txn.conditions, guards: Vec::new(), operations: Vec::new(), farewells: Vec::new() };
+        let mut plan =
+            Plan { conditions: &txn.conditions, guards: Vec::new(), operations: Vec::new(), farewells: Vec::new() };
         for operation in operations {
             let Operation::Delete { key, last } = operation else {
                 plan.operations.push(operation);
@@ -151,7 +152,9 @@ impl Inner {
 
     fn operation(&self, operation: &Operation) -> rpc::RequestOp {
         match operation {
-            Operation::Put { key, value, expires_at_s } => put(self.layout.of_key(key), encode_row(value, *expires_at_s)),
+            Operation::Put { key, value, expires_at_s } => {
+                put(self.layout.of_key(key), encode_row(value, *expires_at_s))
+            }
             Operation::Delete { key, .. } => {
                 let delete = rpc::DeleteRangeRequest { key: self.layout.of_key(key), range_end: Bytes::new() };
                 rpc::RequestOp { request: Some(Request::RequestDeleteRange(delete)) }

@@ -42,11 +42,7 @@ pub struct Timing {
 
 impl Default for Timing {
     fn default() -> Timing {
-        Timing {
-            attempt: Duration::from_secs(2),
-            patience: Duration::from_secs(6),
-            heartbeat: Duration::from_secs(2),
-        }
+        Timing { attempt: Duration::from_secs(2), patience: Duration::from_secs(6), heartbeat: Duration::from_secs(2) }
     }
 }
 
@@ -68,7 +64,8 @@ const PORT_DEFAULT: u16 = 2379;
 impl Config {
     /// Reads `etcd://host:port,host:port`; the error is one sentence.
     pub fn parse(url: &str) -> Result<Config, String> {
-        let wrong = |why: &str| Err(format!("the store {url:?} {why}; write etcd://host:2379, or etcd://h1:2379,h2:2379"));
+        let wrong =
+            |why: &str| Err(format!("the store {url:?} {why}; write etcd://host:2379, or etcd://h1:2379,h2:2379"));
         let Some(rest) = url.strip_prefix("etcd://") else {
             return wrong("is not the address of an etcd");
         };
@@ -91,13 +88,7 @@ impl Config {
                 members.push(member);
             }
         }
-        Ok(Config {
-            members,
-            prefix: DEFAULT_PREFIX.to_owned(),
-            tls: None,
-            user: None,
-            timing: Timing::default(),
-        })
+        Ok(Config { members, prefix: DEFAULT_PREFIX.to_owned(), tls: None, user: None, timing: Timing::default() })
     }
 
     /// Checks a prefix; the error is one sentence.
@@ -136,10 +127,25 @@ mod tests {
     fn addresses_are_read_and_wrong_ones_get_a_sentence() {
         let members = |url: &str| Config::parse(url).unwrap().members.join(" ");
         assert_eq!(members("etcd://h1:2379,h2:2380/"), "h1:2379 h2:2380");
-        assert_eq!(members("etcd://localhost,127.0.0.1:7,[::1]:9,[::1],localhost"), "localhost:2379 127.0.0.1:7 [::1]:9 [::1]:2379");
+        assert_eq!(
+            members("etcd://localhost,127.0.0.1:7,[::1]:9,[::1],localhost"),
+            "localhost:2379 127.0.0.1:7 [::1]:9 [::1]:2379"
+        );
         for bad in [
-            "", "etcd:", "etcd://", "etcd:///x", "http://h:1", "etcd://h:0", "etcd://h:x", "etcd://h:99999", "etcd://,",
-            "etcd://h:1/path", "etcd://u:p@h:1", "etcd://a b:1", "etcd://[::1:2", "etcd://::1:2379",
+            "",
+            "etcd:",
+            "etcd://",
+            "etcd:///x",
+            "http://h:1",
+            "etcd://h:0",
+            "etcd://h:x",
+            "etcd://h:99999",
+            "etcd://,",
+            "etcd://h:1/path",
+            "etcd://u:p@h:1",
+            "etcd://a b:1",
+            "etcd://[::1:2",
+            "etcd://::1:2379",
         ] {
             let sentence = Config::parse(bad).unwrap_err();
             assert!(sentence.contains("write etcd://") && !sentence.contains('\n'), "{bad}: {sentence}");

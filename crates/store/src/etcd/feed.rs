@@ -15,7 +15,7 @@ use std::time::Duration;
 use tonic::Streaming;
 
 /// How many keys are asked for at once.
-const PAGE_KEYS: i64 = 1000;
+pub const PAGE_KEYS: i64 = 1000;
 /// Before a broken watch is opened again.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -143,7 +143,9 @@ impl Inner {
 
     /// Makes the memory anew. Whoever watches is told that something may be missing.
     async fn rebuild(&self) {
-        tracing::warn!("etcd forgot revisions that this server has not seen: all is read again, and watches begin anew");
+        tracing::warn!(
+            "etcd forgot revisions that this server has not seen: all is read again, and watches begin anew"
+        );
         match load(&self.client, &self.layout, self.offset, self.finish).await {
             Ok(loaded) if loaded.revision < self.memory.revision() => self.end("etcd went back to an older revision"),
             Ok(loaded) => {
@@ -204,7 +206,11 @@ struct Staged<'a> {
 }
 
 impl Staged<'_> {
-    fn change(&mut self, revision: Revision, group: Vec<(rpc::event::EventType, rpc::KeyValue)>) -> (Option<Head>, Change) {
+    fn change(
+        &mut self,
+        revision: Revision,
+        group: Vec<(rpc::event::EventType, rpc::KeyValue)>,
+    ) -> (Option<Head>, Change) {
         let (head_key, format_key) = (self.inner.layout.head(), self.inner.layout.format());
         if group.iter().any(|(_, kv)| kv.key == format_key) {
             self.inner.end(super::commit::REPLACED);
@@ -243,9 +249,8 @@ impl Staged<'_> {
         let previous = self.current(self.inner.layout.key_of(&kv.key)?)?;
         let key = Arc::clone(&previous.key);
         // Somebody else's deletion says no farewell: the version before is the best there is to show.
-        let last = farewells
-            .get(&*key)
-            .map_or_else(|| previous.value.clone(), |value| (self.inner.finish)(value, revision));
+        let last =
+            farewells.get(&*key).map_or_else(|| previous.value.clone(), |value| (self.inner.finish)(value, revision));
         self.inner.expiry.lock().unwrap_or_else(PoisonError::into_inner).set(&key, None, revision);
         self.now.insert(Arc::clone(&key), None);
         Some(Event { revision, key, current: None, previous: Some(previous), last: Some(last), memo: OnceLock::new() })

@@ -1,9 +1,9 @@
 //! What is done at regular times by one of the servers, whichever comes first.
 
+use super::Inner;
 use super::client::Failure;
 use super::commit::{compare, put, version};
 use super::wire::rpc;
-use super::Inner;
 use crate::{Condition, Error, Operation, Revision, Txn};
 use futures::{StreamExt, stream};
 use std::sync::atomic::Ordering;

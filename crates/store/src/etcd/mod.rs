@@ -6,18 +6,20 @@ mod client;
 mod commit;
 mod config;
 mod feed;
+mod fill;
 mod housekeeping;
 mod layout;
 mod wire;
 
 pub use config::{Config, DEFAULT_PREFIX, Timing, Tls, User};
+pub(crate) use fill::Drafted;
 
 use crate::expiry::Expiry;
 use crate::local::CLOSED;
 use crate::memory::Memory;
 use crate::writer::Health;
 use crate::{
-    BoxFuture, Committed, Error, Finish, OpenError, Options, Page, Range, Record, Revision, Store, Txn, Watcher,
+    BoxFuture, Committed, Error, Export, Finish, OpenError, Options, Page, Range, Record, Revision, Store, Txn, Watcher,
 };
 use barrier::Barrier;
 use client::{Client, Failure};
@@ -69,20 +71,10 @@ enum Told {
 impl Etcd {
     /// Opens the store, or makes one where there is none. When this returns, it shows everything that was written before.
     pub async fn open(config: &Config, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
-        Etcd::open_from(config, finish, options, Offset(0)).await
-    }
-
-    /// The same; a store that is made here begins after this revision.
-    async fn open_from(
-        config: &Config,
-        finish: Finish,
-        options: Options,
-        begin: Offset,
-    ) -> Result<Arc<dyn Store>, OpenError> {
         let client = Client::new(config).map_err(OpenError::Refused)?;
         client.login().await.map_err(opening)?;
         let layout = Layout::new(&config.prefix);
-        let (format, format_revision) = settle_format(&client, &layout, begin).await?;
+        let (format, format_revision) = settle_format(&client, &layout).await?;
         let loaded = feed::load(&client, &layout, format.offset, finish).await.map_err(opening)?;
         let memory = Arc::new(Memory::new(loaded.revision, loaded.records, options.bounds));
         let inner = Arc::new(Inner {
@@ -117,8 +109,8 @@ impl Etcd {
 }
 
 /// Reads the format, or writes ours where nothing is there yet.
-async fn settle_format(client: &Client, layout: &Layout, begin: Offset) -> Result<(Format, i64), OpenError> {
-    let ours = Format { version: FORMAT_VERSION, offset: begin };
+async fn settle_format(client: &Client, layout: &Layout) -> Result<(Format, i64), OpenError> {
+    let ours = Format { version: FORMAT_VERSION, offset: Offset(0) };
     let (from, to) = layout.all();
     let first = client.range(rpc::RangeRequest { key: from, range_end: to, limit: 1, ..Default::default() });
     let first = first.await.map_err(opening)?;
@@ -250,6 +242,14 @@ impl Store for Etcd {
 
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>> {
         Box::pin(self.inner.expire(now_s))
+    }
+
+    fn export(&self) -> BoxFuture<'_, Result<Export, Error>> {
+        Box::pin(async move {
+            // What anybody acknowledged before is in it.
+            self.inner.barrier().await?;
+            Ok(fill::export(Arc::clone(&self.inner)))
+        })
     }
 
     fn healthy(&self) -> Result<(), Error> {

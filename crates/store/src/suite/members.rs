@@ -152,7 +152,8 @@ impl Drop for Members {
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("ETCD").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let found = named.or_else(|| std::env::split_paths(&path).map(|place| place.join("etcd")).find(|file| file.is_file()));
+    let found =
+        named.or_else(|| std::env::split_paths(&path).map(|place| place.join("etcd")).find(|file| file.is_file()));
     if found.is_none() {
         let why = "etcd is not installed (Debian's package etcd-server, or name it with ETCD)";
         assert!(std::env::var_os("CI").is_none(), "CI runs every test, but {why}");

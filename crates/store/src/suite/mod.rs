@@ -44,6 +44,7 @@ guarantees![
     writing::pages_are_whole,
     writing::future_revisions_are_refused,
     writing::expired_keys_are_deleted,
+    writing::exports_are_snapshots,
     writing::closed_stores_end,
 ];
 
