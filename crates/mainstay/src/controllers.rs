@@ -2,6 +2,7 @@
 
 use crate::cli::{BadInput, ControllersArgs};
 use crate::connect::{self, Greeting, Target};
+use crate::fence;
 use crate::health::{Health, Hindrance};
 use crate::up;
 use anyhow::{Context, Result};
@@ -12,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use runtime::Controllers;
 use runtime::api::Api;
-use runtime::lease::{Election, Loss, Standing, Timing};
+use runtime::lease::{Election, Loss, Standing, Term, Timing};
 use server::authz::{self, Rule};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,6 +24,7 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     crate::log::start();
     // Bad input is refused before anybody is asked anything.
     let setup = setup(&args)?;
+    timing(&args)?;
     let target = Target::find(args.kubeconfig.as_deref()).await?;
     let listener = up::listen(args.listen).await?;
     let address = listener.local_addr().context("the socket has no address")?;
@@ -51,6 +53,23 @@ fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
         drivers: args.drivers.parse()?,
         ..runtime::Setup::new(&args.controllers)
     })
+}
+
+fn timing(args: &ControllersArgs) -> Result<Timing, BadInput> {
+    let timing = Timing {
+        lasts: args.leader_elect_lease_duration,
+        renew_within: args.leader_elect_renew_deadline,
+        retry: args.leader_elect_retry_period,
+    };
+    let slow = timing.retry.is_zero() || timing.retry.mul_f64(1.2) >= timing.renew_within;
+    if slow || timing.renew_within >= timing.lasts {
+        return Err(BadInput(
+            "the times of the lease do not fit: the retry period must be well below the renew deadline, and that below the \
+             lease duration"
+                .to_owned(),
+        ));
+    }
+    Ok(timing)
 }
 
 fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
@@ -87,7 +106,7 @@ impl Program {
         if self.args.leader_elect {
             return self.lead().await;
         }
-        let controllers = self.start();
+        let controllers = self.start(&self.target.client);
         self.hindrance.send_replace(None);
         println!("The controllers run. Ctrl-C stops them.");
         self.shutdown.cancelled().await;
@@ -95,15 +114,16 @@ impl Program {
         Ok(())
     }
 
-    fn start(&self) -> Controllers {
-        Controllers::start(&self.setup, |_| self.target.client.clone()).expect("the list was checked at the start")
+    fn start(&self, client: &kube::Client) -> Controllers {
+        Controllers::start(&self.setup, |_| client.clone()).expect("the list was checked at the start")
     }
 
     /// Runs the controllers whenever the lease is ours.
     async fn lead(&self) -> Result<()> {
         let election = self.election();
         println!("  lease    {}, as {}", self.lease(), election.identity);
-        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), |_| self.start()).await;
+        let start = |term: &Term| self.start(&fence::client(self.target.client.clone(), &self.lease(), term));
+        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
         if let Err(overdue) = led {
             // Nothing is closed on the way: whatever still works here must not go on for another moment.
             eprintln!("mainstay: {overdue}; ending at once.");
@@ -118,7 +138,7 @@ impl Program {
             namespace: self.args.lease_namespace.clone(),
             name: self.args.lease_name.clone(),
             identity: identity(),
-            timing: Timing::default(),
+            timing: timing(&self.args).expect("it was checked at the start"),
             clock: self.setup.clock.clone(),
         }
     }

@@ -276,9 +276,9 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     let mut sum = Sum::default();
     let mut pages = Vec::new();
     each_page(&args.file, |page| pages.push(page))?;
-    let mut unconfirmed = 0;
+    let mut volumes = 0;
     for page in pages {
-        let page: Rows = page.into_iter().filter_map(|(key, row)| from_the_past(key, row, &mut unconfirmed)).collect();
+        let page: Rows = page.into_iter().filter_map(|(key, row)| from_the_past(key, row, &mut volumes)).collect();
         sum.add(&page);
         filling.add(page).await?;
     }
@@ -286,18 +286,19 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     let (now, found) = to.sum().await?;
     check(&to, sum, found)?;
     println!("Restored {} to {to}: {sum}, at revision {now}.", args.file.display());
-    if unconfirmed > 0 {
+    if volumes > 0 {
         println!(
-            "No data of its {unconfirmed} volumes is deleted unless they are in use here first, or you confirm it: see docs/volumes.md."
+            "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/volumes.md."
         );
     }
     Ok(())
 }
 
 /// A row of a backup as it may come back. The world went on since: what volumes were known to be for, and what was about to be done to
-/// them, may be out of date, and nothing may be deleted because of it. So both are forgotten; a volume that is in use gets its record
-/// again, another one is kept until the user confirms.
-fn from_the_past(key: Arc<str>, row: Row, unconfirmed: &mut usize) -> Option<(Arc<str>, Row)> {
+/// them, may be out of date, and nothing may be deleted because of it. So it is forgotten: which claims they served, that they are bound,
+/// and the journal of calls to drivers. A volume whose claim is there is found to be bound again and is one like any other; another one
+/// is kept until the user confirms.
+fn from_the_past(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<str>, Row)> {
     let journal = format!("/core/configmaps/{}/{}", runtime::csi::JOURNAL_NAMESPACE, runtime::csi::JOURNAL_NAME);
     if *key == *journal {
         return None;
@@ -307,9 +308,10 @@ fn from_the_past(key: Arc<str>, row: Row, unconfirmed: &mut usize) -> Option<(Ar
     }
     let read = serde_json::from_slice::<object::Value>(&codec::finish(&row.value, row.modified));
     let Ok(mut volume) = read else { return Some((key, row)) };
-    if volume.cut(&["metadata", "annotations", runtime::csi::RECORD]).is_none() {
-        return Some((key, row));
+    *volumes += 1;
+    volume.cut(&["metadata", "annotations", runtime::csi::RECORD]);
+    if volume.text(&["status", "phase"]) == "Bound" {
+        volume.put(&["status", "phase"], "Pending");
     }
-    *unconfirmed += 1;
     Some((key, Row { value: codec::encode(&volume), ..row }))
 }

@@ -7,6 +7,7 @@ mod connect;
 mod controllers;
 mod copies;
 mod csi;
+mod fence;
 mod health;
 mod log;
 mod nodes;

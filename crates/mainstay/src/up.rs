@@ -56,8 +56,9 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         // Other processes may run on the same store.
         announce(&place, started);
         let election = election(&running, &setup);
-        let start = |_: &Term| Work {
-            controllers: controllers(&setup, &running),
+        let lease = format!("{}/{}", election.namespace, election.name);
+        let start = |term: &Term| Work {
+            controllers: controllers(&setup, &running, |client| crate::fence::client(client, &lease, term)),
             nodes: crate::nodes::begin(&nodes, &setup.metrics, &running),
         };
         if let Err(overdue) = election.lead(shutdown, tell, start).await {
@@ -66,7 +67,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         }
     } else {
         let work = Work {
-            controllers: controllers(&setup, &running),
+            controllers: controllers(&setup, &running, |client| client),
             nodes: crate::nodes::start(&nodes, &setup.metrics, &running).await,
         };
         announce(&place, started);
@@ -94,10 +95,14 @@ impl lease::Work for Work {
     }
 }
 
-fn controllers(setup: &runtime::Setup, running: &Running) -> runtime::Controllers {
+fn controllers(
+    setup: &runtime::Setup,
+    running: &Running,
+    wrap: impl Fn(kube::Client) -> kube::Client,
+) -> runtime::Controllers {
     let started = runtime::Controllers::start(setup, |name| {
         let user = authn::service_account_user("kube-system", name);
-        kube::Client::new(running.local(user), "default")
+        wrap(kube::Client::new(running.local(user), "default"))
     });
     started.expect("the list was checked at the start")
 }

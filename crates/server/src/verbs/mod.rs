@@ -189,6 +189,7 @@ impl Call<'_> {
         together: Together,
     ) -> Result<Committed, Lost> {
         let mut txn = together.txn;
+        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(Lost::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
         self.server.store.txn(txn).await.map_err(|error| match error {
