@@ -337,3 +337,24 @@ impl Trouble {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time goes on while a process is frozen: when it wakes up, its term is over before it has looked at anything.
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_ends_by_the_clock_alone() {
+        let hold = Hold { began: Instant::now(), until_ms: Arc::default() };
+        assert!(!hold.lasts(), "nothing was renewed yet");
+        hold.set(Some(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_millis(9_999)).await;
+        assert!(hold.lasts());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!hold.lasts());
+        hold.set(Some(Duration::from_secs(20)));
+        assert!(hold.lasts(), "it was renewed");
+        hold.set(None);
+        assert!(!hold.lasts(), "it was lost");
+    }
+}
