@@ -76,13 +76,10 @@ fn a_crashed_leader_is_replaced_and_a_frozen_one_is_fenced() {
     let start = Instant::now();
     first.kill();
     // Either of the two may be the next.
-    let (mut leader, mut other) = loop {
-        let holder = kubectl.ok("get lease quick -n kube-system -o jsonpath={.spec.holderIdentity}");
-        if let Some(at) = [&second, &third].iter().position(|process| is(process, &holder)) {
-            break if at == 0 { (second, third) } else { (third, second) };
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    };
+    let holder = kubectl.until("get lease quick -n kube-system -o jsonpath={.spec.holderIdentity}", |holder| {
+        is(&second, holder) || is(&third, holder)
+    });
+    let (mut leader, mut other) = if is(&second, &holder) { (second, third) } else { (third, second) };
     leader.line_with(&["Leading"]);
     assert!(start.elapsed() < Duration::from_secs(8), "the lease lasts 3 s: {:?}", start.elapsed());
     create(&kubectl, "one");

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::suite::Members;
-use support::{Cluster, PATIENCE, Place};
+use support::{Cluster, PATIENCE, Place, kubectl_on};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
@@ -228,6 +228,34 @@ async fn one_range_of_addresses(clients: &[Client]) {
     assert_eq!((addresses.len(), ports.len()), (45, 45));
     let given = json!({"metadata": {"name": "given"}, "spec": {"clusterIP": made[0]["spec"]["clusterIP"], "ports": [{"port": 80}]}});
     assert!(matches!(clients[1].create(services, &given).await, Err(Trouble::Refused(422, _))));
+}
+
+/// Of several whole processes on one etcd, one runs the controllers. When it stops, the next one does, at once.
+#[test]
+fn of_several_processes_one_runs_the_controllers() {
+    let Some(members) = Members::start(1) else { return };
+    let url = members.url();
+    let first = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage"]));
+    let Some(kubectl) = kubectl_on(&first) else { return };
+    let lease = "get lease mainstay-controllers -n kube-system -o jsonpath={.spec.holderIdentity}";
+    let leader = kubectl.until(&format!("{lease} --ignore-not-found"), |holder| !holder.is_empty());
+    let second = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage"]));
+    let elsewhere = kubectl_on(&second).expect("it was found before");
+    let set = |name: &str| {
+        format!(
+            "{{apiVersion: apps/v1, kind: StatefulSet, metadata: {{name: {name}}}, spec: {{serviceName: x, replicas: 2, selector: \
+             {{matchLabels: {{app: {name}}}}}, template: {{metadata: {{labels: {{app: {name}}}}}, spec: {{containers: \
+             [{{name: c, image: x}}]}}}}}}}}"
+        )
+    };
+    elsewhere.ok_with("create -f -", &set("one"));
+    elsewhere.ok("rollout status sts one --timeout=60s");
+    assert_eq!(elsewhere.ok(lease), leader, "the second stands by");
+    drop(kubectl);
+    Arc::into_inner(first).expect("nobody else holds it").stop();
+    elsewhere.ok_with("create -f -", &set("two"));
+    elsewhere.ok("rollout status sts two --timeout=60s");
+    assert_ne!(elsewhere.ok(lease), leader);
 }
 
 /// Servers die one after the other under load, and come back. No acknowledged write is lost, and a watch that goes on at the next server

@@ -193,7 +193,7 @@ mod tests {
         let row = |n: u64| Row {
             created: n,
             modified: n + 1,
-            expires_at_s: (n % 2 == 0).then_some(n),
+            expires_at_s: n.is_multiple_of(2).then_some(n),
             value: Bytes::from(vec![7; n as usize]),
         };
         (0..count).map(|n| (Arc::from(format!("/k/{n:04}")), row(n))).collect()

@@ -1,11 +1,15 @@
 //! Real members of etcd for tests: started on free ports of this machine, stopped when dropped.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
+/// What a member says when it can be asked.
+const READY: &str = "ready to serve client requests";
 /// Longer than a member takes to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -47,11 +51,9 @@ impl Members {
         let members =
             (0..count).map(|_| Member { client_port: port(), peer_port: port(), child: None }).collect::<Vec<_>>();
         let mut cluster = Members { program, directory, members, more };
-        for number in 0..count {
-            cluster.launch(number);
-        }
-        for number in 0..count {
-            cluster.wait_until_listening(number);
+        let starting: Vec<_> = (0..count).map(|number| cluster.launch(number)).collect();
+        for said in starting {
+            wait_until_ready(&said);
         }
         cluster
     }
@@ -76,8 +78,7 @@ impl Members {
 
     /// Starts a killed member again, with what it kept.
     pub fn restart(&mut self, number: usize) {
-        self.launch(number);
-        self.wait_until_listening(number);
+        wait_until_ready(&self.launch(number));
     }
 
     /// Lets a member hang: its connections stay open, but nobody answers.
@@ -98,7 +99,8 @@ impl Members {
         assert!(sent.success(), "member {number} cannot be signalled");
     }
 
-    fn launch(&mut self, number: usize) {
+    /// Starts a member; what it says comes through the receiver.
+    fn launch(&mut self, number: usize) -> Receiver<String> {
         let secure = self.more.iter().any(|word| word.starts_with("--cert-file"));
         let scheme = if secure { "https" } else { "http" };
         let client = format!("{scheme}://127.0.0.1:{}", self.members[number].client_port);
@@ -106,9 +108,8 @@ impl Members {
         let all: Vec<_> =
             self.members.iter().enumerate().map(|(at, member)| format!("m{at}={}", peer(member))).collect();
         let own = peer(&self.members[number]);
-        let log = std::fs::File::options().create(true).append(true).open(self.log(number)).expect("a log file");
         let mut command = Command::new(&self.program);
-        command.env_clear().stdin(Stdio::null()).stdout(log.try_clone().expect("a log file")).stderr(log);
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         command.args(["--name", &format!("m{number}"), "--initial-cluster", &all.join(",")]);
         command.arg("--data-dir").arg(self.directory.join(format!("m{number}")));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
@@ -116,26 +117,36 @@ impl Members {
         // Another leader is chosen sooner than on machines far apart.
         command.args(["--heartbeat-interval", "100", "--election-timeout", "500"]);
         command.args(&self.more);
-        self.members[number].child = Some(command.spawn().expect("etcd starts"));
+        let mut child = command.spawn().expect("etcd starts");
+        let said = listen(&mut child);
+        self.members[number].child = Some(child);
+        said
     }
+}
 
-    fn wait_until_listening(&mut self, number: usize) {
-        let deadline = Instant::now() + PATIENCE;
-        let member = &mut self.members[number];
-        while std::net::TcpStream::connect(("127.0.0.1", member.client_port)).is_err() {
-            let ended = member.child.as_mut().expect("it was started").try_wait().expect("the child is ours");
-            let why = if ended.is_some() { "ended" } else { "does not listen" };
-            if ended.is_some() || Instant::now() > deadline {
-                let said = std::fs::read_to_string(self.log(number)).unwrap_or_default();
-                panic!("member {number} of etcd {why}; it said:\n{said}");
-            }
-            std::thread::sleep(Duration::from_millis(20));
+fn wait_until_ready(said: &Receiver<String>) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = String::new();
+    loop {
+        match said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) if line.contains(READY) => return,
+            Ok(line) => all += &format!("{line}\n"),
+            Err(why) => panic!("a member of etcd does not become ready ({why}); it said:\n{all}"),
         }
     }
+}
 
-    fn log(&self, number: usize) -> PathBuf {
-        self.directory.join(format!("m{number}.log"))
-    }
+/// What a member says of itself. It is read to the end, or the member would block on a full pipe.
+fn listen(child: &mut Child) -> Receiver<String> {
+    let (sender, said) = channel();
+    let stream = child.stderr.take().expect("stderr is piped");
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            // Nobody listens once it is ready.
+            drop(sender.send(line));
+        }
+    });
+    said
 }
 
 impl Drop for Members {
