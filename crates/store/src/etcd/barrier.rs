@@ -82,13 +82,18 @@ impl Inner {
         if modified(&self.layout.format()) != self.format_revision {
             self.end(super::commit::REPLACED);
         }
-        let at = answer.header.map_or(0, |header| self.offset.revision(header.revision));
+        let at = answer.header.as_ref().map_or(0, |header| self.offset.revision(header.revision));
         if at < known {
             self.end("etcd went back to an older revision");
         }
+        let newest = self.offset.revision(modified(&self.layout.head()));
+        if self.memory.revision() >= newest {
+            let now = answer.header.as_ref().map_or(0, |header| header.revision);
+            self.complete.fetch_max(now, Ordering::AcqRel);
+        }
         match self.health() {
             Health::Final(why) => Err(why),
-            _ => Ok(self.offset.revision(modified(&self.layout.head()))),
+            _ => Ok(newest),
         }
     }
 }

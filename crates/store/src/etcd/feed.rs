@@ -12,12 +12,14 @@ use bytes::Bytes;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::time::Duration;
+use tokio::time::Instant;
 use tonic::Streaming;
 
 /// How many keys are asked for at once.
 pub const PAGE_KEYS: i64 = 1000;
-/// Before a broken watch is opened again.
-const PAUSE: Duration = Duration::from_millis(50);
+/// Before a broken watch is opened again: at first, and at most.
+const PAUSE: Duration = Duration::from_millis(25);
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 
 /// Everything at one revision.
 pub struct Loaded {
@@ -78,9 +80,11 @@ fn read(layout: &Layout, offset: Offset, finish: Finish, kv: rpc::KeyValue) -> O
 
 /// Follows etcd's watch for as long as the store is open.
 pub async fn follow(inner: Arc<Inner>) {
+    let mut pause = PAUSE;
     loop {
-        let next = inner.offset.of_etcd(inner.memory.revision()) + 1;
-        let end = match inner.client.watch(inner.layout.watched(), next).await {
+        let (_, known) = inner.known();
+        let began = Instant::now();
+        let end = match inner.client.watch(inner.layout.watched(), known + 1).await {
             Ok((member, stream)) => inner.listen(member, stream).await,
             Err(failure) => End::Broken(failure.to_string()),
         };
@@ -88,7 +92,9 @@ pub async fn follow(inner: Arc<Inner>) {
             End::Moved => {}
             End::Broken(why) => {
                 tracing::debug!(why, "the watch of etcd broke and is opened again");
-                tokio::time::sleep(PAUSE).await;
+                // One that breaks at once, again and again, has a cause that only people can mend.
+                pause = if began.elapsed() > PAUSE_MAX { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+                tokio::time::sleep(pause).await;
             }
             End::Compacted => inner.rebuild().await,
         }

@@ -16,10 +16,9 @@ use std::sync::Arc;
 const OPERATIONS_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
 
-/// Reads everything at the revision that the memory shows now.
+/// Reads everything as the memory shows it now.
 pub(super) fn export(inner: Arc<Inner>) -> Export {
-    let revision = inner.memory.revision();
-    let at = inner.offset.of_etcd(revision);
+    let (revision, at) = inner.known();
     let (from, _) = inner.layout.data();
     let pages = stream::try_unfold(Some(from), move |from| {
         let inner = Arc::clone(&inner);

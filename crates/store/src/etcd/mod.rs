@@ -25,7 +25,7 @@ use barrier::Barrier;
 use client::{Client, Failure};
 use layout::{FORMAT_VERSION, Format, Layout, Offset};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -51,6 +51,9 @@ struct Inner {
     expiry: Mutex<Expiry>,
     /// The revision up to which the memory shows everything.
     shown: watch::Sender<Revision>,
+    /// A revision of etcd up to which the memory lacks nothing, though the newest change of ours may be older: others use etcd, too, and
+    /// may have its old revisions forgotten.
+    complete: AtomicI64,
     /// Our own writes that the watch has not told yet, by their number.
     pending: Mutex<HashMap<u64, oneshot::Sender<Told>>>,
     barrier: Barrier,
@@ -86,6 +89,7 @@ impl Etcd {
             writer: uuid::Uuid::new_v4().as_u64_pair().0,
             numbers: AtomicU64::new(0),
             shown: watch::Sender::new(loaded.revision),
+            complete: AtomicI64::new(0),
             memory,
             expiry: Mutex::new(loaded.expiry),
             pending: Mutex::default(),
@@ -179,6 +183,14 @@ impl Inner {
             Health::Final(why) => Err(Error::Unavailable(why)),
             _ => Ok(()),
         }
+    }
+
+    /// The revision that the memory shows, and the newest of etcd at which that is the whole state.
+    fn known(&self) -> (Revision, i64) {
+        // In this order: what is complete is never ahead of a memory that is looked at later, unless nothing of ours is in between.
+        let complete = self.complete.load(Ordering::Acquire);
+        let revision = self.memory.revision();
+        (revision, self.offset.of_etcd(revision).max(complete))
     }
 
     /// Waits until reads show this revision.

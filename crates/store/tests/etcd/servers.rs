@@ -3,6 +3,7 @@
 use crate::support::{PATIENCE, Road, Traffic, impatient, open, place, put, shared, swap, text, until, write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use store::suite::Members;
 use store::{Error, Next, Operation, Range, Revision, Txn, Watcher};
 
 async fn next(watcher: &mut dyn Watcher) -> Next {
@@ -166,7 +167,7 @@ async fn keys_expire_once() {
 /// missed something, instead of missing it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_missed_forgotten_revisions_begins_anew() {
-    let Some(members) = shared() else { return };
+    let Some(members) = Members::start(1) else { return };
     let config = impatient(&place(&members));
     let road = Road::to(&config).await;
     let (near, far) = (open(&config).await, open(&road.through(&config)).await);
@@ -250,4 +251,33 @@ async fn a_silent_etcd_leaves_writes_unknown() {
     until("it takes writes again by itself", async || write(&*far, "/a", "4").await.ok()).await;
     until("health says so", async || far.healthy().ok()).await;
     assert_eq!(text(&*far, "/a").as_deref(), Some("4"));
+}
+
+/// Where others use the same etcd and have its past forgotten, a store that was quiet meanwhile misses nothing: its watchers go on, and it
+/// can be exported.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_quiet_store_survives_what_others_forget() {
+    let Some(members) = Members::start(1) else { return };
+    let config = impatient(&place(&members));
+    let road = Road::to(&config).await;
+    let quiet = open(&road.through(&config)).await;
+    let written = write(&*quiet, "/a", "1").await.unwrap().revision;
+    let mut watcher = quiet.watch("/a", written).unwrap();
+    let others = open(&place(&members)).await;
+    for n in 0..5 {
+        write(&*others, "/loud", &n.to_string()).await.unwrap();
+    }
+    // It looks whether etcd is there, and so learns how far etcd is.
+    quiet.barrier().await.unwrap();
+    others.compact(others.revision()).await.unwrap();
+    let mut export = quiet.export().await.unwrap();
+    assert_eq!(futures::StreamExt::next(&mut export.pages).await.unwrap().unwrap().len(), 1);
+    road.set(Traffic::Cut);
+    until("health says so", async || quiet.healthy().err()).await;
+    road.set(Traffic::Open);
+    until("the server is back", async || quiet.barrier().await.ok()).await;
+    assert_eq!(quiet.revision(), written, "nothing happened here");
+    let again = write(&*quiet, "/a", "2").await.unwrap().revision;
+    let Next::Events { events, .. } = next(&mut *watcher).await else { panic!("events") };
+    assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [again]);
 }

@@ -16,7 +16,8 @@ static SHARED: Mutex<Weak<Members>> = Mutex::new(Weak::new());
 /// Longer than anything takes when all is well.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One member that lives as long as some test holds it; `None` (said on stdout) where no etcd is installed.
+/// One member that lives as long as some test holds it; `None` (said on stdout) where no etcd is installed. Nobody has its past
+/// forgotten: who tests that has a member of its own.
 pub fn shared() -> Option<Arc<Members>> {
     let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(members) = shared.upgrade() {
