@@ -1,6 +1,7 @@
 //! Who is let in, and what is refused.
 
-use crate::support::{gateway, impatient, open, place, put_by_hand, shared, text, until, write};
+use crate::support::{Road, Traffic, gateway, impatient, open, place, put_by_hand, shared, text, until, write};
+use base64::Engine;
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use store::etcd::{Config, Tls, User};
 use store::suite::{Members, directory, finish};
@@ -24,6 +25,27 @@ async fn newer_formats_are_refused() {
     assert!(store.healthy().is_err());
     let newer = refusal(&config).await;
     assert_eq!(newer.to_string(), "the store was written by a newer version (format 2; this one reads up to 1)");
+}
+
+/// Also one that has not heard of the newer version cannot write any more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_was_left_behind_writes_nothing() {
+    let Some(members) = shared() else { return };
+    let config = impatient(&place(&members));
+    let road = Road::to(&config).await;
+    let behind = open(&road.through(&config)).await;
+    write(&*behind, "/a", "1").await.unwrap();
+    // From now on it hears nothing, but what it says arrives.
+    road.set(Traffic::OneWay);
+    put_by_hand(&config, "/format", "version=2\n").await;
+    assert!(write(&*behind, "/a", "2").await.is_err());
+    let (stored, new) = (base64("/a", &config), base64::engine::general_purpose::STANDARD.encode("\n\u{1}1"));
+    let found = gateway(&config, "kv/range", &format!(r#"{{"key":"{stored}"}}"#)).await;
+    assert!(found.contains(&new), "it is as it was: {found}");
+}
+
+fn base64(key: &str, config: &Config) -> String {
+    base64::engine::general_purpose::STANDARD.encode(format!("{}/data{key}", config.prefix))
 }
 
 /// A store of version 1 as it was first written is read for ever.

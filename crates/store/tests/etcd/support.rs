@@ -92,7 +92,9 @@ pub enum Traffic {
 
 /// A road to etcd that can be broken.
 pub struct Road {
-    pub traffic: watch::Sender<Traffic>,
+    traffic: watch::Sender<Traffic>,
+    /// How many are on it.
+    connections: watch::Sender<usize>,
     port: u16,
 }
 
@@ -101,6 +103,8 @@ impl Road {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let traffic = watch::Sender::new(Traffic::Open);
+        let connections = watch::Sender::new(0);
+        let counted = connections.clone();
         let (state, member) = (traffic.subscribe(), config.members[0].clone());
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
@@ -108,10 +112,15 @@ impl Road {
                     continue;
                 }
                 let Ok(far) = TcpStream::connect(&member).await else { continue };
-                tokio::spawn(carry(near, far, state.clone()));
+                let (state, counted) = (state.clone(), counted.clone());
+                counted.send_modify(|count| *count += 1);
+                tokio::spawn(async move {
+                    carry(near, far, state).await;
+                    counted.send_modify(|count| *count -= 1);
+                });
             }
         });
-        Road { traffic, port }
+        Road { traffic, connections, port }
     }
 
     /// The same place over this road.
@@ -121,6 +130,12 @@ impl Road {
 
     pub fn set(&self, traffic: Traffic) {
         self.traffic.send_replace(traffic);
+    }
+
+    /// Cuts it and waits until nobody is on it any more.
+    pub async fn cut(&self) {
+        self.set(Traffic::Cut);
+        self.connections.subscribe().wait_for(|count| *count == 0).await.expect("the road is there");
     }
 }
 
