@@ -4,6 +4,7 @@ use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// A control plane for stateful workloads: Kubernetes' StatefulSets and persistent volumes in one binary.
 #[derive(Debug, Parser)]
@@ -25,6 +26,11 @@ pub enum Command {
     Nodes(Box<crate::nodes::NodesArgs>),
     /// Serve a CSI driver whose volumes are directories
     Csi(Box<crate::csi::CsiArgs>),
+    /// Copy, back up and restore stores
+    Store {
+        #[command(subcommand)]
+        command: crate::copies::StoreCommand,
+    },
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -128,6 +134,15 @@ pub struct ControllersArgs {
     /// The name of that Lease
     #[arg(long, env = "MAINSTAY_LEASE_NAME", default_value = "mainstay-controllers", value_name = "NAME")]
     pub lease_name: String,
+    /// How long the Lease counts after its last renewal: others wait this long after a crash
+    #[arg(long, env = "MAINSTAY_LEADER_ELECT_LEASE_DURATION", default_value = "15s", value_name = "TIME", value_parser = duration)]
+    pub leader_elect_lease_duration: Duration,
+    /// Who could not renew it for this long stops; the rest of the lease is the time to stop in
+    #[arg(long, env = "MAINSTAY_LEADER_ELECT_RENEW_DEADLINE", default_value = "10s", value_name = "TIME", value_parser = duration)]
+    pub leader_elect_renew_deadline: Duration,
+    /// The pause between attempts to get or renew it
+    #[arg(long, env = "MAINSTAY_LEADER_ELECT_RETRY_PERIOD", default_value = "2s", value_name = "TIME", value_parser = duration)]
+    pub leader_elect_retry_period: Duration,
     /// Serve /metrics, /healthz, /livez and /readyz here, as plain HTTP; port 0 picks a free one
     #[arg(long, env = "MAINSTAY_CONTROLLERS_LISTEN", default_value = "127.0.0.1:10277", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
@@ -146,8 +161,13 @@ pub struct ServingArgs {
     #[arg(long, env = "MAINSTAY_DATA_DIR", value_name = "DIR")]
     pub data_dir: Option<PathBuf>,
     /// Keep nothing: all state is gone when the process ends
-    #[arg(long, env = "MAINSTAY_IN_MEMORY", conflicts_with = "data_dir")]
+    #[arg(long, env = "MAINSTAY_IN_MEMORY", conflicts_with_all = ["data_dir", "store"])]
     pub in_memory: bool,
+    /// Keep objects in this etcd instead of the data directory: etcd://host:2379,host:2379. Several servers may share it
+    #[arg(long, env = "MAINSTAY_STORE", value_name = "URL")]
+    pub store: Option<String>,
+    #[command(flatten)]
+    pub etcd: crate::backend::EtcdArgs,
     /// Serve HTTPS here; port 0 picks a free one
     #[arg(long, env = "MAINSTAY_LISTEN", default_value = "127.0.0.1:6443", value_name = "ADDR:PORT")]
     pub listen: SocketAddr,
@@ -163,6 +183,20 @@ pub struct ServingArgs {
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
+}
+
+/// Reads `15s`, `500ms` or `2m`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a time is a whole number and ms, s or m, such as 15s".to_owned();
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(at);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    match unit {
+        "ms" => Ok(Duration::from_millis(number)),
+        "s" => Ok(Duration::from_secs(number)),
+        "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        _ => Err(wrong()),
+    }
 }
 
 /// Input that the user can mend; its text is one sentence.
@@ -222,8 +256,10 @@ mod tests {
     fn arguments_are_consistent_and_every_flag_has_a_variable() {
         let command = Cli::command();
         command.clone().debug_assert();
-        for sub in command.get_subcommands() {
-            for arg in sub.get_arguments().filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
+        let commands = command.get_subcommands().chain(command.get_subcommands().flat_map(|sub| sub.get_subcommands()));
+        for sub in commands {
+            let flags = sub.get_arguments().filter(|arg| !arg.is_positional());
+            for arg in flags.filter(|arg| !matches!(arg.get_id().as_str(), "help" | "version")) {
                 assert!(arg.get_env().is_some(), "{} {} has no environment variable", sub.get_name(), arg.get_id());
             }
         }

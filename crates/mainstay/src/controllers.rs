@@ -2,6 +2,7 @@
 
 use crate::cli::{BadInput, ControllersArgs};
 use crate::connect::{self, Greeting, Target};
+use crate::fence;
 use crate::health::{Health, Hindrance};
 use crate::up;
 use anyhow::{Context, Result};
@@ -12,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use runtime::Controllers;
 use runtime::api::Api;
-use runtime::lease::{Election, Loss, Standing, Timing};
+use runtime::lease::{Election, Loss, Standing, Term, Timing};
 use server::authz::{self, Rule};
 use std::path::Path;
 use std::sync::Arc;
@@ -23,10 +24,11 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     crate::log::start();
     // Bad input is refused before anybody is asked anything.
     let setup = setup(&args)?;
+    timing(&args)?;
     let target = Target::find(args.kubeconfig.as_deref()).await?;
     let listener = up::listen(args.listen).await?;
     let address = listener.local_addr().context("the socket has no address")?;
-    let shutdown = stop_on_signal();
+    let shutdown = up::stop_on_signal();
     let figures = Figures::default();
     let mut registry = Registry::default();
     setup.metrics.register(&mut registry);
@@ -53,6 +55,23 @@ fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
     })
 }
 
+fn timing(args: &ControllersArgs) -> Result<Timing, BadInput> {
+    let timing = Timing {
+        lasts: args.leader_elect_lease_duration,
+        renew_within: args.leader_elect_renew_deadline,
+        retry: args.leader_elect_retry_period,
+    };
+    let slow = timing.retry.is_zero() || timing.retry.mul_f64(1.2) >= timing.renew_within;
+    if slow || timing.renew_within >= timing.lasts {
+        return Err(BadInput(
+            "the times of the lease do not fit: the retry period must be well below the renew deadline, and that below the \
+             lease duration"
+                .to_owned(),
+        ));
+    }
+    Ok(timing)
+}
+
 fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
     let text = std::fs::read_to_string(path)
         .map_err(|error| BadInput(format!("cannot read the root CA certificate {}: {error}", path.display())))?;
@@ -63,20 +82,6 @@ fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
         )));
     }
     Ok(text.into())
-}
-
-/// Cancelled when the process is told to end.
-fn stop_on_signal() -> CancellationToken {
-    let stop = CancellationToken::new();
-    let told = stop.clone();
-    tokio::spawn(async move {
-        match up::wait_for_signal().await {
-            Ok(()) => eprintln!("Stopping."),
-            Err(error) => eprintln!("mainstay: {error:#}"),
-        }
-        told.cancel();
-    });
-    stop
 }
 
 /// All that the controllers need.
@@ -101,7 +106,7 @@ impl Program {
         if self.args.leader_elect {
             return self.lead().await;
         }
-        let controllers = self.start();
+        let controllers = self.start(&self.target.client);
         self.hindrance.send_replace(None);
         println!("The controllers run. Ctrl-C stops them.");
         self.shutdown.cancelled().await;
@@ -109,8 +114,8 @@ impl Program {
         Ok(())
     }
 
-    fn start(&self) -> Controllers {
-        let client = |account: &str| self.setup.metrics.client_of(account, self.target.client.clone());
+    fn start(&self, client: &kube::Client) -> Controllers {
+        let client = |account: &str| self.setup.metrics.client_of(account, client.clone());
         Controllers::start(&self.setup, client).expect("the list was checked at the start")
     }
 
@@ -118,7 +123,8 @@ impl Program {
     async fn lead(&self) -> Result<()> {
         let election = self.election();
         println!("  lease    {}, as {}", self.lease(), election.identity);
-        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), |_| self.start()).await;
+        let start = |term: &Term| self.start(&fence::client(self.target.client.clone(), &self.lease(), term));
+        let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
         if let Err(overdue) = led {
             // Nothing is closed on the way: whatever still works here must not go on for another moment.
             eprintln!("mainstay: {overdue}; ending at once.");
@@ -128,14 +134,12 @@ impl Program {
     }
 
     fn election(&self) -> Election {
-        let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
-        let host = host.unwrap_or_else(|_| "unknown-host".to_owned());
         Election {
             api: Api::new(self.target.client.clone()),
             namespace: self.args.lease_namespace.clone(),
             name: self.args.lease_name.clone(),
-            identity: format!("{host}_{}", uuid::Uuid::new_v4()),
-            timing: Timing::default(),
+            identity: identity(),
+            timing: timing(&self.args).expect("it was checked at the start"),
             clock: self.setup.clock.clone(),
         }
     }
@@ -172,6 +176,12 @@ impl Program {
             }
         }
     }
+}
+
+/// A name for this process that no other has, and that tells people where it is.
+pub fn identity() -> String {
+    let host = hostname::get().map(|name| name.to_string_lossy().into_owned());
+    format!("{}_{}", host.unwrap_or_else(|_| "unknown-host".to_owned()), uuid::Uuid::new_v4())
 }
 
 /// Figures about the process as one of several.

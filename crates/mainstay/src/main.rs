@@ -1,10 +1,13 @@
 //! The binary: arguments and wiring, nothing else.
 
+mod backend;
 mod bench;
 mod cli;
 mod connect;
 mod controllers;
+mod copies;
 mod csi;
+mod fence;
 mod health;
 mod log;
 mod nodes;
@@ -37,6 +40,7 @@ fn main() -> ExitCode {
             cli::Command::Controllers(args) => controllers::run(args).await,
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
+            cli::Command::Store { command } => copies::run(command).await,
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

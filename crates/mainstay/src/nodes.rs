@@ -119,20 +119,25 @@ fn taint(text: &str) -> Result<Value, String> {
 }
 
 /// Starts the nodes of a server in this process beside its controllers, each as itself, and waits until they have registered.
-pub async fn start(setup: Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
-    let setup = Setup { metrics: beside.metrics.clone(), reader: beside.reader.clone(), ..setup };
-    let mut nodes = Nodes::start(&setup, |identity| {
+pub async fn start(setup: &Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
+    let mut nodes = begin(setup, beside, running);
+    if tokio::time::timeout(REGISTRATION_TIME_MAX, nodes.registered()).await.is_err() {
+        tracing::warn!("the simulated nodes take their time to register");
+    }
+    nodes
+}
+
+/// The same without waiting.
+pub fn begin(setup: &Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
+    let setup = Setup { metrics: beside.metrics.clone(), reader: beside.reader.clone(), ..setup.clone() };
+    Nodes::start(&setup, |identity| {
         let (user, group) = match identity {
             Identity::Scheduler => ("system:kube-scheduler".to_owned(), None),
             Identity::Node(name) => (format!("system:node:{name}"), Some("system:nodes")),
         };
         let groups = group.into_iter().chain(["system:authenticated"]).map(str::to_owned).collect();
         kube::Client::new(running.local(User { name: user, groups, ..User::default() }), "default")
-    });
-    if tokio::time::timeout(REGISTRATION_TIME_MAX, nodes.registered()).await.is_err() {
-        tracing::warn!("the simulated nodes take their time to register");
-    }
-    nodes
+    })
 }
 
 #[cfg(test)]

@@ -1,19 +1,22 @@
 //! `mainstay up`: everything in one process; `mainstay server`: the API alone.
 
+use crate::backend::{self, Backend};
 use crate::cli::{BadInput, ServingArgs, UpArgs};
 use crate::paths;
 use crate::storage::Builtin;
 use anyhow::{Context, Result};
 use object::Gates;
-use server::authn::{self, Identity, StaticTokens};
-use server::{Env, Launch, Running};
+use runtime::api::Api;
+use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
+use server::authn::{self, StaticTokens};
+use server::{Env, Launch, Running, User};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
-use store::Store;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// The API alone: controllers run elsewhere, or not at all.
 pub async fn run_server(args: ServingArgs) -> Result<()> {
@@ -48,17 +51,32 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         ..runtime::Setup::new(&args.controllers)
     };
     running.server.metrics.extend(|registry| setup.metrics.register(registry));
-    let controllers = runtime::Controllers::start(&setup, |name| {
-        let user = authn::service_account_user("kube-system", name);
-        setup.metrics.client(name, running.local(user))
-    })
-    .map_err(BadInput)?;
-    let nodes = crate::nodes::start(nodes, &setup, &running).await;
-    announce(&place, started);
-    wait_for_signal().await?;
-    eprintln!("Stopping.");
-    nodes.stop().await;
-    controllers.stop().await;
+    let shutdown = stop_on_signal();
+    if matches!(place.backend, Backend::Etcd(_)) {
+        // Other processes may run on the same store.
+        announce(&place, started);
+        let election = election(&running, &setup);
+        let lease = format!("{}/{}", election.namespace, election.name);
+        let start = |term: &Term| Work {
+            controllers: controllers(&setup, &running, |name, local| {
+                let client = crate::fence::client(kube::Client::new(local, "default"), &lease, term);
+                setup.metrics.client_of(name, client)
+            }),
+            nodes: crate::nodes::begin(&nodes, &setup, &running),
+        };
+        if let Err(overdue) = election.lead(shutdown, tell, start).await {
+            eprintln!("mainstay: {overdue}; ending at once.");
+            std::process::abort();
+        }
+    } else {
+        let work = Work {
+            controllers: controllers(&setup, &running, |name, local| setup.metrics.client(name, local)),
+            nodes: crate::nodes::start(&nodes, &setup, &running).await,
+        };
+        announce(&place, started);
+        shutdown.cancelled().await;
+        work.stop().await;
+    }
     if let Some(builtin) = builtin {
         builtin.stop().await;
     }
@@ -67,11 +85,59 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     Ok(())
 }
 
+/// What one process of a store does at a time.
+struct Work {
+    controllers: runtime::Controllers,
+    nodes: node::Nodes,
+}
+
+impl lease::Work for Work {
+    async fn stop(self) {
+        self.nodes.stop().await;
+        self.controllers.stop().await;
+    }
+}
+
+fn controllers(
+    setup: &runtime::Setup,
+    running: &Running,
+    client: impl Fn(&str, server::Local) -> kube::Client,
+) -> runtime::Controllers {
+    let started = runtime::Controllers::start(setup, |name| {
+        let user = authn::service_account_user("kube-system", name);
+        client(name, running.local(user))
+    });
+    started.expect("the list was checked at the start")
+}
+
+/// The same lease as `mainstay controllers` takes, so that either works and never both.
+fn election(running: &Running, setup: &runtime::Setup) -> Election {
+    Election {
+        api: Api::new(kube::Client::new(running.local(User::apiserver()), "default")),
+        namespace: "kube-system".to_owned(),
+        name: "mainstay-controllers".to_owned(),
+        identity: crate::controllers::identity(),
+        timing: Timing::default(),
+        clock: setup.clock.clone(),
+    }
+}
+
+fn tell(standing: &Standing) {
+    match standing {
+        Standing::Asking => {}
+        Standing::StandingBy { holder } => println!("Standing by: {holder} runs the controllers."),
+        Standing::Leading(_) => println!("Leading: the controllers run."),
+        Standing::Lost(_) => eprintln!("mainstay: the lease was lost; the controllers stop until it is ours again."),
+        Standing::Unable { why, .. } => eprintln!("mainstay: the lease cannot be used: {why}; trying again."),
+    }
+}
+
 /// Where a server keeps its things and where it is found.
 pub struct Place {
     pub url: String,
     pub kubeconfig: PathBuf,
-    /// `None` keeps nothing.
+    backend: Backend,
+    /// What is this server's own is here; `None` keeps nothing.
     pub data_dir: Option<PathBuf>,
     scratch_dir: Option<PathBuf>,
     /// The certificate of the server's CA, in PEM.
@@ -95,9 +161,18 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
     let static_tokens = static_tokens(args.token_auth_file.as_deref())?;
     let listener = listen(args.listen).await?;
     let address = listener.local_addr().context("the socket has no address")?;
-    let data_dir = data_dir(args)?;
-    let store = open_store(data_dir.as_deref())?;
-    let identity = identity(args, data_dir.as_deref())?;
+    let backend = Backend::of(args)?;
+    let data_dir = backend::data_dir(args)?;
+    let store = tokio::select! {
+        store = backend.open() => store?,
+        stopped = wait_for_signal() => {
+            stopped?;
+            return Err(anyhow::anyhow!("stopped before the store was open"));
+        }
+    };
+    let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
+    let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
+    let identity = authn::kept::identity(&*store, older, &names, jiff::Timestamp::now()).await?;
     let url = url(address);
     let scratch_dir = (data_dir.is_none() && args.kubeconfig.is_none()).then(paths::scratch_dir);
     let kubeconfig = match (&args.kubeconfig, &data_dir, &scratch_dir) {
@@ -122,7 +197,7 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
     };
     let running = launch.start().await?;
     authn::files::write_private(&kubeconfig, text.as_bytes()).context("cannot write the kubeconfig")?;
-    Ok((Place { url, kubeconfig, data_dir, scratch_dir, root_ca }, running))
+    Ok((Place { url, kubeconfig, backend, data_dir, scratch_dir, root_ca }, running))
 }
 
 fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
@@ -144,37 +219,6 @@ pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
     })
 }
 
-fn data_dir(args: &ServingArgs) -> Result<Option<PathBuf>> {
-    if args.in_memory {
-        return Ok(None);
-    }
-    let directory = args.data_dir.clone().or_else(paths::data_dir).ok_or_else(|| {
-        BadInput(
-            "there is no home directory to keep state in: say where with --data-dir, or use --in-memory".to_owned(),
-        )
-    })?;
-    authn::files::create_private_directory(&directory)
-        .map_err(|error| BadInput(format!("{error}; choose another directory with --data-dir")))?;
-    Ok(Some(directory))
-}
-
-fn open_store(data_dir: Option<&Path>) -> Result<Arc<dyn Store>> {
-    let finish = server::codec::finish;
-    match data_dir {
-        Some(directory) => Ok(store::Embedded::open(&directory.join("store"), finish, store::Options::default())?),
-        None => Ok(store::Volatile::new(finish, store::Options::default())),
-    }
-}
-
-fn identity(args: &ServingArgs, data_dir: Option<&Path>) -> Result<Identity> {
-    let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
-    let now = jiff::Timestamp::now();
-    match data_dir {
-        Some(directory) => Ok(authn::files::load_or_make(directory, &names, now)?),
-        None => Ok(Identity::make(&names, now)?),
-    }
-}
-
 /// The URL for clients on this machine, also when the server listens everywhere.
 fn url(address: SocketAddr) -> String {
     let host = match address {
@@ -187,20 +231,30 @@ fn url(address: SocketAddr) -> String {
 }
 
 fn announce(place: &Place, started: Instant) {
-    let state = match &place.data_dir {
-        Some(directory) => format!("{} (kept across restarts)", directory.display()),
-        None => "in memory only (gone when this process ends)".to_owned(),
-    };
     println!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
     println!("  API         {}", place.url);
     println!("  kubeconfig  {}", place.kubeconfig.display());
-    println!("  state       {state}");
+    println!("  state       {}", place.backend);
     println!();
     println!("Try it from another terminal:");
     println!("  export KUBECONFIG={}", place.kubeconfig.display());
     println!("  kubectl get namespaces");
     println!();
     println!("Ctrl-C stops it.");
+}
+
+/// Cancelled when the process is told to end.
+pub fn stop_on_signal() -> CancellationToken {
+    let stop = CancellationToken::new();
+    let told = stop.clone();
+    tokio::spawn(async move {
+        match wait_for_signal().await {
+            Ok(()) => eprintln!("Stopping."),
+            Err(error) => eprintln!("mainstay: {error:#}"),
+        }
+        told.cancel();
+    });
+    stop
 }
 
 /// Waits until the process is told to end.

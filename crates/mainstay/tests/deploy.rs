@@ -96,6 +96,25 @@ fn in_step(manifest: &str, expected: &str) {
     );
 }
 
+/// The Deployment uses the account and rights of the other manifest, and asks for controllers that there are.
+#[test]
+fn the_deployment_fits_the_rights_and_the_program() {
+    let read = |name: &str| std::fs::read_to_string(root().join("deploy").join(name)).expect("the manifest is there");
+    let (deployment, rights) = (read("deployment.yaml"), read("controllers.yaml"));
+    let after = |word: &str| {
+        let line = deployment.lines().find_map(|line| line.trim().strip_prefix(word)).expect("the line is there");
+        line.trim().to_owned()
+    };
+    assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
+    runtime::Controllers::check(&after("- --controllers=")).expect("a good list");
+    assert_eq!(after("replicas:"), "2");
+    let port = after("- --listen=0.0.0.0:");
+    assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");
+    for kind in ["Deployment", "Service", "PodDisruptionBudget"] {
+        assert!(deployment.contains(&format!("\nkind: {kind}\n")), "{kind}");
+    }
+}
+
 const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a ServiceAccount and its rights.
 #
 #   kubectl apply -f nodes.yaml

@@ -9,6 +9,8 @@ use object::access::Access;
 use plan::lease::{Candidate, Step};
 pub use plan::lease::{Loss, Timing};
 use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -30,13 +32,42 @@ pub struct Election {
     pub clock: Clock,
 }
 
-/// One time of leading. What belongs to an earlier term can be told by its number, which only grows: this is what writes can be
-/// fenced with.
+/// One time of leading. What belongs to an earlier term can be told by its number, which only grows: this is what writes are fenced
+/// with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     pub holder: String,
     pub number: i64,
+    pub hold: Hold,
 }
+
+/// Whether a term still lasts, by the clock of this process, which goes on while the process is frozen. Whoever asks before each write
+/// sends none after a pause in which another may have begun.
+#[derive(Clone, Debug)]
+pub struct Hold {
+    began: Instant,
+    until_ms: Arc<AtomicU64>,
+}
+
+impl Hold {
+    /// Whether the lease was renewed so recently that nobody else can hold it, nor soon will.
+    pub fn lasts(&self) -> bool {
+        self.began.elapsed() < Duration::from_millis(self.until_ms.load(Ordering::Acquire))
+    }
+
+    fn set(&self, until: Option<Duration>) {
+        let until_ms = until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
+        self.until_ms.store(until_ms, Ordering::Release);
+    }
+}
+
+impl PartialEq for Hold {
+    fn eq(&self, other: &Hold) -> bool {
+        Arc::ptr_eq(&self.until_ms, &other.until_ms)
+    }
+}
+
+impl Eq for Hold {}
 
 /// How an election stands, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,11 +122,15 @@ impl Election {
                 term = campaign.acquire() => term,
             };
             let work = start(&term);
+            let hold = term.hold.clone();
             campaign.say(Standing::Leading(term));
             let lost = tokio::select! {
                 () = shutdown.cancelled() => None,
-                loss = campaign.keep() => Some(loss),
+                loss = campaign.keep(&hold) => Some(loss),
             };
+            if lost.is_some() {
+                hold.set(None);
+            }
             let is_end = lost.is_none();
             lost.into_iter().for_each(|loss| campaign.say(Standing::Lost(loss)));
             timeout_at(campaign.stop_until(), work.stop()).await.map_err(|_| Overdue)?;
@@ -173,7 +208,9 @@ impl<T: Fn(&Standing)> Campaign<T> {
                 () = &mut freed => freed = Box::pin(election.freed()),
             }
         }
-        Term { holder: election.identity.clone(), number: self.candidate.transitions() }
+        let hold = Hold { began: self.began, until_ms: Arc::default() };
+        hold.set(self.candidate.renew_until());
+        Term { holder: election.identity.clone(), number: self.candidate.transitions(), hold }
     }
 
     async fn try_to_acquire(&mut self) -> Result<Step, Trouble> {
@@ -189,8 +226,9 @@ impl<T: Fn(&Standing)> Campaign<T> {
     }
 
     /// Keeps the lease until it is lost.
-    async fn keep(&mut self) -> Loss {
+    async fn keep(&mut self, hold: &Hold) -> Loss {
         loop {
+            hold.set(self.candidate.renew_until());
             match self.candidate.next(self.now()) {
                 Step::Lost(loss) => return loss,
                 Step::Wait(until) => tokio::time::sleep_until(self.began + until).await,
@@ -297,5 +335,26 @@ impl Trouble {
             Trouble::Api(error) => error.code(),
             Trouble::NoAnswer(_) => 0,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Time goes on while a process is frozen: when it wakes up, its term is over before it has looked at anything.
+    #[tokio::test(start_paused = true)]
+    async fn a_hold_ends_by_the_clock_alone() {
+        let hold = Hold { began: Instant::now(), until_ms: Arc::default() };
+        assert!(!hold.lasts(), "nothing was renewed yet");
+        hold.set(Some(Duration::from_secs(10)));
+        tokio::time::advance(Duration::from_millis(9_999)).await;
+        assert!(hold.lasts());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(!hold.lasts());
+        hold.set(Some(Duration::from_secs(20)));
+        assert!(hold.lasts(), "it was renewed");
+        hold.set(None);
+        assert!(!hold.lasts(), "it was lost");
     }
 }

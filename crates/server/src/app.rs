@@ -109,6 +109,7 @@ impl Server {
         let path = parts.uri.path();
         let query = Query::parse(parts.uri.query().unwrap_or(""))?;
         let target = request::parse(&parts.method, path, &query)?;
+        self.settle(&target, path, &query).await?;
         let user = match caller {
             Caller::Inside(user) => User::clone(user),
             Caller::Peer(certificate) => {
@@ -130,6 +131,27 @@ impl Server {
             }
             Target::Resource(target) => self.resource(parts, target, query, body, user, label).await,
         }
+    }
+
+    /// Waits until everything that any server acknowledged before this request is seen here, so that who asks, what they may do and
+    /// what they read are judged by the newest state. Who asks for a version is content with what is at least that new; who asks for
+    /// none in particular (0), with what is here. Health and figures are about this server.
+    async fn settle(&self, target: &Target, path: &str, query: &Query) -> Result<(), Status> {
+        let content = match target {
+            Target::Path => is_about_this_server(path),
+            Target::Resource(target) if target.verb.writes() => false,
+            Target::Resource(_) => {
+                let version = query.get("resourceVersion").and_then(|version| version.parse::<u64>().ok());
+                version.is_some_and(|version| version <= self.store.revision())
+            }
+        };
+        if content {
+            return Ok(());
+        }
+        self.store.barrier().await.map_err(|error| match error {
+            store::Error::Unavailable(why) => Status::unavailable(format!("the store cannot be reached: {why}")),
+            error => verbs::store_status(&error),
+        })
     }
 
     async fn resource(
@@ -180,6 +202,11 @@ impl Server {
     pub(crate) fn expires_at_s(&self, kind: &Kind, now: jiff::Timestamp) -> Option<u64> {
         (kind.storage == "core/events").then(|| u64::try_from(now.as_second()).unwrap_or(0) + EVENT_LIFE_S)
     }
+}
+
+fn is_about_this_server(path: &str) -> bool {
+    let first = path.trim_start_matches('/').split('/').next();
+    matches!(first, Some("healthz" | "livez" | "readyz" | "metrics" | "version"))
 }
 
 /// What a request asks for, as roles see it.

@@ -50,8 +50,8 @@ async fn ensure(server: &Server, wanted: &Value) -> Result<(), Status> {
     let key = crate::reader::key(kind, namespace(wanted), name(wanted));
     let Some(record) = server.store.get(&key) else {
         return match server.send(AGENT, Method::POST, &collection_path(kind, namespace(wanted)), wanted).await {
-            // Another server was faster.
-            Err(status) if status.code == 409 => Ok(()),
+            // Another server was faster, and has what the object needs (its address), too.
+            Err(_) if server.store.get(&key).is_some() => Ok(()),
             result => result,
         };
     };
@@ -59,7 +59,11 @@ async fn ensure(server: &Server, wanted: &Value) -> Result<(), Status> {
     match crate::authz::bootstrap::reconcile(&existing, wanted) {
         Some(repaired) => {
             let path = format!("{}/{}", collection_path(kind, namespace(wanted)), name(wanted));
-            server.send(AGENT, Method::PUT, &path, &repaired).await
+            match server.send(AGENT, Method::PUT, &path, &repaired).await {
+                // Another server repairs it as well.
+                Err(status) if status.code == 409 => Ok(()),
+                result => result,
+            }
         }
         None => Ok(()),
     }

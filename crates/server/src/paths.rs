@@ -5,6 +5,7 @@ use crate::attributes::User;
 use crate::body::Body;
 use crate::request::Query;
 use bytes::Bytes;
+use futures::StreamExt;
 use http::{Method, Response, request::Parts};
 use object::Status;
 
@@ -22,12 +23,32 @@ pub async fn answer(
     let words: Vec<&str> = trimmed.split('/').skip(1).collect();
     match words.as_slice() {
         [check @ ("healthz" | "livez" | "readyz"), rest @ ..] => health(server, check, rest, query),
+        ["mainstay", "backup"] if parts.method == Method::GET => backup(server).await,
         ["metrics"] => {
             let text = server.metrics.text(&server.registry.kinds());
             Ok(plain(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
         }
         _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
     }
+}
+
+/// The whole store as one file. Only who may do everything may read it, unless a role names this path: it holds all secrets.
+pub const BACKUP_PATH: &str = "/mainstay/backup";
+
+async fn backup(server: &Server) -> Result<Response<Body>, Status> {
+    let export = server.store.export().await.map_err(|error| crate::verbs::store_status(&error))?;
+    // Where reading fails on the way, the end is missing, and whoever reads the file notices.
+    let pieces = store::backup::encode(export).take_while(|piece| {
+        if let Err(error) = piece {
+            tracing::error!(%error, "a backup broke off");
+        }
+        std::future::ready(piece.is_ok())
+    });
+    let body = Body::Stream(Box::pin(pieces.filter_map(|piece| std::future::ready(piece.ok()))));
+    Response::builder()
+        .header(http::header::CONTENT_TYPE, "application/octet-stream")
+        .body(body)
+        .map_err(Status::internal)
 }
 
 pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<Body> {

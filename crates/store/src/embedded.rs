@@ -2,30 +2,21 @@
 
 use crate::disk::{Disk, Fault, Write};
 use crate::expiry::Expiry;
+use crate::export::{Rows, Snapshot};
 use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
 use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
 use crate::writer::record;
-use crate::{Finish, Options, Record, Revision, Store};
+use crate::{Finish, OpenError, Options, Record, Revision, Store};
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::fs::File;
 use std::io;
+use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    #[error("another process uses the store in {0}")]
-    InUse(PathBuf),
-    #[error("the store was written by a newer version (format {found}; this one reads up to {known})")]
-    Newer { found: u32, known: u32 },
-    #[error("the store is damaged: {0}")]
-    Damaged(String),
-    #[error("cannot open the store: {0}")]
-    Io(#[from] io::Error),
-}
 
 /// A store that survives crashes.
 pub struct Embedded;
@@ -272,6 +263,13 @@ impl Disk for Engine {
         read().map_err(|error| Fault::Refused(format!("the disk failed: {error}")))
     }
 
+    fn snapshot(&self) -> Result<Box<dyn Snapshot>, Fault> {
+        let closed = || Fault::Refused("the disk failed".to_owned());
+        let database = self.database.as_ref().ok_or_else(closed)?;
+        let txn = database.begin_read().map_err(|error| Fault::Refused(format!("the disk failed: {error}")))?;
+        Ok(Box::new(Frozen { txn, after: None }))
+    }
+
     fn recover(&mut self) -> Result<(), Fault> {
         self.ensure_started()?;
         // The same head again: only a write can tell whether writes are possible.
@@ -279,6 +277,77 @@ impl Disk for Engine {
             Ok(_) => Ok(()),
             Err(error) => self.judge(&error, self.head.revision),
         }
+    }
+}
+
+/// The rows of one commit. The engine does not reuse their pages while this lives.
+struct Frozen {
+    txn: redb::ReadTransaction,
+    after: Option<Arc<str>>,
+}
+
+const ROWS_PER_PAGE: usize = 1000;
+
+impl Frozen {
+    fn read(&self) -> Result<Rows, redb::Error> {
+        let table = self.txn.open_table(RECORDS)?;
+        let after = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rows = Vec::new();
+        for row in table.range::<&str>((after, Bound::Unbounded))?.take(ROWS_PER_PAGE) {
+            let (key, bytes) = row?;
+            let key: Arc<str> = Arc::from(key.value());
+            let (row, _) = format::decode(&key, bytes.value()).map_err(redb::Error::Corrupted)?;
+            rows.push((key, row));
+        }
+        Ok(rows)
+    }
+}
+
+impl Snapshot for Frozen {
+    fn page(&mut self) -> Result<Rows, String> {
+        let rows = self.read().map_err(|error| format!("the disk failed: {error}"))?;
+        if let Some((last, _)) = rows.last() {
+            self.after = Some(Arc::clone(last));
+        }
+        Ok(rows)
+    }
+}
+
+/// A store that is being made of rows from elsewhere. It is not there before [`Drafted::finish`].
+pub(crate) struct Drafted {
+    engine: Engine,
+    draft: Arc<Draft>,
+    dir: PathBuf,
+    revision: Revision,
+    _lock: Arc<File>,
+}
+
+impl Drafted {
+    pub fn begin(dir: &Path, revision: Revision) -> Result<Drafted, OpenError> {
+        let Some(lock) = medium::lock(dir)? else { return Err(OpenError::InUse(dir.to_owned())) };
+        if dir.join(FILE).try_exists()? {
+            return Err(OpenError::NotEmpty(dir.display().to_string()));
+        }
+        let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
+        remove_if_there(&draft.path)?;
+        let engine = Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?;
+        Ok(Drafted { engine, draft, dir: dir.to_owned(), revision, _lock: lock })
+    }
+
+    pub fn add(&mut self, rows: Rows) -> Result<(), OpenError> {
+        let writes: Vec<_> = rows.into_iter().map(|(key, row)| Write { key, row: Some(row) }).collect();
+        self.engine.head = self.engine.try_commit(&writes, self.revision).map_err(opening)?;
+        Ok(())
+    }
+
+    pub fn finish(mut self) -> Result<(), OpenError> {
+        // An empty store, too, begins at this revision.
+        self.add(Vec::new())?;
+        drop(self.engine);
+        self.draft.sync()?;
+        std::fs::rename(&self.draft.path, self.dir.join(FILE))?;
+        medium::sync_dir(&self.dir)?;
+        Ok(())
     }
 }
 

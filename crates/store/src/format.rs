@@ -154,6 +154,22 @@ mod tests {
         }
     }
 
+    /// What version 1 wrote is read for ever: these are its bytes.
+    #[test]
+    fn rows_and_heads_of_version_1_are_read() {
+        let row = [
+            0x0a, 0xa7, 0x7a, 0x54, 1, 3, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0, b'v',
+            b'a', b'l',
+        ];
+        let expected = Row { created: 3, modified: 5, expires_at_s: Some(9), value: Bytes::from_static(b"val") };
+        assert_eq!(decode("/key", &row).map(|(row, _)| row), Ok(expected));
+        let head = [
+            7, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xef, 0xcd, 0xab, 0x89, 0x67, 0x45, 0x23, 0x01, 0xe8, 0x51,
+            0xa8, 0x1d,
+        ];
+        assert_eq!(Head::decode(&head), Ok(Head { revision: 7, rows: 1, digest: 0x0123_4567_89ab_cdef }));
+    }
+
     #[test]
     fn the_head_reads_back_and_forgets_what_was_removed() {
         let mut head = Head { revision: 7, rows: 0, digest: 0 };

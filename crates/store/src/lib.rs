@@ -4,22 +4,32 @@
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
 
+pub mod backup;
 mod disk;
 mod embedded;
+pub mod etcd;
 mod expiry;
+mod export;
+mod fill;
 mod format;
 mod local;
 mod medium;
 pub mod memory;
+mod open;
 mod queue;
 #[cfg(feature = "suite")]
 pub mod suite;
 mod writer;
 
-pub use embedded::{Embedded, OpenError};
+pub use disk::Row;
+pub use embedded::Embedded;
+pub use etcd::Etcd;
+pub use export::{Export, Rows, Sum};
+pub use fill::Filling;
 pub use local::{Options, Volatile};
 pub use medium::Medium;
 pub use memory::Bounds;
+pub use open::OpenError;
 
 use bytes::Bytes;
 use std::any::Any;
@@ -88,9 +98,12 @@ pub enum Error {
     /// The asked revision has not happened yet.
     #[error("revision {asked} is in the future; the newest is {newest}")]
     Future { asked: Revision, newest: Revision },
-    /// Nothing was written, and nothing will be until the cause is cured.
+    /// Nothing was written or confirmed, and nothing will be until the cause is cured.
     #[error("the store does not take writes: {0}")]
     Unavailable(String),
+    /// Nothing was written, and nothing ever will be: the backend does not take so much at once.
+    #[error("the store does not take so much at once: {0}")]
+    TooLarge(String),
     /// Nobody can say whether this write happened.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
@@ -170,6 +183,11 @@ pub trait Store: Send + Sync {
     fn revision(&self) -> Revision;
     /// The oldest revision that lists and watches may ask for.
     fn oldest(&self) -> Revision;
+    /// Waits until reads here show every write that anybody acknowledged before this call. Where all writes go through this
+    /// process, they do.
+    fn barrier(&self) -> BoxFuture<'_, Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Watches keys with `prefix` for events after revision `after`.
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, Error>;
@@ -177,6 +195,8 @@ pub trait Store: Send + Sync {
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>>;
     /// Deletes the keys whose time has come, each in a transaction of its own; returns how many.
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>>;
+    /// Everything as it is now, while others write on. For backups and copies.
+    fn export(&self) -> BoxFuture<'_, Result<Export, Error>>;
     /// Whether writes are possible now; the error says why not.
     fn healthy(&self) -> Result<(), Error>;
     /// Bytes on disk, for metrics; 0 where there is none.

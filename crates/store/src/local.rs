@@ -2,6 +2,7 @@
 
 use crate::disk::{Disk, NoDisk};
 use crate::expiry::Expiry;
+use crate::export::{self, Export};
 use crate::memory::{Bounds, Memory};
 use crate::queue::{Last, Queue};
 use crate::writer::{Answer, Health, Request, Shared, Writer};
@@ -43,7 +44,7 @@ const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 /// Expired keys are deleted so many at a time: one batch, which leaves room for others in the queue.
 const EXPIRED_PER_ROUND: usize = 256;
 
-const CLOSED: &str = "the store is closed";
+pub(crate) const CLOSED: &str = "the store is closed";
 
 pub(crate) struct Local {
     shared: Arc<Shared>,
@@ -75,7 +76,11 @@ impl Local {
     /// Hands a transaction to the writer; the answer comes through the receiver.
     async fn submit(&self, txn: Txn) -> Result<oneshot::Receiver<Answer>, Error> {
         let (answer, receiver) = oneshot::channel();
-        let request = Request { txn, answer };
+        self.send(Request::Txn { txn, answer }).await?;
+        Ok(receiver)
+    }
+
+    async fn send(&self, request: Request) -> Result<(), Error> {
         match &self.line {
             Line::Queue { queue, .. } => {
                 queue.push(request).await.map_err(|_closed| Error::Unavailable(CLOSED.to_owned()))?;
@@ -86,7 +91,7 @@ impl Local {
                 guarded(writer, |writer| writer.serve(vec![request]));
             }
         }
-        Ok(receiver)
+        Ok(())
     }
 
     fn stop(&self) {
@@ -209,6 +214,16 @@ impl Store for Local {
                     }
                 }
             }
+        })
+    }
+
+    fn export(&self) -> BoxFuture<'_, Result<Export, Error>> {
+        Box::pin(async move {
+            let (answer, receiver) = oneshot::channel();
+            self.send(Request::Export(answer)).await?;
+            let stopped = |_dropped| Error::Unavailable("the writer stopped before it answered".to_owned());
+            let (revision, snapshot) = receiver.await.map_err(stopped)??;
+            Ok(Export { revision, pages: export::stream(snapshot) })
         })
     }
 

@@ -121,7 +121,10 @@ impl Line {
         let mut bytes = 0;
         let fitting = self.requests.iter().take(BATCH_REQUESTS_MAX).take_while(|request| {
             let fits = bytes < BATCH_BYTES_MAX;
-            bytes += request.txn.operations.iter().map(size).sum::<usize>();
+            bytes += match request {
+                Request::Txn { txn, .. } => txn.operations.iter().map(size).sum::<usize>(),
+                Request::Export(_) => 0,
+            };
             fits
         });
         let count = fitting.count();

@@ -4,6 +4,7 @@
 
 use crate::disk::{Disk, Fault, Row, Write};
 use crate::expiry::Expiry;
+use crate::export::Snapshot;
 use crate::memory::{Change, Memory};
 use crate::{Committed, Error, Event, Finish, Operation, Record, Revision, Txn};
 use bytes::Bytes;
@@ -13,9 +14,12 @@ use tokio::sync::oneshot;
 
 pub(crate) type Answer = Result<Committed, Error>;
 
-pub(crate) struct Request {
-    pub txn: Txn,
-    pub answer: oneshot::Sender<Answer>,
+/// Rows at a revision, or why not.
+pub(crate) type Exported = Result<(Revision, Box<dyn Snapshot>), Error>;
+
+pub(crate) enum Request {
+    Txn { txn: Txn, answer: oneshot::Sender<Answer> },
+    Export(oneshot::Sender<Exported>),
 }
 
 /// What readers and the writer share.
@@ -67,14 +71,21 @@ impl Writer {
     pub fn serve(&mut self, batch: Vec<Request>) {
         if let Health::Final(reason) = self.shared.health() {
             for request in batch {
-                answer(request.answer, Err(Error::Unavailable(reason.clone())));
+                match request {
+                    Request::Txn { answer: to, .. } => answer(to, Err(Error::Unavailable(reason.clone()))),
+                    Request::Export(to) => drop(to.send(Err(Error::Unavailable(reason.clone())))),
+                }
             }
             return;
         }
         let mut staged = Staged::new(&self.shared.memory, &*self.disk, self.finish);
         let mut decided = Vec::with_capacity(batch.len());
         for request in batch {
-            decided.push((request.answer, staged.decide(request.txn)));
+            match request {
+                Request::Txn { txn, answer } => decided.push((answer, staged.decide(txn))),
+                // Nothing of this batch is kept yet: this is what was shown last.
+                Request::Export(to) => drop(to.send(export(&self.shared.memory, &*self.disk))),
+            }
         }
         let Staged { writes, changes, revision, .. } = staged;
         if !writes.is_empty()
@@ -132,6 +143,13 @@ impl Writer {
                 if known || !wrote { Error::Unavailable(reason.clone()) } else { Error::Unknown(reason.clone()) };
             answer(to, Err(error));
         }
+    }
+}
+
+fn export(memory: &Memory, disk: &dyn Disk) -> Exported {
+    match disk.snapshot() {
+        Ok(snapshot) => Ok((memory.revision(), snapshot)),
+        Err(Fault::Refused(reason) | Fault::Final(reason)) => Err(Error::Unavailable(reason)),
     }
 }
 

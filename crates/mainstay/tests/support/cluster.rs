@@ -10,6 +10,8 @@ use tempfile::TempDir;
 pub enum Place<'a> {
     InMemory,
     Directory(&'a Path),
+    /// An etcd by its URL; what is the server's own is in its scratch space.
+    Etcd(&'a str),
 }
 
 /// A server of its own process, ready to serve; killed when dropped.
@@ -44,6 +46,7 @@ impl Cluster {
         match place {
             Place::InMemory => command.arg("--in-memory"),
             Place::Directory(data) => command.arg("--data-dir").arg(data),
+            Place::Etcd(url) => command.args(["--store", url, "--data-dir"]).arg(directory.path().join("data")),
         };
         command.args(arguments);
         let mut program = Running::start(command);

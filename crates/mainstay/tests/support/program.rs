@@ -161,6 +161,15 @@ impl Running {
         self.signal("-KILL");
     }
 
+    /// Freezes the program: it does nothing, and does not know it.
+    pub fn pause(&self) {
+        self.signal("-STOP");
+    }
+
+    pub fn resume(&self) {
+        self.signal("-CONT");
+    }
+
     fn signal(&self, signal: &str) {
         let status = Command::new("/bin/sh")
             .args(["-c", "kill \"$1\" \"$2\"", "sh", signal, &self.child.id().to_string()])

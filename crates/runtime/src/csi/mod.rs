@@ -15,7 +15,9 @@ mod secrets;
 
 pub use drivers::Drivers;
 pub use endpoint::{Endpoint, Pace};
+pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
+pub use plan::csi::reclaim::RECORD;
 pub use provisioner::run as run_provisioner;
 pub use resizer::run as run_resizer;
 

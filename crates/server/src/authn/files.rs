@@ -1,4 +1,4 @@
-//! Keeping the server's identity in a directory: one private file, replaced as a whole.
+//! Private files, replaced as a whole.
 
 use super::certs::{CertError, Identity};
 use std::fs;
@@ -15,24 +15,12 @@ pub enum FileError {
     Identity { path: PathBuf, source: CertError },
 }
 
-/// The identity kept in `directory`: read, or made at the first start; renewed where `names` or the time ask for it.
-pub fn load_or_make(directory: &Path, names: &[String], now: jiff::Timestamp) -> Result<Identity, FileError> {
+/// The identity in `directory`, where servers kept it before they kept it in the store.
+pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
     let path = directory.join(FILE);
-    let wrong = |source| FileError::Identity { path: path.clone(), source };
     match fs::read_to_string(&path) {
-        Ok(text) => {
-            let mut identity = Identity::from_pem(&text).map_err(wrong)?;
-            if identity.renew(names, now).map_err(wrong)? {
-                write_private(&path, identity.to_pem().as_bytes())?;
-            }
-            Ok(identity)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let identity = Identity::make(names, now).map_err(wrong)?;
-            create_private_directory(directory)?;
-            write_private(&path, identity.to_pem().as_bytes())?;
-            Ok(identity)
-        }
+        Ok(text) => Identity::from_pem(&text).map(Some).map_err(|source| FileError::Identity { path, source }),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(FileError::Io { verb: "read", path, source }),
     }
 }
@@ -77,27 +65,19 @@ pub fn create_private_directory(path: &Path) -> Result<(), FileError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authn::certs::serving_names;
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn the_first_start_makes_private_files_and_the_second_reads_them() {
+    fn files_are_private_and_replaced_as_a_whole() {
         let parent = tempfile::tempdir().unwrap();
         let directory = parent.path().join("data");
-        let names = serving_names("127.0.0.1", &[]);
-        let now = jiff::Timestamp::from_second(1_800_000_000).unwrap();
-        let first = load_or_make(&directory, &names, now).unwrap();
-        assert_eq!(load_or_make(&directory, &names, now).unwrap(), first);
-        assert_eq!(fs::metadata(directory.join(FILE)).unwrap().permissions().mode() & 0o777, 0o600);
+        create_private_directory(&directory).unwrap();
+        let file = directory.join("kubeconfig");
+        write_private(&file, b"one").unwrap();
+        write_private(&file, b"two").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"two");
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);
         assert_eq!(fs::read_dir(&directory).unwrap().count(), 1, "no draft is left");
-
-        let more = load_or_make(&directory, &serving_names("10.9.8.7", &[]), now).unwrap();
-        assert_ne!(more.serving, first.serving);
-        assert_eq!(load_or_make(&directory, &serving_names("10.9.8.7", &[]), now).unwrap(), more);
-
-        fs::write(directory.join(FILE), "rubbish").unwrap();
-        let error = load_or_make(&directory, &names, now).unwrap_err().to_string();
-        assert!(error.ends_with("identity.pem: the stored identity is unreadable: it has no ca.crt"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ pub mod certs;
 mod der;
 pub mod files;
 mod impersonation;
+pub mod kept;
 mod kubeconfig;
 pub mod static_tokens;
 #[cfg(test)]

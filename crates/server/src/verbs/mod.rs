@@ -200,6 +200,7 @@ impl Call<'_> {
         together: Together,
     ) -> Result<Committed, Lost> {
         let mut txn = together.txn;
+        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(Lost::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
         self.server.store.txn(txn).await.map_err(|error| match error {
@@ -249,6 +250,7 @@ pub fn store_status(error: &store::Error) -> Status {
         ),
         store::Error::Future { asked, newest } => too_large(*asked, *newest),
         store::Error::Unavailable(why) => Status::unavailable(format!("the store does not take writes: {why}")),
+        store::Error::TooLarge(why) => Status::too_large(format!("the store does not take so much at once: {why}")),
         store::Error::Unknown(why) => {
             Status::timeout(format!("the outcome of the write is unknown, read before you try again: {why}"))
         }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use server::authn::files;
+use server::authn::kept;
 use store::{Embedded, Options};
 
 #[tokio::test]
@@ -58,10 +58,11 @@ async fn housekeeping_expires_and_compacts_by_itself() {
 #[tokio::test]
 async fn a_restart_keeps_everything() {
     let directory = tempfile::tempdir().unwrap();
-    let open = || {
+    let open = async || {
         let store = Embedded::open(&directory.path().join("store"), server::codec::finish, Options::default()).unwrap();
         let now = jiff::Timestamp::from_second(START_S).unwrap();
-        (store, files::load_or_make(directory.path(), &["localhost".to_owned()], now).unwrap())
+        let identity = kept::identity(&*store, None, &["localhost".to_owned()], now).await.unwrap();
+        (store, identity)
     };
     let snapshot =
         |lists: Vec<Value>| -> Vec<Value> { lists.into_iter().map(|mut list| list["items"].take()).collect() };
@@ -90,7 +91,7 @@ async fn a_restart_keeps_everything() {
         }
     };
 
-    let (store, identity) = open();
+    let (store, identity) = open().await;
     let ca = identity.ca.certificate_pem.clone();
     let world = World::with(store, identity).await;
     let admin = world.admin();
@@ -121,7 +122,7 @@ async fn a_restart_keeps_everything() {
     let revision = world.store.revision();
     world.running.stop().await;
 
-    let (store, identity) = open();
+    let (store, identity) = open().await;
     assert_eq!(identity.ca.certificate_pem, ca, "the same CA");
     assert_eq!(store.revision(), revision, "a restart is no write");
     let world = World::with(store, identity).await;

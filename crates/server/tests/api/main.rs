@@ -8,6 +8,7 @@ mod definitions;
 mod deletion;
 mod documents;
 mod durability;
+mod fence;
 mod input;
 mod lists;
 mod patches;

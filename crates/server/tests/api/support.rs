@@ -373,6 +373,9 @@ impl Store for Polite {
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, store::Error>> {
         self.0.expire(now_s)
     }
+    fn export(&self) -> BoxFuture<'_, Result<store::Export, store::Error>> {
+        self.0.export()
+    }
     fn healthy(&self) -> Result<(), store::Error> {
         self.0.healthy()
     }

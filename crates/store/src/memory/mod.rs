@@ -103,6 +103,32 @@ impl Memory {
         }
     }
 
+    /// Replaces everything by `records` as they are at `revision`, which is not before the current one. What happened in between is
+    /// not known, so the past begins now and every watcher has missed something.
+    pub fn reset(&self, revision: Revision, records: impl IntoIterator<Item = Record>) {
+        let mut woken = Vec::new();
+        let forgotten = {
+            let mut state = self.write();
+            let state = &mut *state;
+            assert!(revision >= state.revision, "revision {revision} after {}", state.revision);
+            let mut live = BTreeMap::new();
+            for record in records {
+                assert!(record.modified <= revision, "a record is newer than the store");
+                // What did not change stays the same record, with what readers derived from it.
+                let same = state.live.remove(&record.key).filter(|before| before.modified == record.modified);
+                let record = same.unwrap_or_else(|| Arc::new(record));
+                live.insert(Arc::clone(&record.key), record);
+            }
+            state.topics.reset(revision, &mut woken);
+            state.revision = revision;
+            (std::mem::replace(&mut state.live, live), std::mem::replace(&mut state.log, Log::new(revision)))
+        };
+        drop(forgotten);
+        for wake in woken {
+            wake.notify_waiters();
+        }
+    }
+
     /// Forgets what only readers before `revision` could ask for.
     pub fn compact(&self, revision: Revision) -> Result<(), Error> {
         // Long pasts are forgotten in steps, so that no reader waits for the whole.

@@ -73,6 +73,15 @@ impl Topics {
         }
     }
 
+    /// Forgets all events: whoever has not seen everything up to `revision` has missed something.
+    pub fn reset(&mut self, revision: Revision, woken: &mut Vec<Arc<Notify>>) {
+        for topic in self.by_prefix.values_mut() {
+            topic.events.clear();
+            topic.floor = revision;
+            woken.push(Arc::clone(&topic.wake));
+        }
+    }
+
     pub fn wakes(&self) -> Vec<Arc<Notify>> {
         self.by_prefix.values().map(|topic| Arc::clone(&topic.wake)).collect()
     }

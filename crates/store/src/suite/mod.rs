@@ -3,10 +3,12 @@
 //! A check uses only keys under its own name and only revisions it was told, so it can share a store with others.
 
 mod crash;
+mod members;
 mod watching;
 mod writing;
 
 pub use crash::Crashable;
+pub use members::{Members, directory};
 
 use crate::{BoxFuture, Committed, Condition, Error, Event, Next, Operation, Record, Revision, Store, Txn, Watcher};
 use bytes::Bytes;
@@ -42,6 +44,7 @@ guarantees![
     writing::pages_are_whole,
     writing::future_revisions_are_refused,
     writing::expired_keys_are_deleted,
+    writing::exports_are_snapshots,
     writing::closed_stores_end,
 ];
 

@@ -203,6 +203,41 @@ pub(super) async fn expired_keys_are_deleted(store: Arc<dyn Store>) {
     );
 }
 
+/// An export shows what was kept at one revision, whatever is written while it is read.
+pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
+    let prefix = "/exported/";
+    for page in 0..21 {
+        let mut operations: Vec<_> =
+            (0..100).map(|n| put(&format!("/exported/{:04}", page * 100 + n), "old")).collect();
+        operations.push(put("/exported-not", ""));
+        write(&*store, operations).await;
+    }
+    let until = Operation::Put { key: Arc::from("/exported/0007"), value: "until".into(), expires_at_s: Some(7) };
+    write(&*store, vec![until, delete("/exported/0003")]).await;
+    let mut export = store.export().await.expect("exports");
+    let then = store.list(Range { prefix, at: Some(export.revision), ..Range::default() }).expect("lists");
+    let mut rows = Vec::new();
+    for page in 0.. {
+        for n in 0..20 {
+            let key = format!("/exported/{:04}", (page * 700 + n * 31) % 2100);
+            let operation = if n % 3 == 0 { delete(&key) } else { put(&key, "new") };
+            write(&*store, vec![operation]).await;
+        }
+        match futures::StreamExt::next(&mut export.pages).await {
+            Some(page) => rows.extend(page.expect("reads")),
+            None => break,
+        }
+    }
+    assert!(rows.is_sorted_by(|one, other| one.0 < other.0), "in order");
+    rows.retain(|(key, _)| key.starts_with(prefix));
+    assert_eq!((rows.len(), then.records.len()), (2099, 2099));
+    for ((key, row), record) in rows.iter().zip(&then.records) {
+        assert_eq!((key, row.created, row.modified), (&record.key, record.created, record.modified));
+        assert_eq!(finish(&row.value, row.modified), record.value, "the value as it was put");
+        assert_eq!(row.expires_at_s, (&**key == "/exported/0007").then_some(7));
+    }
+}
+
 /// A closed store takes no writes, ends its watchers, and still answers reads.
 pub(super) async fn closed_stores_end(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/closed/", store.revision());

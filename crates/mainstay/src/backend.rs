@@ -1,0 +1,150 @@
+//! Which store: a directory of this machine, an etcd, or nothing that lasts.
+
+use crate::cli::{BadInput, ServingArgs};
+use crate::paths;
+use anyhow::Result;
+use clap::Args;
+use server::authn;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use store::etcd::{Config, DEFAULT_PREFIX, Tls, User};
+use store::{Etcd, OpenError, Options, Store};
+
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug, Args)]
+pub struct EtcdArgs {
+    /// What the keys in etcd begin with; several clusters in one etcd need different ones
+    #[arg(long, env = "MAINSTAY_ETCD_PREFIX", default_value = DEFAULT_PREFIX, value_name = "PREFIX")]
+    pub etcd_prefix: String,
+    /// Speak TLS with etcd, and trust the certificates of this CA
+    #[arg(long, env = "MAINSTAY_ETCD_CAFILE", value_name = "FILE")]
+    pub etcd_cafile: Option<PathBuf>,
+    /// Our certificate for etcd
+    #[arg(long, env = "MAINSTAY_ETCD_CERTFILE", value_name = "FILE", requires_all = ["etcd_cafile", "etcd_keyfile"])]
+    pub etcd_certfile: Option<PathBuf>,
+    /// The key of our certificate for etcd
+    #[arg(long, env = "MAINSTAY_ETCD_KEYFILE", value_name = "FILE", requires = "etcd_certfile")]
+    pub etcd_keyfile: Option<PathBuf>,
+    /// Our user at etcd, NAME:PASSWORD; the environment variable keeps it out of the list of processes
+    #[arg(long, env = "MAINSTAY_ETCD_USER", value_name = "USER", hide_env_values = true)]
+    pub etcd_user: Option<String>,
+}
+
+impl EtcdArgs {
+    /// The etcd at this URL; the error is one sentence.
+    pub fn config(&self, url: &str) -> Result<Config, BadInput> {
+        let mut config =
+            Config::parse(url).and_then(|config| config.with_prefix(&self.etcd_prefix)).map_err(BadInput)?;
+        if let Some(ca) = &self.etcd_cafile {
+            let client = match (&self.etcd_certfile, &self.etcd_keyfile) {
+                (Some(certificate), Some(key)) => Some((pem(certificate)?, pem(key)?)),
+                _ => None,
+            };
+            config.tls = Some(Tls { ca: pem(ca)?, client });
+        }
+        if let Some(user) = &self.etcd_user {
+            let Some((name, password)) = user.split_once(':').filter(|(name, _)| !name.is_empty()) else {
+                return Err(BadInput("the etcd user is not of the form NAME:PASSWORD".to_owned()));
+            };
+            config.user = Some(User { name: name.to_owned(), password: password.to_owned() });
+        }
+        Ok(config)
+    }
+}
+
+fn pem(path: &Path) -> Result<String, BadInput> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| BadInput(format!("cannot read {} for etcd: {error}", path.display())))?;
+    if !text.contains("-----BEGIN ") {
+        return Err(BadInput(format!("{} holds nothing in PEM form: etcd's files are needed there", path.display())));
+    }
+    Ok(text)
+}
+
+/// Where state is kept.
+#[derive(Clone, Debug)]
+pub enum Backend {
+    Memory,
+    /// A data directory; the store is below it.
+    Directory(PathBuf),
+    Etcd(Config),
+}
+
+impl Backend {
+    /// What the arguments of a server say.
+    pub fn of(args: &ServingArgs) -> Result<Backend> {
+        if let Some(url) = &args.store {
+            return Ok(Backend::Etcd(args.etcd.config(url)?));
+        }
+        Ok(data_dir(args)?.map_or(Backend::Memory, Backend::Directory))
+    }
+
+    /// Opens the store. An etcd that is not there yet is waited for.
+    pub async fn open(&self) -> Result<Arc<dyn Store>> {
+        let (finish, options) = (server::codec::finish, Options::default());
+        let config = match self {
+            Backend::Memory => return Ok(store::Volatile::new(finish, options)),
+            Backend::Directory(directory) => {
+                return Ok(store::Embedded::open(&store_dir(directory), finish, options)?);
+            }
+            Backend::Etcd(config) => config,
+        };
+        let mut said = String::new();
+        loop {
+            match Etcd::open(config, finish, options).await {
+                Err(OpenError::Unreachable(why)) => {
+                    if why != said {
+                        eprintln!("mainstay: cannot reach {}: {why}; trying again until it can.", config.place());
+                        said = why;
+                    }
+                    tokio::time::sleep(TRY_EVERY).await;
+                }
+                Err(OpenError::Refused(why)) => {
+                    return Err(
+                        BadInput(format!("{} does not let us in: {why}; see --etcd-user", config.place())).into()
+                    );
+                }
+                Err(OpenError::NotOurs) => {
+                    return Err(BadInput(format!(
+                        "others keep their keys at {}: choose another beginning with --etcd-prefix",
+                        config.place()
+                    ))
+                    .into());
+                }
+                opened => return Ok(opened?),
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Backend {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Backend::Memory => f.write_str("in memory only (gone when this process ends)"),
+            Backend::Directory(directory) => write!(f, "{} (kept across restarts)", directory.display()),
+            Backend::Etcd(config) => write!(f, "{} (shared with other servers)", config.place()),
+        }
+    }
+}
+
+/// The place of the embedded store in a data directory.
+pub fn store_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("store")
+}
+
+/// Where this server keeps what is its own; `None` keeps nothing.
+pub fn data_dir(args: &ServingArgs) -> Result<Option<PathBuf>> {
+    if args.in_memory {
+        return Ok(None);
+    }
+    let directory = args.data_dir.clone().or_else(paths::data_dir).ok_or_else(|| {
+        BadInput(
+            "there is no home directory to keep state in: say where with --data-dir, or use --in-memory".to_owned(),
+        )
+    })?;
+    authn::files::create_private_directory(&directory)
+        .map_err(|error| BadInput(format!("{error}; choose another directory with --data-dir")))?;
+    Ok(Some(directory))
+}

@@ -1,0 +1,317 @@
+//! `mainstay store`: stores as a whole, copied, backed up and restored.
+
+use crate::backend::{EtcdArgs, store_dir};
+use crate::cli::BadInput;
+use crate::connect::Target;
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand};
+use futures::{Stream, StreamExt, TryStreamExt};
+use object::access::Access;
+use server::{authn, codec};
+use std::fs::File;
+use std::io::{BufReader, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::backup::Reader;
+use store::etcd::Config;
+use store::{Embedded, Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum};
+
+/// How far a restored store is ahead of its backup. Clients may have seen revisions that came after the backup; none of them may come
+/// again with another meaning.
+const AHEAD: Revision = 1_000_000_000;
+
+#[derive(Debug, Subcommand)]
+pub enum StoreCommand {
+    /// Copy a store that no server uses: from a data directory or an etcd into an empty one
+    Copy(CopyArgs),
+    /// Write a store into one file, also while servers use it
+    Backup(BackupArgs),
+    /// Make a store of a backup
+    Restore(RestoreArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CopyArgs {
+    /// A data directory, or etcd://host:2379
+    #[arg(value_name = "FROM")]
+    from: String,
+    /// A data directory, or etcd://host:2379, without a store in it
+    #[arg(value_name = "TO")]
+    to: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct BackupArgs {
+    /// A data directory, or etcd://host:2379
+    #[arg(value_name = "FROM")]
+    from: String,
+    /// The file to write; it must not be there yet
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// How to reach the server that uses the data directory [default: kubeconfig in the data directory]
+    #[arg(long, env = "MAINSTAY_BACKUP_KUBECONFIG", value_name = "KUBECONFIG")]
+    kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+#[derive(Debug, Args)]
+pub struct RestoreArgs {
+    /// A file that `mainstay store backup` wrote
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// A data directory, or etcd://host:2379, without a store in it
+    #[arg(value_name = "TO")]
+    to: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
+}
+
+pub async fn run(command: StoreCommand) -> Result<()> {
+    crate::log::start();
+    match command {
+        StoreCommand::Copy(args) => copy(&args).await,
+        StoreCommand::Backup(args) => backup(&args).await,
+        StoreCommand::Restore(args) => restore(&args).await,
+    }
+}
+
+/// Where a store is.
+enum Place {
+    Directory(PathBuf),
+    Etcd(Box<Config>),
+}
+
+impl Place {
+    fn parse(text: &str, etcd: &EtcdArgs) -> Result<Place, BadInput> {
+        if text.contains("://") {
+            return Ok(Place::Etcd(Box::new(etcd.config(text)?)));
+        }
+        if text.is_empty() {
+            return Err(BadInput(
+                "the place of a store is empty: give a data directory or etcd://host:2379".to_owned(),
+            ));
+        }
+        Ok(Place::Directory(PathBuf::from(text)))
+    }
+
+    /// Opens a store that is there.
+    async fn open(&self) -> Result<Arc<dyn Store>> {
+        match self {
+            Place::Directory(directory) => {
+                let inside = store_dir(directory);
+                // Opening would make one.
+                if !inside.is_dir() {
+                    return Err(BadInput(format!("there is no store in {}", directory.display())).into());
+                }
+                let store = Embedded::open(&inside, codec::finish, Options::default())?;
+                // Certificates of older versions are in a file beside the store, and belong to it.
+                if let Some(identity) = authn::files::read(directory)? {
+                    authn::kept::keep(&*store, &identity).await?;
+                }
+                Ok(store)
+            }
+            Place::Etcd(config) => Ok(Etcd::open(config, codec::finish, Options::default()).await?),
+        }
+    }
+
+    /// Begins a new store that is after `revision`.
+    async fn fill(&self, revision: Revision) -> Result<Filling> {
+        let begun = match self {
+            Place::Directory(directory) => {
+                authn::files::create_private_directory(directory)?;
+                Filling::embedded(&store_dir(directory), revision)
+            }
+            Place::Etcd(config) => Filling::etcd(config, revision).await,
+        };
+        begun.map_err(|error| match error {
+            OpenError::NotEmpty(_) | OpenError::InUse(_) => BadInput(error.to_string()).into(),
+            error => error.into(),
+        })
+    }
+
+    async fn sum(&self) -> Result<(Revision, Sum)> {
+        let store = self.open().await?;
+        let mut export = store.export().await?;
+        let mut sum = Sum::default();
+        while let Some(page) = export.pages.next().await {
+            sum.add(&page?);
+        }
+        store.close().await;
+        Ok((export.revision, sum))
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Directory(directory) => write!(f, "{}", directory.display()),
+            Place::Etcd(config) => f.write_str(&config.place()),
+        }
+    }
+}
+
+async fn copy(args: &CopyArgs) -> Result<()> {
+    let (from, to) = (Place::parse(&args.from, &args.etcd)?, Place::parse(&args.to, &args.etcd)?);
+    let store = from.open().await.map_err(in_use)?;
+    let mut export = store.export().await?;
+    let mut filling = to.fill(export.revision).await?;
+    let mut sum = Sum::default();
+    while let Some(page) = export.pages.next().await {
+        let page = page?;
+        sum.add(&page);
+        filling.add(page).await?;
+    }
+    filling.finish().await?;
+    store.close().await;
+    let (revision, found) = to.sum().await?;
+    check(&to, sum, found)?;
+    println!("Copied {from} to {to}: {sum}, at revision {revision}.");
+    Ok(())
+}
+
+fn in_use(error: anyhow::Error) -> anyhow::Error {
+    match error.downcast_ref::<OpenError>() {
+        Some(OpenError::InUse(place)) => {
+            let place = place.display();
+            BadInput(format!(
+                "a server uses the store in {place}: stop it first, or make a backup, which needs no stop"
+            ))
+            .into()
+        }
+        _ => error,
+    }
+}
+
+fn check(place: &Place, expected: Sum, found: Sum) -> Result<()> {
+    if found != expected {
+        bail!("{place} has {found}, but {expected} were written: do not use it");
+    }
+    Ok(())
+}
+
+async fn backup(args: &BackupArgs) -> Result<()> {
+    let from = Place::parse(&args.from, &args.etcd)?;
+    if args.file.exists() {
+        return Err(BadInput(format!("{} is there already: choose another file", args.file.display())).into());
+    }
+    match from.open().await {
+        Ok(store) => {
+            let export = store.export().await?;
+            write(&args.file, store::backup::encode(export).map_err(anyhow::Error::from)).await?;
+            store.close().await;
+        }
+        Err(error) => match (error.downcast_ref::<OpenError>(), &from) {
+            (Some(OpenError::InUse(_)), Place::Directory(directory)) => {
+                let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| directory.join("kubeconfig"));
+                let pieces = ask_server(&kubeconfig).await?;
+                write(&args.file, pieces).await?;
+            }
+            _ => return Err(error),
+        },
+    }
+    let (revision, sum) = verify(&args.file)?;
+    println!("Backed up {from} to {}: {sum}, at revision {revision}.", args.file.display());
+    Ok(())
+}
+
+/// The backup as the server that uses the store sends it.
+async fn ask_server(kubeconfig: &Path) -> Result<impl Stream<Item = Result<bytes::Bytes>> + use<>> {
+    let target = Target::find(Some(kubeconfig))
+        .await
+        .map_err(|error| BadInput(format!("a server uses the store, and it is asked by its kubeconfig: {error}")))?;
+    let request = http::Request::get(server::BACKUP_PATH).body(kube::client::Body::empty())?;
+    let answer =
+        target.client.send(request).await.with_context(|| format!("cannot ask the server at {}", target.url))?;
+    if !answer.status().is_success() {
+        bail!("the server at {} answers {} to {}", target.url, answer.status(), server::BACKUP_PATH);
+    }
+    Ok(http_body_util::BodyDataStream::new(answer.into_body()).map_err(anyhow::Error::from))
+}
+
+/// Writes a file that only its owner may read. It has its name only when all of it is on the disk.
+async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) -> Result<()> {
+    let draft = PathBuf::from(format!("{}.part", file.display()));
+    let cannot = || format!("cannot write {}", draft.display());
+    let mut out =
+        File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft).with_context(cannot)?;
+    let mut pieces = std::pin::pin!(pieces);
+    while let Some(piece) = pieces.next().await {
+        out.write_all(&piece?).with_context(cannot)?;
+    }
+    out.sync_all().with_context(cannot)?;
+    verify(&draft)?;
+    std::fs::rename(&draft, file).with_context(cannot)?;
+    Ok(())
+}
+
+/// Reads all of a backup; what is wrong with it is one sentence.
+fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<Revision, BadInput> {
+    let wrong = |why: &dyn std::fmt::Display| BadInput(format!("the backup {} cannot be used: {why}", file.display()));
+    let opened = File::open(file).map_err(|error| wrong(&error))?;
+    let mut reader = Reader::open(BufReader::new(opened)).map_err(|error| wrong(&error))?;
+    loop {
+        let page = reader.page().map_err(|error| wrong(&error))?;
+        if page.is_empty() {
+            return Ok(reader.revision);
+        }
+        take(page);
+    }
+}
+
+fn verify(file: &Path) -> Result<(Revision, Sum), BadInput> {
+    let mut sum = Sum::default();
+    let revision = each_page(file, |page| sum.add(&page))?;
+    Ok((revision, sum))
+}
+
+async fn restore(args: &RestoreArgs) -> Result<()> {
+    let to = Place::parse(&args.to, &args.etcd)?;
+    // All of the file is checked before anything is written.
+    let (revision, _) = verify(&args.file)?;
+    let mut filling = to.fill(revision + AHEAD).await?;
+    let mut sum = Sum::default();
+    let mut pages = Vec::new();
+    each_page(&args.file, |page| pages.push(page))?;
+    let mut volumes = 0;
+    for page in pages {
+        let page: Rows = page.into_iter().filter_map(|(key, row)| from_the_past(key, row, &mut volumes)).collect();
+        sum.add(&page);
+        filling.add(page).await?;
+    }
+    filling.finish().await?;
+    let (now, found) = to.sum().await?;
+    check(&to, sum, found)?;
+    println!("Restored {} to {to}: {sum}, at revision {now}.", args.file.display());
+    if volumes > 0 {
+        println!(
+            "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/volumes.md."
+        );
+    }
+    Ok(())
+}
+
+/// A row of a backup as it may come back. The world went on since: what volumes were known to be for, and what was about to be done to
+/// them, may be out of date, and nothing may be deleted because of it. So it is forgotten: which claims they served, that they are bound,
+/// and the journal of calls to drivers. A volume whose claim is there is found to be bound again and is one like any other; another one
+/// is kept until the user confirms.
+fn from_the_past(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<str>, Row)> {
+    let journal = format!("/core/configmaps/{}/{}", runtime::csi::JOURNAL_NAMESPACE, runtime::csi::JOURNAL_NAME);
+    if *key == *journal {
+        return None;
+    }
+    if !key.starts_with("/core/persistentvolumes/") {
+        return Some((key, row));
+    }
+    let read = serde_json::from_slice::<object::Value>(&codec::finish(&row.value, row.modified));
+    let Ok(mut volume) = read else { return Some((key, row)) };
+    *volumes += 1;
+    volume.cut(&["metadata", "annotations", runtime::csi::RECORD]);
+    if volume.text(&["status", "phase"]) == "Bound" {
+        volume.put(&["status", "phase"], "Pending");
+    }
+    Some((key, Row { value: codec::encode(&volume), ..row }))
+}

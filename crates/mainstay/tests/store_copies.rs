@@ -1,0 +1,203 @@
+//! `mainstay store`: copies, backups while a server works, and restores that delete nothing.
+
+mod support;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use store::suite::Members;
+use support::program::run;
+use support::{Cluster, Place, Said, kubectl_on, mainstay};
+use tempfile::TempDir;
+
+fn store(home: &Path, words: &[&str]) -> Said {
+    let mut command = mainstay(home);
+    command.arg("store").args(words);
+    run(command, "")
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("temporary paths are UTF-8")
+}
+
+/// What `kubectl get` says of everything that was made here, without what differs from server to server.
+fn everything(kubectl: &support::Kubectl) -> String {
+    kubectl.ok("get configmaps,secrets,services,serviceaccounts,statefulsets,roles,clusterroles,namespaces -A -o name")
+}
+
+/// A server at work is backed up without stopping it; the file is whole or refused; a restore needs an empty place; what is restored serves
+/// the same objects to the same clients.
+#[test]
+fn a_backup_of_a_working_server_restores_elsewhere() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (data, file) = (at("data"), at("backup"));
+    let cluster = Arc::new(Cluster::start_with(Place::Directory(&data), &["--nodes", "0"]));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    for n in 0..30 {
+        kubectl.ok(&format!("create configmap cm{n} --from-literal=a={n}"));
+    }
+    let kubeconfig = text(&cluster.kubeconfig).to_owned();
+    let said = store(root.path(), &["backup", text(&data), text(&file), "--kubeconfig", &kubeconfig]).succeeded();
+    assert!(said.contains("keys, checksum") && said.contains("at revision"), "{said}");
+    use std::os::unix::fs::PermissionsExt;
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600, "it holds secrets");
+    let before = everything(&kubectl);
+    let uid = kubectl.ok("get configmap cm7 -o jsonpath={.metadata.uid}");
+    let version: u64 = kubectl.ok("get configmap cm7 -o jsonpath={.metadata.resourceVersion}").parse().unwrap();
+    kubectl.ok("delete configmap cm7");
+
+    let again = store(root.path(), &["backup", text(&data), text(&file), "--kubeconfig", &kubeconfig]);
+    assert!(again.failed().contains("is there already: choose another file"));
+    let copied = store(root.path(), &["copy", text(&data), text(&at("copied"))]);
+    assert!(copied.failed().contains("a server uses the store"));
+    let taken = store(root.path(), &["restore", text(&file), text(&data)]);
+    assert!(taken.failed().contains("another process uses the store"));
+    drop(kubectl);
+    let admin = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
+    Arc::into_inner(cluster).unwrap().stop();
+    let taken = store(root.path(), &["restore", text(&file), text(&data)]);
+    assert!(taken.failed().contains("there is a store in"), "a used place is not overwritten");
+    bad_files_are_refused(root.path(), &file);
+
+    let back = at("back");
+    store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
+    let restored = Arc::new(Cluster::start_with(Place::Directory(&back), &["--nodes", "0"]));
+    let kubectl = kubectl_on(&restored).unwrap();
+    assert_eq!(everything(&kubectl), before);
+    assert_eq!(kubectl.ok("get configmap cm7 -o jsonpath={.metadata.uid}"), uid);
+    // What clients saw after the backup is never used again.
+    let now: u64 = kubectl.ok("create configmap new -o jsonpath={.metadata.resourceVersion}").parse().unwrap();
+    assert!(now > version + 1_000_000_000, "{now}");
+    // The administrator of the old server is the administrator of the new one.
+    let line = |text: &str, word: &str| text.lines().find(|line| line.contains(word)).map(str::to_owned);
+    let admin_now = std::fs::read_to_string(&restored.kubeconfig).unwrap();
+    for word in ["certificate-authority-data", "client-certificate-data"] {
+        assert_eq!(line(&admin_now, word), line(&admin, word), "{word}");
+    }
+}
+
+fn bad_files_are_refused(home: &Path, file: &Path) {
+    let whole = std::fs::read(file).unwrap();
+    let mut flipped = whole.clone();
+    flipped[whole.len() / 2] ^= 4;
+    for (name, bytes, why) in [
+        ("torn", &whole[..whole.len() - 9], "it is not whole: its end is missing"),
+        ("flipped", &flipped[..], "it is damaged"),
+        ("foreign", b"kind: List\n", "it is no backup of a store"),
+    ] {
+        let path = home.join(name);
+        std::fs::write(&path, bytes).unwrap();
+        let target = home.join(format!("{name}-target"));
+        let said = store(home, &["restore", text(&path), text(&target)]);
+        assert_eq!(said.code(), 2);
+        let said = said.failed();
+        assert!(said.contains(why) && said.lines().count() == 1, "{said}");
+        assert!(!target.join("store/store.redb").exists(), "nothing is made of it");
+    }
+    let absent = store(home, &["restore", "nowhere", "anywhere"]);
+    assert!(absent.failed().contains("the backup nowhere cannot be used"));
+    let empty = store(home, &["copy", "nowhere", "anywhere"]);
+    assert!(empty.failed().contains("there is no store in nowhere"));
+    for bad in ["http://h:1", "etcd://", "etcd://h:1/x"] {
+        assert!(store(home, &["copy", bad, "anywhere"]).failed().contains("write etcd://"), "{bad}");
+    }
+}
+
+/// From a directory into etcd and back, by the program itself.
+#[test]
+fn stores_are_copied_into_etcd_and_back() {
+    let Some(members) = Members::start(1) else { return };
+    let root = TempDir::new().unwrap();
+    let (data, back, url) = (root.path().join("data"), root.path().join("back"), members.url());
+    let cluster = Arc::new(Cluster::start_with(Place::Directory(&data), &["--nodes", "0"]));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok("create configmap cm --from-literal=a=b");
+    let token = kubectl.ok("create token default").trim().to_owned();
+    let before = everything(&kubectl);
+    drop(kubectl);
+    Arc::into_inner(cluster).unwrap().stop();
+    let said = store(root.path(), &["copy", text(&data), &url]).succeeded();
+    assert!(said.contains("keys, checksum"), "{said}");
+    assert!(store(root.path(), &["copy", text(&data), &url]).failed().contains("there is a store in etcd://"));
+
+    let shared = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--nodes", "0"]));
+    let kubectl = kubectl_on(&shared).unwrap();
+    assert_eq!(everything(&kubectl), before);
+    assert!(
+        kubectl.with_token(Some(&token)).ok("auth whoami").contains("system:serviceaccount:default:default"),
+        "old tokens are good"
+    );
+    kubectl.ok("create configmap later --from-literal=a=b");
+    let file = root.path().join("backup");
+    store(root.path(), &["backup", &url, text(&file)]).succeeded();
+    drop(kubectl);
+    Arc::into_inner(shared).unwrap().stop();
+
+    store(root.path(), &["copy", &url, text(&back)]).succeeded();
+    let returned = Arc::new(Cluster::start_with(Place::Directory(&back), &["--nodes", "0"]));
+    let kubectl = kubectl_on(&returned).unwrap();
+    kubectl.ok("get configmap cm later");
+    let there = store(root.path(), &["restore", text(&file), &url, "--etcd-prefix", "/elsewhere"]).succeeded();
+    assert!(there.contains("etcd://") && there.contains("/elsewhere"), "{there}");
+}
+
+/// A volume whose claim was gone in the backup, and which would be deleted at once in the world of the backup, is kept in the restored one.
+#[test]
+fn a_restore_deletes_no_volume() {
+    let root = TempDir::new().unwrap();
+    let (data, file) = (root.path().join("data"), root.path().join("backup"));
+    let cluster = Arc::new(Cluster::start(Place::Directory(&data)));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok_with(
+        "apply -f -",
+        r#"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: app}
+spec:
+  containers: [{name: main, image: x, volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+"#,
+    );
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    let volume = kubectl.ok("get pvc data -o jsonpath={.spec.volumeName}");
+    let directories = |data: &Path| -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(data.join("volumes")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    assert!(!directories(&data).is_empty());
+    drop(kubectl);
+    Arc::into_inner(cluster).unwrap().stop();
+
+    // While no controller runs, the claim goes: the volume is let go, and its policy says Delete.
+    let alone = Arc::new(Cluster::start_server(Place::Directory(&data)));
+    let kubectl = kubectl_on(&alone).unwrap();
+    kubectl.ok("delete pod app --force --grace-period=0");
+    kubectl.ok("delete pvc data --wait=false");
+    kubectl.ok("patch pvc data --type=merge -p {\"metadata\":{\"finalizers\":null}}");
+    let kubeconfig = text(&alone.kubeconfig).to_owned();
+    store(root.path(), &["backup", text(&data), text(&file), "--kubeconfig", &kubeconfig]).succeeded();
+    drop(kubectl);
+    Arc::into_inner(alone).unwrap().stop();
+
+    let back = root.path().join("back");
+    let said = store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
+    assert!(said.contains("Of its 1 volumes"), "{said}");
+    // The backend is live: the restored store meets it.
+    std::fs::rename(data.join("volumes"), back.join("volumes")).unwrap();
+    let there = directories(&back);
+    let restored = Arc::new(Cluster::start(Place::Directory(&back)));
+    let kubectl = kubectl_on(&restored).unwrap();
+    kubectl.ok(&format!("wait --for=jsonpath={{.status.reason}}=DeletionUnconfirmed pv/{volume} --timeout=60s"));
+    assert_eq!(directories(&back), there, "the data is there");
+    let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
+    kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
+    kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
+}

@@ -1,0 +1,103 @@
+//! Keeping the server's identity in the store: all servers of one store are one to their clients, and a copy of the store is enough to
+//! be the same server elsewhere.
+
+use super::certs::{CertError, Identity};
+use super::files::{self, FileError};
+use object::access::Access;
+use serde_json::json;
+use std::path::Path;
+use store::{Condition, Operation, Store, Txn};
+
+/// Beside the objects, where no kind is: nobody reads it through the API.
+const KEY: &str = "/mainstay/identity";
+
+#[derive(Debug, thiserror::Error)]
+pub enum KeptError {
+    #[error(transparent)]
+    Identity(#[from] CertError),
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error("the identity cannot be kept: {0}")]
+    Store(#[from] store::Error),
+}
+
+/// The identity kept in the store: read, or made by whichever server comes first. `older` is the directory in which servers kept it
+/// before they kept it in the store.
+///
+/// What `names` or the time ask to be renewed is renewed for this server only, because the names differ from server to server.
+pub async fn identity(
+    store: &dyn Store,
+    older: Option<&Path>,
+    names: &[String],
+    now: jiff::Timestamp,
+) -> Result<Identity, KeptError> {
+    loop {
+        if let Some(record) = store.get(KEY) {
+            let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
+            let mut identity = Identity::from_pem(kept.text(&["identity"]))?;
+            identity.renew(names, now)?;
+            return Ok(identity);
+        }
+        let identity = match older.map(files::read).transpose()?.flatten() {
+            Some(identity) => identity,
+            None => Identity::make(names, now)?,
+        };
+        keep(store, &identity).await?;
+    }
+}
+
+/// Keeps an identity where there is none yet. Afterwards this one or, where another server was faster, the other's is there.
+pub async fn keep(store: &dyn Store, identity: &Identity) -> Result<(), store::Error> {
+    let value = crate::codec::encode(&json!({"identity": identity.to_pem()}));
+    let txn = Txn {
+        conditions: vec![Condition { key: KEY.into(), modified: 0 }],
+        operations: vec![Operation::Put { key: KEY.into(), value, expires_at_s: None }],
+    };
+    match store.txn(txn).await {
+        Ok(_) | Err(store::Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::serving_names;
+    use std::sync::Arc;
+    use store::{Options, Volatile};
+
+    fn store() -> Arc<dyn Store> {
+        Volatile::new(crate::codec::finish, Options::default())
+    }
+
+    fn now() -> jiff::Timestamp {
+        jiff::Timestamp::from_second(1_800_000_000).unwrap()
+    }
+
+    #[tokio::test]
+    async fn servers_of_one_store_have_one_identity_and_their_own_names() {
+        let store = store();
+        let names = serving_names("127.0.0.1", &[]);
+        let first = identity(&*store, None, &names, now()).await.unwrap();
+        assert_eq!(identity(&*store, None, &names, now()).await.unwrap(), first);
+        let other = identity(&*store, None, &serving_names("10.9.8.7", &[]), now()).await.unwrap();
+        assert_ne!(other.serving, first.serving);
+        assert_eq!((&other.ca, &other.admin), (&first.ca, &first.admin));
+        assert_eq!(other.service_account_key_pem, first.service_account_key_pem);
+        assert_eq!(identity(&*store, None, &names, now()).await.unwrap(), first, "the other's names are not kept");
+    }
+
+    #[tokio::test]
+    async fn an_identity_in_a_directory_is_taken_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let names = serving_names("127.0.0.1", &[]);
+        let older = Identity::make(&names, now()).unwrap();
+        files::write_private(&directory.path().join("identity.pem"), older.to_pem().as_bytes()).unwrap();
+        let store = store();
+        assert_eq!(identity(&*store, Some(directory.path()), &names, now()).await.unwrap(), older);
+        std::fs::write(directory.path().join("identity.pem"), "rubbish").unwrap();
+        assert_eq!(identity(&*store, Some(directory.path()), &names, now()).await.unwrap(), older, "now in the store");
+        let error = identity(&*self::store(), Some(directory.path()), &names, now()).await.unwrap_err().to_string();
+        assert!(error.ends_with("identity.pem: the stored identity is unreadable: it has no ca.crt"), "{error}");
+    }
+}

@@ -1,0 +1,65 @@
+//! Writes that hold only while a Lease is held: what one of several controllers sends with its term is refused once the lease has changed
+//! hands, however late it arrives.
+//!
+//! The lease becomes a condition of the write's transaction, like everything else that a write is judged by. So there is no moment
+//! between looking and writing.
+
+use crate::reader::Reader;
+use http::HeaderMap;
+use object::Status;
+use object::access::Access;
+use store::{Condition, Txn};
+
+/// `<namespace>/<name of the Lease> <leaseTransitions> <holderIdentity>`
+pub const HEADER: &str = "mainstay-lease";
+const GROUP: &str = "coordination.k8s.io";
+
+/// The term that a write belongs to.
+#[derive(Debug, PartialEq, Eq)]
+struct Term<'a> {
+    namespace: &'a str,
+    name: &'a str,
+    number: i64,
+    holder: &'a str,
+}
+
+/// Binds a write to the term that its request names, if it names one.
+pub fn bind(headers: &HeaderMap, reader: &Reader, txn: &mut Txn) -> Result<(), Status> {
+    let Some(value) = headers.get(HEADER) else { return Ok(()) };
+    let term = value.to_str().ok().and_then(read).ok_or_else(|| {
+        Status::bad_request(format!("the header {HEADER} is not of the form namespace/lease number holder"))
+    })?;
+    let key = format!("/{GROUP}/leases/{}/{}", term.namespace, term.name);
+    let held = reader.get(&key)?.filter(|(lease, _)| {
+        lease.text(&["spec", "holderIdentity"]) == term.holder
+            && lease.int(&["spec", "leaseTransitions"]).unwrap_or(0) == term.number
+    });
+    let Some((_, record)) = held else {
+        let why = format!("term {} of {} is over, so this write of it does not count", term.number, term.holder);
+        return Err(Status::conflict(GROUP, "leases", term.name, why));
+    };
+    txn.conditions.push(Condition { key: key.into(), modified: record.modified });
+    Ok(())
+}
+
+fn read(text: &str) -> Option<Term<'_>> {
+    let (lease, rest) = text.split_once(' ')?;
+    let (namespace, name) = lease.split_once('/')?;
+    let (number, holder) = rest.split_once(' ')?;
+    let complete = !namespace.is_empty() && !name.is_empty() && !name.contains('/') && !holder.is_empty();
+    complete.then_some(Term { namespace, name, number: number.parse().ok()?, holder })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_read() {
+        let term = Term { namespace: "kube-system", name: "l", number: 3, holder: "host_1 x" };
+        assert_eq!(read("kube-system/l 3 host_1 x"), Some(term));
+        for bad in ["", "l 3 h", "a/b 3", "a/b x h", "a/b 3 ", "/b 3 h", "a/ 3 h", "a/b/c 3 h"] {
+            assert_eq!(read(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! Writes that hold only while a Lease is held.
+
+use crate::support::*;
+use serde_json::{Value, json};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases";
+
+fn lease(holder: &str, term: i64) -> Value {
+    json!({"metadata": {"name": "l", "namespace": "kube-system"},
+        "spec": {"holderIdentity": holder, "leaseTransitions": term, "leaseDurationSeconds": 15}})
+}
+
+fn in_term(api: &Api, holder: &str, term: i64) -> Api {
+    api.header("mainstay-lease", &format!("kube-system/l {term} {holder}"))
+}
+
+#[tokio::test]
+async fn writes_of_a_term_that_is_over_are_refused() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let first = in_term(&admin, "a", 0);
+    first.post(CONFIG_MAPS, &config_map("early")).await.refused(409, "Conflict");
+    admin.post(LEASES, &lease("a", 0)).await.expect(201);
+    first.post(CONFIG_MAPS, &config_map("x")).await.expect(201);
+    let path = format!("{CONFIG_MAPS}/x");
+    first.patch(&path, MERGE, &json!({"data": {"a": "b"}})).await.expect(200);
+
+    admin.put(&format!("{LEASES}/l"), &lease("b", 1)).await.expect(200);
+    let second = in_term(&admin, "b", 1);
+    let refused = [
+        first.post(CONFIG_MAPS, &config_map("y")).await,
+        first.put(&path, &config_map("x")).await,
+        first.patch(&path, MERGE, &json!({"data": {"a": "c"}})).await,
+        first
+            .apply(
+                &format!("{path}?force=true"),
+                "m",
+                &json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"a": "d"}}),
+            )
+            .await,
+        first.delete(&path).await,
+        first.send("DELETE", CONFIG_MAPS, "", Vec::new()).await,
+        in_term(&admin, "b", 0).delete(&path).await,
+        in_term(&admin, "a", 1).delete(&path).await,
+    ];
+    for reply in refused {
+        assert!(reply.refused(409, "Conflict").contains("is over, so this write of it does not count"));
+    }
+    assert_eq!(first.get(&path).await.expect(200)["data"]["a"], "b", "reading is free, and nothing was changed");
+    second.delete(&path).await.expect(200);
+    let bad = admin.header("mainstay-lease", "who knows").post(CONFIG_MAPS, &config_map("z")).await;
+    bad.refused(400, "BadRequest");
+}
+
+/// A write that was judged while the term lasted, and arrives at the store after it, is refused too.
+#[tokio::test]
+async fn a_term_that_ends_between_judging_and_writing_refuses() {
+    let world = World::contended().await;
+    let admin = world.admin();
+    admin.post(LEASES, &lease("a", 0)).await.expect(201);
+    let (lease_path, taken) = (format!("{LEASES}/l"), lease("b", 1));
+    let (late, map) = (in_term(&admin, "a", 0), config_map("x"));
+    let (took, wrote) = tokio::join!(biased; admin.put(&lease_path, &taken), late.post(CONFIG_MAPS, &map));
+    took.expect(200);
+    wrote.refused(409, "Conflict");
+    admin.get(&format!("{CONFIG_MAPS}/x")).await.refused(404, "NotFound");
+}
+
+/// Renewals of the lease do not stand in the way of writes.
+#[tokio::test]
+async fn renewals_do_not_refuse_writes() {
+    let world = World::contended().await;
+    let admin = world.admin();
+    admin.post(LEASES, &lease("a", 0)).await.expect(201);
+    let (lease_path, renewed) = (format!("{LEASES}/l"), json!({"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}));
+    let (writer, map) = (in_term(&admin, "a", 0), config_map("x"));
+    let (renewal, wrote) =
+        tokio::join!(biased; admin.patch(&lease_path, MERGE, &renewed), writer.post(CONFIG_MAPS, &map));
+    renewal.expect(200);
+    wrote.expect(201);
+}

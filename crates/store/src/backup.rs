@@ -1,0 +1,261 @@
+//! A store in one file. The layout is in `FORMAT.md`.
+
+use crate::disk::Row;
+use crate::export::{Export, Rows};
+use crate::{Error, Revision, format};
+use bytes::Bytes;
+use futures::stream::{BoxStream, StreamExt};
+use std::io::{self, Read};
+use std::sync::Arc;
+
+const MAGIC: &[u8; 16] = b"mainstay backup\n";
+const VERSION: u32 = 1;
+const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
+/// Stands where the length of a key would, before the end.
+const END: u32 = u32::MAX;
+/// Keys and values are much smaller; what is longer is damage.
+const LENGTH_MAX: u32 = 64 << 20;
+const ROWS_PER_PAGE: usize = 1000;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BadBackup {
+    #[error("it is no backup of a store")]
+    Foreign,
+    #[error("it was written by a newer version (format {0}; this one reads up to {VERSION})")]
+    Newer(u32),
+    #[error("it is not whole: its end is missing")]
+    Torn,
+    #[error("it is damaged: {0}")]
+    Damaged(String),
+    #[error("it cannot be read: {0}")]
+    Io(io::Error),
+}
+
+/// The file, piece by piece. When it ends with an error, the end of the file is missing, and whoever reads it notices.
+pub fn encode(export: Export) -> BoxStream<'static, Result<Bytes, Error>> {
+    let header = header(export.revision);
+    let sum = (0u64, 0u64);
+    let body = futures::stream::unfold(Some((export.pages, sum, header.clone())), |state| async move {
+        let (mut pages, (rows, digest), header) = state?;
+        match pages.next().await {
+            Some(Ok(page)) => {
+                let (bytes, sum) = encode_page(&page, rows, digest);
+                Some((Ok(bytes), Some((pages, sum, header))))
+            }
+            Some(Err(error)) => Some((Err(error), None)),
+            None => Some((Ok(trailer(&header, rows, digest)), None)),
+        }
+    });
+    Box::pin(futures::stream::iter([Ok(header)]).chain(body))
+}
+
+fn header(revision: Revision) -> Bytes {
+    [&MAGIC[..], &VERSION.to_le_bytes(), &revision.to_le_bytes()].concat().into()
+}
+
+fn encode_page(page: &Rows, mut rows: u64, mut digest: u64) -> (Bytes, (u64, u64)) {
+    let (mut bytes, mut row_bytes) = (Vec::new(), Vec::new());
+    for (key, row) in page {
+        let mark = format::encode(key, row, &mut row_bytes);
+        bytes.extend_from_slice(&length(key.len()).to_le_bytes());
+        bytes.extend_from_slice(&length(row_bytes.len()).to_le_bytes());
+        bytes.extend_from_slice(key.as_bytes());
+        bytes.extend_from_slice(&row_bytes);
+        rows += 1;
+        digest = digest.wrapping_add(mark);
+    }
+    (bytes.into(), (rows, digest))
+}
+
+fn length(length: usize) -> u32 {
+    u32::try_from(length).ok().filter(|length| *length <= LENGTH_MAX).expect("keys and values are much smaller")
+}
+
+fn trailer(header: &[u8], rows: u64, digest: u64) -> Bytes {
+    let counted = [&END.to_le_bytes()[..], &rows.to_le_bytes(), &digest.to_le_bytes()].concat();
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(header);
+    hasher.update(&counted);
+    [&counted[..], &hasher.finalize().to_le_bytes()].concat().into()
+}
+
+/// Reads a backup and checks all of it on the way.
+pub struct Reader<R> {
+    from: R,
+    pub revision: Revision,
+    header: [u8; HEADER_BYTES],
+    rows: u64,
+    digest: u64,
+    ended: bool,
+}
+
+impl<R: Read> Reader<R> {
+    pub fn open(mut from: R) -> Result<Reader<R>, BadBackup> {
+        let mut header = [0; HEADER_BYTES];
+        let got = fill(&mut from, &mut header)?;
+        if !header[..got.min(MAGIC.len())].eq(&MAGIC[..got.min(MAGIC.len())]) || got == 0 {
+            return Err(BadBackup::Foreign);
+        }
+        if got < HEADER_BYTES {
+            return Err(BadBackup::Torn);
+        }
+        let version = u32_at(&header, MAGIC.len());
+        if version > VERSION {
+            return Err(BadBackup::Newer(version));
+        }
+        let revision = u64_at(&header, MAGIC.len() + 4);
+        Ok(Reader { from, revision, header, rows: 0, digest: 0, ended: false })
+    }
+
+    /// The next rows; none when all was read and found to be whole.
+    pub fn page(&mut self) -> Result<Rows, BadBackup> {
+        let mut page = Vec::new();
+        while !self.ended && page.len() < ROWS_PER_PAGE {
+            page.extend(self.row()?);
+        }
+        Ok(page)
+    }
+
+    /// The next row; none at the end.
+    fn row(&mut self) -> Result<Option<(Arc<str>, Row)>, BadBackup> {
+        let key_length = u32_at(&self.exact(4)?, 0);
+        if key_length == END {
+            self.end()?;
+            return Ok(None);
+        }
+        let row_length = u32_at(&self.exact(4)?, 0);
+        if key_length > LENGTH_MAX || row_length > LENGTH_MAX {
+            return Err(BadBackup::Damaged(format!("row {} has no length", self.rows + 1)));
+        }
+        let key = self.exact(key_length as usize)?;
+        let key =
+            std::str::from_utf8(&key).map_err(|_| BadBackup::Damaged(format!("row {} has no key", self.rows + 1)))?;
+        let key: Arc<str> = Arc::from(key);
+        let bytes = self.exact(row_length as usize)?;
+        let (row, mark) = format::decode(&key, &bytes).map_err(BadBackup::Damaged)?;
+        self.rows += 1;
+        self.digest = self.digest.wrapping_add(mark);
+        Ok(Some((key, row)))
+    }
+
+    fn end(&mut self) -> Result<(), BadBackup> {
+        let rest = self.exact(8 + 8 + 4)?;
+        let said = [&END.to_le_bytes()[..], &rest].concat();
+        if said != trailer(&self.header, self.rows, self.digest) {
+            return Err(BadBackup::Damaged("its rows are not those that were written".to_owned()));
+        }
+        if fill(&mut self.from, &mut [0])? > 0 {
+            return Err(BadBackup::Damaged("something follows its end".to_owned()));
+        }
+        self.ended = true;
+        Ok(())
+    }
+
+    fn exact(&mut self, length: usize) -> Result<Vec<u8>, BadBackup> {
+        // Read as it comes: a length that is damaged must not ask for memory that the file does not fill.
+        let mut bytes = Vec::new();
+        let got = self.from.by_ref().take(length as u64).read_to_end(&mut bytes).map_err(BadBackup::Io)?;
+        if got < length { Err(BadBackup::Torn) } else { Ok(bytes) }
+    }
+}
+
+/// Reads until the buffer is full or nothing is left; says how much there was.
+fn fill(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, BadBackup> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match from.read(&mut buffer[got..]) {
+            Ok(0) => break,
+            Ok(more) => got += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(BadBackup::Io(error)),
+        }
+    }
+    Ok(got)
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    let mut word = [0; 4];
+    word.copy_from_slice(&bytes[at..at + 4]);
+    u32::from_le_bytes(word)
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(count: u64) -> Rows {
+        let row = |n: u64| Row {
+            created: n,
+            modified: n + 1,
+            expires_at_s: n.is_multiple_of(2).then_some(n),
+            value: Bytes::from(vec![7; n as usize]),
+        };
+        (0..count).map(|n| (Arc::from(format!("/k/{n:04}")), row(n))).collect()
+    }
+
+    fn file(rows: Rows) -> Vec<u8> {
+        let export = Export { revision: 9999, pages: Box::pin(futures::stream::iter([Ok(rows)])) };
+        let pieces: Vec<_> = futures::executor::block_on(encode(export).map(Result::unwrap).collect());
+        pieces.concat()
+    }
+
+    fn read(bytes: &[u8]) -> Result<Rows, BadBackup> {
+        let mut reader = Reader::open(bytes)?;
+        let mut all = Vec::new();
+        loop {
+            let page = reader.page()?;
+            if page.is_empty() {
+                assert_eq!(reader.revision, 9999);
+                return Ok(all);
+            }
+            all.extend(page);
+        }
+    }
+
+    #[test]
+    fn a_backup_reads_back() {
+        for count in [0, 1, 1000, 1001] {
+            assert_eq!(read(&file(rows(count))).unwrap(), rows(count));
+        }
+    }
+
+    #[test]
+    fn a_torn_backup_is_noticed_wherever_it_ends() {
+        let whole = file(rows(20));
+        for length in 1..whole.len() {
+            let torn = read(&whole[..length]).unwrap_err();
+            assert!(matches!(torn, BadBackup::Torn), "{length}: {torn}");
+        }
+        assert!(matches!(read(&[]), Err(BadBackup::Foreign)));
+        assert!(matches!(read(b"apiVersion: v1"), Err(BadBackup::Foreign)));
+        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "nothing follows the end");
+    }
+
+    #[test]
+    fn a_flipped_bit_is_noticed_wherever_it_is() {
+        let whole = file(rows(20));
+        for bit in 0..whole.len() * 8 {
+            let mut flipped = whole.clone();
+            flipped[bit / 8] ^= 1 << (bit % 8);
+            assert!(read(&flipped).is_err(), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn rows_that_are_missing_or_twice_are_noticed() {
+        let (header, all) = (header(9999), rows(3));
+        for wrong in [&[0, 1][..], &[0, 1, 1], &[0, 1, 2, 2]] {
+            let page: Rows = wrong.iter().map(|at| all[*at].clone()).collect();
+            let (_, (rows, digest)) = encode_page(&all, 0, 0);
+            let (bytes, _) = encode_page(&page, 0, 0);
+            let file = [&header[..], &bytes, &trailer(&header, rows, digest)].concat();
+            assert!(matches!(read(&file), Err(BadBackup::Damaged(_))), "{wrong:?}");
+        }
+    }
+}

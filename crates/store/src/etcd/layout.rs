@@ -1,0 +1,180 @@
+//! Where things are in etcd, and what their bytes mean. `ETCD.md` is the specification.
+
+use super::wire::layout::{Head, Row};
+use crate::{Operation, Revision};
+use bytes::Bytes;
+use prost::Message;
+
+/// Raised when older programs would misread what newer ones write.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// The keys of one store.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    prefix: String,
+}
+
+/// What a revision of etcd is called here: the same number plus what the store began with. A store that was filled from another
+/// begins after the other's last revision, because clients may still know those.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset(pub Revision);
+
+/// What the key `format` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    pub version: u32,
+    pub offset: Offset,
+}
+
+impl Layout {
+    pub fn new(prefix: &str) -> Layout {
+        Layout { prefix: prefix.trim_end_matches('/').to_owned() }
+    }
+
+    /// Everything that is ours: from this key to that one.
+    pub fn all(&self) -> (Bytes, Bytes) {
+        (self.at("/"), self.at("0"))
+    }
+
+    pub fn data(&self) -> (Bytes, Bytes) {
+        (self.at("/data"), self.at("/datb"))
+    }
+
+    /// What changes while a store is used, in one range: data, format, head.
+    pub fn watched(&self) -> (Bytes, Bytes) {
+        (self.at("/data"), self.at("/head\0"))
+    }
+
+    /// Format and head, in one range.
+    pub fn marks(&self) -> (Bytes, Bytes) {
+        (self.format(), self.at("/head\0"))
+    }
+
+    pub fn format(&self) -> Bytes {
+        self.at("/format")
+    }
+
+    pub fn head(&self) -> Bytes {
+        self.at("/head")
+    }
+
+    /// Which of several servers does something at regular times.
+    pub fn turn(&self, what: &str) -> Bytes {
+        self.at(&format!("/turn/{what}"))
+    }
+
+    pub fn of_key(&self, key: &str) -> Bytes {
+        self.at(&format!("/data{key}"))
+    }
+
+    /// The key of the store that this key of etcd stands for.
+    pub fn key_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
+        let key = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/data")?;
+        std::str::from_utf8(key).ok()
+    }
+
+    fn at(&self, rest: &str) -> Bytes {
+        Bytes::from(format!("{}{rest}", self.prefix))
+    }
+}
+
+impl Offset {
+    pub fn revision(self, of_etcd: i64) -> Revision {
+        u64::try_from(of_etcd).unwrap_or(0) + self.0
+    }
+
+    /// The revision of etcd; 0 stays 0, because that means absent.
+    pub fn of_etcd(self, revision: Revision) -> i64 {
+        i64::try_from(revision.saturating_sub(self.0)).unwrap_or(i64::MAX)
+    }
+
+    /// The condition on a key's version: one from before this store began holds for no version, and 0 for an absent key.
+    pub fn compared(self, modified: Revision) -> i64 {
+        match modified {
+            0 => 0,
+            modified if modified <= self.0 => NEVER,
+            modified => self.of_etcd(modified),
+        }
+    }
+}
+
+/// A revision that no key of etcd has.
+const NEVER: i64 = -1;
+
+impl Format {
+    pub fn encode(self) -> Bytes {
+        Bytes::from(format!("version={}\noffset={}\n", self.version, self.offset.0))
+    }
+
+    /// The version alone is read from what a newer program wrote.
+    pub fn decode(bytes: &[u8]) -> Option<Format> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let number = |name: &str| -> Option<u64> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix('='))?;
+            line.parse().ok()
+        };
+        let version = u32::try_from(number("version")?).ok().filter(|version| *version > 0)?;
+        let offset = if version > FORMAT_VERSION { number("offset").unwrap_or(0) } else { number("offset")? };
+        Some(Format { version, offset: Offset(offset) })
+    }
+}
+
+pub fn encode_row(value: &Bytes, expires_at_s: Option<u64>) -> Bytes {
+    Row { value: value.clone(), expires_at_s }.encode_to_vec().into()
+}
+
+pub fn decode_row(bytes: Bytes) -> Option<Row> {
+    Row::decode(bytes).ok()
+}
+
+pub fn decode_head(bytes: Bytes) -> Head {
+    // A head of no sense is one that somebody else wrote: nothing is known of that write but the keys it changed.
+    Head::decode(bytes).unwrap_or_default()
+}
+
+pub fn key(operation: &Operation) -> &std::sync::Arc<str> {
+    match operation {
+        Operation::Put { key, .. } | Operation::Delete { key, .. } => key,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_stay_apart_and_read_back() {
+        let layout = Layout::new("/mainstay/");
+        let (from, to) = layout.data();
+        for key in ["", "/", "/core/pods/a/b", "x", "/\u{10ffff}"] {
+            let stored = layout.of_key(key);
+            assert!(from <= stored && stored < to, "{key:?}");
+            assert_eq!(layout.key_of(&stored), Some(key));
+        }
+        for other in [layout.format(), layout.head(), layout.turn("compact"), Bytes::from_static(b"/mainstays/data/x")]
+        {
+            assert_eq!(layout.key_of(&other), None);
+            assert!(!(from <= other && other < to));
+        }
+        let (from, to) = layout.watched();
+        assert!([layout.of_key("/x"), layout.format(), layout.head()].iter().all(|key| *key >= from && *key < to));
+        assert!(layout.turn("compact") >= to);
+    }
+
+    #[test]
+    fn formats_read_back_and_newer_ones_tell_their_version() {
+        let format = Format { version: 1, offset: Offset(1_000_000_007) };
+        assert_eq!(Format::decode(&format.encode()), Some(format));
+        assert_eq!(Format::decode(b"version=9\nwords=other\n").map(|format| format.version), Some(9));
+        for bad in [&b""[..], b"version=1\n", b"version=0\noffset=1\n", b"version=x\noffset=1\n", b"\xff"] {
+            assert_eq!(Format::decode(bad), None, "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn revisions_from_before_the_store_began_hold_for_nothing() {
+        let offset = Offset(100);
+        assert_eq!((offset.revision(7), offset.of_etcd(107)), (107, 7));
+        assert_eq!([0, 1, 100, 101].map(|modified| offset.compared(modified)), [0, NEVER, NEVER, 1]);
+    }
+}

@@ -1,0 +1,188 @@
+//! Real members of etcd for tests: started on free ports of this machine, stopped when dropped.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// What a member says when it can be asked.
+const READY: &str = "ready to serve client requests";
+/// Longer than a member takes to start on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// One cluster.
+pub struct Members {
+    program: PathBuf,
+    directory: PathBuf,
+    members: Vec<Member>,
+    more: Vec<String>,
+}
+
+struct Member {
+    client_port: u16,
+    peer_port: u16,
+    child: Option<Child>,
+}
+
+impl Members {
+    /// Starts a cluster of so many members; `None` (said on stdout) where no etcd is installed.
+    pub fn start(count: usize) -> Option<Members> {
+        Members::start_with(count, &[])
+    }
+
+    /// The same with more arguments for each member, in which `DIR` is the cluster's directory.
+    pub fn start_with(count: usize, more: &[&str]) -> Option<Members> {
+        Some(Members::in_directory(program()?, directory(), count, more))
+    }
+
+    /// The same with files that are there before the members start.
+    pub fn start_in(directory: PathBuf, count: usize, more: &[&str]) -> Option<Members> {
+        Some(Members::in_directory(program()?, directory, count, more))
+    }
+
+    fn in_directory(program: PathBuf, directory: PathBuf, count: usize, more: &[&str]) -> Members {
+        std::fs::create_dir_all(&directory).expect("a place for etcd's files");
+        let more = more.iter().map(|word| word.replace("DIR", &directory.display().to_string())).collect();
+        let mut ports = free_ports(2 * count).into_iter();
+        let mut port = || ports.next().expect("as many as were asked for");
+        let members =
+            (0..count).map(|_| Member { client_port: port(), peer_port: port(), child: None }).collect::<Vec<_>>();
+        let mut cluster = Members { program, directory, members, more };
+        let starting: Vec<_> = (0..count).map(|number| cluster.launch(number)).collect();
+        for said in starting {
+            wait_until_ready(&said);
+        }
+        cluster
+    }
+
+    /// The address of the store: `etcd://127.0.0.1:port,...`.
+    pub fn url(&self) -> String {
+        let members: Vec<_> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port)).collect();
+        format!("etcd://{}", members.join(","))
+    }
+
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Ends a member at once, as a power failure would.
+    pub fn kill(&mut self, number: usize) {
+        if let Some(mut child) = self.members[number].child.take() {
+            child.kill().expect("the child is ours");
+            child.wait().expect("the child is ours");
+        }
+    }
+
+    /// Starts a killed member again, with what it kept.
+    pub fn restart(&mut self, number: usize) {
+        wait_until_ready(&self.launch(number));
+    }
+
+    /// Lets a member hang: its connections stay open, but nobody answers.
+    pub fn pause(&self, number: usize) {
+        self.signal(number, "-STOP");
+    }
+
+    pub fn resume(&self, number: usize) {
+        self.signal(number, "-CONT");
+    }
+
+    fn signal(&self, number: usize, signal: &str) {
+        let child = self.members[number].child.as_ref().expect("the member runs");
+        let sent = Command::new("/bin/sh")
+            .args(["-c", "kill \"$1\" \"$2\"", "sh", signal, &child.id().to_string()])
+            .status()
+            .expect("there is a shell");
+        assert!(sent.success(), "member {number} cannot be signalled");
+    }
+
+    /// Starts a member; what it says comes through the receiver.
+    fn launch(&mut self, number: usize) -> Receiver<String> {
+        let secure = self.more.iter().any(|word| word.starts_with("--cert-file"));
+        let scheme = if secure { "https" } else { "http" };
+        let client = format!("{scheme}://127.0.0.1:{}", self.members[number].client_port);
+        let peer = |member: &Member| format!("http://127.0.0.1:{}", member.peer_port);
+        let all: Vec<_> =
+            self.members.iter().enumerate().map(|(at, member)| format!("m{at}={}", peer(member))).collect();
+        let own = peer(&self.members[number]);
+        let mut command = Command::new(&self.program);
+        command.env_clear().stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        command.args(["--name", &format!("m{number}"), "--initial-cluster", &all.join(",")]);
+        command.arg("--data-dir").arg(self.directory.join(format!("m{number}")));
+        command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
+        command.args(["--listen-peer-urls", &own, "--initial-advertise-peer-urls", &own]);
+        // Another leader is chosen sooner than on machines far apart.
+        command.args(["--heartbeat-interval", "100", "--election-timeout", "500"]);
+        command.args(&self.more);
+        let mut child = command.spawn().expect("etcd starts");
+        let said = listen(&mut child);
+        self.members[number].child = Some(child);
+        said
+    }
+}
+
+fn wait_until_ready(said: &Receiver<String>) {
+    let deadline = Instant::now() + PATIENCE;
+    let mut all = String::new();
+    loop {
+        match said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok(line) if line.contains(READY) => return,
+            Ok(line) => all += &format!("{line}\n"),
+            Err(why) => panic!("a member of etcd does not become ready ({why}); it said:\n{all}"),
+        }
+    }
+}
+
+/// What a member says of itself. It is read to the end, or the member would block on a full pipe.
+fn listen(child: &mut Child) -> Receiver<String> {
+    let (sender, said) = channel();
+    let stream = child.stderr.take().expect("stderr is piped");
+    std::thread::spawn(move || {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            // Nobody listens once it is ready.
+            drop(sender.send(line));
+        }
+    });
+    said
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for number in 0..self.members.len() {
+            self.kill(number);
+        }
+        // What is left behind in a directory of temporary files does no harm.
+        drop(std::fs::remove_dir_all(&self.directory));
+    }
+}
+
+/// Where etcd is installed; `None` (said on stdout) where it is not. In CI that is a failure.
+fn program() -> Option<PathBuf> {
+    let named = std::env::var_os("ETCD").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found =
+        named.or_else(|| std::env::split_paths(&path).map(|place| place.join("etcd")).find(|file| file.is_file()));
+    if found.is_none() {
+        let why = "etcd is not installed (Debian's package etcd-server, or name it with ETCD)";
+        assert!(std::env::var_os("CI").is_none(), "CI runs every test, but {why}");
+        println!("skipped: {why}");
+    }
+    found
+}
+
+/// A directory of our own; in memory where there is one, because etcd syncs with every write.
+pub fn directory() -> PathBuf {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let memory = Path::new("/dev/shm");
+    let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+    base.join(format!("mainstay-etcd-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed)))
+}
+
+fn free_ports(count: usize) -> Vec<u16> {
+    // Held together, so that none is given out twice.
+    let held: Vec<_> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port")).collect();
+    held.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
+}

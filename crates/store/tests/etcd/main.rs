@@ -1,0 +1,8 @@
+//! The store on a real etcd.
+
+mod copies;
+mod guarantees;
+mod members;
+mod opening;
+mod servers;
+mod support;

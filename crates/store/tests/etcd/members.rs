@@ -1,0 +1,105 @@
+//! An etcd that loses members.
+
+use crate::support::{PATIENCE, impatient, open, place, text, until, write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use store::suite::Members;
+use store::{Error, Next};
+
+/// While members die and come back one after the other, nothing acknowledged is lost, and a watcher misses and repeats nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_write_is_lost_with_a_member() {
+    let Some(mut members) = Members::start(3) else { return };
+    let config = impatient(&place(&members));
+    let store = until("a leader is chosen", async || Some(open(&config).await)).await;
+    let mut watcher = store.watch("/k/", store.revision()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writers: Vec<_> = (0..4)
+        .map(|writer| {
+            let (store, stop) = (Arc::clone(&store), Arc::clone(&stop));
+            tokio::spawn(async move {
+                let (mut acknowledged, mut refused) = (Vec::new(), 0);
+                for n in 0.. {
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    let key = format!("/k/{writer}/{n:05}");
+                    match write(&*store, &key, "v").await {
+                        Ok(committed) => acknowledged.push((committed.revision, key)),
+                        Err(Error::Unavailable(_) | Error::Unknown(_)) => refused += 1,
+                        Err(error) => panic!("{error}"),
+                    }
+                }
+                (acknowledged, refused)
+            })
+        })
+        .collect();
+    for number in [0, 1, 2] {
+        members.kill(number);
+        until("two members go on", async || write(&*store, "/probe", "x").await.ok()).await;
+        members.restart(number);
+        until("three members go on", async || write(&*store, "/probe", "x").await.ok()).await;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let mut acknowledged = Vec::new();
+    for writer in writers {
+        acknowledged.extend(writer.await.unwrap().0);
+    }
+    acknowledged.sort();
+    assert!(acknowledged.len() > 100, "{} writes", acknowledged.len());
+    let end = until("all is well", async || write(&*store, "/k/end", "").await.ok()).await.revision;
+
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|(revision, _)| *revision < end) {
+        let told = tokio::time::timeout(PATIENCE, watcher.next(1000)).await.expect("the watcher is told");
+        let Next::Events { events, .. } = told else { panic!("{told:?}") };
+        heard.extend(events.iter().map(|event| (event.revision, event.key.to_string())));
+    }
+    assert!(heard.is_sorted_by(|one, other| one.0 < other.0), "in order, none twice");
+    for write in &acknowledged {
+        assert!(heard.binary_search(write).is_ok(), "the watcher missed {write:?}");
+    }
+    let other = open(&config).await;
+    for (revision, key) in &acknowledged {
+        let found = other.get(key).unwrap_or_else(|| panic!("{key} of {revision} is lost"));
+        assert_eq!(found.modified, *revision);
+    }
+}
+
+/// Without a majority nothing is written or confirmed, what is known can still be read, and all resumes by itself.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_majority_nothing_is_confirmed() {
+    let Some(mut members) = Members::start(3) else { return };
+    let config = impatient(&place(&members));
+    let store = open(&config).await;
+    write(&*store, "/a", "1").await.unwrap();
+    members.kill(0);
+    members.pause(1);
+    until("health says so", async || store.healthy().err()).await;
+    assert!(matches!(store.barrier().await, Err(Error::Unavailable(_))));
+    assert!(write(&*store, "/a", "2").await.is_err());
+    assert!(store.get("/a").is_some());
+    members.resume(1);
+    until("two of three take writes", async || write(&*store, "/a", "3").await.ok()).await;
+    until("health says so", async || store.healthy().ok()).await;
+    store.barrier().await.unwrap();
+    assert_eq!(text(&*store, "/a").as_deref(), Some("3"));
+}
+
+/// Where nobody listens, a write certainly did not happen.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_absent_etcd_refuses_for_certain() {
+    let Some(mut members) = Members::start(1) else { return };
+    let config = impatient(&place(&members));
+    let store = open(&config).await;
+    write(&*store, "/a", "1").await.unwrap();
+    members.kill(0);
+    let absent = until("the connection is gone", async || match write(&*store, "/a", "2").await {
+        Err(Error::Unavailable(why)) => Some(why),
+        _ => None,
+    });
+    assert!(absent.await.contains("refused"));
+    members.restart(0);
+    until("it takes writes again by itself", async || write(&*store, "/a", "3").await.ok()).await;
+    assert_eq!(text(&*store, "/a").as_deref(), Some("3"));
+}
