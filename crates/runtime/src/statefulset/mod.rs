@@ -61,6 +61,7 @@ pub async fn run(part: Part) {
     });
     tokio::pin!(work);
     tokio::select! {
+        biased;
         () = &mut work => {}
         () = skew => work.await,
     }

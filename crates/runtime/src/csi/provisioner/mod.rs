@@ -67,6 +67,7 @@ pub async fn run(part: Part) {
         }
     };
     tokio::select! {
+        biased;
         () = worker => {}
         () = greet => {}
         () = control.journal.tidy() => {}
@@ -84,6 +85,7 @@ async fn open_journal(part: &Part) -> Option<Journal> {
             Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
         }
         tokio::select! {
+            biased;
             () = part.shutdown.cancelled() => return None,
             () = tokio::time::sleep(OPEN_AGAIN_AFTER) => {}
         }
