@@ -29,6 +29,11 @@ impl Log {
         self.pages().lines.push(format!("{:>5}.{:03} {}", at / 1000, at % 1000, line.as_ref()));
     }
 
+    /// What only replays want to know.
+    pub fn detail(&self, line: impl FnOnce() -> String) {
+        self.say(line());
+    }
+
     /// Says that a fault happens, and counts it.
     pub fn fault(&self, what: &'static str, line: impl AsRef<str>) {
         self.say(format!("FAULT {what}: {}", line.as_ref()));

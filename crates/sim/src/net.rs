@@ -218,6 +218,7 @@ impl Link {
             Some(Strike::LostAnswer) => fate.lose_answer = true,
             _ => {}
         }
+        self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
         tokio::time::sleep(fate.before).await;
         if fate.drop {
             self.net.log.fault("dropped", &what);
@@ -238,8 +239,10 @@ impl Link {
             self.ask(&up, &parts, &body).await?;
         }
         let response = self.ask(&up, &parts, &body).await?;
-        if !is_read {
-            self.net.log.say(format!("{what} {}", response.status().as_u16()));
+        let code = response.status().as_u16();
+        match is_read {
+            true => self.net.log.detail(|| format!("{what} {code}")),
+            false => self.net.log.say(format!("{what} {code}")),
         }
         if fate.lose_answer {
             self.net.log.fault("answer-lost", &what);
@@ -299,6 +302,7 @@ impl Link {
                 return Some((chunk, (this, chunks, audit, what, false)));
             }
             let (pause, cut) = this.net.chunk_fate(chunk.len());
+            this.net.log.detail(|| format!("{what} tells {} bytes after {pause:?}", chunk.len()));
             if pause > Duration::from_secs(1) {
                 this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
             }

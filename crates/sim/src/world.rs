@@ -242,6 +242,13 @@ impl World {
             };
             let store = match self.ledger.open(&disk) {
                 Ok(store) => store,
+                // The disk was about to fail: it does so now, and the machine with it.
+                Err(error) if disk.is_failing() => {
+                    self.log.fault("disk-failed", format!("while the store was opened: {error}"));
+                    let mut parts = self.parts();
+                    parts.disk = crashed(&disk, &mut parts.rng);
+                    continue;
+                }
                 Err(error) => {
                     self.log.broken(format!("the store does not open after the crash: {error}"));
                     return;

@@ -91,7 +91,7 @@ struct Known {
 
 impl Control {
     async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
             return Ok(Turn::from(None));
