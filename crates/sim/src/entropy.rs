@@ -38,9 +38,9 @@ impl Rng {
         self.below(1000) < per_mille
     }
 
-    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         let at = self.below(from.len() as u64);
-        &from[usize::try_from(at).unwrap_or(0)]
+        from[usize::try_from(at).unwrap_or(0)].clone()
     }
 }
 

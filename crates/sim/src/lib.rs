@@ -4,6 +4,7 @@
 //! This crate must never know sockets. What must hold is `plan::invariant`; here it is asked of every committed write.
 
 mod audit;
+mod campaign;
 mod end;
 mod entropy;
 mod ledger;
@@ -16,5 +17,7 @@ mod storm;
 mod time;
 mod world;
 
+pub use campaign::{Tally, difference, points, seeds, story_of};
 pub use point::{Strike, When};
 pub use run::{Outcome, Plan};
+pub use stories::Story;

@@ -147,7 +147,7 @@ impl Net {
         fate.lose_answer = rng.chance(weather.lose_answer);
         if rng.chance(weather.refuse) {
             let codes: &[u16] = if is_read { &[500, 503, 429] } else { &[409, 500, 503, 429] };
-            fate.refuse = Some(*rng.pick(codes));
+            fate.refuse = Some(rng.pick(codes));
         }
         fate.duplicate = is_read && rng.chance(weather.duplicate);
         fate

@@ -102,3 +102,16 @@ impl Plan {
 
 /// So long must rest last.
 pub const QUIET: Duration = Duration::from_secs(40);
+
+/// As the command that shows it again.
+impl std::fmt::Display for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "--story {} --replay {}", self.story.name, self.seed)?;
+        match self.strike {
+            Some((When::At(at), strike)) => write!(f, " --strike {strike} --at {at}"),
+            Some((When::Every, strike)) => write!(f, " --strike {strike}"),
+            None if self.storm => Ok(()),
+            None => f.write_str(" --calm"),
+        }
+    }
+}

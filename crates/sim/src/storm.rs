@@ -86,9 +86,9 @@ impl Storm {
         const CALLS: [&str; 3] = ["CreateVolume", "DeleteVolume", "ControllerExpandVolume"];
         const CODES: [Code; 5] =
             [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted];
-        let call = *self.rng.pick(&CALLS);
+        let call = self.rng.pick(&CALLS);
         let order = match self.rng.below(4) {
-            0 => Order::fail(call, *self.rng.pick(&CODES)),
+            0 => Order::fail(call, self.rng.pick(&CODES)),
             1 => Order::fail(call, Code::DeadlineExceeded).after(),
             2 => Order::lose_answer(call),
             _ => Order::delay(call, Duration::from_millis(self.rng.below(20_000))),
