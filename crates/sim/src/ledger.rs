@@ -24,6 +24,9 @@ tokio::task_local! {
 /// The name of whoever acts for people.
 pub const OPERATOR: &str = "operator";
 
+/// Where the provisioner writes down what it is about to do.
+pub const JOURNAL: &str = "/core/configmaps/kube-system/mainstay-csi-journal";
+
 type Backend = Box<dyn Fn() -> BTreeSet<String> + Send>;
 
 /// What is known of all that was ever committed; outlives crashes of the store.
@@ -135,6 +138,10 @@ impl Ledger {
             _ => "changes",
         };
         self.log.say(format!("{who} {what} {} @{}", event.key, event.revision));
+        if let Some(record) = event.current.as_ref().filter(|_| &*event.key == JOURNAL) {
+            let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
+            self.log.say(format!("the journal says {}", journal["data"]));
+        }
         lock(&self.history).push((event.revision, Arc::clone(&event.key)));
         self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
     }

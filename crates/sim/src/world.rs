@@ -182,6 +182,14 @@ impl World {
         up.server.store.get(key).and_then(|record| serde_json::from_slice(&record.value).ok())
     }
 
+    /// All stored objects under a prefix.
+    pub fn list(&self, prefix: &str) -> Vec<Value> {
+        let Some(up) = self.net.server() else { return Vec::new() };
+        let page = up.server.store.list(store::Range { prefix, ..store::Range::default() });
+        let records = page.map(|page| page.records).unwrap_or_default();
+        records.iter().filter_map(|record| serde_json::from_slice(&record.value).ok()).collect()
+    }
+
     fn strike(&self, strike: Strike) {
         match strike {
             Strike::KillControllers => self.kill_controllers(),

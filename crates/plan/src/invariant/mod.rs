@@ -108,7 +108,7 @@ impl Checker {
         self.gates = gates;
         let sets: Vec<Arc<Value>> = self.all("StatefulSet").cloned().collect();
         for set in sets {
-            self.sets.see(&set, &self.gates, now);
+            self.sets.see(&set, Who::Part(""), &self.gates, now);
         }
     }
 
@@ -144,8 +144,8 @@ impl Checker {
 
     fn set(&mut self, change: &Change<'_>) {
         match (&change.after, &change.before) {
-            (Some(set), _) => self.sets.see(set, &self.gates, change.now),
-            (None, Some(set)) => self.sets.gone(set, change.now),
+            (Some(set), _) => self.sets.see(set, change.who, &self.gates, change.now),
+            (None, Some(set)) => self.sets.gone(set, change.who, change.now),
             (None, None) => {}
         }
     }

@@ -1,5 +1,6 @@
 //! What sets said, and when.
 
+use super::Who;
 use crate::statefulset::invariant::Wants;
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, name, namespace, uid};
@@ -50,7 +51,7 @@ impl History {
 }
 
 impl Sets {
-    pub fn see(&mut self, set: &Value, gates: &Gates, now: Timestamp) {
+    pub fn see(&mut self, set: &Value, who: Who<'_>, gates: &Gates, now: Timestamp) {
         let history = self.by_uid.entry(uid(set).to_owned()).or_insert_with(|| History {
             namespace: namespace(set).to_owned(),
             name: name(set).to_owned(),
@@ -66,16 +67,18 @@ impl Sets {
             history.said.push(Said { wants, from: now });
         }
         history.ends |= set.has(&["metadata", "deletionTimestamp"]);
-        history.orphans |= set.items(&["metadata", "finalizers"]).iter().any(|it| it == "orphan");
+        // Whoever deletes it once more may change their mind.
+        history.orphans = has_orphans(set) || (history.orphans && who != Who::User);
         if history.away.is_empty() {
             history.budget = 0;
         }
         history.budget = history.budget.max(budget(set));
     }
 
-    pub fn gone(&mut self, set: &Value, now: Timestamp) {
+    pub fn gone(&mut self, set: &Value, who: Who<'_>, now: Timestamp) {
         if let Some(history) = self.by_uid.get_mut(uid(set)) {
             history.ends = true;
+            history.orphans &= who != Who::User;
             // What it said is said until now.
             let wants = history.wants().cloned();
             history.said.extend(wants.map(|wants| Said { wants, from: now }));
@@ -110,6 +113,11 @@ impl Sets {
         let leaves = |wants: &Wants| wants.scaled && !wants.ordinals.contains(&ordinal);
         sets.into_iter().any(|set| set.said_lately(now, leaves))
     }
+}
+
+/// It is told to go alone.
+fn has_orphans(set: &Value) -> bool {
+    set.items(&["metadata", "finalizers"]).iter().any(|it| it == "orphan")
 }
 
 /// A pod's set and ordinal, by its name.

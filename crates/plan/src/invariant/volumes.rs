@@ -13,6 +13,7 @@ pub struct Volumes {
 
 #[derive(Default)]
 struct History {
+    name: String,
     /// The claim that its object names: namespace, name, uid.
     claim: (String, String, String),
     /// The policy is or was Delete while the volume was released or on its way out: from then on it may go, whatever comes.
@@ -57,7 +58,9 @@ impl Checker {
         let Some(history) = self.volumes.by_handle.get(handle) else { return Vec::new() };
         let mut broken = Vec::new();
         let (namespace, claim, claim_uid) = &history.claim;
-        if !claim_uid.is_empty() && self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some() {
+        // One that was made for a claim and is deleted by a user before the claim got it was nobody's.
+        let has_it = |claim: &Value| claim.text(&["spec", "volumeName"]) == history.name;
+        if self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some_and(|claim| has_it(claim)) {
             broken.push(format!("the backend volume {handle} is deleted while its claim {claim} exists"));
         }
         if history.policy == "Retain" && !history.condemned {
@@ -87,6 +90,7 @@ impl Checker {
 impl History {
     fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool) {
         let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
+        self.name = name(volume).to_owned();
         self.claim = (reference("namespace"), reference("name"), reference("uid"));
         self.policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned();
         let over = volume.text(&["status", "phase"]) == "Released" || terminating(volume) || change.after.is_none();

@@ -114,9 +114,11 @@ pub async fn templates_gate(me: Operator) -> Told {
     me.expect("the policy is still stored", kept == Some(json!("InPlace")))?;
     me.server_with(gate, true).await;
     me.controllers_with(gate, true).await;
+    // What the rollout left out stays so: it takes another one to bring the claims along.
+    me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "3Gi")]}})).await;
     me.until("all claims have grown", |checker| {
         is_whole(checker, NAMESPACE, "web")
-            && checker.all(CLAIM).all(|claim| claim.text(&["status", "capacity", "storage"]) == "2Gi")
+            && checker.all(CLAIM).all(|claim| claim.text(&["status", "capacity", "storage"]) == "3Gi")
     })
     .await
 }

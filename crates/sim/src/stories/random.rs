@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const SETS: [&str; 2] = ["web", "db"];
-const CLASSES: [&str; 3] = ["quick", "kept", "late"];
+const CLASSES: [&str; 2] = ["quick", "kept"];
 const POLICIES: [&str; 2] = ["Retain", "Delete"];
 const GATES: [&str; 3] = ["StatefulSetAutoDeletePVC", "StatefulSetStartOrdinal", "StatefulSetUpdateVolumeClaimTemplate"];
 
@@ -74,7 +74,7 @@ impl Operator {
             }
             _ => {
                 let named = format!("lone-{}", self.rng.below(3));
-                let spec = template("x", self.rng.pick(&CLASSES[..2]), "1Gi")["spec"].clone();
+                let spec = template("x", self.rng.pick(&CLASSES), "1Gi")["spec"].clone();
                 let claim = json!({
                     "apiVersion": "v1", "kind": CLAIM, "metadata": {"namespace": NAMESPACE, "name": named}, "spec": spec,
                 });
@@ -91,7 +91,8 @@ impl Operator {
         });
         let policy = retention(self.rng.pick(&POLICIES), self.rng.pick(&POLICIES));
         let replicas = i64::try_from(self.rng.below(4)).unwrap_or(0);
-        let class = self.rng.pick(&CLASSES);
+        // Always the same for a name: claims of an earlier set cannot follow a template of another class.
+        let class = if named == "web" { "quick" } else { "late" };
         set(named, replicas, class, object::patch::merge(&more, &policy))
     }
 
