@@ -4,6 +4,8 @@
 mod claims;
 mod replicas;
 mod sets;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 use jiff::Timestamp;
