@@ -8,6 +8,9 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+/// Where the points of a story are counted, one seed is as good as another.
+const SEED: u64 = 1;
+
 /// What many runs came to.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -83,7 +86,6 @@ pub fn points(
     jobs: usize,
     told: impl Fn(&str) + Sync,
 ) -> Tally {
-    const SEED: u64 = 1;
     let calm = Plan { story, seed: SEED, storm: false, strike: None };
     let reference = calm.run();
     let mut tally = Tally::default();
@@ -107,6 +109,21 @@ pub fn points(
     };
     tally.merge(all(plans, jobs, told, judge));
     tally
+}
+
+/// Runs stories with the same strike at every write of the controllers. All must end as they do when nothing goes wrong.
+pub fn every(
+    stories: impl Iterator<Item = &'static Story>,
+    strike: Strike,
+    jobs: usize,
+    told: impl Fn(&str) + Sync,
+) -> Tally {
+    let plans = stories.map(|story| Plan { story, seed: SEED, storm: false, strike: Some((When::Every, strike)) });
+    all(plans.collect(), jobs, told, |plan, outcome| {
+        let reference = Plan { strike: None, ..*plan }.run();
+        let differs = plan.story.exact && outcome.end != reference.end;
+        outcome.broken.first().cloned().or_else(|| differs.then(|| difference(&reference.end, &outcome.end)))
+    })
 }
 
 /// The lines that are only in one of two texts.

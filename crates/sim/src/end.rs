@@ -60,6 +60,9 @@ pub fn unrest(world: &World) -> Vec<String> {
         let size = |path: &[&str]| claim.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
         let (asked, has) = (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
         let is_bound = claim.text(&["status", "phase"]) == "Bound";
+        if !is_bound && waits_for_user(world, &checker, claim) {
+            continue;
+        }
         if !is_bound || has < asked {
             left.push(format!("the claim {} is {} with {has} of {asked}", name(claim), claim.text(&["status", "phase"])));
         }
@@ -76,6 +79,14 @@ pub fn unrest(world: &World) -> Vec<String> {
     };
     left.extend(checker.backend_at_rest(&world.handles()).into_iter().filter(|rule| !told(rule)));
     left
+}
+
+/// Its class binds it when a pod comes, and none has.
+fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
+    let class = world.stored(&format!("/storage.k8s.io/storageclasses/{}", claim.text(&["spec", "storageClassName"])));
+    let waits = class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
+    let is_near = |pod: &&Arc<Value>| namespace(pod) == namespace(claim);
+    waits && !checker.all("Pod").filter(is_near).any(|pod| plan::protect::uses(pod, name(claim)))
 }
 
 /// Whether people were told that a backend volume is kept because nobody can know whether it was still to be deleted: its object went

@@ -17,7 +17,7 @@ mod storm;
 mod time;
 mod world;
 
-pub use campaign::{Tally, difference, points, seeds, story_of};
+pub use campaign::{Tally, every, points, seeds, story_of};
 pub use point::{Strike, When};
 pub use run::{Outcome, Plan};
 pub use stories::Story;
