@@ -18,7 +18,12 @@ impl Audit {
         if query.contains("Selector=") && !query.contains("Selector=&") {
             return None;
         }
-        let from = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="))?.parse().ok().filter(|from| *from > 0);
+        let from = query
+            .split('&')
+            .find_map(|part| part.strip_prefix("resourceVersion="))?
+            .parse()
+            .ok()
+            .filter(|from| *from > 0);
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match parts.as_slice() {
             ["api", "v1", rest @ ..] => ("core", rest),
@@ -60,10 +65,53 @@ impl Audit {
                 }
                 ("BOOKMARK", _) => {}
                 (_, Some(next)) if next == revision => {}
-                (_, next) => broken.push(format!("after {position} the watch tells {revision}, but next comes {next:?}")),
+                (_, next) => {
+                    broken.push(format!("after {position} the watch tells {revision}, but next comes {next:?}"))
+                }
             }
             self.position = Some(position.max(revision));
         }
         broken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Log;
+    use crate::time::VirtualClock;
+    use object::Gates;
+    use serde_json::json;
+
+    fn line(kind: &str, revision: u64) -> Vec<u8> {
+        let object = json!({"type": kind, "object": {"metadata": {"resourceVersion": revision.to_string()}}});
+        format!("{object}\n").into_bytes()
+    }
+
+    /// A watch of pods after revision 5, when pods changed at 6 and 9.
+    fn audit(lines: &[(&str, u64)]) -> Vec<String> {
+        let clock = VirtualClock::start();
+        let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+        for (revision, key) in [(6, "/core/pods/a/x"), (7, "/core/podtemplates/a/x"), (9, "/core/pods/b/y")] {
+            ledger.remember(revision, key.into());
+        }
+        let mut audit = Audit::of("/api/v1/pods?watch=true&resourceVersion=5").expect("a plain watch");
+        lines.iter().flat_map(|(kind, revision)| audit.hear(&line(kind, *revision), &ledger)).collect()
+    }
+
+    #[tokio::test]
+    async fn what_a_watch_misses_repeats_or_claims_is_noticed() {
+        assert_eq!(audit(&[("ADDED", 6), ("BOOKMARK", 8), ("MODIFIED", 9), ("BOOKMARK", 9)]), [] as [&str; 0]);
+        assert_eq!(audit(&[("MODIFIED", 9)]), ["after 5 the watch tells 9, but next comes Some(6)"], "one is missed");
+        assert_eq!(audit(&[("ADDED", 6), ("ADDED", 6)]).len(), 1, "one is told twice");
+        assert_eq!(audit(&[("BOOKMARK", 6)]), ["the watch says that it told all up to 6, but not 6"]);
+        assert_eq!(audit(&[("ADDED", 6), ("ERROR", 0), ("ADDED", 6)]), [] as [&str; 0], "it begins anew");
+    }
+
+    #[test]
+    fn watches_that_select_are_left_alone() {
+        assert!(Audit::of("/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Da&resourceVersion=5").is_none());
+        let audit = Audit::of("/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5").expect("a plain watch");
+        assert_eq!((audit.prefix.as_str(), audit.position), ("/apps/statefulsets/a/", Some(5)));
     }
 }

@@ -65,7 +65,7 @@ impl Tally {
 /// The story that a seed tells when none is asked for: half of them are of the operator who does anything.
 pub fn story_of(seed: u64) -> &'static Story {
     let named = usize::try_from(seed / 2).unwrap_or(0) % stories::ALL.len();
-    if seed % 2 == 0 { &stories::ALL[named] } else { &stories::ALL[stories::ALL.len() - 1] }
+    if seed.is_multiple_of(2) { &stories::ALL[named] } else { &stories::ALL[stories::ALL.len() - 1] }
 }
 
 /// Runs stories in storms, one for each seed.
@@ -128,8 +128,10 @@ pub fn every(
 
 /// The lines that are only in one of two texts.
 pub fn difference(wanted: &str, found: &str) -> String {
-    let missing = wanted.lines().filter(|line| !found.lines().any(|other| other == *line)).map(|line| format!("- {line}"));
-    let extra = found.lines().filter(|line| !wanted.lines().any(|other| other == *line)).map(|line| format!("+ {line}"));
+    let missing =
+        wanted.lines().filter(|line| !found.lines().any(|other| other == *line)).map(|line| format!("- {line}"));
+    let extra =
+        found.lines().filter(|line| !wanted.lines().any(|other| other == *line)).map(|line| format!("+ {line}"));
     format!("it ends differently:\n{}", missing.chain(extra).collect::<Vec<_>>().join("\n"))
 }
 

@@ -58,17 +58,23 @@ pub fn unrest(world: &World) -> Vec<String> {
     }
     for claim in checker.all(CLAIM) {
         let size = |path: &[&str]| claim.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
-        let (asked, has) = (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
+        let (asked, has) =
+            (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
         let is_bound = claim.text(&["status", "phase"]) == "Bound";
         if !is_bound && waits_for_user(world, &checker, claim) {
             continue;
         }
         if !is_bound || has < asked {
-            left.push(format!("the claim {} is {} with {has} of {asked}", name(claim), claim.text(&["status", "phase"])));
+            left.push(format!(
+                "the claim {} is {} with {has} of {asked}",
+                name(claim),
+                claim.text(&["status", "phase"])
+            ));
         }
     }
     for volume in checker.all(VOLUME) {
-        let (phase, policy) = (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
+        let (phase, policy) =
+            (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
         if !(phase == "Bound" || phase == "Available" || (phase == "Released" && policy == "Retain")) {
             left.push(format!("the volume {} is {phase} with {policy}", name(volume)));
         }
@@ -107,7 +113,8 @@ fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
     if set.int(&["metadata", "generation"]) != set.int(&["status", "observedGeneration"]) {
         left.push(format!("the set {} was not looked at", name(set)));
     }
-    if status("replicas") != replicas || status("readyReplicas") != replicas || status("availableReplicas") != replicas {
+    if status("replicas") != replicas || status("readyReplicas") != replicas || status("availableReplicas") != replicas
+    {
         left.push(format!("the set {} has {} of {replicas} replicas ready", name(set), status("readyReplicas")));
     }
     let rolls = set.text(&["spec", "updateStrategy", "type"]) != "OnDelete"
@@ -155,7 +162,11 @@ pub fn summary(world: &World) -> String {
 }
 
 fn line(checker: &Checker, kind: &str, object: &Value) -> String {
-    let owners: Vec<String> = object.items(&["metadata", "ownerReferences"]).iter().map(|it| format!("{}/{}", it.text(&["kind"]), it.text(&["name"]))).collect();
+    let owners: Vec<String> = object
+        .items(&["metadata", "ownerReferences"])
+        .iter()
+        .map(|it| format!("{}/{}", it.text(&["kind"]), it.text(&["name"])))
+        .collect();
     let labels = object.at(&["metadata", "labels"]).map(ToString::to_string).unwrap_or_default();
     let finalizers = object.at(&["metadata", "finalizers"]).map(ToString::to_string).unwrap_or_default();
     let phase = object.text(&["status", "phase"]);
@@ -163,7 +174,14 @@ fn line(checker: &Checker, kind: &str, object: &Value) -> String {
     match kind {
         "StatefulSet" => {
             let status = |member: &str| object.at(&["status", member]).map(ToString::to_string).unwrap_or_default();
-            let members = ["replicas", "readyReplicas", "currentReplicas", "updatedReplicas", "currentRevision", "updateRevision"];
+            let members = [
+                "replicas",
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "currentRevision",
+                "updateRevision",
+            ];
             format!("{who} {}", members.map(|member| format!("{member}={}", status(member))).join(" "))
         }
         "Pod" => format!("{who} {phase} {labels} owners={owners:?}"),

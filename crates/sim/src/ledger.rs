@@ -88,12 +88,13 @@ impl Ledger {
         let is_first = known.is_empty();
         for (key, record) in &found {
             let before = known.remove(key);
-            let is_same = before.as_ref().is_some_and(|(revision, value)| *revision == record.modified && *value == record.value);
+            let is_same =
+                before.as_ref().is_some_and(|(revision, value)| *revision == record.modified && *value == record.value);
             if is_same || is_first {
                 self.take(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
             } else if keys.contains(key) {
                 let before = before.map(|(revision, value)| Arc::new(record_of(key, revision, value)));
-                lock(&self.history).push((record.modified, Arc::clone(key)));
+                self.remember(record.modified, Arc::clone(key));
                 self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
             } else {
                 self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
@@ -102,7 +103,7 @@ impl Ledger {
         for (key, (revision, value)) in known {
             if keys.contains(&key) {
                 let before = Some(Arc::new(record_of(&key, revision, value)));
-                lock(&self.history).push((store.revision(), Arc::clone(&key)));
+                self.remember(store.revision(), Arc::clone(&key));
                 self.take(key, before, None, &torn_by);
             } else {
                 self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
@@ -113,9 +114,7 @@ impl Ledger {
     /// Takes a change in and has it judged. Without `before` an object that is known already is not judged again.
     fn take(&self, key: Arc<str>, before: Option<Arc<Record>>, after: Option<Arc<Record>>, who: &Who<'_>) {
         let known = match &after {
-            Some(record) => {
-                lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone()))
-            }
+            Some(record) => lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone())),
             None => lock(&self.acknowledged).remove(&key),
         };
         let is_known = before.is_none() && known.is_some();
@@ -142,8 +141,12 @@ impl Ledger {
             let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
             self.log.say(format!("the journal says {}", journal["data"]));
         }
-        lock(&self.history).push((event.revision, Arc::clone(&event.key)));
+        self.remember(event.revision, Arc::clone(&event.key));
         self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
+    }
+
+    pub fn remember(&self, revision: Revision, key: Arc<str>) {
+        lock(&self.history).push((revision, key));
     }
 
     /// Where to ask which volumes the driver has.
@@ -288,4 +291,35 @@ impl Store for Watched {
 /// A disk as a crash now leaves it.
 pub fn crashed(disk: &Crashable, rng: &mut Rng) -> Crashable {
     Crashable::from_image(disk.crash(rng.next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn put(store: &Watched, key: &str, value: &'static str) {
+        let value = Bytes::from_static(value.as_bytes());
+        let operations = vec![Operation::Put { key: key.into(), value, expires_at_s: None }];
+        store.txn(Txn { conditions: Vec::new(), operations }).await.expect("it is written");
+    }
+
+    /// A disk that forgets what it synced is noticed; one that keeps it is not.
+    #[tokio::test]
+    async fn what_was_acknowledged_and_is_not_there_after_a_crash_is_noticed() {
+        for forgets in [false, true] {
+            let clock = VirtualClock::start();
+            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let disk = Crashable::default();
+            let store = ledger.open(&disk).expect("a new store");
+            put(&store, "/a", "\0\0\0\0{}").await;
+            let old = disk.bytes();
+            put(&store, "/b", "\0\0\0\0{}").await;
+            let disk = if forgets { Crashable::from_image(old) } else { crashed(&disk, &mut Rng::new(1)) };
+            ledger.open(&disk).expect("it opens");
+            assert_eq!(ledger.log.is_whole(), !forgets);
+            let lost: &[&str] =
+                if forgets { &["after the crash the acknowledged /b of revision 3 is lost"] } else { &[] };
+            assert_eq!(ledger.log.all_broken(), lost);
+        }
+    }
 }

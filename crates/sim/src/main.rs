@@ -73,7 +73,7 @@ fn run(args: &Args) -> Result<bool, String> {
     }
     let tell = |line: &str| println!("{line}");
     let tally = if args.points {
-        let strikes = strike.map_or(Strike::ALL.to_vec(), |strike| vec![strike]);
+        let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
         let mut tally = sim::Tally::default();
         for story in stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name)) {
             let told = sim::points(story, &strikes, args.stride, args.jobs, tell);

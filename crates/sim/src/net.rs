@@ -128,7 +128,10 @@ impl Net {
 
     /// A client of the server inside a process.
     pub fn client(&self, process: &Process, account: &str, user: User) -> kube::Client {
-        kube::Client::new(Link { net: self.clone(), process: process.clone(), account: account.into(), user }, "default")
+        kube::Client::new(
+            Link { net: self.clone(), process: process.clone(), account: account.into(), user },
+            "default",
+        )
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -285,37 +288,40 @@ impl Link {
         what: String,
     ) -> impl Stream<Item = Bytes> + Send {
         let exposed = self.process.exposed;
-        futures::stream::unfold((self, chunks, audit, what, false), move |(this, mut chunks, mut audit, what, over)| async move {
-            if over {
-                return None;
-            }
-            let chunk = chunks.next().await?;
-            if let Some(audit) = &mut audit {
-                for rule in audit.hear(&chunk, &this.net.ledger) {
-                    this.net.log.broken(format!("{what}: {rule}"));
+        futures::stream::unfold(
+            (self, chunks, audit, what, false),
+            move |(this, mut chunks, mut audit, what, over)| async move {
+                if over {
+                    return None;
                 }
-            }
-            let mut held = this.process.held.subscribe();
-            // It fails only when the process is gone, and then nobody listens.
-            let _ = held.wait_for(|held| !held).await;
-            if !exposed {
-                return Some((chunk, (this, chunks, audit, what, false)));
-            }
-            let (pause, cut) = this.net.chunk_fate(chunk.len());
-            this.net.log.detail(|| format!("{what} tells {} bytes after {pause:?}", chunk.len()));
-            if pause > Duration::from_secs(1) {
-                this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
-            }
-            tokio::time::sleep(pause).await;
-            let chunk = match cut {
-                Some(at) => {
-                    this.net.log.fault("watch-cut", &what);
-                    chunk.slice(..at)
+                let chunk = chunks.next().await?;
+                if let Some(audit) = &mut audit {
+                    for rule in audit.hear(&chunk, &this.net.ledger) {
+                        this.net.log.broken(format!("{what}: {rule}"));
+                    }
                 }
-                None => chunk,
-            };
-            Some((chunk, (this, chunks, audit, what, cut.is_some())))
-        })
+                let mut held = this.process.held.subscribe();
+                // It fails only when the process is gone, and then nobody listens.
+                let _ = held.wait_for(|held| !held).await;
+                if !exposed {
+                    return Some((chunk, (this, chunks, audit, what, false)));
+                }
+                let (pause, cut) = this.net.chunk_fate(chunk.len());
+                this.net.log.detail(|| format!("{what} tells {} bytes after {pause:?}", chunk.len()));
+                if pause > Duration::from_secs(1) {
+                    this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
+                }
+                tokio::time::sleep(pause).await;
+                let chunk = match cut {
+                    Some(at) => {
+                        this.net.log.fault("watch-cut", &what);
+                        chunk.slice(..at)
+                    }
+                    None => chunk,
+                };
+                Some((chunk, (this, chunks, audit, what, cut.is_some())))
+            },
+        )
     }
 }
 

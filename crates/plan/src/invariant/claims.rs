@@ -49,9 +49,7 @@ impl Checker {
 
 fn shrinks(before: &Value, after: &Value, who: Who<'_>) -> Option<String> {
     let (asked, has) = (&["spec", "resources", "requests", "storage"], &["status", "capacity", "storage"]);
-    let less = |path: &[&str]| {
-        bytes(before, path).zip(bytes(after, path)).filter(|(before, after)| after < before)
-    };
+    let less = |path: &[&str]| bytes(before, path).zip(bytes(after, path)).filter(|(before, after)| after < before);
     if let Some((old, new)) = less(asked).filter(|_| who != Who::User) {
         return Some(format!("{} shrinks the claim {} from {old} to {new}", who.text(), name(after)));
     }

@@ -23,7 +23,9 @@ impl Checker {
             let node = format!("system:node:{}", pod.text(&["spec", "nodeName"]));
             if change.who != Who::User && !change.who.is(&node) && is_running(pod) {
                 let (pod, who) = (name(pod), change.who.text());
-                broken.push(format!("the pod {pod} is removed by {who} while it runs: another of its name could run beside it"));
+                broken.push(format!(
+                    "the pod {pod} is removed by {who} while it runs: another of its name could run beside it"
+                ));
             }
         }
         broken.extend(self.flight(change));
@@ -48,7 +50,8 @@ impl Checker {
         let owner = controller(pod).filter(|owner| owner.text(&["kind"]) == "StatefulSet")?;
         let history = self.sets.get_mut(owner.text(&["uid"]))?;
         let in_range = history.wants().is_some_and(|wants| wants.ordinals.contains(&number));
-        if change.after.as_deref().is_some_and(works) && history.away.get(&number).is_some_and(|gone| gone != uid(pod)) {
+        if change.after.as_deref().is_some_and(works) && history.away.get(&number).is_some_and(|gone| gone != uid(pod))
+        {
             history.away.remove(&number);
         }
         let taken = change.condemns() && change.who.is(Who::SETS) && change.before.as_deref().is_some_and(works);

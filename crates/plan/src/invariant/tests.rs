@@ -63,8 +63,10 @@ fn pod(ordinal: i64, uid: &str) -> Value {
 }
 
 fn claim(ordinal: i64, owner: Option<(&str, &str, &str)>) -> Value {
-    let owners: Vec<Value> =
-        owner.iter().map(|(kind, name, uid)| json!({"kind": kind, "name": name, "uid": uid, "controller": true})).collect();
+    let owners: Vec<Value> = owner
+        .iter()
+        .map(|(kind, name, uid)| json!({"kind": kind, "name": name, "uid": uid, "controller": true}))
+        .collect();
     json!({
         "kind": "PersistentVolumeClaim",
         "metadata": {

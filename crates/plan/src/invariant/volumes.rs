@@ -44,8 +44,7 @@ impl Checker {
         }
         if let Some(volume) = change.removes().filter(|volume| volume.text(&["status", "phase"]) == "Bound") {
             let reference = |member| volume.text(&["spec", "claimRef", member]);
-            let claim =
-                self.same("PersistentVolumeClaim", reference("namespace"), reference("name"), reference("uid"));
+            let claim = self.same("PersistentVolumeClaim", reference("namespace"), reference("name"), reference("uid"));
             if claim.is_some() && change.who != Who::User {
                 broken.push(format!("the volume {} goes while it is bound", name(volume)));
             }

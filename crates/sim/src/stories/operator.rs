@@ -76,7 +76,9 @@ pub fn at(namespace: &str, kind: &str, name: &str) -> Value {
         _ => "v1",
     };
     match kind {
-        "PersistentVolume" | "Namespace" => json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}}),
+        "PersistentVolume" | "Namespace" => {
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
+        }
         _ => json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace, "name": name}}),
     }
 }
@@ -88,9 +90,11 @@ impl Operator {
 
     /// Makes the classes that stories use: `quick` and `kept` bind at once, `late` when a pod comes; volumes of `kept` are retained.
     pub async fn prepare(&self) {
-        for (name, policy, mode) in
-            [("quick", "Delete", "Immediate"), ("kept", "Retain", "Immediate"), ("late", "Delete", "WaitForFirstConsumer")]
-        {
+        for (name, policy, mode) in [
+            ("quick", "Delete", "Immediate"),
+            ("kept", "Retain", "Immediate"),
+            ("late", "Delete", "WaitForFirstConsumer"),
+        ] {
             self.create(json!({
                 "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
                 "provisioner": csi::directory::DEFAULT_NAME, "reclaimPolicy": policy, "volumeBindingMode": mode,

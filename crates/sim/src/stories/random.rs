@@ -9,7 +9,8 @@ use std::time::Duration;
 const SETS: [&str; 2] = ["web", "db"];
 const CLASSES: [&str; 2] = ["quick", "kept"];
 const POLICIES: [&str; 2] = ["Retain", "Delete"];
-const GATES: [&str; 3] = ["StatefulSetAutoDeletePVC", "StatefulSetStartOrdinal", "StatefulSetUpdateVolumeClaimTemplate"];
+const GATES: [&str; 3] =
+    ["StatefulSetAutoDeletePVC", "StatefulSetStartOrdinal", "StatefulSetUpdateVolumeClaimTemplate"];
 
 pub async fn anything(mut me: Operator) -> Told {
     let steps = 6 + me.rng.below(20);
@@ -42,7 +43,8 @@ impl Operator {
             }
             8..=9 => {
                 let image = format!("image:{}", self.rng.below(4));
-                let containers = json!([{"name": "main", "image": image, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]);
+                let containers =
+                    json!([{"name": "main", "image": image, "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]);
                 self.patch(&web, json!({"spec": {"template": {"spec": {"containers": containers}}}})).await;
             }
             10..=11 => {

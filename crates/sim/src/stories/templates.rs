@@ -43,7 +43,8 @@ pub async fn changed_for_new_claims(me: Operator) -> Told {
     let web = the("StatefulSet", "web");
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
     me.scale("web", 2).await;
-    me.until("only the new claim is large", |checker| is_rolled(checker, "web") && sizes(checker) == ["1Gi", "2Gi"]).await?;
+    me.until("only the new claim is large", |checker| is_rolled(checker, "web") && sizes(checker) == ["1Gi", "2Gi"])
+        .await?;
     me.patch(&web, json!({"spec": {"volumeClaimUpdatePolicy": "InPlace"}})).await;
     me.until("both are large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await
 }
