@@ -1,14 +1,38 @@
 //! Where a driver is found.
 
+use std::cmp::Ordering;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::hash::{Hash, Hasher};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use tokio::io::{AsyncRead, AsyncWrite, DuplexStream};
+use tokio::net::UnixStream;
 
 /// Linux keeps 108 bytes for the address of a socket, one of them for its end.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// A unix socket by its absolute path.
+/// A unix socket by its absolute path, or a driver inside this process.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Endpoint(PathBuf);
+pub struct Endpoint(Place);
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Place {
+    Socket(PathBuf),
+    Inside(Inside),
+}
+
+/// Known by its name; how to get there is nobody's business.
+#[derive(Clone)]
+struct Inside {
+    name: Arc<str>,
+    connect: Arc<dyn Fn() -> io::Result<DuplexStream> + Send + Sync>,
+}
+
+/// A way to a driver.
+pub(crate) trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 
 /// The text is one sentence.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -35,17 +59,60 @@ impl Endpoint {
         if path.len() > SOCKET_PATH_BYTES_MAX {
             return bad("is too long; a socket's path has at most 107 bytes");
         }
-        Ok(Endpoint(path.into()))
+        Ok(Endpoint(Place::Socket(path.into())))
     }
 
-    pub fn path(&self) -> &Path {
-        &self.0
+    /// A driver that is reached without a socket: `connect` makes each connection.
+    pub fn inside(name: &str, connect: impl Fn() -> io::Result<DuplexStream> + Send + Sync + 'static) -> Endpoint {
+        Endpoint(Place::Inside(Inside { name: name.into(), connect: Arc::new(connect) }))
+    }
+
+    pub(crate) async fn connect(&self) -> io::Result<Box<dyn Connection>> {
+        match &self.0 {
+            Place::Socket(path) => Ok(Box::new(UnixStream::connect(path).await?)),
+            Place::Inside(inside) => Ok(Box::new((inside.connect)()?)),
+        }
+    }
+}
+
+impl fmt::Debug for Inside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)
+    }
+}
+
+impl PartialEq for Inside {
+    fn eq(&self, other: &Inside) -> bool {
+        self.name == other.name
+    }
+}
+
+impl Eq for Inside {}
+
+impl PartialOrd for Inside {
+    fn partial_cmp(&self, other: &Inside) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Inside {
+    fn cmp(&self, other: &Inside) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl Hash for Inside {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.name.hash(state);
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unix://{}", self.0.display())
+        match &self.0 {
+            Place::Socket(path) => write!(f, "unix://{}", path.display()),
+            Place::Inside(inside) => write!(f, "inside:{}", inside.name),
+        }
     }
 }
 

@@ -15,6 +15,9 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("runtime", &["server", "store"]),
     ("node", &["server", "store"]),
     ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
+    // The simulation knows all of them, and none of them knows it.
+    ("mainstay", &["sim"]),
+    ("sim", &["mainstay"]),
 ];
 
 /// The ids of the contract: letter and how many.
@@ -48,6 +51,22 @@ fn nothing_is_left_over() {
             }
         }
     }
+}
+
+/// A branch that is picked at random is another run of the same seed (docs/decisions/0012).
+#[test]
+fn what_simulations_run_selects_in_order() {
+    let simulated =
+        ["csi", "node", "runtime", "server", "sim", "store"].map(|name| root().join("crates").join(name).join("src"));
+    let mut found = 0;
+    for file in sources().into_iter().filter(|file| simulated.iter().any(|directory| file.starts_with(directory))) {
+        let text = read(&file);
+        for part in text.split("select! {").skip(1) {
+            found += 1;
+            assert!(part.trim_start().starts_with("biased;"), "{}: a select! without `biased;`", file.display());
+        }
+    }
+    assert!(found > 20, "the code was searched: {found}");
 }
 
 #[test]

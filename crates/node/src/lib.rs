@@ -172,6 +172,7 @@ impl Fleet {
             let mut tasks = self.launch(first, &tracker);
             tracker.close();
             let broken = tokio::select! {
+                biased;
                 () = self.shutdown.cancelled() => None,
                 Some(Err(error)) = tasks.join_next() => Some(error),
             };
@@ -182,6 +183,7 @@ impl Fleet {
             };
             tracing::error!(%error, "the simulated nodes broke down; starting them again");
             tokio::select! {
+                biased;
                 () = self.shutdown.cancelled() => return,
                 () = tokio::time::sleep(RESTART_AFTER) => {}
             }

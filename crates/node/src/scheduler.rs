@@ -65,6 +65,7 @@ impl Scheduler {
             match wake_at {
                 None => self.sight.scheduling.notified().await,
                 Some(at) => tokio::select! {
+                    biased;
                     () = self.sight.scheduling.notified() => {}
                     () = tokio::time::sleep_until(at) => {}
                 },

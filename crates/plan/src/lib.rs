@@ -9,6 +9,7 @@ pub mod csi;
 pub mod disruption;
 mod finalizers;
 pub mod gc;
+pub mod invariant;
 pub mod kubelet;
 pub mod lease;
 pub mod lifecycle;

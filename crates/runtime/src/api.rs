@@ -311,7 +311,8 @@ impl Api {
         Ok(Page { items, version: metadata.resource_version, next })
     }
 
-    /// How a cluster-scoped object was when it went, if that was after `version` and the server still remembers.
+    /// How a cluster-scoped object was when it went, if that was after `version` and the server still remembers; without `uid` any
+    /// object of that name.
     pub async fn last_state(
         &self,
         resource: &Resource,
@@ -330,7 +331,7 @@ impl Api {
         let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
         let mut ends =
             events.filter(|event| event.text(&["type"]) == "DELETED").filter_map(|mut event| event.cut(&["object"]));
-        Ok(ends.find(|object| object::access::uid(object) == uid))
+        Ok(ends.find(|object| uid.is_empty() || object::access::uid(object) == uid))
     }
 
     /// GET of a document that the caller may know already: `None` when it is still as `etag` says.

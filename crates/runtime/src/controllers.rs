@@ -253,6 +253,7 @@ async fn keep_running(controller: &'static Controller, part: Part) {
             }
         }
         tokio::select! {
+            biased;
             () = part.shutdown.cancelled() => return,
             () = tokio::time::sleep(RESTART_AFTER) => {}
         }

@@ -1,7 +1,7 @@
 //! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::{Clock, Part};
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
@@ -40,6 +40,7 @@ pub async fn run(part: Part) {
         budget_cache: budget_source.cache.clone(),
         pod_cache: pod_source.cache.clone(),
         set_cache: set_source.cache.clone(),
+        clock: part.clock.clone(),
     });
     worker::run(part, vec![budget_source, pod_source, set_source], 4, move |key| {
         let control = control.clone();
@@ -57,6 +58,7 @@ struct Control {
     budget_cache: Cache,
     pod_cache: Cache,
     set_cache: Cache,
+    clock: Clock,
 }
 
 impl Control {
@@ -65,7 +67,7 @@ impl Control {
         let pods = self.pod_cache.in_namespace(&key.0);
         let pods: Vec<&Value> = pods.iter().map(AsRef::as_ref).collect();
         let scales = self.scales(&budget, &pods).await?;
-        let now = jiff::Timestamp::now();
+        let now = (self.clock)();
         let scale = |owner: &Value| scales.get(owner.text(&["uid"])).copied().unwrap_or(Scale::None);
         let plan = disruption::plan(&budget, &pods, scale, now);
         if let Some(status) = &plan.status {

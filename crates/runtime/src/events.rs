@@ -74,6 +74,7 @@ impl Events {
                 tokio::time::sleep(FLUSH_TIME_MAX).await;
             };
             tokio::select! {
+                biased;
                 () = scribe.write_down(said) => {}
                 () = deadline => {}
             }

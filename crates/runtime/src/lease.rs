@@ -118,6 +118,7 @@ impl Election {
         let mut campaign = Campaign { candidate, began: Instant::now(), told: Standing::Asking, tell, election: self };
         loop {
             let term = tokio::select! {
+                biased;
                 () = shutdown.cancelled() => return Ok(()),
                 term = campaign.acquire() => term,
             };
@@ -125,6 +126,7 @@ impl Election {
             let hold = term.hold.clone();
             campaign.say(Standing::Leading(term));
             let lost = tokio::select! {
+                biased;
                 () = shutdown.cancelled() => None,
                 loss = campaign.keep(&hold) => Some(loss),
             };
@@ -204,6 +206,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
                 Err(error) => self.say(Standing::Unable { code: error.code(), why: error.to_string() }),
             }
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(wait) => {}
                 () = &mut freed => freed = Box::pin(election.freed()),
             }

@@ -187,6 +187,7 @@ impl Ward {
                 }
             };
             tokio::select! {
+                biased;
                 change = changes.next() => match change {
                     Some(change) => self.hear(change, &mut fresh).await,
                     None => return,

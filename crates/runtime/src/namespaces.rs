@@ -1,7 +1,7 @@
 //! The namespace controller: empties terminating namespaces.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::{Clock, Part};
 use crate::discovery::{Discovery, Served};
 use crate::worker::{self, Key, Source, key};
 use object::access::{Access, name, terminating, uid};
@@ -9,7 +9,8 @@ use object::{Value, json};
 use plan::namespace::{Content, Remaining};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// Content that was told to go is looked for again after a share of the time that was waited already: soon at first, when most of
 /// it goes, rarely later, when something holds it for long.
@@ -27,6 +28,7 @@ pub async fn run(part: Part) {
         discovery: part.discovery.clone(),
         namespaces: resource,
         waiting: Mutex::default(),
+        clock: part.clock.clone(),
     });
     worker::run(part, vec![source], 4, move |key| {
         let (cache, control) = (cache.clone(), control.clone());
@@ -48,6 +50,7 @@ struct Control {
     discovery: Discovery,
     namespaces: Resource,
     waiting: Mutex<HashMap<Key, Waiting>>,
+    clock: Clock,
 }
 
 /// A namespace whose content is on its way out.
@@ -81,7 +84,7 @@ impl Control {
             };
             content = self.sweep(&key.1, &served).await;
         }
-        let plan = plan::namespace::plan(&namespace, &content, discovery_error.as_deref(), jiff::Timestamp::now());
+        let plan = plan::namespace::plan(&namespace, &content, discovery_error.as_deref(), (self.clock)());
         let mut version = namespace.text(&["metadata", "resourceVersion"]).to_owned();
         if let Some(status) = plan.status {
             let stored = self.api.replace(&format!("{path}/status"), &status).await?;

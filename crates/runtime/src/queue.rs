@@ -79,6 +79,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             match wake_at {
                 None => self.news.notified().await,
                 Some(at) => tokio::select! {
+                    biased;
                     () = self.news.notified() => {}
                     () = tokio::time::sleep_until(at) => {}
                 },

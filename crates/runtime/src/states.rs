@@ -46,6 +46,7 @@ pub async fn run(part: Part) {
         |volume: Phased| Phase::of(&volume.status, &VOLUME_PHASES),
     ));
     tokio::select! {
+        biased;
         () = part.shutdown.cancelled() => {}
         // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),

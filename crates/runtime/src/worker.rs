@@ -108,6 +108,7 @@ where
         });
     }
     tokio::select! {
+        biased;
         () = part.shutdown.cancelled() => {}
         // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
@@ -120,6 +121,7 @@ pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
     let mut changes = Box::pin(follow::metadata(&part.api, resource));
     loop {
         tokio::select! {
+            biased;
             () = part.shutdown.cancelled() => return false,
             change = changes.next() => match change {
                 Some(Change::Seen(_)) => return true,
@@ -176,6 +178,7 @@ async fn fill(
     let mut filled = false;
     loop {
         let change = tokio::select! {
+            biased;
             change = changes.next() => change,
             doubts = cache.doubts() => {
                 settle(&part, &resource, &cache, doubts).await;

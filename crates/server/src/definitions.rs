@@ -51,6 +51,8 @@ pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
         }
         let Some(following) = &mut watcher else { return };
         tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
             next = following.next(64) => match next {
                 Next::Events { events, .. } if events.is_empty() => continue,
                 Next::Events { .. } => {}
@@ -58,7 +60,6 @@ pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
                 Next::Closed => return,
             },
             () = tokio::time::sleep(again.unwrap_or(Duration::MAX)), if again.is_some() => {}
-            () = shutdown.cancelled() => return,
         }
         again = match look(&server, &reader).await {
             Ok(true) => Some(LOOK_AGAIN),

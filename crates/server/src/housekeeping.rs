@@ -36,6 +36,7 @@ async fn compact(server: &Server, shutdown: &CancellationToken) {
 /// Waits; false when it is time to stop.
 async fn pause(length: Duration, shutdown: &CancellationToken) -> bool {
     tokio::select! {
+        biased;
         () = tokio::time::sleep(length) => true,
         () = shutdown.cancelled() => false,
     }

@@ -40,8 +40,9 @@ pub async fn serve(
     let connections = TaskTracker::new();
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            biased;
             () = shutdown.cancelled() => break,
+            accepted = listener.accept() => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
@@ -66,6 +67,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
     let handshake = tokio::select! {
+        biased;
         handshake = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)) => handshake,
         // Nothing was asked yet, so nothing is lost.
         () = shutdown.cancelled() => return,
@@ -99,6 +101,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     let ended = tokio::select! {
+        biased;
         ended = connection.as_mut() => ended,
         () = shutdown.cancelled() => {
             connection.as_mut().graceful_shutdown();

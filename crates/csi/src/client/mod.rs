@@ -17,8 +17,8 @@ use hyper_util::rt::TokioIo;
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
+use std::time::Duration;
+use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
@@ -68,11 +68,11 @@ impl Driver {
     /// Must be called within a tokio runtime.
     pub fn at(endpoint: Endpoint, settings: Settings) -> Driver {
         let shared = Arc::new(Shared::default());
-        let (path, counted) = (endpoint.path().to_owned(), Arc::clone(&shared));
+        let (to, counted) = (endpoint.clone(), Arc::clone(&shared));
         let connector = tower::service_fn(move |_: http::Uri| {
-            let (path, counted) = (path.clone(), Arc::clone(&counted));
+            let (to, counted) = (to.clone(), Arc::clone(&counted));
             async move {
-                let stream = UnixStream::connect(path).await?;
+                let stream = to.connect().await?;
                 counted.connections.fetch_add(1, Ordering::SeqCst);
                 Ok::<_, std::io::Error>(TokioIo::new(stream))
             }

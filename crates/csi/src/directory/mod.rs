@@ -26,7 +26,7 @@ pub use calls::{Call, Calls};
 pub use faults::{Faults, Gate, Order};
 pub use options::{DEFAULT_NAME, Expansion, Options};
 pub use service::CALLS;
-pub use socket::{ListenError, Serving};
+pub use socket::{ListenError, Serving, inside};
 pub use state::{Finding, OpenError};
 
 use locks::{Guard, Locks};
@@ -137,6 +137,9 @@ impl DirectoryDriver {
         held: Vec<Guard>,
         work: impl FnOnce(&DirectoryDriver) -> Result<T, Status> + Send + 'static,
     ) -> Result<T, Status> {
+        if self.options.inline {
+            return work(&self);
+        }
         let task = tokio::task::spawn_blocking(move || {
             let result = work(&self);
             drop(held);

@@ -26,6 +26,8 @@ pub struct Options {
     pub durable: bool,
     /// How many calls to remember, for tests.
     pub calls_kept: usize,
+    /// Work in the caller's own thread: for simulations that must not depend on threads.
+    pub inline: bool,
 }
 
 /// Which service has to act before a volume is larger.
@@ -54,6 +56,7 @@ impl Default for Options {
             stage: false,
             durable: true,
             calls_kept: 0,
+            inline: false,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::DirectoryDriver;
 use super::service::Service;
+use crate::endpoint::Endpoint;
 use crate::v1::controller_server::ControllerServer;
 use crate::v1::identity_server::IdentityServer;
 use crate::v1::node_server::NodeServer;
@@ -14,6 +15,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
@@ -107,6 +109,31 @@ impl Connection {
     }
 }
 
+/// A driver for callers inside this process, without a socket. Cancelling `cut` closes all connections and refuses new ones, as when
+/// the caller's process ends.
+pub fn inside(driver: Arc<DirectoryDriver>, cut: CancellationToken) -> Endpoint {
+    let calls = Arc::new(watch::Sender::new(0));
+    let name = driver.options().name.clone();
+    Endpoint::inside(&name, move || {
+        if cut.is_cancelled() {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
+        let (service, cut) = (Service { driver: Arc::clone(&driver) }, cut.clone());
+        let serving = serve(ours, service, CancellationToken::new(), Arc::clone(&calls));
+        tokio::spawn(async move { cut.run_until_cancelled(serving).await });
+        Ok(theirs)
+    })
+}
+
+/// What a connection in memory holds before its writer waits.
+const PIPE_BYTES: usize = 64 << 10;
+
+/// What calls come through.
+trait Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + Send + 'static> Stream for T {}
+
 async fn remove_stale(socket: &Path) -> Result<(), ListenError> {
     let failed = |error| ListenError::Failed(socket.to_owned(), error);
     let metadata = match std::fs::symlink_metadata(socket) {
@@ -133,6 +160,7 @@ async fn accept(listener: UnixListener, service: Service, stop: CancellationToke
     let calls = Arc::new(watch::Sender::new(0));
     loop {
         tokio::select! {
+            biased;
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
@@ -159,7 +187,7 @@ async fn accept(listener: UnixListener, service: Service, stop: CancellationToke
     }
 }
 
-async fn serve(stream: UnixStream, service: Service, stop: CancellationToken, calls: Arc<watch::Sender<usize>>) {
+async fn serve(stream: impl Stream, service: Service, stop: CancellationToken, calls: Arc<watch::Sender<usize>>) {
     let severed = CancellationToken::new();
     let route = {
         let severed = severed.clone();
@@ -179,6 +207,7 @@ async fn serve(stream: UnixStream, service: Service, stop: CancellationToken, ca
     let mut stopping = false;
     loop {
         tokio::select! {
+            biased;
             result = &mut connection => {
                 if let Err(error) = result {
                     tracing::debug!(%error, "a connection ended");

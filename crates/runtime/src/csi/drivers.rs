@@ -42,6 +42,7 @@ impl Drivers {
             let (socket, remote, pace) = (endpoint.socket.clone(), Remote::new(endpoint, metrics), endpoint.pace);
             tasks.spawn(async move {
                 tokio::select! {
+                    biased;
                     () = shutdown.cancelled() => {}
                     driver = remote.meet() => {
                         tracing::info!(driver = driver.name, endpoint = %socket, "serving the CSI driver");

@@ -43,6 +43,7 @@ pub async fn run(part: Part) {
         }
     };
     tokio::select! {
+        biased;
         () = worker => {}
         () = greet => {}
     }

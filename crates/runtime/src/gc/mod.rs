@@ -50,6 +50,7 @@ pub async fn run(part: Part) {
     }
     tasks.spawn(collector.clone().discover(unlooked, followers.clone(), stop.clone()));
     tokio::select! {
+        biased;
         () = stop.cancelled() => {}
         // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
         Some(Err(error)) = tasks.join_next() => {
@@ -146,6 +147,7 @@ impl Collector {
             match wake_at {
                 None => self.work.notified().await,
                 Some(at) => tokio::select! {
+                    biased;
                     () = self.work.notified() => {}
                     () = tokio::time::sleep_until(at) => {}
                 },

@@ -71,6 +71,7 @@ impl Collector {
                 }
             };
             tokio::select! {
+                biased;
                 () = self.rediscover.notified() => {}
                 () = tokio::time::sleep(pause) => {}
             }
@@ -113,6 +114,7 @@ impl Collector {
         tokio::pin!(late);
         loop {
             let change = tokio::select! {
+                biased;
                 () = retire.cancelled() => return scribe.leave(),
                 change = changes.next() => change,
                 () = late.as_mut(), if unsynced.is_some() => {

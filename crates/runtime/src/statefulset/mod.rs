@@ -61,6 +61,7 @@ pub async fn run(part: Part) {
     });
     tokio::pin!(work);
     tokio::select! {
+        biased;
         () = &mut work => {}
         () = skew => work.await,
     }
@@ -90,7 +91,7 @@ struct Known {
 
 impl Control {
     async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
             return Ok(Turn::from(None));

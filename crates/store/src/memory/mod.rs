@@ -8,7 +8,7 @@ mod topics;
 
 use crate::{Error, Event, Next, Page, Range, Record, Revision, Watcher};
 use log::Log;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::{Bound, RangeBounds};
 use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
@@ -96,9 +96,9 @@ impl Memory {
                 state.forget_oldest(&mut forgotten);
             }
         }
-        woken.sort_unstable_by_key(Arc::as_ptr);
-        woken.dedup_by(|one, other| Arc::ptr_eq(one, other));
-        for wake in woken {
+        // Each once, in the order of the changes: where a run is to be repeated, addresses must not decide who wakes first.
+        let mut seen = HashSet::with_capacity(woken.len());
+        for wake in woken.iter().filter(|wake| seen.insert(Arc::as_ptr(wake))) {
             wake.notify_waiters();
         }
     }

@@ -91,6 +91,11 @@ impl Crashable {
         self.lock().syncs_left = Some(syncs);
     }
 
+    /// Whether a sync has failed.
+    pub fn is_failing(&self) -> bool {
+        self.lock().syncs_left == Some(0)
+    }
+
     pub fn bytes(&self) -> Vec<u8> {
         self.lock().cached.clone()
     }

@@ -13,6 +13,7 @@ use plan::csi::cloning::{self, Start};
 use plan::csi::journal::Entry;
 use plan::csi::outcome::Outcome;
 use plan::csi::provision::{self, Intent, Step};
+use plan::csi::reclaim;
 use plan::csi::topology::Cluster;
 use plan::csi::{Code, Event, Failure, SELECTED_NODE};
 use std::sync::Arc;
@@ -142,6 +143,10 @@ impl Control {
         if let Some(made) = self.notes.made(volume) {
             return self.save(intent, made, WRITTEN_DOWN, &known).await;
         }
+        if self.notes.is_doubted(volume) && self.is_over(intent).await? {
+            self.settle(volume);
+            return Ok(None);
+        }
         if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
             return Ok(Some(wait));
         }
@@ -151,6 +156,21 @@ impl Control {
             return Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, &known, &Why::of(missing), copies)));
         };
         self.ask(intent, secrets, WRITTEN_DOWN, &known).await
+    }
+
+    /// Whether what was written down in an earlier life was done, and its end has come too: the object was there, and somebody deleted it
+    /// whose backend is to stay. To go on would bring it back. Where the claim is there, another volume is wanted anyway.
+    async fn is_over(&self, intent: &Intent) -> Result<bool, ApiError> {
+        let text = |field| intent.claim().text(&[field]);
+        let path = self.claims.object(text("namespace"), text("name"));
+        if self.api.find(&path).await?.is_some_and(|claim| uid(&claim) == text("uid")) {
+            return Ok(false);
+        }
+        // The volume is younger than the version of the claim that it was made for.
+        let last = self.api.last_state(&self.volumes, &intent.request.name, "", text("resourceVersion")).await?;
+        let last = last.filter(|volume| is_of(volume, intent));
+        let seen = last.as_ref().map(|volume| reclaim::Seen { volume, class: None, served: true, doomed: false });
+        Ok(seen.is_some_and(|seen| reclaim::vanished(&seen, &intent.driver, self.notes.honor).is_none()))
     }
 
     async fn ask(&self, intent: &Intent, secrets: Secrets, basis: &str, known: &Known) -> Again {

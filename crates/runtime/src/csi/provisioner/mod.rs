@@ -69,6 +69,7 @@ pub async fn run(part: Part) {
         }
     };
     tokio::select! {
+        biased;
         () = worker => {}
         () = greet => {}
         () = control.journal.tidy() => {}
@@ -86,6 +87,7 @@ async fn open_journal(part: &Part) -> Option<Journal> {
             Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
         }
         tokio::select! {
+            biased;
             () = part.shutdown.cancelled() => return None,
             () = tokio::time::sleep(OPEN_AGAIN_AFTER) => {}
         }

@@ -141,6 +141,9 @@ impl Notes {
     pub fn doubt(&self, volume: &str) {
         self.lock().doubts.insert(volume.to_owned(), Doubt::open());
     }
+    pub fn is_doubted(&self, volume: &str) -> bool {
+        self.lock().doubts.contains_key(volume)
+    }
     pub fn judge(&self, intent: &Intent, answer: Result<Created, Failure>, now: Timestamp) -> Outcome {
         let mut state = self.lock();
         let doubt = state.doubts.entry(intent.request.name.clone()).or_default();

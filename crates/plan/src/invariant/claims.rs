@@ -1,0 +1,58 @@
+//! No claim is deleted unless policy or user said so; none goes while a pod uses it; none shrinks.
+
+use super::{Change, Checker, Who, bytes};
+use crate::protect::holds;
+use object::Value;
+use object::access::{Access, name, namespace, terminating, uid};
+
+impl Checker {
+    pub(super) fn claim(&mut self, change: &Change<'_>) -> Vec<String> {
+        let mut broken = Vec::new();
+        if change.condemns() {
+            broken.extend(change.before.as_deref().and_then(|claim| self.unjustified(claim, change)));
+        }
+        if let Some(claim) = change.after.as_deref().filter(|claim| terminating(claim)) {
+            let at = self.changes;
+            self.condemned.entry(uid(claim).to_owned()).or_insert(at);
+        }
+        if let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) {
+            broken.extend(shrinks(before, after, change.who));
+        }
+        if let Some(claim) = change.removes() {
+            let told = self.condemned.remove(uid(claim)).unwrap_or(self.changes);
+            let used = |pod: &Value| holds(pod, claim) && self.placed.get(uid(pod)).is_some_and(|at| *at < told);
+            let user = self.all("Pod").find(|pod| namespace(pod) == namespace(claim) && used(pod));
+            if let (Some(pod), true) = (user, change.who != Who::User) {
+                broken.push(format!("the claim {} goes while the pod {} uses it", name(claim), name(pod)));
+            }
+        }
+        broken
+    }
+
+    fn unjustified(&self, claim: &Value, change: &Change<'_>) -> Option<String> {
+        if change.who == Who::User || self.namespace_ends(namespace(claim)) {
+            return None;
+        }
+        let mut owners = claim.items(&["metadata", "ownerReferences"]).iter();
+        let said = owners.any(|owner| match owner.text(&["kind"]) {
+            "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), change.now),
+            "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), change.now),
+            _ => true,
+        });
+        let may = change.who.is(Who::COLLECTOR) && said;
+        (!may).then(|| {
+            let (claim, who, owners) = (name(claim), change.who.text(), claim.at(&["metadata", "ownerReferences"]));
+            format!("{who} deletes the claim {claim}, though neither policy nor user said so (owners: {owners:?})")
+        })
+    }
+}
+
+fn shrinks(before: &Value, after: &Value, who: Who<'_>) -> Option<String> {
+    let (asked, has) = (&["spec", "resources", "requests", "storage"], &["status", "capacity", "storage"]);
+    let less = |path: &[&str]| bytes(before, path).zip(bytes(after, path)).filter(|(before, after)| after < before);
+    if let Some((old, new)) = less(asked).filter(|_| who != Who::User) {
+        return Some(format!("{} shrinks the claim {} from {old} to {new}", who.text(), name(after)));
+    }
+    let (old, new) = less(has)?;
+    Some(format!("the claim {} shrank from {old} to {new}", name(after)))
+}

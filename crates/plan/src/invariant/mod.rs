@@ -1,0 +1,179 @@
+//! What must be true of every world, in sentences: judged from changes as they are written, by whom, and independently of how
+//! decisions are made. Simulations tell this of each change; what it costs is proportional to the change.
+
+mod claims;
+mod replicas;
+mod sets;
+#[cfg(test)]
+mod tests;
+mod volumes;
+
+use jiff::Timestamp;
+use object::access::{Access, name, namespace, uid};
+use object::{Gates, Value};
+use sets::Sets;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use volumes::Volumes;
+
+/// Who writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who<'a> {
+    /// A person: may do anything.
+    User,
+    /// A part of the control plane, by the name of its account.
+    Part(&'a str),
+}
+
+impl Who<'_> {
+    /// The account of the controller of StatefulSets.
+    pub const SETS: &'static str = "statefulset-controller";
+    /// The account of the garbage collector.
+    pub const COLLECTOR: &'static str = "generic-garbage-collector";
+    pub const NAMESPACES: &'static str = "namespace-controller";
+
+    fn is(self, part: &str) -> bool {
+        self == Who::Part(part)
+    }
+
+    fn text(self) -> String {
+        match self {
+            Who::User => "a user".to_owned(),
+            Who::Part(part) => part.to_owned(),
+        }
+    }
+}
+
+/// One change of one object.
+#[derive(Clone, Debug)]
+pub struct Change<'a> {
+    pub who: Who<'a>,
+    pub now: Timestamp,
+    /// `None` for a creation.
+    pub before: Option<Arc<Value>>,
+    /// `None` for a removal.
+    pub after: Option<Arc<Value>>,
+}
+
+impl Change<'_> {
+    fn object(&self) -> Option<&Value> {
+        self.after.as_deref().or(self.before.as_deref())
+    }
+
+    /// It is told to go by this, or goes without having been told.
+    fn condemns(&self) -> bool {
+        let terminating = |object: &Value| object.has(&["metadata", "deletionTimestamp"]);
+        let was = self.before.as_deref().is_none_or(terminating);
+        !was && self.after.as_deref().is_none_or(terminating)
+    }
+
+    fn removes(&self) -> Option<&Value> {
+        if self.after.is_some() { None } else { self.before.as_deref() }
+    }
+}
+
+/// Kind, namespace and name.
+type Key = (String, String, String);
+
+/// The kinds that are judged; others need not be told.
+pub const KINDS: [&str; 5] = ["Namespace", "Pod", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"];
+
+/// Remembers what it needs of the past, and all objects of [`KINDS`] as they are.
+pub struct Checker {
+    objects: BTreeMap<Key, Arc<Value>>,
+    sets: Sets,
+    volumes: Volumes,
+    /// When each pod got its node, by uid: a count of changes.
+    placed: BTreeMap<String, u64>,
+    /// When each claim was told to go, by uid.
+    condemned: BTreeMap<String, u64>,
+    changes: u64,
+    /// The gates of the controllers.
+    gates: Gates,
+}
+
+impl Checker {
+    pub fn new(gates: Gates) -> Checker {
+        Checker {
+            objects: BTreeMap::new(),
+            sets: Sets::default(),
+            volumes: Volumes::default(),
+            placed: BTreeMap::new(),
+            condemned: BTreeMap::new(),
+            changes: 0,
+            gates,
+        }
+    }
+
+    /// The controllers have other gates from now on: what policies say changes with them.
+    pub fn set_gates(&mut self, gates: Gates, now: Timestamp) {
+        self.gates = gates;
+        let sets: Vec<Arc<Value>> = self.all("StatefulSet").cloned().collect();
+        for set in sets {
+            self.sets.see(&set, Who::Part(""), &self.gates, now);
+        }
+    }
+
+    /// These sets stand for one: an ordinal that runs in one of them must not run in another. Each is a namespace and a name.
+    pub fn join(&mut self, sets: &[(&str, &str)]) {
+        self.sets.join(sets);
+    }
+
+    /// Takes a change in; every rule that it breaks, as a sentence.
+    pub fn see(&mut self, change: &Change<'_>) -> Vec<String> {
+        let Some(object) = change.object() else { return Vec::new() };
+        let kind = object.text(&["kind"]).to_owned();
+        if !KINDS.contains(&kind.as_str()) {
+            return Vec::new();
+        }
+        self.changes += 1;
+        let key = (kind.clone(), namespace(object).to_owned(), name(object).to_owned());
+        match &change.after {
+            Some(after) => drop(self.objects.insert(key, Arc::clone(after))),
+            None => drop(self.objects.remove(&key)),
+        }
+        match kind.as_str() {
+            "Pod" => self.pod(change),
+            "PersistentVolumeClaim" => self.claim(change),
+            "PersistentVolume" => self.volume(change),
+            "StatefulSet" => {
+                self.set(change);
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn set(&mut self, change: &Change<'_>) {
+        match (&change.after, &change.before) {
+            (Some(set), _) => self.sets.see(set, change.who, &self.gates, change.now),
+            (None, Some(set)) => self.sets.gone(set, change.who, change.now),
+            (None, None) => {}
+        }
+    }
+
+    /// All objects of a kind, by namespace and name.
+    pub fn all(&self, kind: &str) -> impl Iterator<Item = &Arc<Value>> {
+        let from = (kind.to_owned(), String::new(), String::new());
+        let kind = kind.to_owned();
+        self.objects.range(from..).take_while(move |(key, _)| key.0 == kind).map(|(_, object)| object)
+    }
+
+    pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Option<&Arc<Value>> {
+        self.objects.get(&(kind.to_owned(), namespace.to_owned(), name.to_owned()))
+    }
+
+    /// The object of this name if it is still the same one.
+    fn same(&self, kind: &str, namespace: &str, name: &str, wanted_uid: &str) -> Option<&Arc<Value>> {
+        self.get(kind, namespace, name).filter(|object| uid(object) == wanted_uid)
+    }
+
+    fn namespace_ends(&self, name: &str) -> bool {
+        self.get("Namespace", "", name).is_none_or(|it| it.has(&["metadata", "deletionTimestamp"]))
+    }
+}
+
+/// The size that a text like `1Gi` names.
+fn bytes(object: &Value, path: &[&str]) -> Option<object::quantity::Quantity> {
+    object.text(path).parse().ok()
+}

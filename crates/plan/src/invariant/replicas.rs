@@ -1,0 +1,79 @@
+//! No ordinal runs twice; never more replicas in flight than the budget allows.
+
+use super::sets::ordinal;
+use super::{Change, Checker, Who};
+use object::access::{Access, controller, name, namespace, terminating, uid};
+use object::{Value, condition};
+
+impl Checker {
+    pub(super) fn pod(&mut self, change: &Change<'_>) -> Vec<String> {
+        let mut broken = Vec::new();
+        if let Some(pod) = &change.after
+            && !pod.text(&["spec", "nodeName"]).is_empty()
+        {
+            let at = self.changes;
+            self.placed.entry(uid(pod).to_owned()).or_insert(at);
+        }
+        if change.before.is_none() {
+            broken.extend(self.runs_elsewhere(change));
+        }
+        if let Some(pod) = change.removes() {
+            self.placed.remove(uid(pod));
+            // Its own node knows that it has ended.
+            let node = format!("system:node:{}", pod.text(&["spec", "nodeName"]));
+            if change.who != Who::User && !change.who.is(&node) && is_running(pod) {
+                let (pod, who) = (name(pod), change.who.text());
+                broken.push(format!(
+                    "the pod {pod} is removed by {who} while it runs: another of its name could run beside it"
+                ));
+            }
+        }
+        broken.extend(self.flight(change));
+        broken
+    }
+
+    fn runs_elsewhere(&self, change: &Change<'_>) -> Option<String> {
+        let pod = change.after.as_deref()?;
+        let (set, number) = ordinal(name(pod))?;
+        let runs = |(place, twin): &(String, String)| {
+            let other = self.get("Pod", place, &format!("{twin}-{number}"));
+            other.is_some_and(|other| !matches!(other.text(&["status", "phase"]), "Succeeded" | "Failed"))
+        };
+        let (place, twin) = self.sets.twins(namespace(pod), set).into_iter().find(runs)?;
+        Some(format!("the ordinal {number} runs twice: {}/{} and {place}/{twin}-{number}", namespace(pod), name(pod)))
+    }
+
+    /// Which replicas the controller has taken away, and whether that is too many.
+    fn flight(&mut self, change: &Change<'_>) -> Option<String> {
+        let pod = change.object()?;
+        let (_, number) = ordinal(name(pod))?;
+        let owner = controller(pod).filter(|owner| owner.text(&["kind"]) == "StatefulSet")?;
+        let history = self.sets.get_mut(owner.text(&["uid"]))?;
+        let in_range = history.wants().is_some_and(|wants| wants.ordinals.contains(&number));
+        if change.after.as_deref().is_some_and(works) && history.away.get(&number).is_some_and(|gone| gone != uid(pod))
+        {
+            history.away.remove(&number);
+        }
+        let taken = change.condemns() && change.who.is(Who::SETS) && change.before.as_deref().is_some_and(works);
+        if !taken || !in_range {
+            return None;
+        }
+        history.away.insert(number, uid(pod).to_owned());
+        let away: Vec<i64> = history.away.keys().copied().collect();
+        let max = history.budget;
+        let is_over = i64::try_from(away.len()).is_ok_and(|count| count > max);
+        is_over.then(|| format!("the ordinals {away:?} are away at once, with a budget of {max}"))
+    }
+}
+
+fn works(pod: &Value) -> bool {
+    !terminating(pod)
+        && pod.text(&["status", "phase"]) == "Running"
+        && condition::get(pod, "Ready").is_some_and(|ready| ready.text(&["status"]) == "True")
+}
+
+fn is_running(pod: &Value) -> bool {
+    let over = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed");
+    let mut containers = pod.items(&["status", "containerStatuses"]).iter();
+    !over && containers.any(|container| container.has(&["state", "running"]))
+}

@@ -1,0 +1,138 @@
+//! What sets said, and when.
+
+use super::Who;
+use crate::statefulset::invariant::Wants;
+use jiff::{SignedDuration, Timestamp};
+use object::access::{Access, name, namespace, uid};
+use object::{Gates, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What was said so long ago still counts: somebody may be about to act on it.
+pub const ECHO: SignedDuration = SignedDuration::from_secs(120);
+
+#[derive(Default)]
+pub struct Sets {
+    /// By uid; sets that are gone stay.
+    by_uid: BTreeMap<String, History>,
+    /// Which sets stand for one.
+    joined: Vec<Vec<(String, String)>>,
+}
+
+/// One set's words over time.
+pub struct History {
+    namespace: String,
+    name: String,
+    said: Vec<Said>,
+    /// Its pods and claims are to outlive it.
+    orphans: bool,
+    ends: bool,
+    /// Replicas that its controller took away while they worked, and that are not back; by ordinal, with the uid that went.
+    pub away: BTreeMap<i64, String>,
+    /// The largest budget since none was away.
+    pub budget: i64,
+}
+
+struct Said {
+    wants: Wants,
+    from: Timestamp,
+}
+
+impl History {
+    pub fn wants(&self) -> Option<&Wants> {
+        self.said.last().map(|said| &said.wants)
+    }
+
+    /// Whether this was said last, or not long ago.
+    fn said_lately(&self, now: Timestamp, is: impl Fn(&Wants) -> bool) -> bool {
+        let ends = self.said.iter().skip(1).map(|next| next.from).chain([Timestamp::MAX]);
+        let lately = |end: Timestamp| end == Timestamp::MAX || now.duration_since(end) <= ECHO;
+        self.said.iter().zip(ends).any(|(said, end)| is(&said.wants) && lately(end))
+    }
+}
+
+impl Sets {
+    pub fn see(&mut self, set: &Value, who: Who<'_>, gates: &Gates, now: Timestamp) {
+        let history = self.by_uid.entry(uid(set).to_owned()).or_insert_with(|| History {
+            namespace: namespace(set).to_owned(),
+            name: name(set).to_owned(),
+            said: Vec::new(),
+            orphans: false,
+            ends: false,
+            away: BTreeMap::new(),
+            budget: 0,
+        });
+        let wants = Wants::of(set, gates);
+        if history.wants() != Some(&wants) {
+            history.away.retain(|ordinal, _| wants.ordinals.contains(ordinal));
+            history.said.push(Said { wants, from: now });
+        }
+        history.ends |= set.has(&["metadata", "deletionTimestamp"]);
+        // Whoever deletes it once more may change their mind.
+        history.orphans = has_orphans(set) || (history.orphans && who != Who::User);
+        if history.away.is_empty() {
+            history.budget = 0;
+        }
+        history.budget = history.budget.max(budget(set));
+    }
+
+    pub fn gone(&mut self, set: &Value, who: Who<'_>, now: Timestamp) {
+        if let Some(history) = self.by_uid.get_mut(uid(set)) {
+            history.ends = true;
+            history.orphans &= who != Who::User;
+            // What it said is said until now.
+            let wants = history.wants().cloned();
+            history.said.extend(wants.map(|wants| Said { wants, from: now }));
+        }
+    }
+
+    pub fn join(&mut self, sets: &[(&str, &str)]) {
+        let owned = |(namespace, name): &(&str, &str)| ((*namespace).to_owned(), (*name).to_owned());
+        self.joined.push(sets.iter().map(owned).collect());
+    }
+
+    /// The other sets that stand for the same as this one.
+    pub fn twins(&self, namespace: &str, name: &str) -> BTreeSet<(String, String)> {
+        let is_it = |(its_namespace, its_name): &(String, String)| its_namespace == namespace && its_name == name;
+        let groups = self.joined.iter().filter(|group| group.iter().any(is_it));
+        groups.flatten().filter(|it| !is_it(it)).cloned().collect()
+    }
+
+    pub fn get_mut(&mut self, uid: &str) -> Option<&mut History> {
+        self.by_uid.get_mut(uid)
+    }
+
+    /// Whether the set of this uid is on its way out or gone, and says or said lately that its claims go with it.
+    pub fn takes_claims_along(&self, uid: &str, now: Timestamp) -> bool {
+        self.by_uid.get(uid).is_some_and(|set| set.ends && !set.orphans && set.said_lately(now, |wants| wants.deleted))
+    }
+
+    /// Whether a set of this namespace said that the claims of this pod go with it: it is out of range, and the policy is so.
+    pub fn gives_up(&self, namespace: &str, pod: &str, now: Timestamp) -> bool {
+        let Some((set, ordinal)) = ordinal(pod) else { return false };
+        let sets = self.by_uid.values().filter(|it| it.namespace == namespace && it.name == set);
+        let leaves = |wants: &Wants| wants.scaled && !wants.ordinals.contains(&ordinal);
+        sets.into_iter().any(|set| set.said_lately(now, leaves))
+    }
+}
+
+/// It is told to go alone.
+fn has_orphans(set: &Value) -> bool {
+    set.items(&["metadata", "finalizers"]).iter().any(|it| it == "orphan")
+}
+
+/// A pod's set and ordinal, by its name.
+pub fn ordinal(pod: &str) -> Option<(&str, i64)> {
+    let (set, ordinal) = pod.rsplit_once('-')?;
+    Some((set, ordinal.parse().ok()?))
+}
+
+fn budget(set: &Value) -> i64 {
+    let replicas = set.int(&["spec", "replicas"]).unwrap_or(1).max(0);
+    let max = match set.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]) {
+        Some(Value::String(share)) => {
+            share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
+        }
+        other => other.and_then(Value::as_i64),
+    };
+    if set.text(&["spec", "updateStrategy", "type"]) == "Recreate" { i64::MAX } else { max.unwrap_or(1).max(1) }
+}

@@ -1,0 +1,281 @@
+//! Each rule is broken once, and once not.
+
+use super::*;
+use object::json;
+
+struct World {
+    checker: Checker,
+    now: Timestamp,
+}
+
+const SETS: Who<'_> = Who::Part(Who::SETS);
+const COLLECTOR: Who<'_> = Who::Part(Who::COLLECTOR);
+const NODE: Who<'_> = Who::Part("system:node:a");
+
+impl World {
+    fn new() -> World {
+        let mut world = World { checker: Checker::new(Gates::default()), now: Timestamp::UNIX_EPOCH };
+        let namespace = json!({"kind": "Namespace", "metadata": {"name": "ns", "uid": "ns"}});
+        world.write(Who::User, namespace);
+        world
+    }
+
+    /// The object becomes this.
+    fn write(&mut self, who: Who<'_>, after: Value) -> Vec<String> {
+        let before = self.checker.get(after.text(&["kind"]), namespace(&after), name(&after)).cloned();
+        self.checker.see(&Change { who, now: self.now, before, after: Some(Arc::new(after)) })
+    }
+
+    fn remove(&mut self, who: Who<'_>, kind: &str, name: &str) -> Vec<String> {
+        let place = if kind == "PersistentVolume" { "" } else { "ns" };
+        let before = self.checker.get(kind, place, name).cloned();
+        assert!(before.is_some(), "{kind} {name} is there");
+        self.checker.see(&Change { who, now: self.now, before, after: None })
+    }
+
+    fn wait(&mut self, seconds: i64) {
+        self.now += jiff::SignedDuration::from_secs(seconds);
+    }
+}
+
+fn set(replicas: i64, more: Value) -> Value {
+    let spec = object::patch::merge(&json!({"replicas": replicas}), &more);
+    json!({"kind": "StatefulSet", "metadata": {"namespace": "ns", "name": "web", "uid": "web"}, "spec": spec})
+}
+
+fn policy(deleted: &str, scaled: &str) -> Value {
+    json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": deleted, "whenScaled": scaled}})
+}
+
+fn pod(ordinal: i64, uid: &str) -> Value {
+    json!({
+        "kind": "Pod",
+        "metadata": {
+            "namespace": "ns", "name": format!("web-{ordinal}"), "uid": uid,
+            "ownerReferences": [{"kind": "StatefulSet", "name": "web", "uid": "web", "controller": true}],
+        },
+        "spec": {"nodeName": "a", "volumes": [{"persistentVolumeClaim": {"claimName": format!("data-web-{ordinal}")}}]},
+        "status": {
+            "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": [{"state": {"running": {}}}],
+        },
+    })
+}
+
+fn claim(ordinal: i64, owner: Option<(&str, &str, &str)>) -> Value {
+    let owners: Vec<Value> = owner
+        .iter()
+        .map(|(kind, name, uid)| json!({"kind": kind, "name": name, "uid": uid, "controller": true}))
+        .collect();
+    json!({
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "namespace": "ns", "name": format!("data-web-{ordinal}"), "uid": format!("claim-{ordinal}"),
+            "ownerReferences": owners,
+        },
+        "spec": {"resources": {"requests": {"storage": "2Gi"}}, "volumeName": "volume"},
+        "status": {"phase": "Bound", "capacity": {"storage": "2Gi"}},
+    })
+}
+
+fn volume(policy: &str, phase: &str) -> Value {
+    json!({
+        "kind": "PersistentVolume", "metadata": {"name": "volume", "uid": "volume"},
+        "spec": {
+            "csi": {"volumeHandle": "handle"}, "persistentVolumeReclaimPolicy": policy, "capacity": {"storage": "2Gi"},
+            "claimRef": {"namespace": "ns", "name": "data-web-0", "uid": "claim-0"},
+        },
+        "status": {"phase": phase},
+    })
+}
+
+fn going(mut object: Value) -> Value {
+    object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    object
+}
+
+const OF_SET: Option<(&str, &str, &str)> = Some(("StatefulSet", "web", "web"));
+
+#[test]
+fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
+    for (deleted, wrong) in [("Delete", false), ("Retain", true)] {
+        let mut world = World::new();
+        world.write(Who::User, set(1, policy(deleted, "Retain")));
+        world.write(SETS, claim(0, OF_SET));
+        world.remove(Who::User, "StatefulSet", "web");
+        assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong, "{deleted}");
+    }
+    // Not while the set is there, not by another's hand, and by a user's always.
+    let mut world = World::new();
+    world.write(Who::User, set(1, policy("Delete", "Delete")));
+    world.write(SETS, claim(0, OF_SET));
+    assert_eq!(world.write(COLLECTOR, going(claim(0, OF_SET))).len(), 1);
+    world.write(SETS, claim(1, None));
+    assert_eq!(world.remove(SETS, "PersistentVolumeClaim", "data-web-1").len(), 1);
+    world.write(SETS, claim(2, None));
+    assert!(world.remove(Who::User, "PersistentVolumeClaim", "data-web-2").is_empty());
+}
+
+#[test]
+fn a_set_that_goes_alone_takes_no_claims_along_unless_its_user_has_another_mind() {
+    for (last, wrong) in [(COLLECTOR, true), (Who::User, false)] {
+        let mut world = World::new();
+        world.write(Who::User, set(1, policy("Delete", "Retain")));
+        world.write(SETS, claim(0, OF_SET));
+        let mut orphaning = going(set(1, policy("Delete", "Retain")));
+        orphaning["metadata"]["finalizers"] = json!(["orphan"]);
+        world.write(Who::User, orphaning);
+        world.remove(last, "StatefulSet", "web");
+        assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong);
+    }
+}
+
+#[test]
+fn a_claim_goes_with_its_pod_only_after_a_scale_down_and_what_was_said_long_ago_does_not_count() {
+    let of_pod = Some(("Pod", "web-1", "pod-1"));
+    for (replicas, wait, wrong) in [(2, 0, true), (1, 0, false), (1, 1000, false)] {
+        let mut world = World::new();
+        world.write(Who::User, set(2, policy("Retain", "Delete")));
+        world.write(SETS, claim(1, of_pod));
+        world.write(Who::User, set(replicas, policy("Retain", "Delete")));
+        world.wait(wait);
+        assert_eq!(!world.write(COLLECTOR, going(claim(1, of_pod))).is_empty(), wrong, "{replicas} {wait}");
+    }
+    let mut world = World::new();
+    world.write(Who::User, set(1, policy("Retain", "Delete")));
+    world.write(SETS, claim(1, of_pod));
+    world.write(Who::User, set(2, policy("Retain", "Delete")));
+    world.wait(1000);
+    assert_eq!(world.write(COLLECTOR, going(claim(1, of_pod))).len(), 1);
+}
+
+#[test]
+fn gates_decide_what_policies_mean() {
+    let mut world = World::new();
+    world.write(Who::User, set(1, policy("Delete", "Delete")));
+    world.write(SETS, claim(0, OF_SET));
+    world.checker.set_gates(Gates::default().with("StatefulSetAutoDeletePVC", false), world.now);
+    world.wait(1000);
+    world.remove(Who::User, "StatefulSet", "web");
+    assert_eq!(world.write(COLLECTOR, going(claim(0, OF_SET))).len(), 1);
+}
+
+#[test]
+fn claims_and_volumes_never_shrink() {
+    let mut world = World::new();
+    world.write(SETS, claim(0, None));
+    let mut smaller = claim(0, None);
+    smaller["spec"]["resources"]["requests"]["storage"] = json!("1Gi");
+    assert!(world.write(Who::User, smaller).is_empty(), "a user may, and the server decides");
+    world.write(Who::User, claim(0, None));
+    let mut smaller = claim(0, None);
+    smaller["spec"]["resources"]["requests"]["storage"] = json!("2047Mi");
+    assert_eq!(world.write(SETS, smaller).len(), 1);
+    let mut smaller = claim(0, None);
+    smaller["status"]["capacity"]["storage"] = json!("1Gi");
+    assert_eq!(world.write(Who::User, smaller).len(), 1);
+    world.write(SETS, volume("Delete", "Bound"));
+    let mut smaller = volume("Delete", "Bound");
+    smaller["spec"]["capacity"]["storage"] = json!("1Gi");
+    assert_eq!(world.write(SETS, smaller).len(), 1);
+}
+
+#[test]
+fn what_is_used_stays() {
+    let mut world = World::new();
+    world.write(SETS, claim(0, None));
+    world.write(SETS, volume("Delete", "Bound"));
+    world.write(SETS, pod(0, "pod-0"));
+    assert_eq!(world.remove(COLLECTOR, "PersistentVolume", "volume").len(), 1, "it is bound");
+    world.write(Who::User, going(claim(0, None)));
+    assert_eq!(world.remove(COLLECTOR, "PersistentVolumeClaim", "data-web-0").len(), 1, "a pod uses it");
+    // A pod that came only after the claim was told to go holds nothing up.
+    world.write(SETS, claim(1, None));
+    world.write(Who::User, going(claim(1, None)));
+    world.write(SETS, pod(1, "pod-1"));
+    assert!(world.remove(COLLECTOR, "PersistentVolumeClaim", "data-web-1").is_empty());
+}
+
+#[test]
+fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
+    let mut world = World::new();
+    world.write(SETS, claim(0, None));
+    world.write(SETS, volume("Delete", "Bound"));
+    assert_eq!(world.checker.backend_deleted("handle").len(), 1, "its claim exists");
+    world.remove(Who::User, "PersistentVolumeClaim", "data-web-0");
+    world.write(SETS, volume("Delete", "Released"));
+    assert!(world.checker.backend_deleted("handle").is_empty());
+    world.write(Who::User, volume("Retain", "Released"));
+    assert!(world.checker.backend_deleted("handle").is_empty(), "it was condemned before");
+    let mut world = World::new();
+    world.write(SETS, volume("Retain", "Released"));
+    assert_eq!(world.checker.backend_deleted("handle").len(), 1);
+    assert!(world.checker.backend_deleted("of nobody").is_empty());
+}
+
+#[test]
+fn leaks_and_losses_are_noticed_at_rest() {
+    let there = |handles: &[&str]| handles.iter().map(|handle| (*handle).to_owned()).collect();
+    let mut world = World::new();
+    world.write(SETS, volume("Delete", "Bound"));
+    assert!(world.checker.backend_at_rest(&there(&["handle"])).is_empty());
+    assert_eq!(world.checker.backend_at_rest(&there(&[])), ["the backend volume handle is lost"]);
+    assert_eq!(world.checker.backend_at_rest(&there(&["handle", "other"])).len(), 1, "one is leaked");
+    world.write(SETS, volume("Delete", "Released"));
+    world.remove(SETS, "PersistentVolume", "volume");
+    assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), 1);
+    let mut world = World::new();
+    world.write(SETS, volume("Retain", "Released"));
+    world.remove(Who::User, "PersistentVolume", "volume");
+    assert!(world.checker.backend_at_rest(&there(&["handle"])).is_empty(), "it is retained");
+    assert_eq!(world.checker.backend_at_rest(&there(&[])).len(), 1);
+}
+
+#[test]
+fn a_running_pod_is_removed_by_its_node_or_a_user_alone() {
+    for (who, wrong) in [(NODE, false), (Who::User, false), (COLLECTOR, true), (Who::Part("system:node:b"), true)] {
+        let mut world = World::new();
+        world.write(SETS, pod(0, "pod-0"));
+        assert_eq!(!world.remove(who, "Pod", "web-0").is_empty(), wrong, "{who:?}");
+    }
+}
+
+#[test]
+fn no_ordinal_runs_in_two_sets_that_stand_for_one() {
+    let mut world = World::new();
+    world.checker.join(&[("ns", "web"), ("other", "web")]);
+    world.write(SETS, pod(1, "here"));
+    let there = |ordinal| {
+        let mut pod = pod(ordinal, "there");
+        pod["metadata"]["namespace"] = json!("other");
+        pod
+    };
+    assert!(world.write(SETS, there(0)).is_empty());
+    assert_eq!(world.write(SETS, there(1)).len(), 1);
+}
+
+#[test]
+fn no_more_replicas_are_away_than_the_budget_allows() {
+    for (max, wrong) in [(1, true), (2, false)] {
+        let mut world = World::new();
+        let budget = json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": max}}});
+        world.write(Who::User, set(3, budget));
+        for ordinal in 0..3 {
+            world.write(SETS, pod(ordinal, &format!("pod-{ordinal}")));
+        }
+        assert!(world.write(SETS, going(pod(2, "pod-2"))).is_empty());
+        world.remove(NODE, "Pod", "web-2");
+        assert_eq!(!world.write(SETS, going(pod(1, "pod-1"))).is_empty(), wrong, "{max}");
+    }
+    // Once the first is back, the next may go; and what is out of range counts for nothing.
+    let mut world = World::new();
+    world.write(Who::User, set(2, json!({})));
+    for ordinal in 0..3 {
+        world.write(SETS, pod(ordinal, &format!("pod-{ordinal}")));
+    }
+    assert!(world.write(SETS, going(pod(2, "pod-2"))).is_empty());
+    assert!(world.write(SETS, going(pod(1, "pod-1"))).is_empty());
+    world.remove(NODE, "Pod", "web-1");
+    world.write(SETS, pod(1, "new"));
+    assert!(world.write(SETS, going(pod(0, "pod-0"))).is_empty());
+}

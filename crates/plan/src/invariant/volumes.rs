@@ -1,0 +1,104 @@
+//! No backend volume is deleted while its claim exists or the policy is Retain; none is leaked or lost; a bound volume does not go.
+
+use super::{Change, Checker, Who, bytes};
+use object::Value;
+use object::access::{Access, name, terminating, uid};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What is known of backend volumes, by handle.
+#[derive(Default)]
+pub struct Volumes {
+    by_handle: BTreeMap<String, History>,
+}
+
+#[derive(Default)]
+struct History {
+    name: String,
+    /// The claim that its object names: namespace, name, uid.
+    claim: (String, String, String),
+    /// The policy is or was Delete while the volume was released or on its way out: from then on it may go, whatever comes.
+    condemned: bool,
+    policy: String,
+    /// Its object went without having to take the backend along.
+    kept: bool,
+    /// An object names it.
+    named: bool,
+}
+
+impl Checker {
+    pub(super) fn volume(&mut self, change: &Change<'_>) -> Vec<String> {
+        let mut broken = Vec::new();
+        let honours = self.gates.on("HonorPVReclaimPolicy");
+        if let Some(volume) = change.object() {
+            let handle = volume.text(&["spec", "csi", "volumeHandle"]);
+            if !handle.is_empty() {
+                self.volumes.by_handle.entry(handle.to_owned()).or_default().see(volume, change, honours);
+            }
+        }
+        if let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) {
+            let capacity = &["spec", "capacity", "storage"];
+            let sizes = bytes(before, capacity).zip(bytes(after, capacity)).filter(|(before, after)| after < before);
+            if let Some((old, new)) = sizes.filter(|_| change.who != Who::User) {
+                broken.push(format!("{} shrinks the volume {} from {old} to {new}", change.who.text(), name(after)));
+            }
+        }
+        if let Some(volume) = change.removes().filter(|volume| volume.text(&["status", "phase"]) == "Bound") {
+            let reference = |member| volume.text(&["spec", "claimRef", member]);
+            let claim = self.same("PersistentVolumeClaim", reference("namespace"), reference("name"), reference("uid"));
+            if claim.is_some() && change.who != Who::User {
+                broken.push(format!("the volume {} goes while it is bound", name(volume)));
+            }
+        }
+        broken
+    }
+
+    /// A driver has deleted a volume.
+    pub fn backend_deleted(&mut self, handle: &str) -> Vec<String> {
+        let Some(history) = self.volumes.by_handle.get(handle) else { return Vec::new() };
+        let mut broken = Vec::new();
+        let (namespace, claim, claim_uid) = &history.claim;
+        // One that was made for a claim and is deleted by a user before the claim got it was nobody's.
+        let has_it = |claim: &Value| claim.text(&["spec", "volumeName"]) == history.name;
+        if self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some_and(|claim| has_it(claim)) {
+            broken.push(format!("the backend volume {handle} is deleted while its claim {claim} exists"));
+        }
+        if history.policy == "Retain" && !history.condemned {
+            broken.push(format!("the backend volume {handle} is deleted though its policy is Retain"));
+        }
+        broken
+    }
+
+    /// What is leaked or lost when everything has come to rest and the driver has these volumes.
+    pub fn backend_at_rest(&self, there: &BTreeSet<String>) -> Vec<String> {
+        let mut broken = Vec::new();
+        for handle in there {
+            let wanted = self.volumes.by_handle.get(handle).is_some_and(|it| it.named || it.kept);
+            if !wanted {
+                broken.push(format!("the backend volume {handle} is leaked: no object names it, and none retained it"));
+            }
+        }
+        for (handle, history) in &self.volumes.by_handle {
+            if !there.contains(handle) && (history.named || history.kept) && !history.condemned {
+                broken.push(format!("the backend volume {handle} is lost"));
+            }
+        }
+        broken
+    }
+}
+
+impl History {
+    fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool) {
+        let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
+        self.name = name(volume).to_owned();
+        self.claim = (reference("namespace"), reference("name"), reference("uid"));
+        self.policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned();
+        let over = volume.text(&["status", "phase"]) == "Released" || terminating(volume) || change.after.is_none();
+        self.condemned |= self.policy == "Delete" && over;
+        self.named = change.after.is_some();
+        if change.after.is_none() {
+            // Before policies were honoured, a volume that went before its claim left its backend behind.
+            let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
+            self.kept |= self.policy != "Delete" || !honours || !was_bound;
+        }
+    }
+}

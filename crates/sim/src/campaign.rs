@@ -1,0 +1,160 @@
+//! Many runs: seeds at random, or every write of a story in turn.
+
+use crate::point::{Strike, When};
+use crate::run::{Outcome, Plan};
+use crate::stories::{self, Story};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where the points of a story are counted, one seed is as good as another.
+const SEED: u64 = 1;
+
+/// What many runs came to.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    pub runs: u64,
+    pub commits: u64,
+    pub faults: BTreeMap<&'static str, u64>,
+    pub virtual_ms: u128,
+    /// Each run that went wrong: how to see it again, and why.
+    pub failures: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, plan: &Plan, outcome: &Outcome, failure: Option<String>) {
+        self.runs += 1;
+        self.commits += outcome.counted.0;
+        self.virtual_ms += outcome.virtual_ms;
+        for (fault, count) in &outcome.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        self.failures.extend(failure.map(|why| format!("{plan}: {why}")));
+    }
+
+    pub fn merge(&mut self, other: Tally) {
+        self.runs += other.runs;
+        self.commits += other.commits;
+        self.virtual_ms += other.virtual_ms;
+        for (fault, count) in other.faults {
+            *self.faults.entry(fault).or_default() += count;
+        }
+        self.failures.extend(other.failures);
+    }
+
+    pub fn text(&self) -> String {
+        let faults: u64 = self.faults.values().sum();
+        let mut text = format!(
+            "{} runs, {} writes, {} hours of virtual time, {faults} faults, {} failures",
+            self.runs,
+            self.commits,
+            self.virtual_ms / 3_600_000,
+            self.failures.len()
+        );
+        for (fault, count) in &self.faults {
+            let _ = write!(text, "\n  {count:>8} {fault}");
+        }
+        for failure in &self.failures {
+            let _ = write!(text, "\nFAILED {failure}");
+        }
+        text
+    }
+}
+
+/// The story that a seed tells when none is asked for: half of them are of the operator who does anything.
+pub fn story_of(seed: u64) -> &'static Story {
+    let named = usize::try_from(seed / 2).unwrap_or(0) % stories::ALL.len();
+    if seed.is_multiple_of(2) { &stories::ALL[named] } else { &stories::ALL[stories::ALL.len() - 1] }
+}
+
+/// Runs stories in storms, one for each seed.
+pub fn seeds(from: u64, count: u64, story: Option<&'static Story>, jobs: usize, told: impl Fn(&str) + Sync) -> Tally {
+    let plans = (from..from + count).map(|seed| {
+        let story = story.unwrap_or_else(|| story_of(seed));
+        Plan { story, seed, storm: true, strike: None }
+    });
+    all(plans.collect(), jobs, told, |_, outcome| outcome.broken.first().cloned())
+}
+
+/// Runs a story once for every `stride`-th of its writes, with each of these strikes there. All must end as the story does when
+/// nothing goes wrong.
+pub fn points(
+    story: &'static Story,
+    strikes: &[Strike],
+    stride: u64,
+    jobs: usize,
+    told: impl Fn(&str) + Sync,
+) -> Tally {
+    let calm = Plan { story, seed: SEED, storm: false, strike: None };
+    let reference = calm.run();
+    let mut tally = Tally::default();
+    tally.add(&calm, &reference, reference.broken.first().cloned());
+    if !tally.failures.is_empty() {
+        return tally;
+    }
+    let mut plans = Vec::new();
+    for strike in strikes {
+        let writes = if strike.is_for_requests() { reference.counted.1 } else { reference.counted.0 };
+        // Where only some are wanted, not the same ones for each strike.
+        let first = 1 + (*strike as u64) % stride;
+        for at in (first..=writes).step_by(usize::try_from(stride).unwrap_or(1)) {
+            plans.push(Plan { strike: Some((When::At(at), *strike)), ..calm });
+        }
+    }
+    let judge = |_: &Plan, outcome: &Outcome| {
+        let differs = story.exact && outcome.end != reference.end;
+        let difference = || difference(&reference.end, &outcome.end);
+        outcome.broken.first().cloned().or_else(|| differs.then(difference))
+    };
+    tally.merge(all(plans, jobs, told, judge));
+    tally
+}
+
+/// Runs stories with the same strike at every write of the controllers. All must end as they do when nothing goes wrong.
+pub fn every(
+    stories: impl Iterator<Item = &'static Story>,
+    strike: Strike,
+    jobs: usize,
+    told: impl Fn(&str) + Sync,
+) -> Tally {
+    let plans = stories.map(|story| Plan { story, seed: SEED, storm: false, strike: Some((When::Every, strike)) });
+    all(plans.collect(), jobs, told, |plan, outcome| {
+        let reference = Plan { strike: None, ..*plan }.run();
+        let differs = plan.story.exact && outcome.end != reference.end;
+        outcome.broken.first().cloned().or_else(|| differs.then(|| difference(&reference.end, &outcome.end)))
+    })
+}
+
+/// The lines that are only in one of two texts.
+pub fn difference(wanted: &str, found: &str) -> String {
+    let missing =
+        wanted.lines().filter(|line| !found.lines().any(|other| other == *line)).map(|line| format!("- {line}"));
+    let extra =
+        found.lines().filter(|line| !wanted.lines().any(|other| other == *line)).map(|line| format!("+ {line}"));
+    format!("it ends differently:\n{}", missing.chain(extra).collect::<Vec<_>>().join("\n"))
+}
+
+fn all(
+    plans: Vec<Plan>,
+    jobs: usize,
+    told: impl Fn(&str) + Sync,
+    judge: impl Fn(&Plan, &Outcome) -> Option<String> + Sync,
+) -> Tally {
+    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(|| {
+                while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let outcome = plan.run();
+                    let failure = judge(plan, &outcome);
+                    if let Some(why) = &failure {
+                        told(&format!("FAILED {plan}: {why}"));
+                    }
+                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(plan, &outcome, failure);
+                }
+            });
+        }
+    });
+    tally.into_inner().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,208 @@
+//! The end of a story: what is still to be done, and how everything is when nothing is.
+
+use crate::ledger::JOURNAL;
+use crate::run::QUIET;
+use crate::world::{PATIENCE, World};
+use object::access::{Access, controller, name, namespace, terminating, uid};
+use object::quantity::Quantity;
+use object::{Value, condition};
+use plan::invariant::Checker;
+use plan::statefulset::invariant::Wants;
+use std::fmt::Write;
+use std::sync::Arc;
+use std::time::Duration;
+
+const CLAIM: &str = "PersistentVolumeClaim";
+const VOLUME: &str = "PersistentVolume";
+
+/// Waits until everything is as it should be and stays so; the error says what is not.
+pub async fn rest(world: &World) -> Result<(), String> {
+    let begun = tokio::time::Instant::now();
+    loop {
+        if !world.log.is_whole() {
+            return Err("a rule is broken".to_owned());
+        }
+        let left = unrest(world);
+        if left.is_empty() {
+            tokio::time::sleep(QUIET).await;
+            world.ledger.look_at_backend();
+            if unrest(world).is_empty() {
+                return Ok(());
+            }
+        } else if begun.elapsed() > PATIENCE {
+            return Err(format!("it does not come to rest: {}", left.join("; ")));
+        }
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What is not yet as it should be.
+pub fn unrest(world: &World) -> Vec<String> {
+    if world.net.server().is_none() {
+        return vec!["the server is down".to_owned()];
+    }
+    let mut left = Vec::new();
+    let journal = world.stored(JOURNAL);
+    let written = journal.as_ref().map(|journal| journal.members(&["data"]).len()).unwrap_or(0);
+    if written > 0 {
+        left.push(format!("{written} volumes are written down in the journal"));
+    }
+    let gates = world.controller_gates();
+    let checker = world.checker();
+    for kind in plan::invariant::KINDS {
+        let going = checker.all(kind).filter(|object| terminating(object));
+        left.extend(going.map(|object| format!("{kind} {} is on its way out", name(object))));
+    }
+    for set in checker.all("StatefulSet") {
+        left.extend(of_set(&checker, set, &Wants::of(set, &gates)));
+    }
+    for claim in checker.all(CLAIM) {
+        let size = |path: &[&str]| claim.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
+        let (asked, has) =
+            (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
+        let is_bound = claim.text(&["status", "phase"]) == "Bound";
+        if !is_bound && waits_for_user(world, &checker, claim) {
+            continue;
+        }
+        if !is_bound || has < asked {
+            left.push(format!(
+                "the claim {} is {} with {has} of {asked}",
+                name(claim),
+                claim.text(&["status", "phase"])
+            ));
+        }
+    }
+    for volume in checker.all(VOLUME) {
+        let (phase, policy) =
+            (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
+        if !(phase == "Bound" || phase == "Available" || (phase == "Released" && policy == "Retain")) {
+            left.push(format!("the volume {} is {phase} with {policy}", name(volume)));
+        }
+    }
+    let told = |rule: &String| {
+        let handle = rule.split_whitespace().find(|word| word.starts_with("vol-"));
+        handle.is_some_and(|handle| is_told_of(world, handle))
+    };
+    left.extend(checker.backend_at_rest(&world.handles()).into_iter().filter(|rule| !told(rule)));
+    left
+}
+
+/// Its class binds it when a pod comes, and none has.
+fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
+    let class = world.stored(&format!("/storage.k8s.io/storageclasses/{}", claim.text(&["spec", "storageClassName"])));
+    let waits = class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
+    let is_near = |pod: &&Arc<Value>| namespace(pod) == namespace(claim);
+    waits && !checker.all("Pod").filter(is_near).any(|pod| plan::protect::uses(pod, name(claim)))
+}
+
+/// Whether people were told that a backend volume is kept because nobody can know whether it was still to be deleted: its object went
+/// while the provisioner was down, and the server has forgotten how it was (docs/decisions/0007).
+fn is_told_of(world: &World, handle: &str) -> bool {
+    let events = world.list("/core/events/").into_iter();
+    let mut messages = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete");
+    messages.any(|event| {
+        let message = event.text(&["message"]);
+        message.contains(handle) && message.contains("went while nobody looked")
+    })
+}
+
+fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
+    let mut left = Vec::new();
+    let status = |member: &str| set.int(&["status", member]).unwrap_or(0);
+    let replicas = wants.ordinals.end - wants.ordinals.start;
+    if set.int(&["metadata", "generation"]) != set.int(&["status", "observedGeneration"]) {
+        left.push(format!("the set {} was not looked at", name(set)));
+    }
+    if status("replicas") != replicas || status("readyReplicas") != replicas || status("availableReplicas") != replicas
+    {
+        left.push(format!("the set {} has {} of {replicas} replicas ready", name(set), status("readyReplicas")));
+    }
+    let rolls = set.text(&["spec", "updateStrategy", "type"]) != "OnDelete"
+        && set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0) == 0;
+    let update = set.text(&["status", "updateRevision"]);
+    if rolls && set.text(&["status", "currentRevision"]) != update {
+        left.push(format!("the set {} rolls", name(set)));
+    }
+    let owned = |pod: &&Arc<Value>| controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid(set));
+    let pods: Vec<&Arc<Value>> = checker.all("Pod").filter(owned).collect();
+    for ordinal in wants.ordinals.clone() {
+        let pod_name = format!("{}-{ordinal}", name(set));
+        let pod = pods.iter().find(|pod| name(pod) == pod_name);
+        let is_ready = |pod: &Value| condition::get(pod, "Ready").is_some_and(|it| it.text(&["status"]) == "True");
+        let is_new = |pod: &Value| pod.text(&["metadata", "labels", "controller-revision-hash"]) == update;
+        if !pod.is_some_and(|pod| is_ready(pod) && (!rolls || is_new(pod))) {
+            left.push(format!("the pod {pod_name} is not there, ready and up to date"));
+        }
+        for template in set.items(&["spec", "volumeClaimTemplates"]) {
+            let claim = format!("{}-{pod_name}", name(template));
+            if checker.get(CLAIM, namespace(set), &claim).is_none() {
+                left.push(format!("the claim {claim} is missing"));
+            }
+        }
+    }
+    if i64::try_from(pods.len()) != Ok(replicas) {
+        left.push(format!("the set {} has {} pods instead of {replicas}", name(set), pods.len()));
+    }
+    left
+}
+
+/// How everything is, without what differs from run to run.
+pub fn summary(world: &World) -> String {
+    let checker = world.checker();
+    let mut text = String::new();
+    for kind in ["Namespace", "StatefulSet", "Pod", CLAIM, VOLUME] {
+        let mut lines: Vec<String> = checker.all(kind).map(|object| line(&checker, kind, object)).collect();
+        lines.sort();
+        for line in lines {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    let _ = writeln!(text, "backend volumes: {}", world.handles().len());
+    text
+}
+
+fn line(checker: &Checker, kind: &str, object: &Value) -> String {
+    let owners: Vec<String> = object
+        .items(&["metadata", "ownerReferences"])
+        .iter()
+        .map(|it| format!("{}/{}", it.text(&["kind"]), it.text(&["name"])))
+        .collect();
+    let labels = object.at(&["metadata", "labels"]).map(ToString::to_string).unwrap_or_default();
+    let finalizers = object.at(&["metadata", "finalizers"]).map(ToString::to_string).unwrap_or_default();
+    let phase = object.text(&["status", "phase"]);
+    let who = format!("{kind} {}/{}", namespace(object), name(object));
+    match kind {
+        "StatefulSet" => {
+            let status = |member: &str| object.at(&["status", member]).map(ToString::to_string).unwrap_or_default();
+            let members = [
+                "replicas",
+                "readyReplicas",
+                "currentReplicas",
+                "updatedReplicas",
+                "currentRevision",
+                "updateRevision",
+            ];
+            format!("{who} {}", members.map(|member| format!("{member}={}", status(member))).join(" "))
+        }
+        "Pod" => format!("{who} {phase} {labels} owners={owners:?}"),
+        CLAIM => format!(
+            "{who} {phase} {} of {} {labels} owners={owners:?} finalizers={finalizers}",
+            object.text(&["status", "capacity", "storage"]),
+            object.text(&["spec", "resources", "requests", "storage"]),
+        ),
+        VOLUME => {
+            let reference = |member| object.text(&["spec", "claimRef", member]);
+            let claim = checker.get(CLAIM, reference("namespace"), reference("name"));
+            let is_there = claim.is_some_and(|claim| uid(claim) == reference("uid"));
+            format!(
+                "{kind} of {}/{} ({}) {phase} {} {} finalizers={finalizers}",
+                reference("namespace"),
+                reference("name"),
+                if is_there { "there" } else { "gone" },
+                object.text(&["spec", "persistentVolumeReclaimPolicy"]),
+                object.text(&["spec", "capacity", "storage"]),
+            )
+        }
+        _ => format!("{who} {phase}"),
+    }
+}

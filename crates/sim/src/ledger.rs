@@ -1,0 +1,333 @@
+//! The store as the server has it, with every committed write judged before its writer hears of it.
+
+use crate::entropy::Rng;
+use crate::log::Log;
+use crate::point::Points;
+use crate::time::VirtualClock;
+use bytes::Bytes;
+use futures::FutureExt;
+use object::{Gates, Value};
+use plan::invariant::{Change, Checker, KINDS, Who};
+use server::Clock;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use store::suite::Crashable;
+use store::{
+    BoxFuture, Committed, Error, Event, Export, Next, Operation, Page, Range, Record, Revision, Store, Txn, Watcher,
+};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+tokio::task_local! {
+    /// Who sends the request that is being answered.
+    pub static WRITER: Arc<str>;
+}
+
+/// The name of whoever acts for people.
+pub const OPERATOR: &str = "operator";
+
+/// Where the provisioner writes down what it is about to do.
+pub const JOURNAL: &str = "/core/configmaps/kube-system/mainstay-csi-journal";
+
+type Backend = Box<dyn Fn() -> BTreeSet<String> + Send>;
+
+/// What is known of all that was ever committed; outlives crashes of the store.
+pub struct Ledger {
+    pub checker: Mutex<Checker>,
+    pub log: Log,
+    clock: VirtualClock,
+    /// What was acknowledged, by key: revision and value.
+    acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
+    /// All changes so far, for those who must hear of them: revision and key.
+    history: Mutex<Vec<(Revision, Arc<str>)>>,
+    /// What the write that the disk failed in the middle of wanted.
+    torn: Mutex<Option<(Arc<str>, Txn)>>,
+    pub points: Points,
+    /// The handles of the volumes that the driver has, and had when it was last asked.
+    backend: Mutex<Option<(Backend, BTreeSet<String>)>>,
+    /// Moves with every commit.
+    pub commits: watch::Sender<u64>,
+}
+
+impl Ledger {
+    pub fn new(clock: VirtualClock, log: Log, gates: Gates) -> Arc<Ledger> {
+        Arc::new(Ledger {
+            checker: Mutex::new(Checker::new(gates)),
+            points: Points::new(log.clone()),
+            log,
+            clock,
+            acknowledged: Mutex::default(),
+            history: Mutex::default(),
+            torn: Mutex::default(),
+            backend: Mutex::default(),
+            commits: watch::Sender::new(0),
+        })
+    }
+
+    pub fn checker(&self) -> MutexGuard<'_, Checker> {
+        lock(&self.checker)
+    }
+
+    /// Opens the store on a disk and compares it with what was acknowledged before.
+    pub fn open(self: &Arc<Ledger>, disk: &Crashable) -> Result<Arc<Watched>, store::OpenError> {
+        let options = store::Options { inline: true, ..store::Options::default() };
+        let inner = store::Embedded::open_on(Arc::new(disk.clone()), server::codec::finish, options)?;
+        self.compare(&*inner);
+        let tail = inner.watch("", inner.revision()).expect("the newest revision can be watched");
+        Ok(Arc::new(Watched { inner, tail: Mutex::new(tail), ledger: Arc::clone(self), off: CancellationToken::new() }))
+    }
+
+    /// Every acknowledged write is there, and at most the one that was under way besides.
+    fn compare(&self, store: &dyn Store) {
+        let page = store.list(Range::default()).expect("the newest state can be listed");
+        let found: BTreeMap<Arc<str>, Arc<Record>> =
+            page.records.into_iter().map(|record| (Arc::clone(&record.key), record)).collect();
+        let mut known = lock(&self.acknowledged).clone();
+        let torn = lock(&self.torn).take();
+        let operations = torn.iter().flat_map(|(_, txn)| &txn.operations);
+        let keys: Vec<Arc<str>> = operations.map(|it| Arc::clone(key(it))).collect();
+        let torn_by = torn.as_ref().map_or(Who::Part("nobody"), |(who, _)| whose(who));
+        let is_first = known.is_empty();
+        for (key, record) in &found {
+            let before = known.remove(key);
+            let is_same =
+                before.as_ref().is_some_and(|(revision, value)| *revision == record.modified && *value == record.value);
+            if is_same || is_first {
+                self.take(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
+            } else if keys.contains(key) {
+                let before = before.map(|(revision, value)| Arc::new(record_of(key, revision, value)));
+                self.remember(record.modified, Arc::clone(key));
+                self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
+            } else {
+                self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
+            }
+        }
+        for (key, (revision, value)) in known {
+            if keys.contains(&key) {
+                let before = Some(Arc::new(record_of(&key, revision, value)));
+                self.remember(store.revision(), Arc::clone(&key));
+                self.take(key, before, None, &torn_by);
+            } else {
+                self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
+            }
+        }
+    }
+
+    /// Takes a change in and has it judged. Without `before` an object that is known already is not judged again.
+    fn take(&self, key: Arc<str>, before: Option<Arc<Record>>, after: Option<Arc<Record>>, who: &Who<'_>) {
+        let known = match &after {
+            Some(record) => lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone())),
+            None => lock(&self.acknowledged).remove(&key),
+        };
+        let is_known = before.is_none() && known.is_some();
+        if !is_judged(&key) || is_known {
+            return;
+        }
+        let parse = |record: &Arc<Record>| serde_json::from_slice::<Value>(&record.value).ok().map(Arc::new);
+        let (before, after) = (before.as_ref().and_then(parse), after.as_ref().and_then(parse));
+        let change = Change { who: *who, now: self.clock.now(), before, after };
+        for rule in self.checker().see(&change) {
+            self.log.broken(rule);
+        }
+    }
+
+    fn committed(&self, event: &Event, who: &str) {
+        self.look_at_backend();
+        let what = match (&event.previous, &event.current) {
+            (None, _) => "creates",
+            (_, None) => "removes",
+            _ => "changes",
+        };
+        self.log.say(format!("{who} {what} {} @{}", event.key, event.revision));
+        if let Some(record) = event.current.as_ref().filter(|_| &*event.key == JOURNAL) {
+            let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
+            self.log.say(format!("the journal says {}", journal["data"]));
+        }
+        self.remember(event.revision, Arc::clone(&event.key));
+        self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
+    }
+
+    pub fn remember(&self, revision: Revision, key: Arc<str>) {
+        lock(&self.history).push((revision, key));
+    }
+
+    /// Where to ask which volumes the driver has.
+    pub fn watch_backend(&self, ask: impl Fn() -> BTreeSet<String> + Send + 'static) {
+        *lock(&self.backend) = Some((Box::new(ask), BTreeSet::new()));
+    }
+
+    /// Judges what the driver has deleted since the last look. Objects change by commits alone, so before each of them is soon enough.
+    pub fn look_at_backend(&self) {
+        let mut backend = lock(&self.backend);
+        let Some((ask, known)) = &mut *backend else { return };
+        let there = ask();
+        for handle in known.difference(&there) {
+            self.log.say(format!("the driver has deleted {handle}"));
+            for rule in self.checker().backend_deleted(handle) {
+                self.log.broken(rule);
+            }
+        }
+        for handle in there.difference(known) {
+            self.log.say(format!("the driver has made {handle}"));
+        }
+        *known = there;
+    }
+
+    /// The first change of a key with this prefix after a revision.
+    pub fn next_after(&self, prefix: &str, revision: Revision) -> Option<Revision> {
+        let history = lock(&self.history);
+        let from = history.partition_point(|(at, _)| *at <= revision);
+        history[from..].iter().find(|(_, key)| key.starts_with(prefix)).map(|(at, _)| *at)
+    }
+}
+
+fn whose(who: &str) -> Who<'_> {
+    if who == OPERATOR { Who::User } else { Who::Part(who) }
+}
+
+fn record_of(key: &Arc<str>, revision: Revision, value: Bytes) -> Record {
+    Record { key: Arc::clone(key), value, created: revision, modified: revision, memo: Default::default() }
+}
+
+fn key(operation: &Operation) -> &Arc<str> {
+    match operation {
+        Operation::Put { key, .. } | Operation::Delete { key, .. } => key,
+    }
+}
+
+/// Whether objects at this key are of the judged kinds.
+fn is_judged(key: &str) -> bool {
+    let plural = key.split('/').nth(2).unwrap_or("");
+    KINDS.iter().any(|kind| plural.strip_suffix('s').is_some_and(|it| it.eq_ignore_ascii_case(kind)))
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One life of the store.
+pub struct Watched {
+    inner: Arc<dyn Store>,
+    tail: Mutex<Box<dyn Watcher>>,
+    ledger: Arc<Ledger>,
+    /// Nothing is written any more: the machine has crashed.
+    pub off: CancellationToken,
+}
+
+impl Watched {
+    /// Reads what was committed just now.
+    fn read_tail(&self, who: &str) {
+        let mut tail = lock(&self.tail);
+        while let Some(Next::Events { events, .. }) = tail.next(usize::MAX).now_or_never() {
+            for event in events {
+                self.ledger.committed(&event, who);
+                self.ledger.points.committed(who, &event.key);
+            }
+        }
+        self.ledger.commits.send_modify(|count| *count += 1);
+    }
+}
+
+impl Store for Watched {
+    fn get(&self, key: &str) -> Option<Arc<Record>> {
+        self.inner.get(key)
+    }
+    fn list(&self, range: Range<'_>) -> Result<Page, Error> {
+        self.inner.list(range)
+    }
+    fn count(&self, prefix: &str) -> u64 {
+        self.inner.count(prefix)
+    }
+    fn revision(&self) -> Revision {
+        self.inner.revision()
+    }
+    fn oldest(&self) -> Revision {
+        self.inner.oldest()
+    }
+    fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>> {
+        Box::pin(async move {
+            let who = WRITER.try_with(Arc::clone).unwrap_or_else(|_| Arc::from("server"));
+            if self.off.is_cancelled() {
+                return Err(Error::Unavailable("the machine is off".to_owned()));
+            }
+            let copy = txn.clone();
+            let result = self.inner.txn(txn).await;
+            match &result {
+                Ok(_) => self.read_tail(&who),
+                Err(Error::Unknown(_)) => {
+                    *lock(&self.ledger.torn) = Some((who, copy));
+                    self.ledger.points.disk_failed();
+                }
+                Err(_) => {}
+            }
+            result
+        })
+    }
+    fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, Error> {
+        self.inner.watch(prefix, after)
+    }
+    fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>> {
+        self.inner.compact(revision)
+    }
+    fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>> {
+        Box::pin(async move {
+            if self.off.is_cancelled() {
+                return Ok(0);
+            }
+            let result = self.inner.expire(now_s).await;
+            self.read_tail("server");
+            result
+        })
+    }
+    fn barrier(&self) -> BoxFuture<'_, Result<(), Error>> {
+        self.inner.barrier()
+    }
+    fn export(&self) -> BoxFuture<'_, Result<Export, Error>> {
+        self.inner.export()
+    }
+    fn healthy(&self) -> Result<(), Error> {
+        self.inner.healthy()
+    }
+    fn disk_bytes(&self) -> u64 {
+        self.inner.disk_bytes()
+    }
+    fn close(&self) -> BoxFuture<'_, ()> {
+        self.inner.close()
+    }
+}
+
+/// A disk as a crash now leaves it.
+pub fn crashed(disk: &Crashable, rng: &mut Rng) -> Crashable {
+    Crashable::from_image(disk.crash(rng.next()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn put(store: &Watched, key: &str, value: &'static str) {
+        let value = Bytes::from_static(value.as_bytes());
+        let operations = vec![Operation::Put { key: key.into(), value, expires_at_s: None }];
+        store.txn(Txn { conditions: Vec::new(), operations }).await.expect("it is written");
+    }
+
+    /// A disk that forgets what it synced is noticed; one that keeps it is not.
+    #[tokio::test]
+    async fn what_was_acknowledged_and_is_not_there_after_a_crash_is_noticed() {
+        for forgets in [false, true] {
+            let clock = VirtualClock::start();
+            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let disk = Crashable::default();
+            let store = ledger.open(&disk).expect("a new store");
+            put(&store, "/a", "\0\0\0\0{}").await;
+            let old = disk.bytes();
+            put(&store, "/b", "\0\0\0\0{}").await;
+            let disk = if forgets { Crashable::from_image(old) } else { crashed(&disk, &mut Rng::new(1)) };
+            ledger.open(&disk).expect("it opens");
+            assert_eq!(ledger.log.is_whole(), !forgets);
+            let lost: &[&str] =
+                if forgets { &["after the crash the acknowledged /b of revision 3 is lost"] } else { &[] };
+            assert_eq!(ledger.log.all_broken(), lost);
+        }
+    }
+}

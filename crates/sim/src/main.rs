@@ -1,0 +1,110 @@
+//! `sim`: tells stories in simulated worlds in which everything goes wrong.
+
+use clap::Parser;
+use sim::{Plan, Story, Strike, When, stories};
+use std::process::ExitCode;
+
+#[derive(Debug, Parser)]
+#[command(about = "Tells stories in simulated worlds in which everything goes wrong; the same seed is the same run")]
+struct Args {
+    /// Run so many seeds
+    #[arg(long, default_value_t = 50, value_name = "N")]
+    seeds: u64,
+    /// The first of them
+    #[arg(long, default_value_t = 1, value_name = "SEED")]
+    from: u64,
+    /// Run one seed and print what happens, step by step
+    #[arg(long, value_name = "SEED")]
+    replay: Option<u64>,
+    /// Only this story; --list names them
+    #[arg(long, value_name = "NAME")]
+    story: Option<String>,
+    /// Instead of random faults, strike at every write of each story in turn
+    #[arg(long)]
+    points: bool,
+    /// With --points: only at every so many-th write
+    #[arg(long, default_value_t = 1, value_name = "K")]
+    stride: u64,
+    /// Only strike like this: kill-controllers, crash-server, stale-view, missed-event, conflict, refusal, lost-answer
+    #[arg(long, value_name = "STRIKE")]
+    strike: Option<String>,
+    /// With --replay and --strike: at this write, counted from 1; without it at every write of the controllers
+    #[arg(long, value_name = "N")]
+    at: Option<u64>,
+    /// With --replay: nothing goes wrong
+    #[arg(long)]
+    calm: bool,
+    /// How many worlds at once
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    jobs: usize,
+    /// Name the stories
+    #[arg(long)]
+    list: bool,
+}
+
+/// Bad input, as everywhere in Mainstay.
+const BAD_INPUT: u8 = 2;
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match run(&args) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(sentence) => {
+            eprintln!("error: {sentence}");
+            ExitCode::from(BAD_INPUT)
+        }
+    }
+}
+
+/// Whether everything went well; the error is one sentence about the arguments.
+fn run(args: &Args) -> Result<bool, String> {
+    if args.list {
+        stories::ALL.iter().for_each(|story| println!("{:<24} {}", story.name, story.about));
+        return Ok(true);
+    }
+    if args.stride == 0 {
+        return Err("--stride is at least 1".to_owned());
+    }
+    let story = args.story.as_deref().map(find_story).transpose()?;
+    let strike = args.strike.as_deref().map(find_strike).transpose()?;
+    if let Some(seed) = args.replay {
+        return Ok(replay(args, seed, story, strike));
+    }
+    let tell = |line: &str| println!("{line}");
+    let tally = if args.points {
+        let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
+        let mut tally = sim::Tally::default();
+        for story in stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name)) {
+            let told = sim::points(story, &strikes, args.stride, args.jobs, tell);
+            println!("{}: {} runs, {} failures", story.name, told.runs, told.failures.len());
+            tally.merge(told);
+        }
+        tally
+    } else {
+        sim::seeds(args.from, args.seeds, story, args.jobs, tell)
+    };
+    println!("{}", tally.text());
+    Ok(tally.failures.is_empty())
+}
+
+fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<Strike>) -> bool {
+    let story = story.unwrap_or_else(|| sim::story_of(seed));
+    let strike = strike.map(|strike| (args.at.map_or(When::Every, When::At), strike));
+    let plan = Plan { story, seed, storm: !args.calm && strike.is_none(), strike };
+    let outcome = plan.run();
+    outcome.lines.iter().for_each(|line| println!("{line}"));
+    println!("\nIn the end:\n{}", outcome.end);
+    outcome.broken.iter().for_each(|rule| println!("BROKEN {rule}"));
+    println!("{} writes, {} of them asked for by controllers", outcome.counted.0, outcome.counted.1);
+    outcome.broken.is_empty()
+}
+
+fn find_story(name: &str) -> Result<&'static Story, String> {
+    stories::find(name).ok_or_else(|| format!("there is no story {name:?}; --list names them"))
+}
+
+fn find_strike(name: &str) -> Result<Strike, String> {
+    let names = Strike::ALL.map(Strike::name).join(", ");
+    Strike::parse(name).ok_or_else(|| format!("there is no strike {name:?}; there are {names}"))
+}

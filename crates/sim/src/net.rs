@@ -1,0 +1,336 @@
+//! What is between a client and the server: requests that come late, twice or never, answers that get lost, watches that lag and break.
+
+use crate::audit::Audit;
+use crate::entropy::Rng;
+use crate::ledger::{Ledger, WRITER};
+use crate::log::Log;
+use crate::point::Strike;
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use http::{Request, Response};
+use server::{Body, Local, Server, User};
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tower::Service;
+
+/// How often what goes wrong, in a thousand.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Weather {
+    pub drop: u64,
+    pub lose_answer: u64,
+    pub refuse: u64,
+    pub duplicate: u64,
+    pub cut_watch: u64,
+    pub lag_watch: u64,
+    /// The longest usual delay of anything.
+    pub delay_ms: u64,
+}
+
+impl Weather {
+    pub const CALM: Weather =
+        Weather { drop: 0, lose_answer: 0, refuse: 0, duplicate: 0, cut_watch: 0, lag_watch: 0, delay_ms: 0 };
+}
+
+/// One network with one server; clones share it.
+#[derive(Clone)]
+pub struct Net {
+    pub ledger: Arc<Ledger>,
+    pub log: Log,
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    rng: Rng,
+    weather: Weather,
+    up: Option<Up>,
+}
+
+/// One life of the server.
+#[derive(Clone)]
+pub struct Up {
+    pub server: Arc<Server>,
+    /// Cancelled when it dies.
+    pub dead: CancellationToken,
+}
+
+/// One life of a client process, with all that it runs.
+#[derive(Clone)]
+pub struct Process {
+    pub name: &'static str,
+    /// Cancelled when it is killed.
+    pub dead: CancellationToken,
+    /// Cancelled, and replaced, to break its watches.
+    watches: Arc<Mutex<CancellationToken>>,
+    /// Whether its watches are held back.
+    held: Arc<watch::Sender<bool>>,
+    /// Whether the network may mistreat it.
+    pub exposed: bool,
+}
+
+impl Process {
+    pub fn new(name: &'static str, exposed: bool) -> Process {
+        Process {
+            name,
+            dead: CancellationToken::new(),
+            watches: Arc::default(),
+            held: Arc::new(watch::Sender::new(false)),
+            exposed,
+        }
+    }
+
+    pub fn cut_watches(&self) {
+        std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
+    }
+
+    pub fn hold_watches(&self, held: bool) {
+        self.held.send_replace(held);
+    }
+
+    fn watches(&self) -> CancellationToken {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// What is to become of one request.
+#[derive(Debug, Default)]
+struct Fate {
+    before: Duration,
+    after: Duration,
+    drop: bool,
+    lose_answer: bool,
+    refuse: Option<u16>,
+    duplicate: bool,
+}
+
+impl Net {
+    pub fn new(ledger: Arc<Ledger>, rng: Rng) -> Net {
+        let state = State { rng, weather: Weather::CALM, up: None };
+        Net { log: ledger.log.clone(), ledger, state: Arc::new(Mutex::new(state)) }
+    }
+
+    pub fn set_weather(&self, weather: Weather) {
+        self.state().weather = weather;
+    }
+
+    pub fn set_server(&self, up: Option<Up>) {
+        self.state().up = up;
+    }
+
+    pub fn server(&self) -> Option<Up> {
+        self.state().up.clone()
+    }
+
+    /// A client of the server inside a process.
+    pub fn client(&self, process: &Process, account: &str, user: User) -> kube::Client {
+        kube::Client::new(
+            Link { net: self.clone(), process: process.clone(), account: account.into(), user },
+            "default",
+        )
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn fate(&self, exposed: bool, is_read: bool) -> Fate {
+        let mut state = self.state();
+        let (weather, rng) = (state.weather, &mut state.rng);
+        let mut delay = |most: u64| Duration::from_micros(if most == 0 { 0 } else { rng.below(most * 1000) });
+        if !exposed {
+            return Fate::default();
+        }
+        let mut fate = Fate { before: delay(weather.delay_ms), after: delay(weather.delay_ms), ..Fate::default() };
+        fate.drop = rng.chance(weather.drop);
+        fate.lose_answer = rng.chance(weather.lose_answer);
+        if rng.chance(weather.refuse) {
+            let codes: &[u16] = if is_read { &[500, 503, 429] } else { &[409, 500, 503, 429] };
+            fate.refuse = Some(rng.pick(codes));
+        }
+        fate.duplicate = is_read && rng.chance(weather.duplicate);
+        fate
+    }
+
+    /// What becomes of a watch's next chunk: the pause before it, and how much of it comes through before the watch breaks.
+    fn chunk_fate(&self, length: usize) -> (Duration, Option<usize>) {
+        let mut state = self.state();
+        let (weather, rng) = (state.weather, &mut state.rng);
+        let mut pause = Duration::from_micros(rng.below(weather.delay_ms * 1000));
+        if rng.chance(weather.lag_watch) {
+            pause = Duration::from_millis(rng.below(15_000));
+        }
+        let cut = rng.chance(weather.cut_watch).then(|| {
+            let whole = rng.chance(700);
+            if whole { 0 } else { rng.below(length as u64) as usize }
+        });
+        (pause, cut)
+    }
+}
+
+/// One client's way to the server.
+#[derive(Clone)]
+struct Link {
+    net: Net,
+    process: Process,
+    account: Arc<str>,
+    user: User,
+}
+
+fn broken(why: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionReset, why.to_owned())
+}
+
+impl Service<Request<kube::client::Body>> for Link {
+    type Response = Response<Body>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, io::Error>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), io::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+        let this = self.clone();
+        Box::pin(async move {
+            let dead = this.process.dead.clone();
+            match dead.run_until_cancelled(this.send(request)).await {
+                Some(result) => result,
+                // Whoever asked is dead and hears nothing any more.
+                None => std::future::pending().await,
+            }
+        })
+    }
+}
+
+impl Link {
+    async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, io::Error> {
+        let method = request.method().to_string();
+        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        let (is_read, is_watch) = (method == "GET", path.contains("watch=true"));
+        let what = format!("{} {method} {path}", self.account);
+        let mut fate = self.net.fate(self.process.exposed, is_read);
+        let strike = if is_read { None } else { self.net.ledger.points.requested(&self.account, &path) };
+        match strike {
+            Some(Strike::Conflict) => fate.refuse = Some(409),
+            Some(Strike::Refusal) => fate.refuse = Some(500),
+            Some(Strike::LostAnswer) => fate.lose_answer = true,
+            _ => {}
+        }
+        self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
+        tokio::time::sleep(fate.before).await;
+        if fate.drop {
+            self.net.log.fault("dropped", &what);
+            return Err(broken("the request got lost"));
+        }
+        if let Some(code) = fate.refuse {
+            self.net.log.fault("refused", format!("{what} {code}"));
+            return Ok(refusal(code));
+        }
+        let Some(up) = self.net.server() else {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            return Err(broken("nobody answers"));
+        };
+        let (parts, body) = request.into_parts();
+        let body = body.collect_bytes().await.map_err(|error| broken(&error.to_string()))?;
+        if fate.duplicate && !is_watch {
+            self.net.log.fault("duplicated", &what);
+            self.ask(&up, &parts, &body).await?;
+        }
+        let response = self.ask(&up, &parts, &body).await?;
+        let code = response.status().as_u16();
+        match is_read {
+            true => self.net.log.detail(|| format!("{what} {code}")),
+            false => self.net.log.say(format!("{what} {code}")),
+        }
+        if fate.lose_answer {
+            self.net.log.fault("answer-lost", &what);
+            return Err(broken("the answer got lost"));
+        }
+        tokio::time::sleep(fate.after).await;
+        if up.dead.is_cancelled() {
+            return Err(broken("the server died"));
+        }
+        Ok(if is_watch && response.status().is_success() { self.tap(response, &up, &path, what) } else { response })
+    }
+
+    async fn ask(&self, up: &Up, parts: &http::request::Parts, body: &Bytes) -> Result<Response<Body>, io::Error> {
+        let mut server = Local::new(up.server.clone(), self.user.clone());
+        let request = Request::from_parts(parts.clone(), kube::client::Body::from(body.to_vec()));
+        let answer = WRITER.scope(self.account.clone(), server.call(request));
+        match up.dead.run_until_cancelled(answer).await {
+            Some(Ok(response)) => Ok(response),
+            None => Err(broken("the server died")),
+        }
+    }
+
+    /// A watch as its client hears it.
+    fn tap(self, response: Response<Body>, up: &Up, path: &str, what: String) -> Response<Body> {
+        let audit = Audit::of(path);
+        let (dead, cut) = (up.dead.clone(), self.process.watches());
+        response.map(|body| match body {
+            Body::Stream(chunks) => {
+                let ended = async move { dead.run_until_cancelled(cut.cancelled()).await };
+                Body::Stream(Box::pin(self.chunks(chunks, audit, what).take_until(Box::pin(ended))))
+            }
+            once => once,
+        })
+    }
+
+    fn chunks(
+        self,
+        chunks: impl Stream<Item = Bytes> + Send + Unpin + 'static,
+        audit: Option<Audit>,
+        what: String,
+    ) -> impl Stream<Item = Bytes> + Send {
+        let exposed = self.process.exposed;
+        futures::stream::unfold(
+            (self, chunks, audit, what, false),
+            move |(this, mut chunks, mut audit, what, over)| async move {
+                if over {
+                    return None;
+                }
+                let chunk = chunks.next().await?;
+                if let Some(audit) = &mut audit {
+                    for rule in audit.hear(&chunk, &this.net.ledger) {
+                        this.net.log.broken(format!("{what}: {rule}"));
+                    }
+                }
+                let mut held = this.process.held.subscribe();
+                // It fails only when the process is gone, and then nobody listens.
+                let _ = held.wait_for(|held| !held).await;
+                if !exposed {
+                    return Some((chunk, (this, chunks, audit, what, false)));
+                }
+                let (pause, cut) = this.net.chunk_fate(chunk.len());
+                this.net.log.detail(|| format!("{what} tells {} bytes after {pause:?}", chunk.len()));
+                if pause > Duration::from_secs(1) {
+                    this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
+                }
+                tokio::time::sleep(pause).await;
+                let chunk = match cut {
+                    Some(at) => {
+                        this.net.log.fault("watch-cut", &what);
+                        chunk.slice(..at)
+                    }
+                    None => chunk,
+                };
+                Some((chunk, (this, chunks, audit, what, cut.is_some())))
+            },
+        )
+    }
+}
+
+fn refusal(code: u16) -> Response<Body> {
+    let reason = match code {
+        409 => "Conflict",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        _ => "InternalError",
+    };
+    server::app::status_response(&object::Status::new(code, reason, "out of order on purpose"))
+}

@@ -1,0 +1,190 @@
+//! Exact moments: the n-th write of a story, and what goes wrong there.
+
+use crate::log::Log;
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What goes wrong at a point.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Strike {
+    /// The controllers are killed after the write is committed, before anybody hears of it.
+    KillControllers,
+    /// The machine of the server and its disk crash after the commit.
+    CrashServer,
+    /// Nothing is told to the controllers for a while from the commit on: they act on what they saw before.
+    StaleView,
+    /// The commit is not told to the controllers by the watches that are open: these break.
+    MissedEvent,
+    /// The controllers' write is refused with a conflict.
+    Conflict,
+    /// The controllers' write fails with an internal error.
+    Refusal,
+    /// The controllers' write is done, but they never hear of it.
+    LostAnswer,
+}
+
+impl Strike {
+    pub const ALL: [Strike; 7] = [
+        Strike::KillControllers,
+        Strike::CrashServer,
+        Strike::StaleView,
+        Strike::MissedEvent,
+        Strike::Conflict,
+        Strike::Refusal,
+        Strike::LostAnswer,
+    ];
+
+    /// Whether it strikes requests of controllers; the others strike commits of anybody.
+    pub fn is_for_requests(self) -> bool {
+        matches!(self, Strike::Conflict | Strike::Refusal | Strike::LostAnswer)
+    }
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Strike::KillControllers => "kill-controllers",
+            Strike::CrashServer => "crash-server",
+            Strike::StaleView => "stale-view",
+            Strike::MissedEvent => "missed-event",
+            Strike::Conflict => "conflict",
+            Strike::Refusal => "refusal",
+            Strike::LostAnswer => "lost-answer",
+        }
+    }
+
+    pub fn parse(text: &str) -> Option<Strike> {
+        Strike::ALL.into_iter().find(|strike| strike.name() == text)
+    }
+}
+
+impl fmt::Display for Strike {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// When to strike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// At this write, counted from 1.
+    At(u64),
+    /// At every write of the controllers.
+    Every,
+}
+
+type Act = Box<dyn Fn(Strike) + Send>;
+
+/// Counts writes and says when it is time.
+pub struct Points {
+    state: Mutex<State>,
+    act: Mutex<Option<Act>>,
+    log: Log,
+}
+
+#[derive(Default)]
+struct State {
+    counting: bool,
+    commits: u64,
+    requests: u64,
+    armed: Option<(When, Strike)>,
+}
+
+impl Points {
+    pub fn new(log: Log) -> Points {
+        Points { state: Mutex::default(), act: Mutex::default(), log }
+    }
+
+    /// Who does what is to be done.
+    pub fn on_strike(&self, act: impl Fn(Strike) + Send + 'static) {
+        *self.act.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(act));
+    }
+
+    /// Counts from here on.
+    pub fn begin(&self, armed: Option<(When, Strike)>) {
+        let mut state = self.state();
+        state.counting = true;
+        state.armed = armed;
+    }
+
+    /// Nothing strikes any more.
+    pub fn disarm(&self) {
+        self.state().armed = None;
+    }
+
+    /// Commits, and write requests of controllers, since the beginning.
+    pub fn counted(&self) -> (u64, u64) {
+        let state = self.state();
+        (state.commits, state.requests)
+    }
+
+    pub fn committed(&self, who: &str, key: &str) {
+        if !counts(key) {
+            return;
+        }
+        let strike = {
+            let mut state = self.state();
+            if !state.counting {
+                return;
+            }
+            state.commits += 1;
+            let now = state.commits;
+            match state.armed {
+                Some((When::At(at), strike)) if at == now && !strike.is_for_requests() => {
+                    state.armed = None;
+                    Some(strike)
+                }
+                Some((When::Every, strike)) if !strike.is_for_requests() && is_controller(who) => Some(strike),
+                _ => None,
+            }
+        };
+        if let Some(strike) = strike {
+            self.log.fault(strike.name(), format!("after the commit of {key} by {who}"));
+            self.act(strike);
+        }
+    }
+
+    /// Whether this write request of a controller meets with something.
+    pub fn requested(&self, who: &str, path: &str) -> Option<Strike> {
+        if !is_controller(who) || !counts(path) {
+            return None;
+        }
+        let mut state = self.state();
+        if !state.counting {
+            return None;
+        }
+        state.requests += 1;
+        let now = state.requests;
+        match state.armed {
+            Some((When::At(at), strike)) if at == now && strike.is_for_requests() => {
+                state.armed = None;
+                Some(strike)
+            }
+            _ => None,
+        }
+    }
+
+    pub fn disk_failed(&self) {
+        self.log.fault("disk-failed", "in the middle of a commit");
+        self.act(Strike::CrashServer);
+    }
+
+    fn act(&self, strike: Strike) {
+        if let Some(act) = &*self.act.lock().unwrap_or_else(PoisonError::into_inner) {
+            act(strike);
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What is only told or beats does not count: nothing depends on it.
+fn counts(key_or_path: &str) -> bool {
+    !["/events/", "/leases/", "/nodes/", "/events?"].iter().any(|part| key_or_path.contains(part))
+        && !key_or_path.ends_with("/events")
+}
+
+/// Controllers are known by their accounts; nodes and people are not controllers.
+pub fn is_controller(who: &str) -> bool {
+    !(who.starts_with("system:") || who == crate::ledger::OPERATOR || who == "server")
+}

@@ -1,0 +1,141 @@
+//! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
+
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, is_whole, pods_of, retention, set, template, the};
+use object::access::{Access, name};
+use object::{Gates, Value, json};
+use std::time::Duration;
+
+impl Operator {
+    async fn controllers_with(&self, gate: &str, on: bool) {
+        self.world.log.say(format!("OPERATOR controllers with {gate}={on}"));
+        self.world.set_controller_gates(Gates::default().with(gate, on));
+        self.world.kill_controllers();
+        self.pause(Duration::from_secs(3)).await;
+    }
+
+    async fn server_with(&self, gate: &str, on: bool) {
+        self.world.log.say(format!("OPERATOR server with {gate}={on}"));
+        self.world.set_server_gates(Gates::default().with(gate, on));
+        self.world.crash_server();
+        self.pause(Duration::from_secs(3)).await;
+    }
+
+    fn field(&self, set: &str, path: &[&str]) -> Option<Value> {
+        self.world.checker().get("StatefulSet", NAMESPACE, set).and_then(|set| set.at(path).cloned())
+    }
+}
+
+/// R14
+pub async fn retention_gate(me: Operator) -> Told {
+    let gate = "StatefulSetAutoDeletePVC";
+    me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    // Off in the middle of a scale-down: what was not told to go yet stays.
+    me.scale("web", 1).await;
+    me.controllers_with(gate, false).await;
+    me.until_whole("web").await?;
+    me.until("the claims left belong to nobody", |checker| {
+        checker.all(CLAIM).all(|claim| {
+            claim.has(&["metadata", "deletionTimestamp"]) || claim.items(&["metadata", "ownerReferences"]).is_empty()
+        })
+    })
+    .await?;
+    let first = me.uid(CLAIM, "data-web-0");
+    // The field stays in the store while the server does not know it, too.
+    me.server_with(gate, false).await;
+    me.scale("web", 2).await;
+    me.until_whole("web").await?;
+    let kept = me.field("web", &["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"]);
+    me.expect("the policy is still stored", kept == Some(json!("Delete")))?;
+    // With both off, nothing goes with a scale-down.
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.pause(Duration::from_secs(5)).await;
+    me.expect("the claim stays", me.world.checker().get(CLAIM, NAMESPACE, "data-web-1").is_some())?;
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    me.until("the claims belong to the set again", |checker| {
+        checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).len() == 1)
+    })
+    .await?;
+    me.expect("the first claim is the same as ever", first == me.uid(CLAIM, "data-web-0"))?;
+    // Off in the middle of a deletion.
+    me.delete(&the("StatefulSet", "web"), "Foreground").await;
+    me.controllers_with(gate, false).await;
+    me.until_gone(&the("StatefulSet", "web")).await?;
+    me.controllers_with(gate, true).await;
+    me.until("every claim is there or gone", |checker| {
+        checker.all(CLAIM).all(|claim| !claim.has(&["metadata", "deletionTimestamp"]))
+    })
+    .await
+}
+
+/// O5
+pub async fn ordinals_gate(me: Operator) -> Told {
+    let gate = "StatefulSetStartOrdinal";
+    let more = object::patch::merge(&retention("Retain", "Retain"), &json!({"ordinals": {"start": 5}}));
+    me.create(set("web", 2, "quick", more)).await;
+    me.until_whole("web").await?;
+    me.controllers_with(gate, false).await;
+    me.until_ordinals("web", &["web-0", "web-1"]).await?;
+    me.server_with(gate, false).await;
+    me.patch(&the("StatefulSet", "web"), json!({"metadata": {"labels": {"touched": "yes"}}})).await;
+    me.expect("the start is still stored", me.field("web", &["spec", "ordinals", "start"]) == Some(json!(5)))?;
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    me.until_ordinals("web", &["web-5", "web-6"]).await?;
+    me.until_volumes(4).await
+}
+
+impl Operator {
+    /// Waits until exactly these pods are a set's.
+    async fn until_ordinals(&self, set: &str, wanted: &[&str]) -> Told {
+        self.until(&format!("the pods are {wanted:?}"), |checker| {
+            let pods = pods_of(checker, NAMESPACE, set);
+            pods.iter().map(|pod| name(pod)).eq(wanted.iter().copied())
+                && pods.iter().all(|pod| super::operator::is_ready(pod))
+        })
+        .await
+    }
+}
+
+/// T16
+pub async fn templates_gate(me: Operator) -> Told {
+    let gate = "StatefulSetUpdateVolumeClaimTemplate";
+    let web = the("StatefulSet", "web");
+    me.create(set("web", 3, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
+    me.until_whole("web").await?;
+    me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
+    me.controllers_with(gate, false).await;
+    me.pause(Duration::from_secs(20)).await;
+    me.server_with(gate, false).await;
+    me.patch(&web, json!({"metadata": {"labels": {"touched": "yes"}}})).await;
+    let kept = me.field("web", &["spec", "volumeClaimUpdatePolicy"]);
+    me.expect("the policy is still stored", kept == Some(json!("InPlace")))?;
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    // What the rollout left out stays so: it takes another one to bring the claims along.
+    me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "3Gi")]}})).await;
+    me.until("all claims have grown", |checker| {
+        is_whole(checker, NAMESPACE, "web")
+            && checker.all(CLAIM).all(|claim| claim.text(&["status", "capacity", "storage"]) == "3Gi")
+    })
+    .await
+}
+
+/// H8
+pub async fn reclaim_gate(me: Operator) -> Told {
+    let gate = "HonorPVReclaimPolicy";
+    me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    me.scale("web", 1).await;
+    me.controllers_with(gate, false).await;
+    me.until_whole("web").await?;
+    me.until("the claims of the others are gone", |checker| checker.all(CLAIM).count() == 1).await?;
+    me.scale("web", 2).await;
+    me.until_whole("web").await?;
+    me.controllers_with(gate, true).await;
+    me.delete(&the("StatefulSet", "web"), "Background").await;
+    me.until_claims(&[]).await?;
+    me.until("the volumes are gone", |checker| checker.all(VOLUME).count() == 0).await
+}

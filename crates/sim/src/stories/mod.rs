@@ -1,0 +1,76 @@
+//! The stories: what people do, and what must come of it, whatever goes wrong meanwhile.
+
+mod gates;
+mod operator;
+mod ordinals;
+mod random;
+mod restarts;
+mod retention;
+mod templates;
+mod volumes;
+
+use crate::entropy::Rng;
+use crate::world::World;
+use futures::future::BoxFuture;
+
+pub use operator::Operator;
+
+/// A story; its errors say what was waited for in vain.
+pub struct Story {
+    pub name: &'static str,
+    /// What it is about, in a sentence.
+    pub about: &'static str,
+    /// Whether it always ends in the same state. Others depend on chance or on how far something was when it was changed.
+    pub exact: bool,
+    pub tell: fn(World, Rng) -> BoxFuture<'static, Result<(), String>>,
+}
+
+impl std::fmt::Debug for Story {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
+macro_rules! stories {
+    ($($kind:ident $module:ident :: $name:ident: $about:literal,)*) => {
+        /// All of them.
+        pub const ALL: &[Story] = &[$(Story {
+            name: stringify!($name),
+            about: $about,
+            exact: stories!(@ $kind),
+            tell: |world, rng| Box::pin(async move {
+                let me = Operator::new(world, rng);
+                me.prepare().await;
+                $module::$name(me).await
+            }),
+        }),*];
+    };
+    (@ exact) => { true };
+    (@ loose) => { false };
+}
+
+stories![
+    exact retention::retained: "KEP-1847: with Retain, scaling and deleting a set leave its claims alone, and scale-up uses them again",
+    exact retention::scaled_away: "KEP-1847: with whenScaled=Delete, claims go with the replicas that are scaled away, and only then",
+    exact retention::deleted_along: "KEP-1847: with whenDeleted=Delete, claims go with the set, however and however soon it is deleted",
+    exact retention::policy_flips: "KEP-1847: changes of the policy reach every claim, in the middle of a scale-down too",
+    exact retention::orphaned: "KEP-1847: a set that is deleted as an orphan leaves pods and claims, and another takes them over",
+    exact ordinals::shifted: "KEP-3335: the first ordinal moves up and back",
+    exact ordinals::moved: "KEP-3335: replicas move one by one to a set in another namespace",
+    exact templates::grown_in_place: "KEP-4650: claims grow in place, alone and together with their pods",
+    exact templates::changed_for_new_claims: "KEP-4650: OnClaimDelete leaves old claims alone; InPlace later brings them along",
+    exact templates::rolled: "template changes, two replicas at a time and one at a time",
+    exact volumes::protected: "PV protection: claim and volume wait until nobody uses them",
+    exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
+    exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
+    exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
+    loose gates::retention_gate: "KEP-1847: the gate goes off and on, for controllers and server, in the middle of scale-down and deletion",
+    loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
+    loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout",
+    loose gates::reclaim_gate: "KEP-2644: the gate goes off and on in the middle of reclaims",
+    loose random::anything: "an operator who does anything at any time",
+];
+
+pub fn find(name: &str) -> Option<&'static Story> {
+    ALL.iter().find(|story| story.name == name)
+}

@@ -1,0 +1,217 @@
+//! A person at work, in the words of the stories.
+
+use crate::entropy::Rng;
+use crate::world::World;
+use object::access::{Access, controller, name, namespace, uid};
+use object::{Value, condition, json};
+use plan::invariant::Checker;
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const NAMESPACE: &str = "default";
+pub const CLAIM: &str = "PersistentVolumeClaim";
+pub const VOLUME: &str = "PersistentVolume";
+pub type Told = Result<(), String>;
+
+pub struct Operator {
+    pub world: World,
+    pub rng: Rng,
+}
+
+/// A set of this story, of `replicas` replicas with one claim each; `more` is merged into its spec.
+pub fn set(name: &str, replicas: i64, class: &str, more: Value) -> Value {
+    let spec = json!({
+        "replicas": replicas, "serviceName": "", "selector": {"matchLabels": {"app": name}},
+        "template": {
+            "metadata": {"labels": {"app": name}},
+            "spec": {
+                "containers": [{
+                    "name": "main", "image": "image:1", "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+                }],
+                "terminationGracePeriodSeconds": 2,
+            },
+        },
+        "volumeClaimTemplates": [template("data", class, "1Gi")],
+    });
+    let spec = object::patch::merge(&spec, &more);
+    json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"namespace": NAMESPACE, "name": name}, "spec": spec})
+}
+
+pub fn template(name: &str, class: &str, size: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": class,
+            "resources": {"requests": {"storage": size}},
+        },
+    })
+}
+
+pub fn retention(when_deleted: &str, when_scaled: &str) -> Value {
+    json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": when_scaled}})
+}
+
+/// Where objects of this one's kind are.
+fn collection(object: &Value) -> String {
+    let api_version = object.text(&["apiVersion"]);
+    let root = if api_version.contains('/') { "apis" } else { "api" };
+    let plural = match object.text(&["kind"]) {
+        "StorageClass" => "storageclasses".to_owned(),
+        kind => format!("{}s", kind.to_lowercase()),
+    };
+    match namespace(object) {
+        "" => format!("/{root}/{api_version}/{plural}"),
+        namespace => format!("/{root}/{api_version}/namespaces/{namespace}/{plural}"),
+    }
+}
+
+/// Names an object.
+pub fn the(kind: &str, name: &str) -> Value {
+    at(NAMESPACE, kind, name)
+}
+
+pub fn at(namespace: &str, kind: &str, name: &str) -> Value {
+    let api_version = match kind {
+        "StatefulSet" => "apps/v1",
+        _ => "v1",
+    };
+    match kind {
+        "PersistentVolume" | "Namespace" => {
+            json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
+        }
+        _ => json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace, "name": name}}),
+    }
+}
+
+impl Operator {
+    pub fn new(world: World, rng: Rng) -> Operator {
+        Operator { world, rng }
+    }
+
+    /// Makes the classes that stories use: `quick` and `kept` bind at once, `late` when a pod comes; volumes of `kept` are retained.
+    pub async fn prepare(&self) {
+        for (name, policy, mode) in [
+            ("quick", "Delete", "Immediate"),
+            ("kept", "Retain", "Immediate"),
+            ("late", "Delete", "WaitForFirstConsumer"),
+        ] {
+            self.create(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
+                "provisioner": csi::directory::DEFAULT_NAME, "reclaimPolicy": policy, "volumeBindingMode": mode,
+                "allowVolumeExpansion": true,
+            }))
+            .await;
+        }
+    }
+
+    pub async fn create(&self, object: Value) -> bool {
+        self.say(format!("create {} {}", object.text(&["kind"]), name(&object)));
+        let (code, answer) = self.world.send("POST", &collection(&object), "application/json", Some(&object)).await;
+        // It was there already, or the answer to the first attempt got lost.
+        if code != 200 && code != 409 {
+            self.say(format!("refused: {answer}"));
+        }
+        code == 200 || code == 409
+    }
+
+    pub async fn patch(&self, object: &Value, patch: Value) -> bool {
+        self.say(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
+        let path = format!("{}/{}", collection(object), name(object));
+        let (code, answer) = self.world.send("PATCH", &path, "application/merge-patch+json", Some(&patch)).await;
+        if code != 200 {
+            self.say(format!("refused: {answer}"));
+        }
+        code == 200
+    }
+
+    /// Deletes; an empty propagation leaves it to the server.
+    pub async fn delete(&self, object: &Value, propagation: &str) -> bool {
+        self.say(format!("delete {} {} {propagation}", object.text(&["kind"]), name(object)));
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
+        if !propagation.is_empty() {
+            options["propagationPolicy"] = json!(propagation);
+        }
+        let path = format!("{}/{}", collection(object), name(object));
+        let (code, _) = self.world.send("DELETE", &path, "application/json", Some(&options)).await;
+        code == 200
+    }
+
+    pub async fn scale(&self, set: &str, replicas: i64) {
+        self.patch(&the("StatefulSet", set), json!({"spec": {"replicas": replicas}})).await;
+    }
+
+    pub async fn pause(&self, length: Duration) {
+        tokio::time::sleep(length).await;
+    }
+
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Told {
+        self.say(format!("until {what}"));
+        self.world.until(what, is_so).await
+    }
+
+    /// Waits until a set has exactly its pods, all ready, none going, and its counts say so.
+    pub async fn until_whole(&self, set: &str) -> Told {
+        self.until(&format!("{set} is whole"), |checker| is_whole(checker, NAMESPACE, set)).await
+    }
+
+    pub async fn until_gone(&self, object: &Value) -> Told {
+        let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
+        self.until(&format!("{kind} {named} is gone"), |checker| checker.get(kind, place, named).is_none()).await
+    }
+
+    /// Waits until exactly these claims are there, and all are bound.
+    pub async fn until_claims(&self, wanted: &[&str]) -> Told {
+        self.until(&format!("the claims are {wanted:?}"), |checker| {
+            let found: Vec<&Arc<Value>> = checker.all(CLAIM).collect();
+            found.iter().map(|claim| name(claim)).eq(wanted.iter().copied())
+                && found.iter().all(|claim| is_bound(claim) && !claim.has(&["metadata", "deletionTimestamp"]))
+        })
+        .await
+    }
+
+    /// Waits until there are so many volumes.
+    pub async fn until_volumes(&self, count: usize) -> Told {
+        self.until(&format!("there are {count} volumes"), |checker| checker.all(VOLUME).count() == count).await
+    }
+
+    pub fn uid(&self, kind: &str, named: &str) -> String {
+        self.world.checker().get(kind, NAMESPACE, named).map(|object| uid(object).to_owned()).unwrap_or_default()
+    }
+
+    /// What must be so now.
+    pub fn expect(&self, what: &str, is_so: bool) -> Told {
+        if is_so { Ok(()) } else { Err(format!("it is not so: {what}")) }
+    }
+
+    fn say(&self, line: impl AsRef<str>) {
+        self.world.log.say(format!("OPERATOR {}", line.as_ref()));
+    }
+}
+
+pub fn is_bound(claim: &Value) -> bool {
+    claim.text(&["status", "phase"]) == "Bound"
+}
+
+pub fn is_ready(pod: &Value) -> bool {
+    !pod.has(&["metadata", "deletionTimestamp"])
+        && condition::get(pod, "Ready").is_some_and(|ready| ready.text(&["status"]) == "True")
+}
+
+pub fn pods_of<'a>(checker: &'a Checker, place: &str, set: &str) -> Vec<&'a Arc<Value>> {
+    let Some(set) = checker.get("StatefulSet", place, set) else { return Vec::new() };
+    checker.all("Pod").filter(|pod| controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid(set))).collect()
+}
+
+pub fn is_whole(checker: &Checker, place: &str, named: &str) -> bool {
+    let Some(set) = checker.get("StatefulSet", place, named) else { return false };
+    let replicas = set.int(&["spec", "replicas"]).unwrap_or(1);
+    let status = |member: &str| set.int(&["status", member]).unwrap_or(0);
+    let start = set.int(&["spec", "ordinals", "start"]).unwrap_or(0);
+    let pods = pods_of(checker, place, named);
+    let in_range = |ordinal: i64| pods.iter().any(|pod| name(pod) == format!("{named}-{ordinal}") && is_ready(pod));
+    set.int(&["metadata", "generation"]) == set.int(&["status", "observedGeneration"])
+        && status("replicas") == replicas
+        && status("readyReplicas") == replicas
+        && i64::try_from(pods.len()) == Ok(replicas)
+        && (start..start + replicas).all(in_range)
+}

@@ -1,0 +1,104 @@
+//! KEP-1847: claims stay or go as the set's policy says.
+
+use super::operator::{CLAIM, Operator, Told, retention, set, the};
+use object::access::Access;
+use object::json;
+
+/// R2
+pub async fn retained(me: Operator) -> Told {
+    me.create(set("web", 2, "quick", retention("Retain", "Retain"))).await;
+    me.until_whole("web").await?;
+    let second = me.uid(CLAIM, "data-web-1");
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.scale("web", 2).await;
+    me.until_whole("web").await?;
+    me.expect("the second replica has its claim back", second == me.uid(CLAIM, "data-web-1"))?;
+    me.delete(&the("StatefulSet", "web"), "Background").await;
+    me.until_gone(&the("Pod", "web-0")).await?;
+    me.until_gone(&the("Pod", "web-1")).await?;
+    me.until_claims(&["data-web-0", "data-web-1"]).await
+}
+
+/// R4, R9
+pub async fn scaled_away(me: Operator) -> Told {
+    me.create(set("web", 3, "quick", retention("Retain", "Delete"))).await;
+    me.until_whole("web").await?;
+    let (first, last) = (me.uid(CLAIM, "data-web-0"), me.uid(CLAIM, "data-web-2"));
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.until_claims(&["data-web-0"]).await?;
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+    me.until_claims(&["data-web-0", "data-web-1", "data-web-2"]).await?;
+    me.expect("what was scaled away came back anew", last != me.uid(CLAIM, "data-web-2"))?;
+    // A pod that is deleted by hand keeps its claim.
+    me.delete(&the("Pod", "web-0"), "").await;
+    me.delete(&the("StatefulSet", "web"), "Background").await;
+    me.until_gone(&the("Pod", "web-0")).await?;
+    me.until_gone(&the("Pod", "web-2")).await?;
+    me.expect("the set leaves its claims", first == me.uid(CLAIM, "data-web-0"))?;
+    me.until_volumes(3).await
+}
+
+/// R3, R12
+pub async fn deleted_along(me: Operator) -> Told {
+    for propagation in ["Background", "Foreground"] {
+        me.create(set("web", 2, "quick", retention("Delete", "Retain"))).await;
+        me.until_whole("web").await?;
+        me.scale("web", 1).await;
+        me.until_whole("web").await?;
+        me.until_claims(&["data-web-0", "data-web-1"]).await?;
+        me.delete(&the("StatefulSet", "web"), propagation).await;
+        me.until_gone(&the("StatefulSet", "web")).await?;
+        me.until_claims(&[]).await?;
+        me.until_volumes(0).await?;
+    }
+    // Deleted at once after it was made.
+    me.create(set("brief", 2, "quick", retention("Delete", "Delete"))).await;
+    me.delete(&the("StatefulSet", "brief"), "Background").await;
+    me.until_gone(&the("StatefulSet", "brief")).await?;
+    me.until_claims(&[]).await
+}
+
+/// R5, R11
+pub async fn policy_flips(me: Operator) -> Told {
+    let web = the("StatefulSet", "web");
+    me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    me.patch(&web, json!({"spec": retention("Retain", "Retain")})).await;
+    me.until("the claims belong to nobody", |checker| {
+        checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).is_empty())
+    })
+    .await?;
+    me.scale("web", 1).await;
+    me.until_gone(&the("Pod", "web-2")).await?;
+    // In the middle of the scale-down: the claim of the one that went already stays, too.
+    me.patch(&web, json!({"spec": retention("Delete", "Retain")})).await;
+    me.until_whole("web").await?;
+    me.until("the claims belong to the set", |checker| {
+        let owners = |claim: &object::Value| claim.items(&["metadata", "ownerReferences"]).len();
+        checker.all(CLAIM).count() == 3 && checker.all(CLAIM).all(|claim| owners(claim) == 1)
+    })
+    .await?;
+    me.delete(&web, "Background").await;
+    me.until_claims(&[]).await?;
+    me.until_volumes(0).await
+}
+
+/// R10
+pub async fn orphaned(me: Operator) -> Told {
+    me.create(set("web", 2, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    me.delete(&the("StatefulSet", "web"), "Orphan").await;
+    me.until_gone(&the("StatefulSet", "web")).await?;
+    me.until("nothing belongs to the set any more", |checker| {
+        let free = |object: &object::Value| object.items(&["metadata", "ownerReferences"]).is_empty();
+        checker.all(CLAIM).all(|claim| free(claim)) && checker.all("Pod").all(|pod| free(pod))
+    })
+    .await?;
+    me.until_claims(&["data-web-0", "data-web-1"]).await?;
+    // A set of the same name takes them over.
+    me.create(set("web", 2, "quick", retention("Retain", "Retain"))).await;
+    me.until_whole("web").await
+}

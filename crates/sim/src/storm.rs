@@ -1,0 +1,99 @@
+//! Bad times at random: parts die, the disk fails, the network and the driver misbehave; for a while.
+
+use crate::entropy::Rng;
+use crate::net::{Process, Weather};
+use crate::world::World;
+use csi::Code;
+use csi::directory::Order;
+use std::time::Duration;
+
+pub struct Storm {
+    pub world: World,
+    pub rng: Rng,
+}
+
+/// After so long the weather is fair again, so that everything can come to its end.
+const LENGTH_MAX: Duration = Duration::from_secs(240);
+
+impl Storm {
+    pub async fn rage(mut self) {
+        let length = Duration::from_millis(self.rng.below(u64::try_from(LENGTH_MAX.as_millis()).unwrap_or(u64::MAX)));
+        let weather = self.weather();
+        self.world.log.say(format!("a storm of {} ms: {weather:?}", length.as_millis()));
+        self.world.net.set_weather(weather);
+        let pause_max = 200 + self.rng.below(20_000);
+        let blows = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(self.rng.below(pause_max))).await;
+                self.blow();
+            }
+        };
+        // The end of this is the point of it.
+        let _ = tokio::time::timeout(length, blows).await;
+        self.world.log.say("the storm is over");
+        self.world.net.set_weather(Weather { delay_ms: 2, ..Weather::CALM });
+        self.world.driver.faults().clear();
+        self.world.each_controller(|process| process.hold_watches(false));
+    }
+
+    fn weather(&mut self) -> Weather {
+        let mut some = |most: u64| if self.rng.chance(600) { self.rng.below(most) } else { 0 };
+        Weather {
+            drop: some(120),
+            lose_answer: some(120),
+            refuse: some(120),
+            duplicate: some(200),
+            cut_watch: some(100),
+            lag_watch: some(60),
+            delay_ms: 1 + some(200),
+        }
+    }
+
+    fn blow(&mut self) {
+        let world = &self.world;
+        match self.rng.below(12) {
+            0..=2 => {
+                world.log.fault("controllers-killed", "");
+                world.kill_controllers();
+            }
+            3 => {
+                world.log.fault("nodes-killed", "");
+                world.kill_nodes();
+            }
+            4 => {
+                world.log.fault("server-crashed", "");
+                world.crash_server();
+            }
+            5 => {
+                let syncs = self.rng.below(6);
+                world.log.say(format!("the disk fails after {syncs} more syncs"));
+                world.fail_disk(usize::try_from(syncs).unwrap_or(0));
+            }
+            6 => {
+                world.log.fault("watches-cut", "");
+                world.each_controller(Process::cut_watches);
+            }
+            7 => {
+                let held = self.rng.chance(500);
+                world.log.fault("watches-held", if held { "held" } else { "released" });
+                world.each_controller(|process| process.hold_watches(held));
+            }
+            _ => self.misuse_driver(),
+        }
+    }
+
+    fn misuse_driver(&mut self) {
+        const CALLS: [&str; 3] = ["CreateVolume", "DeleteVolume", "ControllerExpandVolume"];
+        const CODES: [Code; 5] =
+            [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted];
+        let call = self.rng.pick(&CALLS);
+        let order = match self.rng.below(4) {
+            0 => Order::fail(call, self.rng.pick(&CODES)),
+            1 => Order::fail(call, Code::DeadlineExceeded).after(),
+            2 => Order::lose_answer(call),
+            _ => Order::delay(call, Duration::from_millis(self.rng.below(20_000))),
+        };
+        self.world.log.fault("driver-fault", format!("{order:?}"));
+        self.world.driver.faults().order(order.times(1));
+    }
+}

@@ -1,0 +1,410 @@
+//! One world: a server on a disk that can crash, controllers, nodes and a driver, each of which can die and come back.
+
+use crate::entropy::Rng;
+use crate::ledger::{Ledger, OPERATOR, Watched, crashed};
+use crate::log::Log;
+use crate::net::{Net, Process, Up};
+use crate::point::Strike;
+use crate::time::VirtualClock;
+use csi::directory::{DirectoryDriver, Faults, Options};
+use node::{Identity as NodeIdentity, Nodes};
+use object::{Gates, Value};
+use plan::invariant::Checker;
+use runtime::Controllers;
+use runtime::csi::{Endpoint, Pace};
+use server::authn::{Identity, StaticTokens, service_account_user};
+use server::{Clock, Env, Launch, Running, User};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+use store::suite::Crashable;
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+
+/// How long anything may take, in virtual time: the longest pauses between attempts are five minutes.
+pub const PATIENCE: Duration = Duration::from_secs(3600);
+/// A part that died is back after so long.
+const BACK_AFTER: Duration = Duration::from_millis(700);
+/// How long controllers hear nothing when they are struck so.
+const STALE_FOR: Duration = Duration::from_secs(8);
+
+/// Clones share it.
+#[derive(Clone)]
+pub struct World {
+    pub net: Net,
+    pub ledger: Arc<Ledger>,
+    pub log: Log,
+    pub driver: Arc<DirectoryDriver>,
+    clock: VirtualClock,
+    env: Env,
+    parts: Arc<Mutex<Parts>>,
+    orders: mpsc::UnboundedSender<Order>,
+    operator: kube::Client,
+    _directory: Arc<TempDir>,
+}
+
+struct Parts {
+    rng: Rng,
+    disk: Crashable,
+    server: Option<Serving>,
+    controllers: Option<Working>,
+    nodes: Option<(Nodes, Process)>,
+    server_gates: Gates,
+    controller_gates: Gates,
+}
+
+struct Serving {
+    running: Running,
+    store: Arc<Watched>,
+    up: Up,
+}
+
+struct Working {
+    controllers: Controllers,
+    process: Process,
+}
+
+/// What the supervisor is to do.
+#[derive(Debug)]
+pub enum Order {
+    StartServer,
+    StartControllers,
+    StartNodes,
+    /// Lets the controllers hear again.
+    Release,
+}
+
+/// The supervisor's end of a world.
+pub type Orders = mpsc::UnboundedReceiver<Order>;
+
+/// A fresh disk with a server's first objects on it, made once: the same for every world.
+fn first_disk() -> &'static [u8] {
+    static DISK: OnceLock<Vec<u8>> = OnceLock::new();
+    DISK.get_or_init(|| {
+        crate::run::on_own_thread(0, || async {
+            let (clock, disk) = (VirtualClock::start(), Crashable::default());
+            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let store = ledger.open(&disk).expect("a new store opens");
+            let running = launch(store, Gates::default(), clock.env(Rng::new(0))).await.expect("a new server starts");
+            running.stop().await;
+            disk.bytes()
+        })
+    })
+}
+
+/// Certificates and keys are made once: nothing here depends on what they are.
+fn identity() -> Identity {
+    static IDENTITY: OnceLock<Identity> = OnceLock::new();
+    IDENTITY
+        .get_or_init(|| Identity::make(&["localhost".to_owned()], jiff::Timestamp::now()).expect("certificates"))
+        .clone()
+}
+
+/// Makes what all worlds share.
+pub fn prepare() {
+    first_disk();
+}
+
+async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, server::LaunchError> {
+    let launch = Launch {
+        store,
+        identity: identity(),
+        gates,
+        env,
+        static_tokens: StaticTokens::default(),
+        listener: None,
+        issuer: "https://simulation".to_owned(),
+    };
+    launch.start().await
+}
+
+impl World {
+    /// A world in which everything runs.
+    pub async fn new(seed: u64) -> (World, Orders) {
+        let mut rng = Rng::new(seed);
+        let clock = VirtualClock::start();
+        let log = Log::new(clock);
+        let ledger = Ledger::new(clock, log.clone(), Gates::default());
+        let net = Net::new(ledger.clone(), rng.fork());
+        let directory = tempfile::tempdir().expect("a directory for volumes");
+        let options = Options { durable: false, inline: true, ..Options::default() };
+        let driver = DirectoryDriver::open(&directory.path().join("volumes"), options, Faults::default());
+        let driver = driver.expect("an empty directory can be served");
+        let asked = driver.clone();
+        ledger.watch_backend(move || asked.volumes().into_iter().map(|(handle, _)| handle).collect());
+        let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
+        let (orders, received) = mpsc::unbounded_channel();
+        let parts = Parts {
+            disk: Crashable::from_image(first_disk().to_vec()),
+            server: None,
+            controllers: None,
+            nodes: None,
+            server_gates: Gates::default(),
+            controller_gates: Gates::default(),
+            rng: rng.fork(),
+        };
+        let env = clock.env(rng.fork());
+        let parts = Arc::new(Mutex::new(parts));
+        let world =
+            World { net, ledger, log, driver, clock, env, parts, orders, operator, _directory: Arc::new(directory) };
+        let struck = world.clone();
+        world.ledger.points.on_strike(move |strike| struck.strike(strike));
+        world.start_server().await;
+        world.start_controllers();
+        world.start_nodes();
+        (world, received)
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Parts> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn now(&self) -> jiff::Timestamp {
+        self.clock.now()
+    }
+
+    pub fn elapsed_ms(&self) -> u128 {
+        self.clock.elapsed_ms()
+    }
+
+    pub fn checker(&self) -> MutexGuard<'_, Checker> {
+        self.ledger.checker()
+    }
+
+    pub fn handles(&self) -> BTreeSet<String> {
+        self.driver.volumes().into_iter().map(|(handle, _)| handle).collect()
+    }
+
+    /// A stored object that the checker does not keep, by its key.
+    pub fn stored(&self, key: &str) -> Option<Value> {
+        let up = self.net.server()?;
+        up.server.store.get(key).and_then(|record| serde_json::from_slice(&record.value).ok())
+    }
+
+    /// All stored objects under a prefix.
+    pub fn list(&self, prefix: &str) -> Vec<Value> {
+        let Some(up) = self.net.server() else { return Vec::new() };
+        let page = up.server.store.list(store::Range { prefix, ..store::Range::default() });
+        let records = page.map(|page| page.records).unwrap_or_default();
+        records.iter().filter_map(|record| serde_json::from_slice(&record.value).ok()).collect()
+    }
+
+    fn strike(&self, strike: Strike) {
+        match strike {
+            Strike::KillControllers => self.kill_controllers(),
+            Strike::CrashServer => self.crash_server(),
+            Strike::StaleView => {
+                self.each_controller(|process| process.hold_watches(true));
+                self.order(Order::Release);
+            }
+            Strike::MissedEvent => self.each_controller(Process::cut_watches),
+            // These are done where the request is.
+            Strike::Conflict | Strike::Refusal | Strike::LostAnswer => {}
+        }
+    }
+
+    fn order(&self, order: Order) {
+        // Whoever supervised is gone when the world has ended.
+        let _ = self.orders.send(order);
+    }
+
+    pub fn each_controller(&self, act: impl Fn(&Process)) {
+        if let Some(working) = &self.parts().controllers {
+            act(&working.process);
+        }
+    }
+
+    /// Brings back what died, for ever.
+    pub async fn supervise(&self, mut orders: Orders) {
+        while let Some(order) = orders.recv().await {
+            match order {
+                Order::StartServer => {
+                    tokio::time::sleep(BACK_AFTER).await;
+                    self.start_server().await;
+                }
+                Order::StartControllers => {
+                    tokio::time::sleep(BACK_AFTER).await;
+                    self.start_controllers();
+                }
+                Order::StartNodes => {
+                    tokio::time::sleep(BACK_AFTER).await;
+                    self.start_nodes();
+                }
+                Order::Release => {
+                    tokio::time::sleep(STALE_FOR).await;
+                    self.each_controller(|process| process.hold_watches(false));
+                }
+            }
+        }
+    }
+
+    pub async fn start_server(&self) {
+        loop {
+            let (disk, gates) = {
+                let parts = self.parts();
+                if parts.server.is_some() {
+                    return;
+                }
+                (parts.disk.clone(), parts.server_gates.clone())
+            };
+            let store = match self.ledger.open(&disk) {
+                Ok(store) => store,
+                // The disk was about to fail: it does so now, and the machine with it.
+                Err(error) if disk.is_failing() => {
+                    self.log.fault("disk-failed", format!("while the store was opened: {error}"));
+                    let mut parts = self.parts();
+                    parts.disk = crashed(&disk, &mut parts.rng);
+                    continue;
+                }
+                Err(error) => {
+                    self.log.broken(format!("the store does not open after the crash: {error}"));
+                    return;
+                }
+            };
+            match launch(store.clone(), gates, self.env.clone()).await {
+                Ok(running) => {
+                    self.log.say("the server is up");
+                    let up = Up { server: running.server.clone(), dead: CancellationToken::new() };
+                    self.net.set_server(Some(up.clone()));
+                    self.parts().server = Some(Serving { running, store, up });
+                    return;
+                }
+                Err(error) => {
+                    self.log.say(format!("the server does not start: {error}"));
+                    let mut parts = self.parts();
+                    let disk = crashed(&disk, &mut parts.rng);
+                    parts.disk = disk;
+                }
+            }
+        }
+    }
+
+    /// Everything of the server stops at once; what was not synced may be lost.
+    pub fn crash_server(&self) {
+        let mut parts = self.parts();
+        let Some(Serving { running, store, up }) = parts.server.take() else { return };
+        let disk = parts.disk.clone();
+        parts.disk = crashed(&disk, &mut parts.rng);
+        drop(parts);
+        store.off.cancel();
+        up.dead.cancel();
+        self.net.set_server(None);
+        self.log.say("the server is down");
+        tokio::spawn(running.stop());
+        self.order(Order::StartServer);
+    }
+
+    /// The disk fails at one of its next syncs, and the machine with it.
+    pub fn fail_disk(&self, syncs: usize) {
+        self.parts().disk.fail_sync_after(syncs);
+    }
+
+    /// From its next start on.
+    pub fn set_server_gates(&self, gates: Gates) {
+        self.parts().server_gates = gates;
+    }
+
+    pub fn set_controller_gates(&self, gates: Gates) {
+        self.checker().set_gates(gates.clone(), self.now());
+        self.parts().controller_gates = gates;
+    }
+
+    pub fn controller_gates(&self) -> Gates {
+        self.parts().controller_gates.clone()
+    }
+
+    pub fn start_controllers(&self) {
+        let mut parts = self.parts();
+        if parts.controllers.is_some() {
+            return;
+        }
+        let process = Process::new("controllers", true);
+        let clock = self.clock;
+        let socket = csi::directory::inside(self.driver.clone(), process.dead.clone());
+        let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
+        let setup = runtime::Setup {
+            root_ca: Some(Arc::from("THE CERTIFICATE")),
+            gates: parts.controller_gates.clone(),
+            clock: Arc::new(move || clock.now()),
+            drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
+            ..runtime::Setup::new("*")
+        };
+        let client = |account: &str| self.net.client(&process, account, service_account_user("kube-system", account));
+        let controllers = Controllers::start(&setup, client).expect("all controllers can be started");
+        parts.controllers = Some(Working { controllers, process });
+        self.log.say("the controllers are up");
+    }
+
+    /// They are gone in the middle of whatever they do.
+    pub fn kill_controllers(&self) {
+        let Some(Working { controllers, process }) = self.parts().controllers.take() else { return };
+        process.dead.cancel();
+        self.log.say("the controllers are down");
+        tokio::spawn(controllers.stop());
+        self.order(Order::StartControllers);
+    }
+
+    pub fn start_nodes(&self) {
+        let mut parts = self.parts();
+        if parts.nodes.is_some() {
+            return;
+        }
+        let process = Process::new("nodes", true);
+        let clock = self.clock;
+        let setup = node::Setup { clock: Arc::new(move || clock.now()), ..node::Setup::new(2) };
+        let nodes = Nodes::start(&setup, |identity| {
+            let (name, group) = match identity {
+                NodeIdentity::Scheduler => ("system:kube-scheduler".to_owned(), None),
+                NodeIdentity::Node(name) => (format!("system:node:{name}"), Some("system:nodes")),
+            };
+            let groups = group.into_iter().chain(["system:authenticated"]).map(str::to_owned).collect();
+            self.net.client(&process, &name, User { name: name.clone(), groups, ..User::default() })
+        });
+        parts.nodes = Some((nodes, process));
+        self.log.say("the nodes are up");
+    }
+
+    pub fn kill_nodes(&self) {
+        let Some((nodes, process)) = self.parts().nodes.take() else { return };
+        process.dead.cancel();
+        self.log.say("the nodes are down");
+        tokio::spawn(nodes.stop());
+        self.order(Order::StartNodes);
+    }
+
+    /// Sends a request for a person, who tries again as long as nobody answers.
+    pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> (u16, Value) {
+        let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+        loop {
+            let request = http::Request::builder().method(method).uri(path).header("content-type", media);
+            let request = request.body(body.clone()).expect("a request");
+            match self.operator.request::<Value>(request).await {
+                Ok(value) => return (200, value),
+                Err(kube::Error::Api(status)) if status.code < 500 => {
+                    return (status.code, serde_json::to_value(status).unwrap_or_default());
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+            }
+        }
+    }
+
+    /// Waits until all is as wanted, or too long.
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Result<(), String> {
+        let mut commits = self.ledger.commits.subscribe();
+        let waiting = async {
+            while !is_so(&self.checker()) {
+                if !self.log.is_whole() {
+                    return Err("a rule is broken".to_owned());
+                }
+                // The sender lives as long as we do.
+                let _ = commits.changed().await;
+            }
+            Ok(())
+        };
+        match tokio::time::timeout(PATIENCE, waiting).await {
+            Ok(result) => result,
+            Err(_) => Err(format!("in vain: {what}")),
+        }
+    }
+}

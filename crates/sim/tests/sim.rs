@@ -1,0 +1,98 @@
+//! A share of what `cargo run -p sim` can do, small enough for every change: `docs/simulation.md` has the rest.
+
+use sim::{Plan, Story, Strike, Tally, stories};
+
+fn calm(story: &'static Story) -> Plan {
+    Plan { story, seed: 1, storm: false, strike: None }
+}
+
+fn exact() -> impl Iterator<Item = &'static Story> {
+    stories::ALL.iter().filter(|story| story.exact)
+}
+
+/// Runs on all cores there are.
+fn jobs() -> usize {
+    std::thread::available_parallelism().map_or(2, usize::from)
+}
+
+fn assert_whole(tally: &Tally, runs_min: u64) {
+    assert!(tally.failures.is_empty() && tally.runs >= runs_min, "{}", tally.text());
+}
+
+/// The same seed is the same run, step by step, on another thread of the same process as in another process.
+#[test]
+fn the_same_seed_is_the_same_run() {
+    let plan = |seed| Plan { story: stories::find("anything").expect("it is there"), seed, storm: true, strike: None };
+    let (one, other) = (plan(7).run(), plan(7).run());
+    let differs = one.lines.iter().zip(&other.lines).find(|(one, other)| one != other);
+    assert_eq!(differs, None);
+    assert_eq!((one.lines.len(), one.end), (other.lines.len(), other.end));
+    assert_ne!(plan(8).run().lines, other.lines);
+}
+
+/// Each life of the controllers writes once and is killed before it hears the answer: the stories end as ever.
+#[test]
+fn controllers_that_die_after_every_write_get_there() {
+    let tally = sim::every(exact(), Strike::KillControllers, jobs(), |_| {});
+    assert_whole(&tally, 14);
+    assert!(tally.faults["kill-controllers"] > 14 * 15, "{}", tally.text());
+}
+
+/// One of each kind of strike, at a few writes of some story; all of them take longer: `cargo run -p sim -- --points`.
+#[test]
+fn a_strike_at_some_writes_changes_no_end() {
+    let mut tally = Tally::default();
+    for (strike, story) in Strike::ALL.into_iter().zip(exact().skip(1)) {
+        tally.merge(sim::points(story, &[strike], 61, jobs(), |_| {}));
+    }
+    assert_whole(&tally, 14);
+    for strike in Strike::ALL.into_iter().filter(|strike| !strike.is_for_requests()) {
+        assert!(tally.faults.contains_key(strike.name()), "{strike} has not struck: {}", tally.text());
+    }
+    assert!(tally.faults["refused"] > 0 && tally.faults["answer-lost"] > 0, "{}", tally.text());
+}
+
+/// R14, O5, T16, H8
+#[test]
+fn gates_go_off_and_on_in_the_middle_and_leave_data_as_documented() {
+    for story in stories::ALL.iter().filter(|story| story.name.ends_with("_gate")) {
+        let outcome = calm(story).run();
+        assert!(outcome.broken.is_empty(), "{}: {:?}", story.name, outcome.broken);
+    }
+}
+
+#[test]
+fn storms_break_nothing() {
+    let tally = sim::seeds(1000, 8, None, jobs(), |_| {});
+    assert_whole(&tally, 8);
+    assert!(tally.faults.len() > 8, "{}", tally.text());
+}
+
+/// Bad input gets one sentence and exit code 2.
+#[test]
+fn wrong_arguments_get_a_sentence() {
+    for (args, sentence) in [
+        (["--story", "nobody"], "there is no story \"nobody\"; --list names them"),
+        (["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
+        (["--stride", "0"], "--stride is at least 1"),
+    ] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim")).args(args).output().expect("it runs");
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(sentence) && text.lines().count() == 1, "{text}");
+    }
+}
+
+/// Another process says the same.
+#[test]
+fn a_replay_in_another_process_is_the_same_run() {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim"))
+        .args(["--story", "protected", "--replay", "5"])
+        .output()
+        .expect("it runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    let plan = Plan { story: stories::find("protected").expect("it is there"), seed: 5, storm: true, strike: None };
+    let lines = plan.run().lines;
+    assert!(text.starts_with(&lines.join("\n")), "{} lines here, {} there", lines.len(), text.lines().count());
+    assert!(output.status.success(), "{text}");
+}
