@@ -242,11 +242,11 @@ fn of_several_processes_one_runs_the_controllers() {
     let second = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage"]));
     let elsewhere = kubectl_on(&second).expect("it was found before");
     let set = |name: &str| {
-        format!(
-            "{{apiVersion: apps/v1, kind: StatefulSet, metadata: {{name: {name}}}, spec: {{serviceName: x, replicas: 2, selector: \
-             {{matchLabels: {{app: {name}}}}}, template: {{metadata: {{labels: {{app: {name}}}}}, spec: {{containers: \
-             [{{name: c, image: x}}]}}}}}}}}"
-        )
+        let template =
+            json!({"metadata": {"labels": {"app": name}}, "spec": {"containers": [{"name": "c", "image": "x"}]}});
+        json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": name},
+            "spec": {"serviceName": "x", "replicas": 2, "selector": {"matchLabels": {"app": name}}, "template": template}})
+        .to_string()
     };
     elsewhere.ok_with("create -f -", &set("one"));
     elsewhere.ok("rollout status sts one --timeout=60s");
