@@ -1,7 +1,7 @@
 //! `mainstay bench --soak SECONDS`: the same things are made, changed and deleted over and over, with watchers that come and go, and the
 //! server's memory and disk are looked at. Nothing is left over in the long run, so both must reach a plateau.
 
-use super::client::Connection;
+use super::client::{Connection, Target};
 use super::follow;
 use super::load::{JSON, Load, MERGE};
 use super::report::Report;
@@ -43,7 +43,7 @@ pub async fn run(load: &Load, time: Duration, report: &mut Report) -> Result<()>
     for at in 0..WATCHERS {
         churn.spawn(watch(load.target.clone(), load.namespace.clone(), at as u64, end));
     }
-    let samples = sample(load.target.connect().await?, time, end).await?;
+    let samples = sample(&load.target, time, end).await?;
     while let Some(done) = churn.join_next().await {
         done??;
     }
@@ -82,11 +82,12 @@ fn plateau(what: &'static str, samples: &[Sample], of: fn(&Sample) -> f64, repor
     Ok(())
 }
 
-async fn sample(mut connection: Connection, time: Duration, end: Instant) -> Result<Vec<Sample>> {
+async fn sample(target: &Target, time: Duration, end: Instant) -> Result<Vec<Sample>> {
     let begun = Instant::now();
     let mut samples = Vec::new();
     while Instant::now() < end {
-        let (_, page) = connection.answer(Method::GET, "/metrics", "", Bytes::new()).await?;
+        // Servers close connections that are silent for long.
+        let (_, page) = target.connect().await?.answer(Method::GET, "/metrics", "", Bytes::new()).await?;
         let page = String::from_utf8_lossy(&page).into_owned();
         let figure = |name: &str| -> Result<f64> {
             let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -211,7 +212,7 @@ fn set(name: &str) -> Bytes {
 }
 
 /// Watches for a few seconds, goes, and comes again.
-async fn watch(target: super::client::Target, namespace: String, at: u64, end: Instant) -> Result<()> {
+async fn watch(target: Target, namespace: String, at: u64, end: Instant) -> Result<()> {
     let collection = format!("/api/v1/namespaces/{namespace}/configmaps");
     for step in 0.. {
         if Instant::now() >= end {

@@ -125,7 +125,10 @@ fn concerns(lack: &Rule, asked: &Asked) -> bool {
     };
     let (resource, subresource) = match lack.resources.concat() {
         all if all == "*" => (String::new(), String::new()),
-        one => one.split_once('/').map_or((one.clone(), String::new()), |(a, b)| (a.to_owned(), format!("/{b}"))),
+        one => match one.split_once('/') {
+            Some((resource, subresource)) => (resource.to_owned(), format!("/{subresource}")),
+            None => (one, String::new()),
+        },
     };
     asked.method == method
         && (verb == "watch") == query.contains("watch=")

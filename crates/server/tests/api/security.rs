@@ -383,6 +383,7 @@ async fn large_answers_that_nobody_takes_have_an_end() {
             break reply;
         }
         unread.push(reply.bytes);
+        assert!(unread.len() < 10, "there is no end");
     };
     assert_eq!(unread.len(), 4, "{} KiB each of {left}", unread[0].len() / 1024);
     assert_eq!(refused.headers["retry-after"], "1");
