@@ -30,12 +30,16 @@ fn the_same_seed_is_the_same_run() {
     assert_ne!(plan(8).run().lines, other.lines);
 }
 
-/// Each life of the controllers writes once and is killed before it hears the answer: the stories end as ever.
+/// Each life of the controllers writes once and is killed before it hears the answer: the stories end as ever. (`reclaimed` once did not.)
+/// The other stories take longer: `cargo run -p sim -- --story NAME --replay 1 --strike kill-controllers`.
 #[test]
 fn controllers_that_die_after_every_write_get_there() {
-    let tally = sim::every(exact(), Strike::KillControllers, jobs(), |_| {});
-    assert_whole(&tally, 14);
-    assert!(tally.faults["kill-controllers"] > 14 * 15, "{}", tally.text());
+    const SHARE: [&str; 7] =
+        ["retained", "orphaned", "moved", "changed_for_new_claims", "protected", "reclaimed", "policy_edited"];
+    let stories = exact().filter(|story| SHARE.contains(&story.name));
+    let tally = sim::every(stories, Strike::KillControllers, jobs(), |_| {});
+    assert_whole(&tally, 7);
+    assert!(tally.faults["kill-controllers"] > 7 * 10, "{}", tally.text());
 }
 
 /// One of each kind of strike, at a few writes of some story; all of them take longer: `cargo run -p sim -- --points`.
