@@ -11,12 +11,13 @@ use crate::writer::record;
 use crate::{Finish, OpenError, Options, Record, Revision, Store};
 use bytes::Bytes;
 use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use std::cell::Cell;
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 
 /// A store that survives crashes.
 pub struct Embedded;
@@ -75,10 +76,31 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
 
 /// The engine trusts its file and panics where that breaks its assumptions; for us that is one more kind of damage.
 fn unpanicked<T>(work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match caught(work) {
         Ok(outcome) => outcome,
         Err(panic) => Err(OpenError::Damaged(panic_text(&*panic).to_owned())),
     }
+}
+
+thread_local! {
+    static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Catches a panic of the engine. Whoever gets it says what is wrong in one line, so it is not printed with a trace besides.
+fn caught<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+    static QUIET: Once = Once::new();
+    QUIET.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if !EXPECTS_PANIC.get() {
+                usual(panic);
+            }
+        }));
+    });
+    let before = EXPECTS_PANIC.replace(true);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    EXPECTS_PANIC.set(before);
+    result
 }
 
 struct Engine {
@@ -205,7 +227,7 @@ impl Engine {
     /// Lets go of the engine. It tidies up its file when it goes, and panics where that is damaged; what is served is not touched by it.
     fn leave(&mut self) {
         let Some(database) = self.database.take() else { return };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(database))) {
+        if let Err(panic) = caught(|| drop(database)) {
             let why = panic_text(&*panic);
             tracing::error!(why, "the file of the store is damaged where no records are: make a copy of what it holds");
         }

@@ -66,6 +66,8 @@ fn views_are_made_of_the_newest_version_and_go_with_the_object() {
     cache.hear(Change::Ready);
     assert_eq!(views(), [5, 6]);
     cache.wrote(object("a", "1", 12, 7));
+    assert_eq!(views(), [7, 6]);
+    cache.hear(Change::Seen(object("a", "1", 12, 7)));
     cache.hear(Change::Gone(object("b", "2", 13, 6)));
     assert_eq!(views(), [7]);
 }

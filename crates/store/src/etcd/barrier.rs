@@ -62,6 +62,7 @@ impl Inner {
             round.map(|round| round.clone())
         };
         let round = tokio::select! {
+            biased;
             round = tokio::time::timeout(self.client.timing.patience, wait) => round,
             () = self.closing.cancelled() => return Err(Error::Unavailable(CLOSED.to_owned())),
         };

@@ -120,6 +120,7 @@ impl Inner {
                 return End::Moved;
             }
             let message = tokio::select! {
+                biased;
                 message = stream.message() => message,
                 _ = asked.changed() => continue,
             };
