@@ -417,6 +417,10 @@ fn read_head(database: &Database) -> Result<Head, OpenError> {
 /// The engine's error at opening, as one of ours.
 fn opening(error: impl Into<redb::Error>) -> OpenError {
     match error.into() {
+        // A page that is said to be where the file has ended.
+        redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            OpenError::Damaged("its file ends too early".to_owned())
+        }
         redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => OpenError::Io(error),
         redb::Error::DatabaseAlreadyOpen => OpenError::Io(io::ErrorKind::ResourceBusy.into()),
         error => OpenError::Damaged(error.to_string()),
