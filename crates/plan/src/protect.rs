@@ -78,14 +78,6 @@ pub fn claims_of(pod: &Value) -> impl Iterator<Item = String> {
     pod.items(&["spec", "volumes"]).iter().filter_map(move |volume| claim_of(pod, volume))
 }
 
-/// As much of a pod's volume as says which claim it is of.
-pub fn trimmed_volume(volume: &Value) -> Option<Value> {
-    if volume.has(&["ephemeral"]) {
-        return Some(json!({"name": volume.at(&["name"]), "ephemeral": {}}));
-    }
-    Some(json!({"persistentVolumeClaim": {"claimName": volume.at(&["persistentVolumeClaim", "claimName"])?}}))
-}
-
 /// Whether a pod keeps a claim from going: it is on a node and names the claim. Whether its containers still run does not matter:
 /// its volumes may still be mounted. A pod on no node does not hold, as none takes it while the claim is to go.
 pub fn holds(pod: &Value, claim: &Value) -> bool {

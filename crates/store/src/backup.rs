@@ -2,7 +2,8 @@
 
 use crate::disk::Row;
 use crate::export::{Export, Rows};
-use crate::{Error, Revision, format};
+use crate::format::{self, u32_at, u64_at};
+use crate::{Error, Revision};
 use bytes::Bytes;
 use futures::stream::{BoxStream, StreamExt};
 use std::io::{self, Read};
@@ -171,18 +172,6 @@ fn fill(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, BadBackup> {
         }
     }
     Ok(got)
-}
-
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
-    let mut word = [0; 4];
-    word.copy_from_slice(&bytes[at..at + 4]);
-    u32::from_le_bytes(word)
-}
-
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
-    let mut word = [0; 8];
-    word.copy_from_slice(&bytes[at..at + 8]);
-    u64::from_le_bytes(word)
 }
 
 #[cfg(test)]
