@@ -151,6 +151,10 @@ fn prepare(
         let writer = Writer { manager, subresource, api_version: &kind.api_version(), now: call.now };
         apply::track(schema, Some(old), new, &writer);
     }
+    // An empty list has said by now that nobody owns anything any more. It is not kept: writing back what was read changes nothing.
+    if new.items(&["metadata", "managedFields"]).is_empty() {
+        new.cut(&["metadata", "managedFields"]);
+    }
     let mut errors = Errors::default();
     meta::validate_update(new, old, kind, &mut errors);
     if status {
