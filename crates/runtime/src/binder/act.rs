@@ -25,8 +25,8 @@ pub enum Flow {
     Later(Duration),
 }
 
-/// What our own writes made of the versions that were seen, by uid.
-type Versions = HashMap<String, String>;
+/// What our own writes made of what was seen, by uid.
+type Written = HashMap<String, Arc<Value>>;
 
 impl Control {
     /// Carries out a plan about an object.
@@ -34,9 +34,15 @@ impl Control {
         if let Some(provisioner) = &plan.provisioner {
             self.figures.asked_for_volume(object, provisioner);
         }
-        let mut versions = Versions::new();
-        for action in &plan.actions {
-            let result = self.act(object, action, &mut versions).await;
+        let mut written = Written::new();
+        for (at, action) in plan.actions.iter().enumerate() {
+            let result = match (action, plan.actions.get(at + 1)) {
+                (
+                    Action::Patch { of, status: false, patch },
+                    Some(Action::Patch { of: next, status: true, patch: more }),
+                ) if of == next => self.patch_whole(of, patch, more, &mut written).await,
+                _ => self.act(object, action, &mut written).await,
+            };
             if plan.retroactive {
                 self.figures.assigned_default(result.is_ok());
             }
@@ -71,9 +77,9 @@ impl Control {
     }
 
     /// Does one thing. `None`: the next one follows.
-    async fn act(&self, object: &Value, action: &Action, versions: &mut Versions) -> Result<Option<Flow>, ApiError> {
+    async fn act(&self, object: &Value, action: &Action, written: &mut Written) -> Result<Option<Flow>, ApiError> {
         match action {
-            Action::Patch { of, status, patch } => self.patch(of, *status, patch, versions).await,
+            Action::Patch { of, status, patch } => self.patch(of, *status, patch, written).await,
             Action::ConfirmReleased { claim, volume, unless_bound } => {
                 self.confirm_released(claim, volume, *unless_bound).await
             }
@@ -85,22 +91,22 @@ impl Control {
                 }))
             }
             Action::ConfirmVolume { of, version } => {
-                let version = versions.get(&of.uid).unwrap_or(version);
+                let version = written.get(&of.uid).map_or(version.as_str(), |written| version_of(written));
                 self.confirm_version(of, version).await
             }
             Action::ConfirmNoPods { namespace, claim, volume } => {
                 self.confirm_no_pods(object, namespace, claim, volume).await
             }
             Action::Provision { class, node, directory, volume, .. } => {
-                self.provision(object, class, node.as_deref(), directory, volume, versions).await
+                self.provision(object, class, node.as_deref(), directory, volume, written).await
             }
             Action::Destroy { directory, .. } => {
                 let work = directories::destroy(directory.clone());
-                self.operate("volume_delete", object, work, reclaim::destroy_failed, versions).await
+                self.operate("volume_delete", object, work, reclaim::destroy_failed, written).await
             }
             Action::Scrub { directory, .. } => {
                 let work = directories::scrub(directory.clone());
-                self.operate("volume_recycle", object, work, reclaim::scrub_failed, versions).await
+                self.operate("volume_recycle", object, work, reclaim::scrub_failed, written).await
             }
             Action::DeleteVolume { of } => self.delete_volume(of).await,
         }
@@ -111,20 +117,48 @@ impl Control {
         of: &Target,
         status: bool,
         patch: &Value,
-        versions: &mut Versions,
+        written: &mut Written,
+    ) -> Result<Option<Flow>, ApiError> {
+        // The write before this one may have brought it along.
+        let is_there =
+            |written: &Arc<Value>| object::patch::merge(&written["status"], &patch["status"]) == written["status"];
+        if status && written.get(&of.uid).is_some_and(is_there) {
+            return Ok(None);
+        }
+        let path = self.kind(of).resource.object(&of.namespace, &of.name);
+        let path = if status { format!("{path}/status") } else { path };
+        self.send_patch(of, &path, patch.clone(), written).await
+    }
+
+    /// A write of an object and of its status, which our own server takes at once. Another one passes over the status, and leaves it to the
+    /// patch of the status that follows.
+    async fn patch_whole(
+        &self,
+        of: &Target,
+        patch: &Value,
+        status: &Value,
+        written: &mut Written,
+    ) -> Result<Option<Flow>, ApiError> {
+        let path = self.kind(of).resource.object(&of.namespace, &of.name);
+        let mut whole = patch.clone();
+        whole.put(&["status"], status["status"].clone());
+        self.send_patch(of, &format!("{path}?withStatus=true"), whole, written).await
+    }
+
+    async fn send_patch(
+        &self,
+        of: &Target,
+        path: &str,
+        mut patch: Value,
+        written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
         let kind = self.kind(of);
-        let mut path = kind.resource.object(&of.namespace, &of.name);
-        if status {
-            path.push_str("/status");
+        if let Some(written) = written.get(&of.uid) {
+            patch.put(&["metadata", "resourceVersion"], version_of(written));
         }
-        let mut patch = patch.clone();
-        if let Some(version) = versions.get(&of.uid) {
-            patch.put(&["metadata", "resourceVersion"], version.as_str());
-        }
-        match self.api.merge_if_there(&path, &patch).await {
+        match self.api.merge_if_there(path, &patch).await {
             Ok(Some(answer)) => {
-                versions.insert(of.uid.clone(), answer.text(&["metadata", "resourceVersion"]).to_owned());
+                written.insert(of.uid.clone(), answer.clone());
                 note(kind, of, answer);
                 Ok(None)
             }
@@ -208,12 +242,12 @@ impl Control {
         node: Option<&str>,
         directory: &str,
         volume: &Value,
-        versions: &mut Versions,
+        written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
         if let Some(node) = node {
             let nodes = Resource::new("v1", "Node", "nodes", false);
             if self.api.find(&nodes.object("", node)).await?.is_none() {
-                self.act_out(bind::node_gone(claim), versions).await?;
+                self.act_out(bind::node_gone(claim), written).await?;
                 return Ok(Some(Flow::Done));
             }
         }
@@ -224,7 +258,7 @@ impl Control {
             claim,
             work,
             |claim, error| bind::provision_failed(claim, &class, error),
-            versions,
+            written,
         )
         .await
     }
@@ -254,7 +288,7 @@ impl Control {
         object: &Value,
         work: impl Future<Output = Result<(), String>>,
         failed: impl Fn(&Value, &str) -> Plan,
-        versions: &mut Versions,
+        written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
         let key = crate::cache::key(object);
         if let Some(left) = self.pauses().left(&key, uid(object)) {
@@ -274,17 +308,17 @@ impl Control {
             Err(error) => {
                 let pause = self.pauses().fail(&key, uid(object));
                 tracing::warn!(operation, name = %key.1, error, ?pause, "an operation on a volume failed; trying again");
-                self.act_out(failed(object, &error), versions).await?;
+                self.act_out(failed(object, &error), written).await?;
                 Ok(Some(Flow::Later(pause)))
             }
         }
     }
 
     /// Carries out a small plan in the middle of another.
-    async fn act_out(&self, plan: Plan, versions: &mut Versions) -> Result<(), ApiError> {
+    async fn act_out(&self, plan: Plan, written: &mut Written) -> Result<(), ApiError> {
         for action in &plan.actions {
             let Action::Patch { of, status, patch } = action else { continue };
-            self.patch(of, *status, patch, versions).await?;
+            self.patch(of, *status, patch, written).await?;
         }
         plan.events.iter().for_each(|event| self.tell(event));
         Ok(())
@@ -310,6 +344,10 @@ impl Control {
 fn provisioned(claim: &Value) -> bind::Event {
     let message = format!("Successfully provisioned volume pvc-{} using {}", uid(claim), reclaim::HOST_PATH);
     bind::Event { about: Target::of(claim), warning: false, reason: "ProvisioningSucceeded", message }
+}
+
+fn version_of(object: &Value) -> &str {
+    object.text(&["metadata", "resourceVersion"])
 }
 
 fn note(kind: &Kind, of: &Target, answer: Arc<Value>) {

@@ -374,6 +374,8 @@ struct FaultState {
     release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
+    /// A part of queries that the server does not know.
+    unknown: Option<&'static str>,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
 }
@@ -387,6 +389,15 @@ impl Faults {
     /// The next requests of this method, watches excepted, are answered with this code.
     pub fn refuse_times(&self, method: &'static str, times: usize, code: u16) {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
+    }
+
+    /// From now on the server does not know this part of a query, and passes over it, as others do.
+    pub fn unknown(&self, query: &'static str) {
+        self.state.lock().expect("no panic").unknown = Some(query);
+    }
+
+    fn passed_over(&self, path: &str) -> String {
+        self.state.lock().expect("no panic").unknown.map_or(path.to_owned(), |query| path.replace(query, ""))
     }
 
     /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.
@@ -497,10 +508,11 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
+    fn call(&mut self, mut request: Request<kube::client::Body>) -> Self::Future {
         let mut this = self.clone();
         let method = request.method().to_string();
         let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
+        *request.uri_mut() = this.faults.passed_over(&path).parse().expect("a path");
         Box::pin(async move {
             if this.faults.is_silent() {
                 std::future::pending::<()>().await;

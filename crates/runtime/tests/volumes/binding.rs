@@ -80,7 +80,7 @@ async fn b10_of_many_claims_only_the_one_that_a_volume_names_gets_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a18_binding_survives_mishaps_and_restarts() {
     for mishap in [Mishap::Refused(500), Mishap::Refused(409), Mishap::AnswerLost, Mishap::Stuck, Mishap::AnswerStuck] {
-        for after in 0..6 {
+        for after in 0..4 {
             let mut world = World::bare().await;
             let volumes = [a_volume("v-0", "1Gi", json!({})), a_volume("v-1", "1Gi", json!({}))];
             join_all(volumes.into_iter().map(|volume| world.create(volume))).await;
@@ -100,6 +100,24 @@ async fn a18_binding_survives_mishaps_and_restarts() {
             world.stop().await;
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_takes_no_status_along_gets_it_by_itself() {
+    let mut world = World::bare().await;
+    world.faults.unknown("withStatus=true");
+    let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
+    world.start(BINDER);
+    until_phase(&world, &volume, "Available").await;
+    world.requests.take();
+    let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
+    until_bound(&world, &claim, "v").await;
+    let writes = world.requests.take().into_iter().filter(|asked| asked.method == "PATCH" && asked.code == 200);
+    let paths: Vec<String> = writes.map(|asked| asked.path).filter(|path| !path.contains("/events")).collect();
+    let (volume, claim) = (path(&volume), path(&claim));
+    let whole = |path: &str| format!("{path}?withStatus=true");
+    assert_eq!(paths, [whole(&volume), format!("{volume}/status"), whole(&claim), format!("{claim}/status")]);
+    world.stop().await;
 }
 
 // V3

@@ -231,6 +231,8 @@ impl Call<'_> {
 #[derive(Default)]
 pub struct About {
     pub dry_run: bool,
+    /// The status that is sent counts too, in a write to the object itself.
+    pub with_status: bool,
     pub warnings: Vec<String>,
 }
 

@@ -36,7 +36,8 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         return Err(Status::new(422, "Invalid", format!("PatchOptions.meta.k8s.io \"\" is invalid: force: {why}"))
             .with_cause("FieldValueForbidden", why, "force"));
     }
-    let mut about = About { dry_run: options.dry_run, ..About::default() };
+    let with_status = subresource.is_empty() && has_status_too(call);
+    let mut about = About { dry_run: options.dry_run, with_status, ..About::default() };
     let document = decode::document(&call.body)?;
     let mut found = Vec::new();
     let result = change(call, subresource, &mut about, Some(&options.field_manager), |old| {
@@ -59,6 +60,17 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
     .await;
     about.warnings.splice(0..0, found);
     result?.answer(call, about.warnings)
+}
+
+/// Whether the patch is of the status as well (`withStatus=true`, which other servers do not know and pass over: they show in their answer
+/// that the status is still to be written). So it is for who may not write the status: they hear of it when they write it by itself.
+fn has_status_too(call: &Call<'_>) -> bool {
+    if !call.query.flag("withStatus") || !call.kind.has_status() {
+        return false;
+    }
+    let mut asked = attributes(&call.target);
+    "status".clone_into(&mut asked.subresource);
+    call.server.authz.check(&call.user, &asked).is_ok()
 }
 
 /// `old` changed by the patch; the schema is what a strategic merge goes by.

@@ -83,7 +83,19 @@ pub async fn change(
         let (old, record) = call.stored(asked)?;
         let mut new = make(&old)?;
         let conditional = check_preconditions(call, &new, &old, &record)?;
-        let together = prepare(call, subresource, &mut new, &old, about, manager)?;
+        let status = about.with_status.then(|| new.cut(&["status"]));
+        prepare(call, subresource, &mut new, &old, about, manager)?;
+        if let Some(status) = status {
+            // A write of the status on top of the first, which nobody ever sees by itself.
+            let first = new.clone();
+            match status {
+                Some(status) => new.put(&["status"], status),
+                None => drop(new.cut(&["status"])),
+            }
+            prepare(call, "status", &mut new, &first, about, manager)?;
+        }
+        let mut write = call.write(admission::Verb::Update, subresource, asked, &mut new, Some(&old), about);
+        let together = call.server.admission.judge(&mut write)?;
         match store_changed(call, &record, new, &old, about, together).await? {
             Outcome::Done(changed) => return Ok(changed),
             Outcome::Lost if conditional => return Err(call.modified(asked)),
@@ -119,6 +131,7 @@ fn check_preconditions(call: &Call<'_>, new: &Value, old: &Value, record: &Recor
     if number == record.modified { Ok(true) } else { Err(call.modified(asked)) }
 }
 
+/// Completes and checks what is to be stored; what must be written with it is for admission to say.
 fn prepare(
     call: &Call<'_>,
     subresource: &str,
@@ -126,7 +139,7 @@ fn prepare(
     old: &Value,
     about: &mut About,
     manager: Option<&str>,
-) -> Result<admission::Together, Status> {
+) -> Result<(), Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
     let asked = call.target.name.as_str();
     let status = subresource == "status";
@@ -171,7 +184,7 @@ fn prepare(
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }
-    admission.judge(&mut call.write(admission::Verb::Update, subresource, asked, new, Some(old), about))
+    Ok(())
 }
 
 /// A write to a namespace's `/finalize` changes its `spec.finalizers` and nothing else.

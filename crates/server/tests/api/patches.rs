@@ -264,6 +264,43 @@ async fn lists_with_keys_are_shared_by_item() {
 }
 
 #[tokio::test]
+async fn a_patch_brings_the_status_along_where_it_is_asked_to() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let path = format!("{SETS}/s");
+    admin.post(SETS, &stateful_set("s")).await.expect(201);
+    let revision = world.store.revision();
+    let both = json!({"spec": {"replicas": 7}, "status": {"replicas": 3, "observedGeneration": 1}});
+    let with = format!("{path}?withStatus=true&fieldManager=c");
+    let now = admin.patch(&with, MERGE, &both).await.expect(200);
+    assert_eq!((&now["spec"]["replicas"], &now["status"]["replicas"]), (&json!(7), &json!(3)));
+    assert_eq!(now["metadata"]["generation"], 2);
+    let owners = managers(&now);
+    assert!(owners.contains(&"c Update".to_owned()) && owners.contains(&"c Update/status".to_owned()), "{owners:?}");
+    // It is one change: nothing was stored between what was there and what is.
+    assert_eq!(world.store.revision(), revision + 1);
+    // The rules of both hold, and what breaks one leaves both as they are.
+    for refused in [
+        json!({"spec": {"replicas": -1}, "status": {"replicas": 5}}),
+        json!({"spec": {"replicas": 5}, "status": {"replicas": -1}}),
+    ] {
+        admin.patch(&with, MERGE, &refused).await.refused(422, "Invalid");
+        assert_eq!(admin.get(&path).await.expect(200), now);
+    }
+    // Unasked, the status is passed over, and so it is for those who may not write it.
+    let unasked = admin.patch(&path, MERGE, &both).await.expect(200);
+    assert_eq!(unasked["status"]["replicas"], 3);
+    let role = json!({"metadata": {"name": "spec"}, "rules": [{"apiGroups": ["apps"], "resources": ["statefulsets"], "verbs": ["patch"]}]});
+    admin.post("/apis/rbac.authorization.k8s.io/v1/clusterroles", &role).await.expect(201);
+    let binding = json!({"metadata": {"name": "spec"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "spec"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "kim"}]});
+    admin.post("/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", &binding).await.expect(201);
+    let more = json!({"spec": {"replicas": 8}, "status": {"replicas": 4}});
+    let half = world.as_user("kim", &[]).patch(&with, MERGE, &more).await.expect(200);
+    assert_eq!((&half["spec"]["replicas"], &half["status"]["replicas"]), (&json!(8), &json!(3)));
+}
+
+#[tokio::test]
 async fn status_has_its_own_owners() {
     let world = World::new().await;
     let admin = world.admin();
