@@ -42,6 +42,14 @@ struct State {
 }
 
 impl State {
+    /// Has an entry written down in place of the one that it returns.
+    fn put(&mut self, volume: &str, entry: Entry) -> Option<Entry> {
+        let text = entry.to_text();
+        self.measure(volume, text.len());
+        self.pending.insert(volume.to_owned(), Some(text));
+        self.entries.insert(volume.to_owned(), entry)
+    }
+
     fn measure(&mut self, volume: &str, length: usize) {
         let before =
             if length == 0 { self.lengths.remove(volume) } else { self.lengths.insert(volume.to_owned(), length) };
@@ -82,22 +90,23 @@ impl Journal {
 
     /// Writes an entry down; when this returns it is durable.
     pub async fn record(&self, volume: &str, entry: Entry) -> Result<(), ApiError> {
-        let text = entry.to_text();
-        {
+        let length = entry.to_text().len();
+        let before = {
             let mut state = self.lock();
             let before = state.lengths.get(volume).copied().unwrap_or(0);
-            if state.total - before + text.len() > BYTES_MAX {
+            if state.total - before + length > BYTES_MAX {
                 let message = "too many calls to CSI drivers have no outcome yet: no more are made before that";
                 return Err(ApiError::Broken(kube::Error::Service(message.into())));
             }
-            state.measure(volume, text.len());
-            state.entries.insert(volume.to_owned(), entry);
-            state.pending.insert(volume.to_owned(), Some(text));
-        }
+            state.put(volume, entry)
+        };
         let written = self.settle(volume).await;
         if written.is_err() {
-            // It may have been written all the same; taking it out is then part of the next write.
-            self.erase(volume);
+            // It may have been written all the same; what holds instead is then part of the next write.
+            match before {
+                Some(before) => drop(self.lock().put(volume, before)),
+                None => self.erase(volume),
+            }
         }
         written
     }

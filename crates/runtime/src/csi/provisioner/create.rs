@@ -143,9 +143,10 @@ impl Control {
         if let Some(made) = self.notes.made(volume) {
             return self.save(intent, made, WRITTEN_DOWN, &known).await;
         }
-        if self.notes.is_doubted(volume) && self.is_over(intent).await? {
-            self.settle(volume);
-            return Ok(None);
+        if self.notes.is_doubted(volume)
+            && let Some(last) = self.end_of(intent).await?
+        {
+            return self.bury(intent, &last).await;
         }
         if let Some(wait) = self.attempts.wait(volume, WRITTEN_DOWN) {
             return Ok(Some(wait));
@@ -158,19 +159,34 @@ impl Control {
         self.ask(intent, secrets, WRITTEN_DOWN, &known).await
     }
 
-    /// Whether what was written down in an earlier life was done, and its end has come too: the object was there, and somebody deleted it
-    /// whose backend is to stay. To go on would bring it back. Where the claim is there, another volume is wanted anyway.
-    async fn is_over(&self, intent: &Intent) -> Result<bool, ApiError> {
+    /// Whether what was written down in an earlier life was done, and its end has come too: how the object was when it went. To go on would
+    /// bring it back. Where the claim is there, another volume is wanted anyway.
+    async fn end_of(&self, intent: &Intent) -> Result<Option<Value>, ApiError> {
         let text = |field| intent.claim().text(&[field]);
         let path = self.claims.object(text("namespace"), text("name"));
         if self.api.find(&path).await?.is_some_and(|claim| uid(&claim) == text("uid")) {
-            return Ok(false);
+            return Ok(None);
         }
         // The volume is younger than the version of the claim that it was made for.
         let last = self.api.last_state(&self.volumes, &intent.request.name, "", text("resourceVersion")).await?;
-        let last = last.filter(|volume| is_of(volume, intent));
-        let seen = last.as_ref().map(|volume| reclaim::Seen { volume, class: None, served: true, doomed: false });
-        Ok(seen.is_some_and(|seen| reclaim::vanished(&seen, &intent.driver, self.notes.honor).is_none()))
+        Ok(last.filter(|volume| is_of(volume, intent)))
+    }
+
+    /// The object of a volume was there and is gone: the backend stays or follows it, as its policy was in the end.
+    async fn bury(&self, intent: &Intent, last: &Value) -> Again {
+        let volume = &intent.request.name;
+        let seen = reclaim::Seen { volume: last, class: None, served: true, doomed: false };
+        match reclaim::vanished(&seen, &intent.driver, self.notes.honor) {
+            Some(doomed) => {
+                self.journal.record(volume, Entry::Delete(Box::new(doomed))).await?;
+                self.notes.settled(volume);
+                Ok(Some(Duration::ZERO))
+            }
+            None => {
+                self.settle(volume);
+                Ok(None)
+            }
+        }
     }
 
     async fn ask(&self, intent: &Intent, secrets: Secrets, basis: &str, known: &Known) -> Again {
