@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 const REQUESTS_MAX: usize = 2 * BATCH_REQUESTS_MAX;
 /// Enough to share a sync among all writers there are, few enough to answer the first of them soon.
 const BATCH_REQUESTS_MAX: usize = 512;
-/// The longest wait for others to share a sync with; on a fast disk a quarter of a sync is much less.
+/// The longest wait for others to share a sync with; on a fast disk a sync is much less.
 const GATHER_MAX: Duration = Duration::from_millis(2);
 /// A batch is kept in the engine's write buffer, which is small.
 const BATCH_BYTES_MAX: usize = 2 << 20;
@@ -78,7 +78,7 @@ impl Queue {
             return if line.closed { None } else { Some(Vec::new()) };
         }
         if line.requests.len() < expected {
-            line = self.wait(line, expected, Some((last.took / 4).min(GATHER_MAX)));
+            line = self.wait(line, expected, Some(last.took.min(GATHER_MAX)));
         }
         let batch = line.take_batch();
         drop(line);
