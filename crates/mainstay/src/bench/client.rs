@@ -24,9 +24,7 @@ pub struct Target {
 
 impl Target {
     pub async fn read(kubeconfig: &Path) -> Result<Target> {
-        let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)
-            .with_context(|| format!("cannot read the kubeconfig {}", kubeconfig.display()))?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+        let config = crate::connect::read(kubeconfig).await?;
         let url = &config.cluster_url;
         let host = url.host().context("the kubeconfig's server has no host")?.to_owned();
         let port = url.port_u16().unwrap_or(443);

@@ -20,21 +20,23 @@ use std::time::{Duration, Instant};
 pub const SIZES: [usize; 3] = [100, 1_000, 10_000];
 /// So many objects of one kind for each set of the size: 100,000 at the largest.
 const OBJECTS_PER_SET: usize = 10;
-/// Small sizes are measured several times, until so many pods have been.
-const PODS_MIN: usize = 1_000;
-const GETS_MIN: usize = 5_000;
+/// Small sizes are measured several times, until as many pods have been as at the largest, or so many.
+const PODS_ENOUGH: usize = 1_000;
+const GETS: usize = 2_000;
 /// No more than the smallest size has, so that a page is as large at each.
 const PAGE: usize = 100;
 const PAGES: usize = 200;
 const CHANGES: usize = 200;
 /// Memory is looked at when nothing moves any more.
-const SETTLE: Duration = Duration::from_secs(3);
+const SETTLE: Duration = Duration::from_secs(2);
 
 /// Each size has servers of its own where they are ours, so that no size pays for another.
 pub async fn run(args: &BenchArgs, progress: &Progress, stops: &Stops, report: &mut Report) -> Result<()> {
     let sizes = if args.sizes.is_empty() { SIZES.to_vec() } else { args.sizes.clone() };
+    let enough = sizes.last().map_or(PODS_ENOUGH, |largest| PODS_ENOUGH.min(*largest));
     for size in sizes {
-        let work = async |session: &mut Session, report: &mut Report| pods(&session.load, size, report).await;
+        let rounds = enough.div_ceil(size);
+        let work = async |session: &mut Session, report: &mut Report| pods(&session.load, size, rounds, report).await;
         session::run(args, progress, stops, report, work).await?;
         let work = async |session: &mut Session, report: &mut Report| memory(&session.load, size, report).await;
         session::run(args, progress, stops, report, work).await?;
@@ -81,8 +83,7 @@ impl Meter {
 }
 
 /// Sets of one pod with a claim.
-async fn pods(load: &Load, size: usize, report: &mut Report) -> Result<()> {
-    let rounds = PODS_MIN.div_ceil(size);
+async fn pods(load: &Load, size: usize, rounds: usize, report: &mut Report) -> Result<()> {
     let (mut created, mut rolled, mut deleted) = (Meter::zero(), Meter::zero(), Meter::zero());
     let sets = Sets::new(load, Shape { sets: size, replicas: 1, parallel: false, claims: true }).await?;
     for round in 0..rounds {
@@ -187,9 +188,9 @@ async fn memory(load: &Load, size: usize, report: &mut Report) -> Result<()> {
     for path in [&*load.core("pods"), &*claims, &volumes] {
         json_mb += load.target.connect().await?.call(Method::GET, path, "", Bytes::new()).await? as f64 / 1e6;
     }
-    report.point("pods, claims and volumes: resident memory", "MB", size, resident_mb);
-    report.point("pods, claims and volumes: their JSON", "MB", size, json_mb);
-    report.point("pods, claims and volumes: memory to JSON", "×", size, resident_mb / json_mb);
+    report.total("pods, claims and volumes: resident memory", "MB", size, resident_mb);
+    report.total("pods, claims and volumes: their JSON", "MB", size, json_mb);
+    report.total("pods, claims and volumes: memory to JSON", "×", size, resident_mb / json_mb);
     report.point("the same above idle", "×", size, (resident_mb - idle_mb) / json_mb);
     Ok(())
 }
@@ -226,13 +227,13 @@ async fn objects(session: &mut Session, size: usize, report: &mut Report) -> Res
     if let (Ok(idle_mb), Ok(resident_mb)) = (idle_mb, resident_mb) {
         report.point("objects: memory above idle to JSON", "×", size, (resident_mb - idle_mb) * 1e6 / bytes as f64);
     }
-    let (_, gets) = load.get_objects(count, GETS_MIN.max(count / 10)).await?;
+    let (_, gets) = load.get_objects(count, GETS).await?;
     report.point("objects: get, p50", "ms", size, quantile_ms(&gets, 0.5));
     reads(load, "configmaps", size, report).await?;
     if session.cannot_restart().is_none() {
         session.load.progress.begin("restart", 0);
         let (_, started_in) = session.restart().await?;
-        report.point("restart until ready", "ms", size, started_in.as_secs_f64() * 1e3);
+        report.total("restart until ready", "ms", size, started_in.as_secs_f64() * 1e3);
     }
     Ok(())
 }

@@ -98,10 +98,12 @@ fn panel(out: &mut String, (x, y): (f64, f64), width: f64, curve: &Curve) {
         out,
         format!("<line x1=\"{left:.1}\" y1=\"{floor:.1}\" x2=\"{right:.1}\" y2=\"{floor:.1}\" stroke=\"black\"/>"),
     );
-    line(
-        out,
-        format!("<line x1=\"{left:.1}\" y1=\"{level:.1}\" x2=\"{right:.1}\" y2=\"{level:.1}\" stroke=\"{GREY}\"/>"),
-    );
+    if !curve.is_total {
+        line(
+            out,
+            format!("<line x1=\"{left:.1}\" y1=\"{level:.1}\" x2=\"{right:.1}\" y2=\"{level:.1}\" stroke=\"{GREY}\"/>"),
+        );
+    }
     let mut path = String::new();
     for ((size, value), log) in curve.points.iter().zip(&logs) {
         let (px, py) = (left + (right - left) * (log - least) / span, height(*value));

@@ -20,13 +20,15 @@ pub struct Curve {
     pub name: &'static str,
     pub unit: &'static str,
     pub points: Vec<(usize, f64)>,
+    /// It is of all together, and so grows with the size.
+    pub is_total: bool,
 }
 
 impl Curve {
     /// How much dearer the largest size is than the smallest: 1 is flat.
     pub fn ratio(&self) -> Option<f64> {
         let ((small, first), (large, last)) = (self.points.first()?, self.points.last()?);
-        (small < large && *first > 0.0).then(|| last / first)
+        (!self.is_total && small < large && *first > 0.0).then(|| last / first)
     }
 }
 
@@ -52,12 +54,21 @@ impl Report {
         self.add(Row { name: name.into(), unit: "/s", value, detail: detail.into(), latency_us: Some(latency_us) });
     }
 
-    /// A cost at one size.
+    /// What one thing costs at one size.
     pub fn point(&mut self, name: &'static str, unit: &'static str, size: usize, value: f64) {
+        self.add_point(name, unit, (size, value), false);
+    }
+
+    /// What all of them cost together at one size.
+    pub fn total(&mut self, name: &'static str, unit: &'static str, size: usize, value: f64) {
+        self.add_point(name, unit, (size, value), true);
+    }
+
+    fn add_point(&mut self, name: &'static str, unit: &'static str, (size, value): (usize, f64), is_total: bool) {
         self.progress.say(&format!("  {size:>7} {name:<44} {:>12} {unit}", number(value)));
         match self.curves.iter_mut().find(|curve| curve.name == name) {
             Some(curve) => curve.points.push((size, value)),
-            None => self.curves.push(Curve { name, unit, points: vec![(size, value)] }),
+            None => self.curves.push(Curve { name, unit, points: vec![(size, value)], is_total }),
         }
     }
 
