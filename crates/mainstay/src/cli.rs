@@ -40,24 +40,45 @@ pub struct BenchArgs {
     /// Measure this server instead of one of our own
     #[arg(long, env = "MAINSTAY_BENCH_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// Do only these pieces of work
+    #[arg(long, env = "MAINSTAY_BENCH_ONLY", value_name = "LIST", value_delimiter = ',')]
+    pub only: Vec<BenchWork>,
     /// Simulated clients, each with its own connection
-    #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N")]
+    #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N", value_parser = some)]
     pub clients: usize,
-    /// Objects to create, get, list, patch and delete; 0 leaves that out
+    /// Objects to create, get, list, patch and delete (api); 0 leaves that out
     #[arg(long, env = "MAINSTAY_BENCH_OBJECTS", default_value_t = 3000, value_name = "N")]
     pub objects: usize,
-    /// StatefulSets to create, roll, shrink and delete; 0 leaves that out
+    /// Ordered StatefulSets of five to create, roll, shrink and delete, with and without claims (sets); 0 leaves out all sets
     #[arg(long, env = "MAINSTAY_BENCH_SETS", default_value_t = 100, value_name = "N")]
     pub sets: usize,
-    /// Claims to bind to static volumes; 0 leaves that out
+    /// Replicas of each of the four parallel StatefulSets (sets); 0 leaves these out
+    #[arg(long, env = "MAINSTAY_BENCH_REPLICAS", default_value_t = 250, value_name = "N")]
+    pub replicas: usize,
+    /// Claims to bind to static volumes, and to release (bind); 0 leaves that out
     #[arg(long, env = "MAINSTAY_BENCH_PAIRS", default_value_t = 1000, value_name = "N")]
     pub pairs: usize,
-    /// Volumes to let a CSI driver make and delete; 0 leaves that out
+    /// Volumes to let a CSI driver make and delete (provision); 0 leaves that out
     #[arg(long, env = "MAINSTAY_BENCH_VOLUMES", default_value_t = 1000, value_name = "N")]
     pub volumes: usize,
-    /// The CSI driver that makes them
+    /// Claims of one set to grow in place (resize); 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_CLAIMS", default_value_t = 100, value_name = "N")]
+    pub claims: usize,
+    /// The CSI driver that makes and grows volumes
     #[arg(long, env = "MAINSTAY_BENCH_DRIVER", default_value = csi::directory::DEFAULT_NAME, value_name = "NAME")]
     pub driver: String,
+    /// Objects that go with their owner (gc); 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_DEPENDANTS", default_value_t = 1000, value_name = "N")]
+    pub dependants: usize,
+    /// Objects in the store when our own server is stopped and started (restart); 0 leaves that out
+    #[arg(long, env = "MAINSTAY_BENCH_STORED", default_value_t = 10_000, value_name = "N")]
+    pub stored: usize,
+    /// See instead what pods, claims, volumes and objects cost at several sizes, and how that grows
+    #[arg(long, env = "MAINSTAY_BENCH_GROWTH", conflicts_with = "only")]
+    pub growth: bool,
+    /// These sizes, in sets of one pod; ten times as many objects of one kind [default: 100,1000,10000]
+    #[arg(long, env = "MAINSTAY_BENCH_SIZES", value_name = "LIST", value_delimiter = ',', conflicts_with = "only")]
+    pub sizes: Vec<usize>,
     /// Make, change and delete the same things for so many seconds instead, and see whether memory and disk reach a plateau
     #[arg(long, env = "MAINSTAY_BENCH_SOAK", default_value_t = 0, value_name = "SECONDS", hide_default_value = true)]
     pub soak: u64,
@@ -67,6 +88,36 @@ pub struct BenchArgs {
     /// Write the figures to this file as JSON too
     #[arg(long, env = "MAINSTAY_BENCH_JSON", value_name = "FILE")]
     pub json: Option<PathBuf>,
+    /// Write the figures to this file as a picture too
+    #[arg(long, env = "MAINSTAY_BENCH_SVG", value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+/// The pieces of work of `mainstay bench`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BenchWork {
+    /// Create, get, list, patch and delete objects
+    Api,
+    /// StatefulSets
+    Sets,
+    /// Claims bound to static volumes, and these released
+    Bind,
+    /// Volumes that a CSI driver makes and deletes
+    Provision,
+    /// Claims of a set that grow in place
+    Resize,
+    /// Garbage collection
+    Gc,
+    /// Our own server stopped and started
+    Restart,
+}
+
+/// Reads a number above zero.
+fn some(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err("it wants a whole number above zero".to_owned()),
+    }
 }
 
 #[derive(Debug, Args)]

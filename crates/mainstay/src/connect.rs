@@ -127,7 +127,8 @@ pub async fn own_rights(client: &Client, namespace: &str) -> Result<Option<Vec<R
     Ok((!answer.flag(&["status", "incomplete"])).then(|| rules.collect()))
 }
 
-async fn read(path: &Path) -> Result<Config, BadInput> {
+/// Reads a kubeconfig.
+pub async fn read(path: &Path) -> Result<Config, BadInput> {
     let unusable = |error: &dyn Error| {
         let why = root_cause(error);
         BadInput(format!("cannot use the kubeconfig {}: {why}; choose another with --kubeconfig", path.display()))

@@ -24,15 +24,14 @@ pub struct Target {
 
 impl Target {
     pub async fn read(kubeconfig: &Path) -> Result<Target> {
-        let kubeconfig = kube::config::Kubeconfig::read_from(kubeconfig)
-            .with_context(|| format!("cannot read the kubeconfig {}", kubeconfig.display()))?;
-        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await?;
+        let config = crate::connect::read(kubeconfig).await?;
         let url = &config.cluster_url;
         let host = url.host().context("the kubeconfig's server has no host")?.to_owned();
         let port = url.port_u16().unwrap_or(443);
         let mut tls = config.rustls_client_config()?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-        Ok(Target { host, port, tls: TlsConnector::from(Arc::new(tls)), token: None })
+        let token = token(&config.auth_info)?;
+        Ok(Target { host, port, tls: TlsConnector::from(Arc::new(tls)), token })
     }
 
     pub async fn connect(&self) -> Result<Connection> {
@@ -48,6 +47,19 @@ impl Target {
         });
         Ok(Connection { sender, host: self.host.clone(), token: self.token.clone() })
     }
+}
+
+/// The bearer token of a kubeconfig's user, if it has one. Client certificates are in the TLS settings already.
+fn token(user: &kube::config::AuthInfo) -> Result<Option<String>> {
+    if user.exec.is_some() || user.auth_provider.is_some() {
+        bail!("the kubeconfig's user logs in by another program; give one with a client certificate or a token");
+    }
+    if let Some(file) = &user.token_file {
+        let text = std::fs::read_to_string(file).with_context(|| format!("cannot read the token in {file}"))?;
+        return Ok(Some(text.trim().to_owned()));
+    }
+    // Written out, for the token itself does not show.
+    Ok(serde_json::to_value(user)?["token"].as_str().map(str::to_owned))
 }
 
 /// One connection; one request at a time.

@@ -58,8 +58,12 @@ pub struct Follow {
 
 impl Follow {
     pub async fn start(target: &Target, collection: &str) -> Result<Follow> {
+        Follow::start_at(target, collection, &version(target, collection).await?).await
+    }
+
+    /// The same from this version on.
+    pub async fn start_at(target: &Target, collection: &str, version: &str) -> Result<Follow> {
         let mut connection = target.connect().await?;
-        let version = version(target, collection).await?;
         let body = connection.watch(&format!("{collection}?watch=1&resourceVersion={version}")).await?;
         Ok(Follow { body, unread: BytesMut::new() })
     }

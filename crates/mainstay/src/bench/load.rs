@@ -2,6 +2,7 @@
 
 use super::client::{Connection, Target};
 use super::follow;
+use super::progress::Progress;
 use super::report::{Report, latencies};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
@@ -27,55 +28,57 @@ const CLEAN_TIME_MAX: Duration = Duration::from_secs(300);
 pub struct Load {
     pub target: Target,
     pub clients: usize,
-    objects: usize,
     pub namespace: String,
+    pub progress: Progress,
 }
 
+/// The answer to come of one piece of work.
+pub type Answer<'a> = std::pin::Pin<Box<dyn Future<Output = Result<usize>> + Send + 'a>>;
+
 impl Load {
-    pub async fn new(target: Target, clients: usize, objects: usize) -> Result<Load> {
-        let namespace = format!("mainstay-bench-{}", std::process::id());
-        let mut connection = target.connect().await.context("cannot connect to the server")?;
-        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        connection.call(Method::POST, "/api/v1/namespaces", JSON, body.to_string().into()).await?;
-        Ok(Load { target, clients, objects, namespace })
+    pub fn new(target: Target, clients: usize, progress: Progress) -> Load {
+        static MADE: AtomicUsize = AtomicUsize::new(0);
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let namespace = format!("mainstay-bench-{}-{number}", std::process::id());
+        Load { target, clients, namespace, progress }
     }
 
-    pub async fn run(&self, report: &mut Report) -> Result<()> {
-        let detail = |what: &str| format!("{} {what}, {} clients", self.objects, self.clients);
-        let collection = Arc::new(format!("/api/v1/namespaces/{}/configmaps", self.namespace));
+    /// Makes the namespace for the work.
+    pub async fn begin(&self) -> Result<()> {
+        let mut connection = self.target.connect().await.context("cannot connect to the server")?;
+        let body = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}});
+        connection.call(Method::POST, "/api/v1/namespaces", JSON, body.to_string().into()).await?;
+        Ok(())
+    }
 
-        let path = collection.clone();
-        let (took, latency) = self
-            .each(self.clients, self.objects, move |connection, at| {
-                let path = path.clone();
-                Box::pin(async move { connection.call(Method::POST, &path, JSON, object(at)).await })
-            })
-            .await?;
+    /// The path of a collection of core objects in the namespace.
+    pub fn core(&self, plural: &str) -> Arc<str> {
+        format!("/api/v1/namespaces/{}/{plural}", self.namespace).into()
+    }
+
+    pub async fn run(&self, objects: usize, report: &mut Report) -> Result<()> {
+        let detail = |what: &str| format!("{objects} {what}, {} clients", self.clients);
+        let (took, latency) = self.create_objects(objects).await?;
         report.rate("create", detail("objects of 1 KB"), took, latency);
-
-        let (path, objects) = (collection.clone(), self.objects);
-        let (took, latency) = self
-            .each(self.clients, self.objects * GETS_PER_OBJECT, move |connection, at| {
-                let path = format!("{path}/{}", name(at % objects));
-                Box::pin(async move { connection.call(Method::GET, &path, "", Bytes::new()).await })
-            })
-            .await?;
+        let (took, latency) = self.get_objects(objects, objects * GETS_PER_OBJECT).await?;
         report.rate("get", detail("objects, five times each"), took, latency);
 
-        let path = collection.clone();
+        self.progress.begin("list", 0);
+        let path = self.core("configmaps");
         let (took, latency) = self
             .each(LISTERS, LISTS, move |connection, _| {
                 let path = path.clone();
                 Box::pin(async move { connection.call(Method::GET, &path, "", Bytes::new()).await })
             })
             .await?;
-        report.rate("list", format!("{} objects of 1 KB in a list, {LISTERS} clients", self.objects), took, latency);
+        report.rate("list", format!("{objects} objects of 1 KB in a list, {LISTERS} clients"), took, latency);
 
-        self.patch_with_watchers(report, &collection).await?;
+        self.patch_with_watchers(objects, report).await?;
 
-        let path = collection.clone();
+        self.progress.begin("delete", 0);
+        let path = self.core("configmaps");
         let (took, latency) = self
-            .each(self.clients, self.objects, move |connection, at| {
+            .each(self.clients, objects, move |connection, at| {
                 let path = format!("{path}/{}", name(at));
                 Box::pin(async move { connection.call(Method::DELETE, &path, "", Bytes::new()).await })
             })
@@ -84,14 +87,38 @@ impl Load {
         Ok(())
     }
 
-    async fn patch_with_watchers(&self, report: &mut Report, collection: &Arc<String>) -> Result<()> {
+    /// Makes ConfigMaps of about 1 KB.
+    pub async fn create_objects(&self, count: usize) -> Result<(Duration, Histogram<u64>)> {
+        self.progress.begin("create", 0);
+        let path = self.core("configmaps");
+        self.each(self.clients, count, move |connection, at| {
+            let path = path.clone();
+            Box::pin(async move { connection.call(Method::POST, &path, JSON, object(at)).await })
+        })
+        .await
+    }
+
+    /// Gets some of these `objects`, one after the other.
+    pub async fn get_objects(&self, objects: usize, count: usize) -> Result<(Duration, Histogram<u64>)> {
+        self.progress.begin("get", 0);
+        let path = self.core("configmaps");
+        self.each(self.clients, count, move |connection, at| {
+            let path = format!("{path}/{}", name(at % objects));
+            Box::pin(async move { connection.call(Method::GET, &path, "", Bytes::new()).await })
+        })
+        .await
+    }
+
+    async fn patch_with_watchers(&self, objects: usize, report: &mut Report) -> Result<()> {
+        self.progress.begin("patch with watchers", 0);
+        let collection = self.core("configmaps");
         let delivered = Arc::new(AtomicU64::new(0));
         let stop = Arc::new(AtomicBool::new(false));
         let mut watchers = JoinSet::new();
         for _ in 0..WATCHERS {
             let mut connection = self.target.connect().await?;
             // From now on, without the initial state.
-            let version = follow::version(&self.target, collection).await?;
+            let version = follow::version(&self.target, &collection).await?;
             let mut body = connection.watch(&format!("{collection}?watch=1&resourceVersion={version}")).await?;
             let (delivered, stop) = (delivered.clone(), stop.clone());
             watchers.spawn(async move {
@@ -107,8 +134,7 @@ impl Load {
                 }
             });
         }
-        let (path, objects) = (collection.clone(), self.objects);
-        let count = self.objects * 2;
+        let (path, count) = (collection.clone(), objects * 2);
         let started = Instant::now();
         let (took, latency) = self
             .each(self.clients, count, move |connection, at| {
@@ -136,11 +162,7 @@ impl Load {
     /// Does `work` for every number below `count`, shared among `clients`, each with a connection of its own.
     pub async fn each<F>(&self, clients: usize, count: usize, work: F) -> Result<(Duration, Histogram<u64>)>
     where
-        F: for<'a> Fn(&'a mut Connection, usize) -> std::pin::Pin<Box<dyn Future<Output = Result<usize>> + Send + 'a>>
-            + Clone
-            + Send
-            + Sync
-            + 'static,
+        F: for<'a> Fn(&'a mut Connection, usize) -> Answer<'a> + Clone + Send + Sync + 'static,
     {
         let mut connections = Vec::with_capacity(clients);
         for _ in 0..clients {
@@ -150,7 +172,7 @@ impl Load {
         let started = Instant::now();
         let mut tasks = JoinSet::new();
         for mut connection in connections {
-            let (next, work) = (next.clone(), work.clone());
+            let (next, work, progress) = (next.clone(), work.clone(), self.progress.clone());
             tasks.spawn(async move {
                 let mut latency = latencies();
                 loop {
@@ -160,6 +182,7 @@ impl Load {
                     }
                     let asked = Instant::now();
                     work(&mut connection, at).await?;
+                    progress.sent();
                     latency.saturating_record(u64::try_from(asked.elapsed().as_micros()).unwrap_or(u64::MAX));
                 }
             });
@@ -190,7 +213,8 @@ impl Load {
     }
 }
 
-fn name(at: usize) -> String {
+/// The name of the object with this number.
+pub fn name(at: usize) -> String {
     format!("bench-{at:06}")
 }
 

@@ -1,71 +1,145 @@
-//! `mainstay bench`: the same work against any Kubernetes API server, as a table and as JSON.
+//! `mainstay bench`: the same work against any Kubernetes API server, as a table, as JSON and as a plot.
 
 mod client;
+mod dependants;
 mod follow;
+mod growth;
+mod kubelet;
 mod load;
 mod own;
 mod pairs;
+mod plot;
+mod progress;
 mod report;
+mod resize;
+mod session;
 mod sets;
 mod soak;
+mod usage;
 
-use crate::cli::BenchArgs;
+use crate::cli::{BadInput, BenchArgs, BenchWork};
 use anyhow::{Context, Result};
-use client::Target;
-use load::Load;
+use progress::Progress;
 use report::Report;
+use session::{Session, Stops};
 use sets::Shape;
+use std::path::Path;
+use std::time::Duration;
+use usage::Usage;
+
+/// The parallel sets; how many replicas they have can be chosen.
+const PARALLEL_SETS: usize = 4;
+const ORDERED_REPLICAS: usize = 5;
+/// Controllers fill their caches in the first moments; idle is after that.
+const IDLE_AFTER: Duration = Duration::from_secs(2);
 
 pub async fn run(args: Box<BenchArgs>) -> Result<()> {
-    let mut report = Report::default();
-    let own = match &args.kubeconfig {
-        Some(_) => None,
-        None => {
-            Some(own::Server::start(args.in_memory, &mut report).await.context("cannot start a server of our own")?)
-        }
-    };
-    let kubeconfig = match (&args.kubeconfig, &own) {
-        (Some(path), _) => path.clone(),
-        (None, Some(own)) => own.kubeconfig.clone(),
-        (None, None) => unreachable!("a server of our own is started when none is given"),
-    };
-    let target = Target::read(&kubeconfig).await?;
-    let load = Load::new(target, args.clients, args.objects).await?;
-    let result = work(&load, &args, &mut report).await;
-    // Whatever happened, what we made goes.
-    let cleaned = load.clean().await;
-    let freed = pairs::clean(&load).await;
-    if let Some(own) = own {
-        own.stop(&mut report).await?;
+    check(&args)?;
+    let progress = Progress::default();
+    let shown = progress.clone();
+    tokio::spawn(async move { shown.show().await });
+    let mut report = Report::new(progress.clone());
+    let stops = Stops::on_signals();
+    if args.growth || !args.sizes.is_empty() {
+        growth::run(&args, &progress, &stops, &mut report).await?;
+    } else {
+        let work = async |session: &mut Session, report: &mut Report| work(session, &args, report).await;
+        session::run(&args, &progress, &stops, &mut report, work).await?;
     }
-    result?;
-    cleaned?;
-    freed?;
     print!("{}", report.table());
     if let Some(path) = &args.json {
         std::fs::write(path, report.json()).with_context(|| format!("cannot write {}", path.display()))?;
     }
+    if let Some(path) = &args.svg {
+        std::fs::write(path, plot::svg(&report)).with_context(|| format!("cannot write {}", path.display()))?;
+    }
     Ok(())
 }
 
-async fn work(load: &Load, args: &BenchArgs, report: &mut Report) -> Result<()> {
+/// What would only be seen after minutes of work is looked at before it.
+fn check(args: &BenchArgs) -> Result<()> {
+    let ascending = args.sizes.windows(2).all(|pair| pair[0] < pair[1]);
+    if args.sizes.contains(&0) || !ascending {
+        let text = "--sizes wants numbers above zero, each larger than the one before, such as 100,1000,10000";
+        return Err(BadInput(text.to_owned()).into());
+    }
+    if args.soak > 0 && (args.growth || !args.sizes.is_empty()) {
+        return Err(BadInput("--soak and --growth are different runs; give one of them".to_owned()).into());
+    }
+    for path in [&args.json, &args.svg].into_iter().flatten() {
+        can_be_written(path).map_err(|error| BadInput(format!("cannot write {}: {error}", path.display())))?;
+    }
+    Ok(())
+}
+
+fn can_be_written(path: &Path) -> std::io::Result<()> {
+    let is_new = !path.exists();
+    std::fs::OpenOptions::new().create(true).append(true).open(path)?;
+    if is_new { std::fs::remove_file(path) } else { Ok(()) }
+}
+
+async fn work(session: &mut Session, args: &BenchArgs, report: &mut Report) -> Result<()> {
     if args.soak > 0 {
-        return soak::run(load, std::time::Duration::from_secs(args.soak), report).await;
+        return soak::run(&session.load, Duration::from_secs(args.soak), report).await;
     }
-    if args.objects > 0 {
-        load.run(report).await?;
+    if let Some(took) = session.started_in {
+        let detail = "first start, own CA and bootstrap objects made, until /readyz";
+        report.figure("start until ready", took.as_secs_f64() * 1e3, "ms", detail);
+        tokio::time::sleep(IDLE_AFTER).await;
+        let memory = Usage::ask(&session.load.target).await?.memory_mb()?;
+        report.figure("resident memory, idle", memory, "MB", "two seconds after the start");
     }
-    if args.sets > 0 {
-        let ordered = Shape { name: "ordered", sets: args.sets, replicas: 5, parallel: false, claims: true };
-        sets::run(load, ordered, report).await?;
-        let parallel = Shape { name: "parallel", sets: 4, replicas: 250, parallel: true, claims: false };
-        sets::run(load, parallel, report).await?;
+    let load = &session.load;
+    let wants = |work: BenchWork, count: usize| count > 0 && (args.only.is_empty() || args.only.contains(&work));
+    if wants(BenchWork::Api, args.objects) {
+        load.run(args.objects, report).await?;
     }
-    if args.pairs > 0 {
+    for (sets, replicas, parallel) in
+        [(args.sets, ORDERED_REPLICAS, false), (if args.sets > 0 { PARALLEL_SETS } else { 0 }, args.replicas, true)]
+    {
+        for claims in [true, false] {
+            if wants(BenchWork::Sets, sets * replicas) {
+                sets::run(load, Shape { sets, replicas, parallel, claims }, report).await?;
+            }
+        }
+    }
+    if wants(BenchWork::Bind, args.pairs) {
         pairs::run(load, args.pairs, report).await?;
     }
-    if args.volumes > 0 {
+    if wants(BenchWork::Provision, args.volumes) {
         pairs::provision(load, &args.driver, args.volumes, report).await?;
     }
+    if wants(BenchWork::Resize, args.claims) {
+        resize::run(load, &args.driver, args.claims, report).await?;
+    }
+    if wants(BenchWork::Gc, args.dependants) {
+        dependants::run(load, args.dependants, report).await?;
+    }
+    if wants(BenchWork::Restart, args.stored) {
+        restart(session, args, report).await?;
+    }
+    if session.started_in.is_some() {
+        session.clean().await?;
+        let memory = Usage::ask(&session.load.target).await?.memory_mb()?;
+        report.figure("resident memory, after", memory, "MB", "after all work, objects deleted");
+    }
+    Ok(())
+}
+
+/// Stops and starts our own server with objects in its store.
+async fn restart(session: &mut Session, args: &BenchArgs, report: &mut Report) -> Result<()> {
+    if let Some(why) = session.cannot_restart() {
+        report.leave_out("restart", why);
+        return Ok(());
+    }
+    let count = args.stored;
+    session.load.create_objects(count).await?;
+    session.load.progress.begin("restart", 0);
+    let (stopped_in, started_in) = session.restart().await?;
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    report.figure("stop", ms(stopped_in), "ms", format!("with {count} objects of 1 KB, until the process is gone"));
+    report.figure("restart until ready", ms(started_in), "ms", format!("with {count} objects of 1 KB, until /readyz"));
+    let memory = Usage::ask(&session.load.target).await?.memory_mb()?;
+    report.figure("resident memory, restarted", memory, "MB", format!("with {count} objects of 1 KB"));
     Ok(())
 }

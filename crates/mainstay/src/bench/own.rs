@@ -1,68 +1,96 @@
 //! A server of our own, in a process of its own: start-up and memory are its figures too.
 
-use super::report::Report;
+use super::client::Target;
 use anyhow::{Context, Result, bail};
-use std::path::PathBuf;
+use bytes::Bytes;
+use http::Method;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::process::{Child, Command};
 
+/// How long it may take to stop.
+const STOP_TIME_MAX: Duration = Duration::from_secs(60);
+
 pub struct Server {
-    pub kubeconfig: PathBuf,
+    pub target: Target,
+    in_memory: bool,
     child: Child,
-    directory: PathBuf,
+    directory: Directory,
+}
+
+/// Goes with whoever holds it.
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        if let Err(error) = std::fs::remove_dir_all(&self.0) {
+            eprintln!("mainstay: cannot remove {}: {error}", self.0.display());
+        }
+    }
 }
 
 impl Server {
-    pub async fn start(in_memory: bool, report: &mut Report) -> Result<Server> {
-        let directory = std::env::temp_dir().join(format!("mainstay-bench-{}", std::process::id()));
-        server::authn::files::create_private_directory(&directory)?;
-        let kubeconfig = directory.join("kubeconfig");
-        let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
-        command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
-        // It is killed in the end, and what it leaves behind goes with the directory.
-        command.env("TMPDIR", &directory);
-        if in_memory {
-            command.arg("--in-memory");
-        } else {
-            command.arg("--data-dir").arg(directory.join("data"));
-        }
-        let started = Instant::now();
-        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
-        let stdout = child.stdout.take().context("the server has no output")?;
-        let mut lines = BufReader::new(stdout).lines();
-        match lines.next_line().await? {
-            Some(line) if line.contains("is ready") => {}
-            other => bail!("the server did not start: {}", other.unwrap_or_default()),
-        }
-        report.figure(
-            "start until ready",
-            started.elapsed().as_secs_f64() * 1000.0,
-            "ms",
-            "first start, own CA and bootstrap objects made",
-        );
-        // The rest of its words are not needed, but must be read.
-        tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-        // Controllers fill their caches in the first moments; idle is after that.
-        tokio::time::sleep(Duration::from_secs(2)).await;
-        let server = Server { kubeconfig, child, directory };
-        report.figure("resident memory, idle", server.resident_mb()?, "MB", "two seconds after the start");
-        Ok(server)
+    /// Starts one; gives also how long it took until it was ready.
+    pub async fn start(in_memory: bool) -> Result<(Server, Duration)> {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("mainstay-bench-{}-{number}", std::process::id()));
+        server::authn::files::create_private_directory(&path)?;
+        let directory = Directory(path);
+        let (child, target, took) = spawn(&directory.0, in_memory).await?;
+        Ok((Server { target, in_memory, child, directory }, took))
     }
 
-    fn resident_mb(&self) -> Result<f64> {
-        let pid = self.child.id().context("the server is gone")?;
-        let text = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-        let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).context("no VmRSS")?;
-        let kilobytes: f64 = line.trim().trim_end_matches("kB").trim().parse()?;
-        Ok(kilobytes / 1024.0)
+    /// Stops it and starts it again with what it has stored; gives how long each took.
+    pub async fn restart(&mut self) -> Result<(Duration, Duration)> {
+        let asked = Instant::now();
+        let pid = self.child.id().context("the server is gone")?.to_string();
+        let told = Command::new("/bin/sh").args(["-c", "kill -TERM \"$1\"", "sh", &pid]).status().await?;
+        if !told.success() {
+            bail!("the server could not be told to stop");
+        }
+        tokio::time::timeout(STOP_TIME_MAX, self.child.wait())
+            .await
+            .context("the server did not stop in a minute")??;
+        let stopped_in = asked.elapsed();
+        let (child, target, took) = spawn(&self.directory.0, self.in_memory).await?;
+        (self.child, self.target) = (child, target);
+        Ok((stopped_in, took))
     }
 
-    pub async fn stop(mut self, report: &mut Report) -> Result<()> {
-        report.figure("resident memory, after", self.resident_mb()?, "MB", "after all work, objects deleted");
-        self.child.kill().await?;
-        std::fs::remove_dir_all(&self.directory)?;
-        Ok(())
+    /// Ends it; what it stored goes with it.
+    pub async fn stop(mut self) -> Result<()> {
+        Ok(self.child.kill().await?)
     }
+}
+
+async fn spawn(directory: &Path, in_memory: bool) -> Result<(Child, Target, Duration)> {
+    let kubeconfig = directory.join("kubeconfig");
+    let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
+    command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+    // It is killed in the end, and what it leaves behind goes with the directory.
+    command.env("TMPDIR", directory);
+    // Ctrl-C is for us; we end it.
+    command.process_group(0);
+    if in_memory {
+        command.arg("--in-memory");
+    } else {
+        command.arg("--data-dir").arg(directory.join("data"));
+    }
+    let started = Instant::now();
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).kill_on_drop(true).spawn()?;
+    let stdout = child.stdout.take().context("the server has no output")?;
+    let mut lines = BufReader::new(stdout).lines();
+    match lines.next_line().await? {
+        Some(line) if line.contains("is ready") => {}
+        other => bail!("the server did not start: {}", other.unwrap_or_default()),
+    }
+    // The rest of its words are not needed, but must be read.
+    tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+    let target = Target::read(&kubeconfig).await?;
+    target.connect().await?.call(Method::GET, "/readyz", "", Bytes::new()).await?;
+    Ok((child, target, started.elapsed()))
 }

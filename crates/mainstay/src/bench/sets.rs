@@ -1,267 +1,209 @@
-//! StatefulSets: created, rolled, scaled to zero, deleted. The bench plays the kubelet: every pod it sees is made running and ready at
-//! once, and no scheduler is asked.
+//! StatefulSets: created, rolled, scaled to zero, deleted.
 
-use super::client::Target;
-use super::follow::{Follow, Seen};
+use super::kubelet::{SCHEDULER, Summary, World};
 use super::load::{JSON, Load, MERGE};
 use super::report::Report;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
-use serde_json::json;
-use std::collections::{BTreeMap, HashSet};
+use serde_json::{Value, json};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::{Mutex, mpsc, watch};
-use tokio::task::JoinSet;
-
-/// Pods that are made ready at the same time: as many kubelets as a small cluster has.
-const KUBELETS: usize = 32;
-/// How long a piece of work may take.
-const TIME_MAX: Duration = Duration::from_secs(600);
+use std::time::Instant;
 
 /// Sets of one shape.
+#[derive(Clone)]
 pub struct Shape {
-    pub name: &'static str,
     pub sets: usize,
     pub replicas: usize,
     pub parallel: bool,
     pub claims: bool,
 }
 
-/// What is seen of a set.
-#[derive(Clone, Debug, Default)]
-struct Summary {
-    generation: i64,
-    observed: bool,
-    replicas: i64,
-    ready: i64,
-    updated: i64,
-    rolled: bool,
-}
-
 impl Shape {
+    fn order(&self) -> &'static str {
+        if self.parallel { "parallel" } else { "ordered" }
+    }
+
+    /// The name of a figure about them.
+    fn figure(&self, what: &str) -> String {
+        let claims = if self.claims { ", claims" } else { "" };
+        format!("{} sets{claims}: {what}", self.order())
+    }
+
     fn detail(&self) -> String {
-        let order = if self.parallel { "parallel" } else { "ordered" };
-        let claims = if self.claims { " with a claim each" } else { "" };
-        format!("{} {order} sets of {}{claims}", self.sets, self.replicas)
+        let claims = if self.claims { "with a claim each" } else { "without claims" };
+        format!("{} {} sets of {} {claims}", self.sets, self.order(), self.replicas)
     }
 
     fn set(&self, at: usize) -> Bytes {
-        let name = self.set_name(at);
-        let template = json!({
-            "metadata": {"labels": {"app": name}},
-            "spec": {
-                // Nobody listens to this name: the bench makes the pods run.
-                "schedulerName": "mainstay-bench",
-                "terminationGracePeriodSeconds": 0,
-                "containers": [{"name": "main", "image": "bench"}],
-            },
-        });
-        let mut set = json!({
-            "apiVersion": "apps/v1",
-            "kind": "StatefulSet",
-            "metadata": {"name": name, "labels": {"shape": self.name}},
-            "spec": {
-                "replicas": self.replicas,
-                "serviceName": name,
-                "podManagementPolicy": if self.parallel { "Parallel" } else { "OrderedReady" },
-                "selector": {"matchLabels": {"app": name}},
-                "template": template,
-            },
-        });
+        let mut set = set(&self.set_name(at), self.replicas, self.parallel);
         if self.claims {
-            set["spec"]["volumeClaimTemplates"] = json!([{
-                "metadata": {"name": "data"},
-                "spec": {
-                    "accessModes": ["ReadWriteOnce"],
-                    "storageClassName": "",
-                    "resources": {"requests": {"storage": "1Gi"}},
-                },
-            }]);
+            // Bound to nothing: this class has no volumes.
+            set["spec"]["volumeClaimTemplates"] = json!([claim_template("", "1Gi")]);
         }
         Bytes::from(set.to_string())
     }
 
     fn set_name(&self, at: usize) -> String {
-        format!("{}-{at:05}", self.name)
+        format!("{}{}-{at:05}", self.order(), if self.claims { "-claims" } else { "" })
     }
+}
+
+/// A set whose pods wait for the bench.
+pub fn set(name: &str, replicas: usize, parallel: bool) -> Value {
+    json!({
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "serviceName": name,
+            "podManagementPolicy": if parallel { "Parallel" } else { "OrderedReady" },
+            "selector": {"matchLabels": {"app": name}},
+            "template": {
+                "metadata": {"labels": {"app": name}},
+                "spec": {
+                    "schedulerName": SCHEDULER,
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{"name": "main", "image": "bench"}],
+                },
+            },
+        },
+    })
+}
+
+pub fn claim_template(class: &str, size: &str) -> Value {
+    json!({
+        "metadata": {"name": "data"},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": class,
+            "resources": {"requests": {"storage": size}},
+        },
+    })
 }
 
 /// The four pieces of work for sets of one shape.
 pub async fn run(load: &Load, shape: Shape, report: &mut Report) -> Result<()> {
-    let world = World::start(load).await?;
-    let shape = Arc::new(shape);
-    let collection = Arc::new(format!("/apis/apps/v1/namespaces/{}/statefulsets", load.namespace));
-    let pods = (shape.sets * shape.replicas) as f64;
-    let replicas = i64::try_from(shape.replicas)?;
-    let sets = shape.sets;
+    let sets = Sets::new(load, shape).await?;
+    let (shape, pods) = (&sets.shape, sets.pods() as f64);
     let rate = |started: Instant| pods / started.elapsed().as_secs_f64();
 
-    let (path, made) = (collection.clone(), shape.clone());
     let started = Instant::now();
-    load.each(load.clients.min(sets), sets, move |connection, at| {
-        let (path, body) = (path.clone(), made.set(at));
-        Box::pin(async move { connection.call(Method::POST, &path, JSON, body).await })
-    })
-    .await?;
-    world.wait(sets, |set| set.observed && set.ready == replicas).await.context("created sets did not get ready")?;
-    report.figure("sets: created to ready", rate(started), "pods/s", shape.detail());
-
+    sets.create().await?;
+    report.figure(shape.figure("created to ready"), rate(started), "pods/s", shape.detail());
     let started = Instant::now();
-    let restart = r#"{"spec":{"template":{"metadata":{"annotations":{"bench":"rolled"}}}}}"#;
-    patch_all(load, &collection, &shape, restart).await?;
-    // The second generation is the new template: what is said of the first is not about it.
-    let rolled = |set: &Summary| {
-        set.generation == 2 && set.observed && set.rolled && set.ready == replicas && set.updated == replicas
-    };
-    world.wait(sets, rolled).await.context("a rollout did not end")?;
-    report.figure("sets: rolled", rate(started), "pods/s", shape.detail());
-
+    sets.roll().await?;
+    report.figure(shape.figure("rolled"), rate(started), "pods/s", shape.detail());
     let started = Instant::now();
-    patch_all(load, &collection, &shape, r#"{"spec":{"replicas":0}}"#).await?;
-    world
-        .wait(sets, |set| set.generation == 3 && set.observed && set.replicas == 0)
-        .await
-        .context("sets did not shrink")?;
-    report.figure("sets: scaled to zero", rate(started), "pods/s", shape.detail());
-
+    sets.scale_to_zero().await?;
+    report.figure(shape.figure("scaled to zero"), rate(started), "pods/s", shape.detail());
     let started = Instant::now();
-    let (path, gone) = (collection.clone(), shape.clone());
-    load.each(load.clients.min(sets), sets, move |connection, at| {
-        let path = format!("{path}/{}", gone.set_name(at));
-        Box::pin(async move { connection.call(Method::DELETE, &path, "", Bytes::new()).await })
-    })
-    .await?;
-    world.wait(0, |_| true).await.context("sets did not go")?;
-    report.figure("sets: deleted", sets as f64 / started.elapsed().as_secs_f64(), "sets/s", shape.detail());
-    Ok(())
+    sets.delete().await?;
+    let rate = shape.sets as f64 / started.elapsed().as_secs_f64();
+    report.figure(shape.figure("deleted"), rate, "sets/s", shape.detail());
+    sets.drop_claims().await
 }
 
-async fn patch_all(load: &Load, collection: &Arc<String>, shape: &Arc<Shape>, patch: &'static str) -> Result<()> {
-    let (path, named) = (collection.clone(), shape.clone());
-    load.each(load.clients.min(shape.sets), shape.sets, move |connection, at| {
-        let path = format!("{path}/{}", named.set_name(at));
-        let body = Bytes::from_static(patch.as_bytes());
-        Box::pin(async move { connection.call(Method::PATCH, &path, MERGE, body).await })
-    })
-    .await?;
-    Ok(())
+/// Sets of one shape on their way.
+pub struct Sets<'a> {
+    load: &'a Load,
+    world: World,
+    shape: Arc<Shape>,
+    collection: Arc<str>,
 }
 
-/// What happens in the namespace meanwhile: pods are made ready, sets are followed.
-struct World {
-    sets: watch::Receiver<BTreeMap<String, Summary>>,
-    failure: Arc<Mutex<Option<anyhow::Error>>>,
-    _tasks: JoinSet<()>,
-}
+impl<'a> Sets<'a> {
+    pub async fn new(load: &'a Load, shape: Shape) -> Result<Sets<'a>> {
+        let world = World::start(load).await?;
+        Ok(Sets { load, world, shape: Arc::new(shape), collection: collection(load) })
+    }
 
-impl World {
-    async fn start(load: &Load) -> Result<World> {
-        let pods: Arc<str> = format!("/api/v1/namespaces/{}/pods", load.namespace).into();
-        let sets = format!("/apis/apps/v1/namespaces/{}/statefulsets", load.namespace);
-        let failure = Arc::new(Mutex::new(None));
-        let mut tasks = JoinSet::new();
-        let (send, receive) = mpsc::unbounded_channel();
-        let receive = Arc::new(Mutex::new(receive));
-        for _ in 0..KUBELETS {
-            let kubelet = make_ready(load.target.clone(), pods.clone(), receive.clone());
-            let failure = failure.clone();
-            tasks.spawn(async move { note(&failure, kubelet.await).await });
+    pub fn pods(&self) -> usize {
+        self.shape.sets * self.shape.replicas
+    }
+
+    /// Creates them and waits until their pods are ready.
+    pub async fn create(&self) -> Result<()> {
+        self.begin("created to ready");
+        let (path, made) = (self.collection.clone(), self.shape.clone());
+        self.load
+            .each(self.clients(), self.shape.sets, move |connection, at| {
+                let (path, body) = (path.clone(), made.set(at));
+                Box::pin(async move { connection.call(Method::POST, &path, JSON, body).await })
+            })
+            .await?;
+        let replicas = self.replicas();
+        let ready = move |set: &Summary| set.observed && set.ready == replicas;
+        self.world.sets(self.shape.sets, ready).await.context("created sets did not get ready")
+    }
+
+    /// Changes the template and waits until every pod has it.
+    pub async fn roll(&self) -> Result<()> {
+        self.begin("rolled");
+        self.patch_all(r#"{"spec":{"template":{"metadata":{"annotations":{"bench":"rolled"}}}}}"#).await?;
+        let replicas = self.replicas();
+        // The second generation is the new template: what is said of the first is not about it.
+        let rolled = move |set: &Summary| {
+            set.generation == 2 && set.observed && set.rolled && set.ready == replicas && set.updated == replicas
+        };
+        self.world.sets(self.shape.sets, rolled).await.context("a rollout did not end")
+    }
+
+    async fn scale_to_zero(&self) -> Result<()> {
+        self.begin("scaled to zero");
+        self.patch_all(r#"{"spec":{"replicas":0}}"#).await?;
+        let empty = |set: &Summary| set.generation == 3 && set.observed && set.replicas == 0;
+        self.world.sets(self.shape.sets, empty).await.context("sets did not shrink")
+    }
+
+    /// Deletes them and waits until they and their pods are gone.
+    pub async fn delete(&self) -> Result<()> {
+        self.begin("deleted");
+        let (path, gone) = (self.collection.clone(), self.shape.clone());
+        self.load
+            .each(self.clients(), self.shape.sets, move |connection, at| {
+                let path = format!("{path}/{}", gone.set_name(at));
+                Box::pin(async move { connection.call(Method::DELETE, &path, "", Bytes::new()).await })
+            })
+            .await?;
+        self.world.sets(0, |_| true).await.context("sets did not go")?;
+        self.world.no_pods().await.context("the pods of deleted sets did not go")
+    }
+
+    /// Deletes the claims that deleted sets leave behind, so that the next work starts as this one did.
+    pub async fn drop_claims(&self) -> Result<()> {
+        if self.shape.claims {
+            super::pairs::drop_claims(self.load).await?;
         }
-        let follow = see_pods(Follow::start(&load.target, &pods).await?, send);
-        let noted = failure.clone();
-        tasks.spawn(async move { note(&noted, follow.await).await });
-        let (state, seen) = watch::channel(BTreeMap::new());
-        let follow = see_sets(Follow::start(&load.target, &sets).await?, state);
-        let noted = failure.clone();
-        tasks.spawn(async move { note(&noted, follow.await).await });
-        Ok(World { sets: seen, failure, _tasks: tasks })
+        Ok(())
     }
 
-    /// Waits until there are `count` sets, and all are as wanted.
-    async fn wait(&self, count: usize, wanted: impl Fn(&Summary) -> bool) -> Result<()> {
-        let mut sets = self.sets.clone();
-        let all = sets.wait_for(|sets| sets.len() == count && sets.values().all(&wanted));
-        let waited = tokio::time::timeout(TIME_MAX, all).await.map(|ended| ended.is_ok());
-        if let Some(failure) = self.failure.lock().await.take() {
-            return Err(failure);
-        }
-        match waited {
-            Ok(true) => Ok(()),
-            Ok(false) => bail!("the sets could not be followed any more"),
-            Err(_) => {
-                let sets = self.sets.borrow();
-                let still = sets.iter().find(|(_, set)| !wanted(set));
-                bail!("not done after {} s; for example {still:?}", TIME_MAX.as_secs())
-            }
-        }
+    async fn patch_all(&self, patch: &'static str) -> Result<()> {
+        let (path, named) = (self.collection.clone(), self.shape.clone());
+        self.load
+            .each(self.clients(), self.shape.sets, move |connection, at| {
+                let path = format!("{path}/{}", named.set_name(at));
+                let body = Bytes::from_static(patch.as_bytes());
+                Box::pin(async move { connection.call(Method::PATCH, &path, MERGE, body).await })
+            })
+            .await?;
+        Ok(())
+    }
+
+    fn begin(&self, what: &str) {
+        self.load.progress.begin(self.shape.figure(what), self.shape.sets);
+    }
+
+    fn clients(&self) -> usize {
+        self.load.clients.min(self.shape.sets)
+    }
+
+    fn replicas(&self) -> i64 {
+        i64::try_from(self.shape.replicas).unwrap_or(i64::MAX)
     }
 }
 
-async fn note(place: &Mutex<Option<anyhow::Error>>, result: Result<()>) {
-    if let Err(error) = result {
-        place.lock().await.get_or_insert(error);
-    }
-}
-
-/// Finds pods that want to be made ready, each once.
-async fn see_pods(mut follow: Follow, send: mpsc::UnboundedSender<String>) -> Result<()> {
-    let mut known: HashSet<String> = HashSet::new();
-    loop {
-        let change = follow.next().await?;
-        let metadata = change.object.metadata;
-        if change.gone {
-            known.remove(&metadata.uid);
-        } else if metadata.deletion_timestamp.is_none()
-            && known.insert(metadata.uid)
-            && send.send(metadata.name).is_err()
-        {
-            return Ok(());
-        }
-    }
-}
-
-async fn make_ready(target: Target, pods: Arc<str>, names: Arc<Mutex<mpsc::UnboundedReceiver<String>>>) -> Result<()> {
-    let mut connection = target.connect().await?;
-    loop {
-        let Some(name) = names.lock().await.recv().await else { return Ok(()) };
-        let now = object::write::stamp(jiff::Timestamp::now());
-        let ready = json!({"type": "Ready", "status": "True", "lastTransitionTime": now});
-        let body = json!({"status": {"phase": "Running", "conditions": [ready]}});
-        let path = format!("{pods}/{name}/status");
-        let (code, answer) = connection.answer(Method::PATCH, &path, MERGE, body.to_string().into()).await?;
-        // A pod that went meanwhile needs no kubelet.
-        if !code.is_success() && code != http::StatusCode::NOT_FOUND {
-            bail!("cannot make pod {name} ready: {code}: {}", String::from_utf8_lossy(&answer));
-        }
-    }
-}
-
-async fn see_sets(mut follow: Follow, state: watch::Sender<BTreeMap<String, Summary>>) -> Result<()> {
-    loop {
-        let change = follow.next().await?;
-        let summary = summary(&change.object);
-        let name = change.object.metadata.name;
-        state.send_modify(|sets| {
-            if change.gone {
-                sets.remove(&name);
-            } else {
-                sets.insert(name, summary);
-            }
-        });
-    }
-}
-
-fn summary(set: &Seen) -> Summary {
-    let status = &set.status;
-    let number = |field: &str| status[field].as_i64().unwrap_or(0);
-    Summary {
-        generation: set.metadata.generation,
-        observed: status["observedGeneration"].as_i64() == Some(set.metadata.generation),
-        replicas: number("replicas"),
-        ready: number("readyReplicas"),
-        updated: number("updatedReplicas"),
-        rolled: status["currentRevision"] == status["updateRevision"],
-    }
+pub fn collection(load: &Load) -> Arc<str> {
+    format!("/apis/apps/v1/namespaces/{}/statefulsets", load.namespace).into()
 }

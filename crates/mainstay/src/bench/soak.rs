@@ -5,7 +5,8 @@ use super::client::{Connection, Target};
 use super::follow;
 use super::load::{JSON, Load, MERGE};
 use super::report::Report;
-use anyhow::{Context, Result, bail};
+use super::usage::Usage;
+use anyhow::{Result, bail};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
@@ -86,18 +87,8 @@ async fn sample(target: &Target, time: Duration, end: Instant) -> Result<Vec<Sam
     let begun = Instant::now();
     let mut samples = Vec::new();
     while Instant::now() < end {
-        // Servers close connections that are silent for long.
-        let (_, page) = target.connect().await?.answer(Method::GET, "/metrics", "", Bytes::new()).await?;
-        let page = String::from_utf8_lossy(&page).into_owned();
-        let figure = |name: &str| -> Result<f64> {
-            let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            Ok(line.with_context(|| format!("the server does not tell its {name}"))?.parse::<f64>()? / 1e6)
-        };
-        let sample = Sample {
-            at: begun.elapsed(),
-            memory_mb: figure("process_resident_memory_bytes")?,
-            disk_mb: figure("apiserver_storage_size_bytes")?,
-        };
+        let usage = Usage::ask(target).await?;
+        let sample = Sample { at: begun.elapsed(), memory_mb: usage.memory_mb()?, disk_mb: usage.disk_mb()? };
         eprintln!(
             "  {:>6.0} s {:>8.1} MB memory {:>8.1} MB disk",
             sample.at.as_secs_f64(),

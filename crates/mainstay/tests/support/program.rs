@@ -156,6 +156,11 @@ impl Running {
         self.signal("-TERM");
     }
 
+    /// Asks the program to end, as Ctrl-C does.
+    pub fn interrupt(&self) {
+        self.signal("-INT");
+    }
+
     /// Ends the program at once, as a power failure would.
     pub fn kill(&self) {
         self.signal("-KILL");
