@@ -70,7 +70,8 @@ impl Server {
 async fn spawn(directory: &Path, in_memory: bool) -> Result<(Child, Target, Duration)> {
     let kubeconfig = directory.join("kubeconfig");
     let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
-    command.args(["up", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+    // The bench plays the kubelet, here as elsewhere.
+    command.args(["up", "--nodes", "0", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
     // It is killed in the end, and what it leaves behind goes with the directory.
     command.env("TMPDIR", directory);
     // Ctrl-C is for us; we end it.

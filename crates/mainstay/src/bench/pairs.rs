@@ -40,6 +40,9 @@ pub async fn bind_static(load: &Load, count: usize) -> Result<Instant> {
     // Nothing of anybody else's is taken: the class is ours alone.
     let class = load.namespace.clone();
     let made = class.clone();
+    let ours = class.clone();
+    let is_free = move |change: &Change| is_of(change, &ours) && change.object.status["phase"] == "Available";
+    let free = Awaited::start(load, VOLUMES, count, is_free).await?;
     load.each(load.clients, count, move |connection, at| {
         let volume = json!({
             "apiVersion": "v1",
@@ -56,6 +59,7 @@ pub async fn bind_static(load: &Load, count: usize) -> Result<Instant> {
         Box::pin(async move { connection.call(Method::POST, VOLUMES, JSON, volume.to_string().into()).await })
     })
     .await?;
+    free.end("the volumes were not available in ten minutes").await?;
     load.progress.begin("bind", count);
     bind(load, "pair", &class, count).await
 }
