@@ -1,6 +1,7 @@
 //! The limits, in one place.
 
 use crate::count::Allocated;
+use std::time::Duration;
 
 /// Below this share of its limit a figure has fallen so far that the limit guards little.
 const SLACK: f64 = 0.7;
@@ -50,6 +51,17 @@ const COUNTS: &[(&str, f64)] = &[
     ("dependant collected: writes", 1.1),
 ];
 
+/// How many times as dear a piece of work may be where there is 32 times as much of what it is about. The rest of a list is counted for each of
+/// its pages; all else is level.
+const GROWTH: &[(&str, f64)] = &[
+    ("a look at a replica", 1.6),
+    ("a claim that finds a volume", 1.6),
+    ("get", 1.6),
+    ("list a page", 4.0),
+    ("patch", 1.6),
+    ("create and delete", 1.6),
+];
+
 /// Holds a figure for each of `count` pieces of work against its limit.
 #[track_caller]
 pub fn hold(what: &str, count: u64, allocated: Allocated) {
@@ -79,4 +91,14 @@ pub fn hold_count(what: &str, found: u64, count: u64) {
     if each < most * SLACK {
         println!("  {what}: {each:.2} is well below the limit of {most}: bring it down");
     }
+}
+
+/// Holds the time that work takes where there is little and where there is much against its limit.
+#[track_caller]
+pub fn hold_growth(what: &str, [little, much]: [Duration; 2]) {
+    let ratio = much.as_secs_f64() / little.as_secs_f64();
+    println!("{what}: {little:?} and {much:?}, {ratio:.2} times as dear");
+    let limit = GROWTH.iter().find(|limit| limit.0 == what);
+    let (_, most) = limit.unwrap_or_else(|| panic!("{what} has no limit in limits.rs; it is {ratio:.2}"));
+    assert!(ratio <= *most, "{what} is {ratio:.2} times as dear where there is much, and {most} is allowed");
 }
