@@ -39,9 +39,10 @@ async fn taken(world: &World, work: impl Future<Output = ()>) -> Taken {
 
 fn guard(what: &str, count: usize, taken: &Taken) {
     let count = count as u64;
-    hold(what, count, taken.allocated);
+    // What allocates more may do so because it asks more.
     hold_count(&format!("{what}: requests of controllers"), taken.requests, count);
     hold_count(&format!("{what}: writes"), taken.writes, count);
+    hold(what, count, taken.allocated);
 }
 
 fn set(at: usize) -> Value {
