@@ -10,6 +10,9 @@ use store::{Embedded, Error, OpenError, Operation, Options, Range, Record, Revis
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 1000, bytes_max: 1 << 20 } };
 
+/// What the engine needs for a commit to be whole.
+const SYNCS_PER_COMMIT: usize = 1;
+
 fn put(key: &str, value: impl Into<Bytes>) -> Operation {
     Operation::Put { key: Arc::from(key), value: value.into(), expires_at_s: None }
 }
@@ -196,6 +199,35 @@ async fn a_failed_sync_is_final() {
         let store = Embedded::open_on(Arc::new(Crashable::from_image(disk.bytes())), finish, INLINE).unwrap();
         assert!(store.revision() >= acknowledged);
     }
+}
+
+/// A guard of the figures (decision 16): a commit is one sync, and all that waits for the disk is one commit.
+#[tokio::test]
+async fn who_waits_for_the_disk_shares_its_next_sync() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, Options::default()).unwrap();
+    let key = |n: usize| format!("/key/{n}");
+    write(&*store, vec![put(&key(0), text(0, 1000))]).await.unwrap();
+    let before = disk.syncs();
+    disk.hold_syncs(true);
+    let first = tokio::spawn({
+        let store = store.clone();
+        async move { write(&*store, vec![put("/first", text(1, 1000))]).await }
+    });
+    tokio::task::yield_now().await;
+    // The writer has the first in hand, and waits for the disk.
+    disk.wait_for_syncs(before + 1);
+    let mut others: Vec<_> = (1..64).map(|n| Box::pin(write(&*store, vec![put(&key(n), text(n, 1000))]))).collect();
+    for other in &mut others {
+        // In line, but not answered.
+        assert!(futures::poll!(other).is_pending());
+    }
+    disk.hold_syncs(false);
+    first.await.unwrap().unwrap();
+    for other in others {
+        other.await.unwrap();
+    }
+    assert_eq!(disk.syncs() - before, 2 * SYNCS_PER_COMMIT, "one commit for the first, one for all the others");
 }
 
 #[tokio::test]

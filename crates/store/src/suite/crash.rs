@@ -4,12 +4,45 @@ use crate::Medium;
 use redb::StorageBackend;
 use std::collections::HashSet;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A medium in memory. Clones share the same bytes.
 #[derive(Clone, Debug, Default)]
 pub struct Crashable {
     state: Arc<Mutex<State>>,
+    gate: Arc<Gate>,
+}
+
+/// What syncs pass through.
+#[derive(Debug, Default)]
+struct Gate {
+    state: Mutex<Passing>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Passing {
+    held: bool,
+    /// How many came to the gate.
+    syncs: usize,
+}
+
+impl Gate {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Passing> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_while(&self, waits: impl FnMut(&mut Passing) -> bool) {
+        let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
+        let (_guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
+        assert!(!timeout.timed_out(), "what was waited for did not come");
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Passing)) {
+        change(&mut self.lock());
+        self.changed.notify_all();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +78,8 @@ struct Images {
     taken: Vec<Vec<u8>>,
 }
 
+/// Nothing that a test waits for takes longer.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// A disk writes sectors whole or not at all, in any order.
 const SECTOR_BYTES: usize = 512;
 /// A file system gives room in blocks.
@@ -54,7 +89,7 @@ impl Crashable {
     /// A disk with these bytes, as a crash left them.
     pub fn from_image(image: Vec<u8>) -> Crashable {
         let state = State { cached: image.clone(), synced: image, ..State::default() };
-        Crashable { state: Arc::new(Mutex::new(state)) }
+        Crashable { state: Arc::new(Mutex::new(state)), gate: Arc::default() }
     }
 
     /// From now on keeps what a crash at each sync could leave.
@@ -89,6 +124,21 @@ impl Crashable {
     /// After so many more syncs one fails, and all after it.
     pub fn fail_sync_after(&self, syncs: usize) {
         self.lock().syncs_left = Some(syncs);
+    }
+
+    /// How many syncs were asked for.
+    pub fn syncs(&self) -> usize {
+        self.gate.lock().syncs
+    }
+
+    /// Whether syncs wait, or go on.
+    pub fn hold_syncs(&self, held: bool) {
+        self.gate.change(|passing| passing.held = held);
+    }
+
+    /// Returns when so many syncs were asked for. Blocks its thread.
+    pub fn wait_for_syncs(&self, count: usize) {
+        self.gate.wait_while(|passing| passing.syncs < count);
     }
 
     /// Whether a sync has failed.
@@ -191,6 +241,8 @@ impl StorageBackend for Crashable {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        self.gate.change(|passing| passing.syncs += 1);
+        self.gate.wait_while(|passing| passing.held);
         let mut state = self.lock();
         let state = &mut *state;
         if let Some(mut images) = state.images.take() {
