@@ -73,7 +73,7 @@ subjects:
 #[test]
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
-    for (controller, account) in runtime::Controllers::accounts("*").expect("a good list") {
+    for (controller, account) in runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list") {
         let rules = server::authz::bootstrap::controller_rules(account);
         assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
         let _ = writeln!(expected, "  # {controller}");
@@ -106,7 +106,7 @@ fn the_deployment_fits_the_rights_and_the_program() {
         line.trim().to_owned()
     };
     assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
-    runtime::Controllers::check(&after("- --controllers=")).expect("a good list");
+    runtime::Controllers::check(&after("- --controllers="), &runtime::Reach::default()).expect("a good list");
     assert_eq!(after("replicas:"), "2");
     let port = after("- --listen=0.0.0.0:");
     assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");
