@@ -188,8 +188,18 @@ const ALL: &[Controller] = &[
         span: Cluster,
         run: |part| Box::pin(csi::run_provisioner(part)),
     },
-    Controller { name: "csi-resizer-controller", account: "csi-resizer", span: Cluster, run: |part| Box::pin(csi::run_resizer(part)) },
-    Controller { name: "state-metrics", account: "state-metrics", span: Namespaces, run: |part| Box::pin(states::run(part)) },
+    Controller {
+        name: "csi-resizer-controller",
+        account: "csi-resizer",
+        span: Cluster,
+        run: |part| Box::pin(csi::run_resizer(part)),
+    },
+    Controller {
+        name: "state-metrics",
+        account: "state-metrics",
+        span: Namespaces,
+        run: |part| Box::pin(states::run(part)),
+    },
 ];
 
 /// The names of all controllers.
@@ -347,7 +357,9 @@ mod tests {
         for name in NAMES {
             match select(name) {
                 Ok(_) => assert!(few.contains(&name), "{name}"),
-                Err(error) => assert!(!few.contains(&name) && error.contains("cannot be kept to namespaces"), "{error}"),
+                Err(error) => {
+                    assert!(!few.contains(&name) && error.contains("cannot be kept to namespaces"), "{error}")
+                }
             }
         }
     }

@@ -21,8 +21,10 @@ impl Reach {
         let names: BTreeSet<String> =
             list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
         if names.is_empty() {
-            return Err("no namespace is named: give their names with commas between, or leave --namespaces out to work in all"
-                .to_owned());
+            return Err(
+                "no namespace is named: give their names with commas between, or leave --namespaces out to work in all"
+                    .to_owned(),
+            );
         }
         for name in &names {
             if let Some(why) = object::name::label(name).first() {

@@ -7,10 +7,12 @@
 #![allow(dead_code, unused_imports)]
 
 mod cluster;
+mod controllers;
 mod kubectl;
 pub mod program;
 
 pub use cluster::{Cluster, Place, mainstay};
+pub use controllers::{Controllers, nodes};
 pub use kubectl::{Kubectl, words};
 pub use program::{PATIENCE, Running, Said};
 

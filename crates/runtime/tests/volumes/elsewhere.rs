@@ -29,15 +29,16 @@ impl Theirs {
             )
             .await;
         world.set_status(&pointed, json!({"phase": "Bound"})).await;
-        let to_delete = |directory: &Directory| {
-            json!({"hostPath": {"path": directory.path()}, "persistentVolumeReclaimPolicy": "Delete"})
-        };
+        let to_delete = |directory: &Directory| json!({"hostPath": {"path": directory.path()}, "persistentVolumeReclaimPolicy": "Delete"});
         let going = a_volume("going", "1Gi", json!({"spec": to_claim("gone", "gone")}));
         let volumes = [
             ("Bound", a_volume("of-claim", "1Gi", json!({"spec": to_claim("bound", uid(&claim))}))),
             ("Bound", a_volume("of-nobody", "1Gi", json!({"spec": to_claim("gone", "gone")}))),
             ("Released", going),
-            ("Pending", a_volume("kept", "1Gi", json!({"spec": {"claimRef": {"namespace": "other", "name": "later"}}}))),
+            (
+                "Pending",
+                a_volume("kept", "1Gi", json!({"spec": {"claimRef": {"namespace": "other", "name": "later"}}})),
+            ),
         ];
         let mut objects = Vec::new();
         for (phase, volume) in volumes {
@@ -147,7 +148,10 @@ async fn others_are_left_alone(reach: &str) {
     let before = theirs.versions(&world).await;
     work_of_our_own(&world, "two").await;
     let figures = world.figures();
-    assert!(figures.contains("kube_statefulset_replicas{namespace=\"default\",statefulset=\"web-two\"} 1"), "{figures}");
+    assert!(
+        figures.contains("kube_statefulset_replicas{namespace=\"default\",statefulset=\"web-two\"} 1"),
+        "{figures}"
+    );
     assert!(!figures.contains("\"other\"") && !figures.contains("persistentvolume=\"of-claim\""), "{figures}");
     world.stop_controllers().await;
     assert_eq!(theirs.versions(&world).await, before);
