@@ -3,58 +3,15 @@
 mod support;
 
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::suite::Members;
-use support::{Cluster, PATIENCE, Place, kubectl_on};
+use support::{Client, Cluster, PATIENCE, Place, Trouble, kubectl_on};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-/// One server as a client sees it.
-#[derive(Clone)]
-struct Client(kube::Client);
-
-#[derive(Debug)]
-#[allow(dead_code)] // The sentence is for whoever reads a failure.
-enum Trouble {
-    /// The server said no.
-    Refused(u16, String),
-    /// Nobody can say what became of it.
-    Broken,
-}
-
-impl Client {
-    /// The server at `url` with the administrator's kubeconfig of (perhaps another) server.
-    async fn new(kubeconfig: &Path, url: &str) -> Client {
-        let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        config.cluster_url = url.parse().unwrap();
-        Client(kube::Client::try_from(config).unwrap())
-    }
-
-    async fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, Trouble> {
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
-        match self.0.request(request.body(body).unwrap()).await {
-            Ok(answer) => Ok(answer),
-            Err(kube::Error::Api(status)) => Err(Trouble::Refused(status.code, status.message.clone())),
-            Err(_) => Err(Trouble::Broken),
-        }
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        self.send("GET", path, &Value::Null).await.unwrap()
-    }
-
-    async fn create(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
-        self.send("POST", path, body).await
-    }
-}
 
 fn config_map(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"count": "0"}})
