@@ -40,6 +40,9 @@ pub struct BenchArgs {
     /// Measure this server instead of one of our own
     #[arg(long, env = "MAINSTAY_BENCH_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// More servers of the same cluster, by address: clients are spread over all of them
+    #[arg(long, env = "MAINSTAY_BENCH_SERVERS", value_name = "URL", value_delimiter = ',', requires = "kubeconfig", value_parser = https)]
+    pub servers: Vec<http::Uri>,
     /// Simulated clients, each with its own connection
     #[arg(long, env = "MAINSTAY_BENCH_CLIENTS", default_value_t = 16, value_name = "N")]
     pub clients: usize,
@@ -187,6 +190,12 @@ pub struct ServingArgs {
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
+}
+
+/// Reads the address of a server.
+fn https(text: &str) -> Result<http::Uri, String> {
+    let url = text.parse::<http::Uri>().ok().filter(|url| url.scheme_str() == Some("https"));
+    url.ok_or_else(|| "an address is https:// with host and port, such as https://127.0.0.1:6444".to_owned())
 }
 
 /// Reads `15s`, `500ms` or `2m`.

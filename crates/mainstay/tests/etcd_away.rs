@@ -137,10 +137,10 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
     let url = members.url();
     let cluster = tokio::task::spawn_blocking(move || Cluster::start_server(Place::Etcd(&url))).await.unwrap();
     let client = Client::new(&cluster.kubeconfig, &cluster.url).await;
-    let stop = Arc::new(AtomicBool::new(false));
+    let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), tokio::sync::watch::Sender::new(0));
     let writers: Vec<_> = (0..8)
         .map(|writer| {
-            let (client, stop) = (client.clone(), stop.clone());
+            let (client, stop, acknowledged) = (client.clone(), stop.clone(), acknowledged.clone());
             tokio::spawn(async move {
                 let mut outcomes = BTreeMap::new();
                 for n in 0.. {
@@ -152,8 +152,9 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
                     let answer = client.answer("POST", MAPS, &config_map(&name)).await;
                     assert!(began.elapsed() < Duration::from_secs(20), "an answer comes in time");
                     let code = answer.0;
-                    if code != 201 {
-                        refused(answer, &[503, 504]);
+                    match code {
+                        201 => acknowledged.send_modify(|count| *count += 1),
+                        _ => drop(refused(answer, &[503, 504])),
                     }
                     outcomes.insert(name, code);
                 }
@@ -161,7 +162,7 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
             })
         })
         .collect();
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    acknowledged.subscribe().wait_for(|count| *count >= 50).await.expect("the writers are there");
     members.pause(0);
     until_health(&client, "/readyz", 500).await;
     stop.store(true, Ordering::Relaxed);
@@ -175,7 +176,6 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
     let there: Vec<&str> =
         list["items"].as_array().unwrap().iter().map(|item| item["metadata"]["name"].as_str().unwrap()).collect();
     let count = |wanted: u16| outcomes.values().filter(|code| **code == wanted).count();
-    println!("{} acknowledged, {} refused, {} unknown", count(201), count(503), count(504));
     for (name, code) in &outcomes {
         match code {
             201 => assert!(there.contains(&name.as_str()), "{name} was acknowledged"),
@@ -183,7 +183,7 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
             _ => {}
         }
     }
-    assert!(count(201) > 10 && count(503) + count(504) >= 8, "{outcomes:?}");
+    assert!(count(503) + count(504) >= 8, "each writer was told at least once: {outcomes:?}");
 }
 
 /// etcd takes 1.5 MiB at once. What is larger is refused in one sentence, and nothing else suffers.
@@ -198,11 +198,13 @@ async fn an_object_that_is_too_large_for_etcd_is_refused() {
         "names": {"plural": "things", "kind": "Thing"},
         "versions": [{"name": "v1", "served": true, "storage": true, "schema": schema}]}});
     client.create("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition).await.unwrap();
-    let thing = |name: &str, size: usize| {
-        json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": name}, "text": "x".repeat(size)})
-    };
+    let thing = |name: &str, size: usize| json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": name}, "text": "x".repeat(size)});
     let (code, _, body) = client.answer("POST", "/apis/x.io/v1/things", &thing("large", 2 << 20)).await;
-    assert_eq!((code, &body["kind"], &body["reason"]), (413, &json!("Status"), &json!("RequestEntityTooLarge")), "{body}");
+    assert_eq!(
+        (code, &body["kind"], &body["reason"]),
+        (413, &json!("Status"), &json!("RequestEntityTooLarge")),
+        "{body}"
+    );
     let message = body["message"].as_str().unwrap();
     assert!(message.starts_with("the store does not take so much at once") && !message.contains('\n'), "{message}");
     client.create("/apis/x.io/v1/things", &thing("fits", 1 << 20)).await.unwrap();

@@ -187,6 +187,36 @@ async fn one_range_of_addresses(clients: &[Client]) {
     assert!(matches!(clients[1].create(services, &given).await, Err(Trouble::Refused(422, _))));
 }
 
+/// `mainstay bench` measures several servers as one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bench_is_spread_over_servers() {
+    let Some(servers) = Servers::start().await else { return };
+    let mut command = support::mainstay(servers.members.directory());
+    // Somebody must delete what the bench leaves behind.
+    let url = servers.members.url();
+    let _controllers = tokio::task::spawn_blocking(move || {
+        Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage", "--nodes", "0"])
+    })
+    .await
+    .unwrap();
+    let clusters: Vec<&Cluster> = servers.clusters.iter().flatten().collect();
+    command.args(["bench", "--objects", "60", "--clients", "6", "--sets", "0", "--pairs", "0", "--volumes", "0"]);
+    command.arg("--kubeconfig").arg(&clusters[0].kubeconfig);
+    command.arg("--servers").arg(format!("{},{}", clusters[1].url, clusters[2].url));
+    let said = support::program::run(command, "").succeeded();
+    assert!(said.contains("create"), "{said}");
+    for client in &servers.clients {
+        let (_, _, figures) = client.answer("GET", "/metrics", &Value::Null).await;
+        let count = figures.as_str().unwrap().lines().find_map(|line| {
+            line.strip_prefix(
+                "apiserver_request_total{verb=\"create\",group=\"\",resource=\"configmaps\",code=\"201\"} ",
+            )
+            .map(|count| count.parse::<u32>().unwrap())
+        });
+        assert!(count.is_some_and(|count| count >= 10), "each has its share: {count:?}");
+    }
+}
+
 /// Of several whole processes on one etcd, one runs the controllers. When it stops, the next one does, at once.
 #[test]
 fn of_several_processes_one_runs_the_controllers() {

@@ -29,7 +29,7 @@ pub async fn run(args: Box<BenchArgs>) -> Result<()> {
         (None, Some(own)) => own.kubeconfig.clone(),
         (None, None) => unreachable!("a server of our own is started when none is given"),
     };
-    let target = Target::read(&kubeconfig).await?;
+    let target = Target::read(&kubeconfig).await?.and(&args.servers);
     let load = Load::new(target, args.clients, args.objects).await?;
     let result = work(&load, &args, &mut report).await;
     // Whatever happened, what we made goes.
