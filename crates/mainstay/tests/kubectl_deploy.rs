@@ -74,7 +74,7 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     let mut driver = Running::start(command);
     driver.line_with(&["The driver serves"]);
     let fast = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fast"},
-        "provisioner": "deploy.example.com"});
+        "provisioner": "deploy.example.com", "allowVolumeExpansion": true});
     kubectl.create(&fast.to_string());
     let of_nodes = account(&kubectl, "kube-system", "mainstay-nodes");
     let _nodes = nodes(&cluster, of_nodes.kubeconfig());
@@ -83,14 +83,41 @@ fn all_of_deploy_applies_and_its_accounts_can_do_their_work() {
     let mut controllers = Controllers::start(&cluster, of_controllers.kubeconfig(), &["--csi", &endpoint]);
     controllers.program.line_with(&["user", "system:serviceaccount:kube-system:mainstay-controllers"]);
     controllers.program.line_with(&["Leading"]);
-    kubectl.create(&SET.replace("CLASS", "fast"));
-    kubectl.ok("rollout status statefulset db --timeout=60s");
-    kubectl.ok("delete statefulset db --timeout=60s");
-    kubectl.ok("delete pvc --all --timeout=60s");
-    kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
+    the_life_of_a_set(&kubectl);
     assert!(!controllers.get("/metrics").1.contains("controller_requests_forbidden_total{"), "no right was missing");
     let said = controllers.stop();
     assert!(!said.join("\n").contains("may not"), "{said:?}");
+}
+
+/// The features of the table in `docs/controllers.md`, one after the other.
+fn the_life_of_a_set(kubectl: &Kubectl) {
+    let mut set = kubectl.value_with("create --dry-run=client -o json -f -", &SET.replace("CLASS", "fast"));
+    let more = json!({"replicas": 3, "ordinals": {"start": 4}, "podManagementPolicy": "Parallel",
+        "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete", "whenDeleted": "Delete"},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": 5}},
+        "volumeClaimUpdatePolicy": "InPlace"});
+    more.as_object().expect("fields").iter().for_each(|(field, value)| set["spec"][field] = value.clone());
+    let apply = |set: &Value| {
+        kubectl.ok_with("apply -f -", &set.to_string());
+        kubectl.ok("rollout status statefulset db --timeout=60s");
+    };
+    apply(&set);
+    kubectl.prints("get pods -o jsonpath={.items[*].metadata.name}", "db-4 db-5 db-6");
+    // The partition is an ordinal.
+    set["spec"]["template"]["spec"]["containers"][0]["image"] = json!("y");
+    apply(&set);
+    kubectl.prints("get pods -o jsonpath={.items[*].spec.containers[0].image}", "x y y");
+    // Claims grow in place.
+    set["spec"]["updateStrategy"]["rollingUpdate"]["partition"] = json!(0);
+    set["spec"]["volumeClaimTemplates"][0]["spec"]["resources"]["requests"]["storage"] = json!("2Gi");
+    apply(&set);
+    kubectl.ok("wait --for=condition=VolumeClaimsUpdated statefulset/db --timeout=60s");
+    kubectl.prints("get pvc -o jsonpath={.items[*].status.capacity.storage}", "2Gi 2Gi 2Gi");
+    // Claims go with their replicas, and with their set; volumes go with their claims.
+    kubectl.ok("scale statefulset db --replicas=1");
+    kubectl.until("get pvc -o name", |claims| claims.trim() == "persistentvolumeclaim/data-db-4");
+    kubectl.ok("delete statefulset db --timeout=60s");
+    kubectl.until("get pvc,pv -o name", |left| left.trim().is_empty());
 }
 
 /// A volume of a directory, for a claim of class `local`.
