@@ -122,7 +122,7 @@ impl<Row> Default for Table<Row> {
 }
 
 impl<Row> Table<Row> {
-    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: &impl Fn(Slim<Spec, Status>) -> Row) {
+    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
         match change {
             Change::Restart => self.fresh = Some(Rows::new()),
             Change::Seen(mut object) => {
