@@ -234,10 +234,10 @@ async fn keys_expire_once() {
         let operations = vec![Operation::Put { key, value: "v".into(), expires_at_s: Some(100) }];
         servers[n % 2].txn(Txn { conditions: vec![], operations }).await.unwrap();
     }
-    let mut watcher = servers[0].watch("/e/", servers[0].revision()).unwrap();
     for store in &servers {
         store.barrier().await.unwrap();
     }
+    let mut watcher = servers[0].watch("/e/", servers[0].revision()).unwrap();
     // Both come at the same time: one does all, the other leaves it to that one.
     let (one, other) = tokio::join!(servers[0].expire(100), servers[1].expire(100));
     let mut done = [one.unwrap(), other.unwrap()];
