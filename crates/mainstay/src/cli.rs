@@ -40,6 +40,9 @@ pub struct BenchArgs {
     /// Measure this server instead of one of our own
     #[arg(long, env = "MAINSTAY_BENCH_KUBECONFIG", value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
+    /// More servers of the same cluster, by address: clients are spread over all of them
+    #[arg(long, env = "MAINSTAY_BENCH_SERVERS", value_name = "URL", value_delimiter = ',', requires = "kubeconfig", value_parser = https)]
+    pub servers: Vec<http::Uri>,
     /// Do only these pieces of work
     #[arg(long, env = "MAINSTAY_BENCH_ONLY", value_name = "LIST", value_delimiter = ',')]
     pub only: Vec<BenchWork>,
@@ -170,6 +173,10 @@ pub struct ControllersArgs {
     /// Controllers to run: '*' is all, '*,-name' leaves one out, or a list of names
     #[arg(long, env = "MAINSTAY_CONTROLLERS", default_value = "*", value_name = "LIST")]
     pub controllers: String,
+    /// Work in these namespaces only, and on volumes of their claims or of nobody. Controllers that must see the whole cluster, or that
+    /// serve a CSI driver, are left out; other processes for other namespaces need another --lease-name
+    #[arg(long, env = "MAINSTAY_NAMESPACES", value_name = "NAME,NAME", value_parser = runtime::Reach::parse, conflicts_with_all = ["endpoints", "root_ca_file"])]
+    pub namespaces: Option<runtime::Reach>,
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
@@ -234,6 +241,12 @@ pub struct ServingArgs {
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
+}
+
+/// Reads the address of a server.
+fn https(text: &str) -> Result<http::Uri, String> {
+    let url = text.parse::<http::Uri>().ok().filter(|url| url.scheme_str() == Some("https"));
+    url.ok_or_else(|| "an address is https:// with host and port, such as https://127.0.0.1:6444".to_owned())
 }
 
 /// Reads `15s`, `500ms` or `2m`.

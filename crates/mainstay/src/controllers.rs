@@ -11,9 +11,9 @@ use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
-use runtime::Controllers;
 use runtime::api::Api;
 use runtime::lease::{Election, Loss, Standing, Term, Timing};
+use runtime::{Controllers, Reach};
 use server::authz::{self, Rule};
 use std::path::Path;
 use std::sync::Arc;
@@ -45,8 +45,10 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
 }
 
 fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
-    Controllers::check(&args.controllers).map_err(BadInput)?;
+    let reach = args.namespaces.clone().unwrap_or_default();
+    Controllers::check(&args.controllers, &reach).map_err(BadInput)?;
     Ok(runtime::Setup {
+        reach,
         root_ca: args.root_ca_file.as_deref().map(certificate).transpose()?,
         gates: Gates::parse(&args.feature_gates).map_err(BadInput)?,
         provisioning: args.provisioning.into(),
@@ -101,8 +103,15 @@ impl Program {
             () = self.shutdown.cancelled() => return Ok(()),
             greeting = self.target.greet() => greeting?,
         };
-        introduce(&greeting);
-        look_at_rights(&self.target, &self.setup).await?;
+        introduce(&greeting, &self.setup.reach);
+        match self.setup.reach.is_everywhere() {
+            true => look_at_rights(&self.target, &self.setup, "kube-system").await?,
+            false => {
+                for namespace in self.setup.reach.names() {
+                    look_at_rights(&self.target, &self.setup, namespace).await?;
+                }
+            }
+        }
         if self.args.leader_elect {
             return self.lead().await;
         }
@@ -206,17 +215,21 @@ impl Figures {
     }
 }
 
-fn introduce(greeting: &Greeting) {
+fn introduce(greeting: &Greeting, reach: &Reach) {
     println!("  server   {}", if greeting.version.is_empty() { "does not say its version" } else { &greeting.version });
     println!("  user     {}", greeting.user);
+    if !reach.is_everywhere() {
+        println!("  only in  {}", reach.names().collect::<Vec<_>>().join(", "));
+    }
     if let Some(doubt) = greeting.doubt() {
         eprintln!("mainstay: {doubt}.");
     }
 }
 
-/// Says which controllers lack rights. They are started all the same: each takes up its work as soon as it is given its rights.
-async fn look_at_rights(target: &Target, setup: &runtime::Setup) -> Result<()> {
-    let held = match connect::own_rights(&target.client, "kube-system").await {
+/// Says which controllers lack rights in a namespace. They are started all the same: each takes up its work as soon as it is given its
+/// rights.
+async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str) -> Result<()> {
+    let held = match connect::own_rights(&target.client, namespace).await {
         Ok(Some(held)) => held,
         Ok(None) => return Ok(()),
         Err(error) => {
@@ -224,7 +237,8 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup) -> Result<()> {
             return Ok(());
         }
     };
-    for (controller, account) in Controllers::accounts(&setup.list).map_err(BadInput)? {
+    let place = if setup.reach.is_everywhere() { String::new() } else { format!(" in {namespace}") };
+    for (controller, account) in Controllers::accounts(&setup.list, &setup.reach).map_err(BadInput)? {
         // Without a driver these do nothing.
         if setup.drivers.is_empty() && controller.starts_with("csi-") {
             continue;
@@ -232,7 +246,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup) -> Result<()> {
         let missing = authz::missing(held.iter(), &authz::bootstrap::controller_rules(account));
         if !missing.is_empty() {
             eprintln!(
-                "mainstay: {controller} may not {}: give it the rights in deploy/controllers.yaml, or leave it out with \
+                "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \
                  --controllers '*,-{controller}'.",
                 in_words(&missing)
             );

@@ -31,3 +31,49 @@ pub fn client(inner: kube::Client, lease: &str, term: &Term) -> kube::Client {
     });
     kube::Client::new(service, "default")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::Response;
+    use runtime::lease::Hold;
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    /// The methods that reach the server, each with the term that it is told, of a client whose term lasts so long.
+    async fn arrived(lasts: Duration) -> Vec<(Method, String)> {
+        let arrived = Arc::new(Mutex::new(Vec::new()));
+        let server = {
+            let arrived = arrived.clone();
+            tower::service_fn(move |request: Request<Body>| {
+                let term = request.headers().get(server::LEASE_HEADER).and_then(|term| term.to_str().ok());
+                let line = (request.method().clone(), term.unwrap_or_default().to_owned());
+                arrived.lock().expect("no panic").push(line);
+                async { Ok::<_, std::convert::Infallible>(Response::new(Body::empty())) }
+            })
+        };
+        let term = Term { holder: "me".to_owned(), number: 3, hold: Hold::lasting(lasts) };
+        let client = client(kube::Client::new(server, "default"), "kube-system/l", &term);
+        for method in [Method::GET, Method::POST, Method::PUT, Method::PATCH, Method::DELETE] {
+            let request = Request::builder().method(method).uri("/x").body(Body::empty()).expect("a request");
+            let is_read = request.method() == Method::GET;
+            let sent = client.send(request).await;
+            assert_eq!(sent.is_ok(), is_read || !lasts.is_zero());
+            if let Err(error) = sent {
+                assert!(runtime::api::root_cause(&error).contains("the lease is no longer ours"), "{error}");
+            }
+        }
+        drop(client);
+        std::mem::take(&mut *arrived.lock().expect("no panic"))
+    }
+
+    #[tokio::test]
+    async fn writes_are_sent_with_their_term_and_only_while_it_lasts() {
+        let term = || "kube-system/l 3 me".to_owned();
+        let all = arrived(Duration::from_secs(3600)).await;
+        assert_eq!(all[0], (Method::GET, String::new()));
+        let writes = [Method::POST, Method::PUT, Method::PATCH, Method::DELETE].map(|method| (method, term()));
+        assert_eq!(all[1..], writes);
+        assert_eq!(arrived(Duration::ZERO).await, [(Method::GET, String::new())]);
+    }
+}

@@ -35,7 +35,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     crate::log::start();
     // Bad input is refused before anything is opened or written.
-    runtime::Controllers::check(&args.controllers).map_err(BadInput)?;
+    runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
     let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving).await?;

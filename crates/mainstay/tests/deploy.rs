@@ -73,7 +73,7 @@ subjects:
 #[test]
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
-    for (controller, account) in runtime::Controllers::accounts("*").expect("a good list") {
+    for (controller, account) in runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list") {
         let rules = server::authz::bootstrap::controller_rules(account);
         assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
         let _ = writeln!(expected, "  # {controller}");
@@ -81,6 +81,100 @@ fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     }
     expected.push_str(AFTER);
     in_step("deploy/controllers.yaml", &expected);
+}
+
+const IN_NAMESPACE: &str = r#"# What `mainstay controllers --namespaces shop` needs: a ServiceAccount, rights in the namespace `shop` alone, and to the volumes of the
+# cluster, which are in no namespace. Another namespace:
+#
+#   sed 's/shop/NAME/' namespace.yaml | kubectl apply -f -
+#   kubectl -n NAME create token mainstay-controllers     # for a kubeconfig outside the cluster
+#
+# The Lease is in the namespace too (--lease-namespace). docs/controllers.md says more.
+# `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
+apiVersion: v1
+kind: ServiceAccount
+metadata:
+  name: mainstay-controllers
+  namespace: shop
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: mainstay-controllers
+  namespace: shop
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: mainstay-controllers
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-controllers
+    namespace: shop
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata:
+  name: mainstay-volumes-shop
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: ClusterRole
+  name: mainstay-volumes
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-controllers
+    namespace: shop
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: mainstay-controllers
+  namespace: shop
+rules:
+  - apiGroups: ["coordination.k8s.io"]
+    resources: ["leases"]
+    verbs: ["create"]
+  - apiGroups: ["coordination.k8s.io"]
+    resources: ["leases"]
+    resourceNames: ["mainstay-controllers"]
+    verbs: ["get", "watch", "update"]
+"#;
+
+const OF_VOLUMES: &str = r#"---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata:
+  name: mainstay-volumes
+rules:
+  # Events about volumes are in `default`.
+"#;
+
+#[test]
+fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
+    let reach = runtime::Reach::parse("shop").expect("a good name");
+    let (mut here, mut everywhere) = (String::new(), String::new());
+    for (controller, account) in runtime::Controllers::accounts("*", &reach).expect("a good list") {
+        let rules = server::authz::bootstrap::controller_rules(account);
+        for (text, of_cluster) in [(&mut here, false), (&mut everywhere, true)] {
+            let parts: Vec<Rule> = rules.iter().filter_map(|rule| part_of(rule, of_cluster)).collect();
+            if !parts.is_empty() {
+                let _ = writeln!(text, "  # {controller}");
+                parts.iter().for_each(|rule| text.push_str(&yaml(rule)));
+            }
+        }
+    }
+    in_step("deploy/namespace.yaml", &format!("{IN_NAMESPACE}{here}{OF_VOLUMES}{everywhere}"));
+}
+
+/// What a rule allows of what is in no namespace, or of what is in one.
+fn part_of(rule: &Rule, of_cluster: bool) -> Option<Rule> {
+    let kinds = object::kind::Kinds::builtin();
+    let is_of_cluster = |resource: &String| {
+        let plural = resource.split('/').next().unwrap_or_default();
+        plural == "events" || kinds.iter().any(|kind| kind.plural == plural && !kind.namespaced)
+    };
+    let resources: Vec<String> =
+        rule.resources.iter().filter(|resource| is_of_cluster(resource) == of_cluster).cloned().collect();
+    (!resources.is_empty()).then(|| Rule { resources, ..rule.clone() })
 }
 
 fn in_step(manifest: &str, expected: &str) {
@@ -106,7 +200,7 @@ fn the_deployment_fits_the_rights_and_the_program() {
         line.trim().to_owned()
     };
     assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
-    runtime::Controllers::check(&after("- --controllers=")).expect("a good list");
+    runtime::Controllers::check(&after("- --controllers="), &runtime::Reach::default()).expect("a good list");
     assert_eq!(after("replicas:"), "2");
     let port = after("- --listen=0.0.0.0:");
     assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");

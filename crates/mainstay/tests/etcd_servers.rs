@@ -3,58 +3,15 @@
 mod support;
 
 use futures::{AsyncBufReadExt, StreamExt, TryStreamExt};
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use store::suite::Members;
-use support::{Cluster, PATIENCE, Place, kubectl_on};
+use support::{Client, Cluster, PATIENCE, Place, Trouble, kubectl_on};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
-
-/// One server as a client sees it.
-#[derive(Clone)]
-struct Client(kube::Client);
-
-#[derive(Debug)]
-#[allow(dead_code)] // The sentence is for whoever reads a failure.
-enum Trouble {
-    /// The server said no.
-    Refused(u16, String),
-    /// Nobody can say what became of it.
-    Broken,
-}
-
-impl Client {
-    /// The server at `url` with the administrator's kubeconfig of (perhaps another) server.
-    async fn new(kubeconfig: &Path, url: &str) -> Client {
-        let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        config.cluster_url = url.parse().unwrap();
-        Client(kube::Client::try_from(config).unwrap())
-    }
-
-    async fn send(&self, method: &str, path: &str, body: &Value) -> Result<Value, Trouble> {
-        let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
-        let request = http::Request::builder().method(method).uri(path).header("content-type", "application/json");
-        match self.0.request(request.body(body).unwrap()).await {
-            Ok(answer) => Ok(answer),
-            Err(kube::Error::Api(status)) => Err(Trouble::Refused(status.code, status.message.clone())),
-            Err(_) => Err(Trouble::Broken),
-        }
-    }
-
-    async fn get(&self, path: &str) -> Value {
-        self.send("GET", path, &Value::Null).await.unwrap()
-    }
-
-    async fn create(&self, path: &str, body: &Value) -> Result<Value, Trouble> {
-        self.send("POST", path, body).await
-    }
-}
 
 fn config_map(name: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"count": "0"}})
@@ -228,6 +185,36 @@ async fn one_range_of_addresses(clients: &[Client]) {
     assert_eq!((addresses.len(), ports.len()), (45, 45));
     let given = json!({"metadata": {"name": "given"}, "spec": {"clusterIP": made[0]["spec"]["clusterIP"], "ports": [{"port": 80}]}});
     assert!(matches!(clients[1].create(services, &given).await, Err(Trouble::Refused(422, _))));
+}
+
+/// `mainstay bench` measures several servers as one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bench_is_spread_over_servers() {
+    let Some(servers) = Servers::start().await else { return };
+    let mut command = support::mainstay(servers.members.directory());
+    // Somebody must delete what the bench leaves behind.
+    let url = servers.members.url();
+    let _controllers = tokio::task::spawn_blocking(move || {
+        Cluster::start_with(Place::Etcd(&url), &["--no-builtin-storage", "--nodes", "0"])
+    })
+    .await
+    .unwrap();
+    let clusters: Vec<&Cluster> = servers.clusters.iter().flatten().collect();
+    command.args(["bench", "--objects", "60", "--clients", "6", "--sets", "0", "--pairs", "0", "--volumes", "0"]);
+    command.arg("--kubeconfig").arg(&clusters[0].kubeconfig);
+    command.arg("--servers").arg(format!("{},{}", clusters[1].url, clusters[2].url));
+    let said = support::program::run(command, "").succeeded();
+    assert!(said.contains("create"), "{said}");
+    for client in &servers.clients {
+        let (_, _, figures) = client.answer("GET", "/metrics", &Value::Null).await;
+        let count = figures.as_str().unwrap().lines().find_map(|line| {
+            line.strip_prefix(
+                "apiserver_request_total{verb=\"create\",group=\"\",resource=\"configmaps\",code=\"201\"} ",
+            )
+            .map(|count| count.parse::<u32>().unwrap())
+        });
+        assert!(count.is_some_and(|count| count >= 10), "each has its share: {count:?}");
+    }
 }
 
 /// Of several whole processes on one etcd, one runs the controllers. When it stops, the next one does, at once.

@@ -2,71 +2,12 @@
 
 mod support;
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use support::{Cluster, Kubectl, PATIENCE, Place, Running, kubectl_on};
+use support::{Cluster, Controllers, Kubectl, Place, Running, kubectl_on};
 use tempfile::TempDir;
 
 const LEASE: &str = "-n kube-system get lease mainstay-controllers";
-
-/// One process with controllers.
-struct Controllers {
-    program: Running,
-    /// Where its figures and its health are, without `http://`.
-    address: String,
-}
-
-impl Controllers {
-    fn start(cluster: &Cluster, kubeconfig: &Path, arguments: &[&str]) -> Controllers {
-        let mut command = support::mainstay(cluster.path());
-        command
-            .arg("controllers")
-            .arg("--kubeconfig")
-            .arg(kubeconfig)
-            .args(["--listen", "127.0.0.1:0"])
-            .args(arguments);
-        let mut program = Running::start(command);
-        let line = program.line_with(&["metrics", "http://"]);
-        let url = line.split("http://").nth(1).expect("it is in the line");
-        let address = url.trim_end_matches("/metrics").to_owned();
-        Controllers { program, address }
-    }
-
-    /// GET by plain HTTP: the code and the body.
-    fn get(&self, path: &str) -> (u16, String) {
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status line");
-        (code, answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default())
-    }
-
-    /// Waits until the figures hold this line; they follow by themselves, so only time can tell.
-    fn until_figure(&self, line: &str) {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let (code, figures) = self.get("/metrics");
-            assert_eq!(code, 200, "{figures}");
-            if figures.lines().any(|found| found == line) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "no {line} in\n{figures}");
-            std::thread::park_timeout(Duration::from_millis(50));
-        }
-    }
-
-    /// A clean stop; gives all that it said.
-    fn stop(self) -> Vec<String> {
-        self.program.terminate();
-        let (status, lines) = self.program.finish();
-        assert_eq!(status.code(), Some(0), "{lines:?}");
-        lines
-    }
-}
 
 /// A server alone, and a kubeconfig with the rights that the manifest gives.
 fn server() -> Option<(Arc<Cluster>, Kubectl, Kubectl)> {
@@ -77,14 +18,6 @@ fn server() -> Option<(Arc<Cluster>, Kubectl, Kubectl)> {
     let token = kubectl.ok("-n kube-system create token mainstay-controllers");
     let account = kubectl.with_token(Some(token.trim()));
     Some((cluster, kubectl, account))
-}
-
-fn nodes(cluster: &Cluster) -> Running {
-    let mut command = support::mainstay(cluster.path());
-    command.arg("nodes").arg("--kubeconfig").arg(&cluster.kubeconfig);
-    let mut nodes = Running::start(command);
-    nodes.line_with(&["The nodes run"]);
-    nodes
 }
 
 const DEPENDENT: &str = r#"
@@ -113,7 +46,7 @@ spec:
 #[test]
 fn two_processes_share_the_work_by_a_lease() {
     let Some((cluster, kubectl, account)) = server() else { return };
-    let _nodes = nodes(&cluster);
+    let _nodes = support::nodes(&cluster, &cluster.kubeconfig);
     let mut first = Controllers::start(&cluster, account.kubeconfig(), &[]);
     first.program.line_with(&["user", "system:serviceaccount:kube-system:mainstay-controllers"]);
     first.program.line_with(&["Leading"]);
@@ -280,6 +213,13 @@ fn bad_input_gets_one_line_and_code_2() {
         (vec!["--kubeconfig", token], "does not accept the credentials"),
         (vec!["--kubeconfig", &wrong_server], "use the server's own certificate authority"),
         (vec!["--kubeconfig", good, "--controllers", "gardener"], "there is no controller \"gardener\""),
+        (vec!["--kubeconfig", good, "--namespaces", "shop,My Shop"], "\"My Shop\" cannot be the name of a namespace"),
+        (vec!["--kubeconfig", good, "--namespaces", ","], "no namespace is named"),
+        (vec!["--kubeconfig", good, "--namespaces", "a", "--csi", "unix:///x"], "cannot be used with"),
+        (
+            vec!["--kubeconfig", good, "--namespaces", "a", "--controllers", "namespace-controller"],
+            "namespace-controller works on the whole cluster and cannot be kept to namespaces",
+        ),
         (vec!["--kubeconfig", good, "--feature-gates", "Flowers=true"], "Flowers"),
         (vec!["--kubeconfig", good, "--root-ca-file", "missing"], "missing"),
         (vec!["--kubeconfig", good, "--root-ca-file", &broken], "holds no certificate"),

@@ -1,5 +1,6 @@
 //! Requests to an API server, untyped: paths and JSON.
 
+use crate::reach::Reach;
 use crate::reader::Reader;
 use bytes::Bytes;
 use kube::Client;
@@ -147,6 +148,7 @@ impl From<kube::Error> for ApiError {
 pub struct Api {
     pub client: Client,
     reader: Reader,
+    reach: Reach,
 }
 
 const JSON: &str = "application/json";
@@ -160,7 +162,16 @@ impl Api {
 
     /// Shares what it reads with others.
     pub fn sharing(client: Client, reader: &Reader) -> Api {
-        Api { client, reader: reader.clone() }
+        Api { client, reader: reader.clone(), reach: Reach::default() }
+    }
+
+    /// The same, for one who follows what is in these namespaces only.
+    pub fn within(self, reach: &Reach) -> Api {
+        Api { reach: reach.clone(), ..self }
+    }
+
+    pub(crate) fn reach(&self) -> &Reach {
+        &self.reach
     }
 
     pub(crate) fn reader(&self) -> &Reader {

@@ -4,6 +4,7 @@ use crate::api::Api;
 use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
+use crate::reach::Reach;
 use crate::reader::Reader;
 use crate::{
     accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
@@ -32,6 +33,8 @@ pub struct Part {
     pub provisioning: Provisioning,
     pub clock: Clock,
     pub drivers: Drivers,
+    /// Where it works; what is elsewhere is not followed.
+    pub reach: Reach,
 }
 
 /// Which volumes are made for claims.
@@ -67,6 +70,8 @@ pub struct Setup {
     pub drivers: Vec<Endpoint>,
     /// What is read once for all of them, and for whoever else of the process has a clone of it.
     pub reader: Reader,
+    /// The namespaces that they work in.
+    pub reach: Reach,
 }
 
 impl Setup {
@@ -81,6 +86,7 @@ impl Setup {
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
             reader: Reader::default(),
+            reach: Reach::default(),
         }
     }
 }
@@ -89,77 +95,111 @@ struct Controller {
     name: &'static str,
     /// The ServiceAccount in `kube-system` that it acts as.
     account: &'static str,
+    span: Span,
     run: fn(Part) -> BoxFuture<'static, ()>,
 }
+
+/// What a controller's work is about.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Span {
+    /// What is in a namespace, and volumes of its claims: it can be kept to a few of them.
+    Namespaces,
+    /// Something of the whole cluster, or a driver, of which there is one for all namespaces.
+    Cluster,
+}
+use Span::{Cluster, Namespaces};
 
 const ALL: &[Controller] = &[
     Controller {
         name: "garbage-collector-controller",
         account: "generic-garbage-collector",
+        span: Cluster,
         run: |part| Box::pin(gc::run(part)),
     },
     Controller {
         name: "namespace-controller",
         account: "namespace-controller",
+        span: Cluster,
         run: |part| Box::pin(namespaces::run(part)),
     },
     Controller {
         name: "serviceaccount-controller",
         account: "service-account-controller",
+        span: Cluster,
         run: |part| Box::pin(accounts::run_accounts(part)),
     },
     Controller {
         name: "root-ca-certificate-publisher-controller",
         account: "root-ca-cert-publisher",
+        span: Cluster,
         run: |part| Box::pin(accounts::run_root_ca(part)),
     },
     Controller {
         name: "clusterrole-aggregation-controller",
         account: "clusterrole-aggregation-controller",
+        span: Cluster,
         run: |part| Box::pin(roles::run(part)),
     },
     Controller {
         name: "disruption-controller",
         account: "disruption-controller",
+        span: Namespaces,
         run: |part| Box::pin(disruption::run(part)),
     },
     Controller {
         name: "node-lifecycle-controller",
         account: "node-controller",
+        span: Cluster,
         run: |part| Box::pin(lifecycle::run(part)),
     },
     Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
+        span: Namespaces,
         run: |part| Box::pin(statefulset::run(part)),
     },
     Controller {
         name: "persistentvolume-binder-controller",
         account: "persistent-volume-binder",
+        span: Namespaces,
         run: |part| Box::pin(binder::run(part)),
     },
     Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
+        span: Namespaces,
         run: |part| Box::pin(protection::run_claims(part)),
     },
     Controller {
         name: "persistentvolume-protection-controller",
         account: "pv-protection-controller",
+        span: Namespaces,
         run: |part| Box::pin(protection::run_volumes(part)),
     },
     Controller {
         name: "volumeattributesclass-protection-controller",
         account: "volumeattributesclass-protection-controller",
+        span: Cluster,
         run: |part| Box::pin(protection::run_classes(part)),
     },
     Controller {
         name: "csi-provisioner-controller",
         account: "csi-provisioner",
+        span: Cluster,
         run: |part| Box::pin(csi::run_provisioner(part)),
     },
-    Controller { name: "csi-resizer-controller", account: "csi-resizer", run: |part| Box::pin(csi::run_resizer(part)) },
-    Controller { name: "state-metrics", account: "state-metrics", run: |part| Box::pin(states::run(part)) },
+    Controller {
+        name: "csi-resizer-controller",
+        account: "csi-resizer",
+        span: Cluster,
+        run: |part| Box::pin(csi::run_resizer(part)),
+    },
+    Controller {
+        name: "state-metrics",
+        account: "state-metrics",
+        span: Namespaces,
+        run: |part| Box::pin(states::run(part)),
+    },
 ];
 
 /// The names of all controllers.
@@ -184,14 +224,14 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Whether `list` selects controllers that there are; the error is one sentence.
-    pub fn check(list: &str) -> Result<(), String> {
-        select(list).map(drop)
+    /// Whether `list` selects controllers that there are, and that can be kept to these namespaces; the error is one sentence.
+    pub fn check(list: &str, reach: &Reach) -> Result<(), String> {
+        select(list, reach).map(drop)
     }
 
     /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
-    pub fn accounts(list: &str) -> Result<Vec<(&'static str, &'static str)>, String> {
-        let selected = select(list)?;
+    pub fn accounts(list: &str, reach: &Reach) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list, reach)?;
         let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
         Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
     }
@@ -199,14 +239,14 @@ impl Controllers {
     /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`
     /// ([`Metrics::client`], so that missing rights are told). The error is one sentence about a bad list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
-        let selected = select(&setup.list)?;
+        let selected = select(&setup.list, &setup.reach)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
         let mut voices = HashMap::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let api = Api::sharing(client(controller.account), &setup.reader);
+            let api = Api::sharing(client(controller.account), &setup.reader).within(&setup.reach);
             let part = controllers.part(controller.name, controller.account, api);
             voices.insert(controller.account, part.events.clone());
             controllers.tasks.spawn(keep_running(controller, part));
@@ -232,6 +272,7 @@ impl Controllers {
             provisioning: setup.provisioning,
             clock: setup.clock.clone(),
             drivers: drivers.clone(),
+            reach: setup.reach.clone(),
         }
     }
 
@@ -260,21 +301,25 @@ async fn keep_running(controller: &'static Controller, part: Part) {
     }
 }
 
-fn select(list: &str) -> Result<Vec<&'static str>, String> {
+fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
     let find = |name: &str| {
-        NAMES
-            .iter()
-            .find(|known| **known == name)
-            .copied()
-            .ok_or_else(|| format!("there is no controller {name:?}; there are {}", NAMES.join(", ")))
+        let found = ALL.iter().find(|known| known.name == name);
+        found.ok_or_else(|| format!("there is no controller {name:?}; there are {}", NAMES.join(", ")))
     };
+    let fits = |controller: &Controller| reach.is_everywhere() || controller.span == Namespaces;
     let mut selected = Vec::new();
     let mut without = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         match word.strip_prefix('-') {
-            _ if word == "*" => selected.extend(NAMES),
-            Some(name) => without.push(find(name)?),
-            None => selected.push(find(word)?),
+            _ if word == "*" => selected.extend(ALL.iter().filter(|known| fits(known)).map(|known| known.name)),
+            Some(name) => without.push(find(name)?.name),
+            None if !fits(find(word)?) => {
+                return Err(format!(
+                    "{word} works on the whole cluster and cannot be kept to namespaces: leave it out of --controllers, or run it \
+                     in a process without --namespaces"
+                ));
+            }
+            None => selected.push(find(word)?.name),
         }
     }
     selected.retain(|name| !without.contains(name));
@@ -287,10 +332,35 @@ mod tests {
 
     #[test]
     fn lists_select_as_documented() {
+        let select = |list| select(list, &Reach::default());
         assert_eq!(select("*").unwrap(), NAMES);
         assert_eq!(select("").unwrap(), Vec::<&str>::new());
         assert_eq!(select("namespace-controller").unwrap(), ["namespace-controller"]);
         assert_eq!(select("*,-namespace-controller").unwrap().len(), NAMES.len() - 1);
         assert!(select("*,-nobody").unwrap_err().contains("there is no controller \"nobody\""));
+    }
+
+    /// Whoever sees a part of the cluster must not judge the whole: what owns, holds or uses a thing may be elsewhere.
+    #[test]
+    fn in_a_few_namespaces_only_those_work_that_need_not_see_the_rest() {
+        let select = |list| select(list, &Reach::parse("shop").unwrap());
+        let few = [
+            "disruption-controller",
+            "statefulset-controller",
+            "persistentvolume-binder-controller",
+            "persistentvolumeclaim-protection-controller",
+            "persistentvolume-protection-controller",
+            "state-metrics",
+        ];
+        assert_eq!(select("*").unwrap(), few);
+        assert_eq!(select("*,-garbage-collector-controller").unwrap(), few);
+        for name in NAMES {
+            match select(name) {
+                Ok(_) => assert!(few.contains(&name), "{name}"),
+                Err(error) => {
+                    assert!(!few.contains(&name) && error.contains("cannot be kept to namespaces"), "{error}")
+                }
+            }
+        }
     }
 }

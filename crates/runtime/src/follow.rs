@@ -2,6 +2,9 @@
 //!
 //! First a list, in pages; then a watch from where the list ends. A watch that ends goes on from the last version heard, and one that
 //! fell too far behind starts over with a list. After a break the first pause is short: a controller is blind meanwhile.
+//!
+//! Whoever works in a few namespaces hears of nothing in others. One namespace is followed by itself; of several, everything is followed
+//! and the rest left out, because a cache relies on hearing of all changes in their order, which only one watch tells.
 
 mod lines;
 
@@ -84,6 +87,7 @@ where
 trait Taken: Sized + Send + 'static {
     fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error>;
     fn version(&self) -> &str;
+    fn namespace(&self) -> &str;
 }
 
 impl Taken for Arc<Value> {
@@ -92,6 +96,9 @@ impl Taken for Arc<Value> {
     }
     fn version(&self) -> &str {
         self.text(&["metadata", "resourceVersion"])
+    }
+    fn namespace(&self) -> &str {
+        object::access::namespace(self)
     }
 }
 
@@ -108,6 +115,9 @@ where
     }
     fn version(&self) -> &str {
         self.metadata.resource_version.as_deref().unwrap_or("")
+    }
+    fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or("")
     }
 }
 
@@ -183,7 +193,7 @@ impl<T: Taken> Follower<T> {
 
     /// Goes one step: a page, a connection, or what a connection brings.
     async fn advance(&mut self) -> Result<(), ApiError> {
-        let path = self.resource.collection("");
+        let path = self.resource.collection(self.api.reach().only().unwrap_or(""));
         match std::mem::replace(&mut self.at, At::Start) {
             At::Start => {
                 self.heard.push_back(Change::Restart);
@@ -191,7 +201,9 @@ impl<T: Taken> Follower<T> {
             }
             At::Page { token } => {
                 let page = self.api.page(&path, &self.selector, &token, T::read).await?;
-                self.heard.extend(page.items.into_iter().map(Change::Seen));
+                let reach = self.api.reach();
+                let items = page.items.into_iter().filter(|item| reach.covers(item.namespace()));
+                self.heard.extend(items.map(Change::Seen));
                 self.at = match page.next {
                     Some(token) => At::Page { token },
                     None => {
@@ -249,6 +261,9 @@ impl<T: Taken> Follower<T> {
             Said::Seen | Said::Gone => T::read(text, self.api.reader()).map_err(unreadable)?,
         };
         object.version().clone_into(version);
+        if !self.api.reach().covers(object.namespace()) {
+            return Ok(());
+        }
         self.heard.push_back(if said == Said::Seen { Change::Seen(object) } else { Change::Gone(object) });
         Ok(())
     }

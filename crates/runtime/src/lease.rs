@@ -50,6 +50,13 @@ pub struct Hold {
 }
 
 impl Hold {
+    /// One that lasts for so long from now, for those who want to see what is done by it.
+    pub fn lasting(time: Duration) -> Hold {
+        let hold = Hold { began: Instant::now(), until_ms: Arc::default() };
+        hold.set(Some(time));
+        hold
+    }
+
     /// Whether the lease was renewed so recently that nobody else can hold it, nor soon will.
     pub fn lasts(&self) -> bool {
         self.began.elapsed() < Duration::from_millis(self.until_ms.load(Ordering::Acquire))

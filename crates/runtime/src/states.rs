@@ -38,12 +38,16 @@ pub async fn run(part: Part) {
         |tables| &mut tables.claims,
         |claim: Phased| Phase::of(&claim.status, &CLAIM_PHASES),
     ));
+    let reach = part.reach.clone();
     tasks.spawn(keep(
         part.clone(),
         volumes,
         states,
         |tables| &mut tables.volumes,
-        |volume: Phased| Phase::of(&volume.status, &VOLUME_PHASES),
+        move |volume: Slim<VolumeSpec, PhaseStatus>| {
+            let is_ours = volume.spec.claim_ref.is_none_or(|claim| reach.covers(&claim.namespace));
+            if is_ours { Phase::of(&volume.status, &VOLUME_PHASES) } else { Phase(None) }
+        },
     ));
     tokio::select! {
         biased;
@@ -88,7 +92,7 @@ async fn keep<Spec, Status, Row>(
     resource: Resource,
     states: States,
     table: fn(&mut Tables) -> &mut Table<Row>,
-    row: fn(Slim<Spec, Status>) -> Row,
+    row: impl Fn(Slim<Spec, Status>) -> Row,
 ) where
     Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
     Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
@@ -96,7 +100,7 @@ async fn keep<Spec, Status, Row>(
     let mut changes = Box::pin(follow::slim(&part.api, &resource));
     while let Some(change) = changes.next().await {
         if let Some(tables) = states.lock().as_mut() {
-            table(tables).hear(change, row);
+            table(tables).hear(change, &row);
         }
     }
 }
@@ -118,7 +122,7 @@ impl<Row> Default for Table<Row> {
 }
 
 impl<Row> Table<Row> {
-    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: fn(Slim<Spec, Status>) -> Row) {
+    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
         match change {
             Change::Restart => self.fresh = Some(Rows::new()),
             Change::Seen(mut object) => {
@@ -217,6 +221,18 @@ fn policy_name(what: &str) -> &'static str {
 }
 
 type Phased = Slim<IgnoredAny, PhaseStatus>;
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct VolumeSpec {
+    claim_ref: Option<ClaimRef>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct ClaimRef {
+    namespace: String,
+}
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]

@@ -10,14 +10,15 @@ use hyper_util::rt::TokioIo;
 use kube::client::ConfigExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// The server to measure.
+/// The server to measure, or several that are one: connections are spread over them.
 #[derive(Clone)]
 pub struct Target {
-    host: String,
-    port: u16,
+    servers: Vec<http::uri::Authority>,
+    next: Arc<AtomicUsize>,
     tls: TlsConnector,
     token: Option<String>,
 }
@@ -25,19 +26,25 @@ pub struct Target {
 impl Target {
     pub async fn read(kubeconfig: &Path) -> Result<Target> {
         let config = crate::connect::read(kubeconfig).await?;
-        let url = &config.cluster_url;
-        let host = url.host().context("the kubeconfig's server has no host")?.to_owned();
-        let port = url.port_u16().unwrap_or(443);
+        let server = config.cluster_url.authority().context("the kubeconfig's server has no host")?.clone();
         let mut tls = config.rustls_client_config()?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];
         let token = token(&config.auth_info)?;
-        Ok(Target { host, port, tls: TlsConnector::from(Arc::new(tls)), token })
+        Ok(Target { servers: vec![server], next: Arc::default(), tls: TlsConnector::from(Arc::new(tls)), token })
+    }
+
+    /// The same with more servers, which know the same clients.
+    pub fn and(mut self, servers: &[http::Uri]) -> Target {
+        self.servers.extend(servers.iter().filter_map(|url| url.authority().cloned()));
+        self
     }
 
     pub async fn connect(&self) -> Result<Connection> {
-        let stream = TcpStream::connect((self.host.trim_matches(['[', ']']), self.port)).await?;
+        let server = &self.servers[self.next.fetch_add(1, Ordering::Relaxed) % self.servers.len()];
+        let host = server.host().trim_matches(['[', ']']);
+        let stream = TcpStream::connect((host, server.port_u16().unwrap_or(443))).await?;
         stream.set_nodelay(true)?;
-        let name = rustls::pki_types::ServerName::try_from(self.host.trim_matches(['[', ']']).to_owned())?;
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned())?;
         let stream = self.tls.connect(name, stream).await?;
         let (sender, connection) = http1::Builder::new().max_buf_size(1 << 20).handshake(TokioIo::new(stream)).await?;
         tokio::spawn(async move {
@@ -45,7 +52,7 @@ impl Target {
                 tracing::debug!(%error, "connection ended");
             }
         });
-        Ok(Connection { sender, host: self.host.clone(), token: self.token.clone() })
+        Ok(Connection { sender, host: server.host().to_owned(), token: self.token.clone() })
     }
 }
 

@@ -86,7 +86,7 @@ impl Session {
     async fn start(args: &BenchArgs, progress: &Progress) -> Result<Session> {
         progress.begin("starting", 0);
         let (own, target, started_in) = match &args.kubeconfig {
-            Some(path) => (None, Target::read(path).await?, None),
+            Some(path) => (None, Target::read(path).await?.and(&args.servers), None),
             None => {
                 let (own, took) = own::Server::start(args.in_memory).await?;
                 let target = own.target.clone();

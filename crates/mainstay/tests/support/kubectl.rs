@@ -135,7 +135,12 @@ impl Kubectl {
     /// The JSON that kubectl prints.
     #[track_caller]
     pub fn value(&self, arguments: &str) -> Value {
-        let out = self.ok(arguments);
+        self.value_with(arguments, "")
+    }
+
+    #[track_caller]
+    pub fn value_with(&self, arguments: &str, stdin: &str) -> Value {
+        let out = self.ok_with(arguments, stdin);
         serde_json::from_str(&out).unwrap_or_else(|error| panic!("kubectl {arguments}: {error}\n{out}"))
     }
 

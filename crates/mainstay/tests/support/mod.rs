@@ -6,11 +6,15 @@
 // Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code, unused_imports)]
 
+mod client;
 mod cluster;
+mod controllers;
 mod kubectl;
 pub mod program;
 
+pub use client::{Client, Trouble};
 pub use cluster::{Cluster, Place, mainstay};
+pub use controllers::{Controllers, nodes};
 pub use kubectl::{Kubectl, words};
 pub use program::{PATIENCE, Running, Said};
 

@@ -18,6 +18,7 @@ use crate::cache::Key;
 use crate::controllers::Part;
 use crate::events::{About, Events};
 use crate::queue::Queue;
+use crate::reach::Reach;
 use crate::worker;
 use act::Flow;
 use object::Value;
@@ -42,7 +43,7 @@ pub async fn run(part: Part) {
     let figures = part.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
-    let sources = sight.sources(&figures);
+    let sources = sight.sources(&figures, &part.reach);
     let control = Arc::new(Control {
         api: part.api.clone(),
         events: part.events.clone(),
@@ -52,6 +53,7 @@ pub async fn run(part: Part) {
             honor_reclaim_policy: part.gates.on("HonorPVReclaimPolicy"),
             ..Plugins::default()
         },
+        reach: part.reach.clone(),
         sight,
         figures,
         queue: queue.clone(),
@@ -70,6 +72,7 @@ struct Control {
     api: Api,
     events: Events,
     plugins: Plugins,
+    reach: Reach,
     sight: Arc<Sight>,
     figures: Figures,
     queue: Arc<Queue<Key>>,
@@ -126,7 +129,7 @@ impl Control {
             self.forget(&key);
             return Ok(None);
         };
-        if self.sight.is_held(&key.1) {
+        if !self.reach.covers_volume(&volume) || self.sight.is_held(&key.1) {
             return Ok(None);
         }
         let plan = bind::volume(&volume, &*self.sight, &self.plugins);

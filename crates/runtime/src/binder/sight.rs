@@ -4,6 +4,7 @@ use super::figures::Figures;
 use crate::api::Resource;
 use crate::cache::{Cache, Index, Key, differs_at, key};
 use crate::queue::Queue;
+use crate::reach::Reach;
 use crate::worker::Source;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
@@ -69,15 +70,16 @@ impl Sight {
         }
     }
 
-    pub fn sources(self: &Arc<Sight>, figures: &Figures) -> Vec<Source> {
+    pub fn sources(self: &Arc<Sight>, figures: &Figures, reach: &Reach) -> Vec<Source> {
         let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
-        let (of_claims, of_volumes) = (figures.clone(), figures.clone());
+        let (of_claims, of_volumes, reach) = (figures.clone(), figures.clone(), reach.clone());
         let claims = Source::changing(self.claims.resource.clone(), move |before, after| {
             of_claims.claim_changed(before, after);
             if differs_at(before, after, OF_CLAIMS) { by_claim.woken_by_claim(before, after) } else { Vec::new() }
         });
         let volumes = Source::changing(self.volumes.resource.clone(), move |before, after| {
-            of_volumes.volume_changed(before, after);
+            let [counted, counts] = [before, after].map(|it| it.filter(|volume| reach.covers_volume(volume)));
+            of_volumes.volume_changed(counted, counts);
             before.into_iter().chain(after).flat_map(|volume| by_volume.around(volume)).collect()
         });
         let classes = Source::new(self.classes.resource.clone(), move |class| by_class.woken_by_class(class));

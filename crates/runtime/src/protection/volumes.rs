@@ -4,6 +4,7 @@ use super::patch;
 use crate::api::Resource;
 use crate::controllers::Part;
 use crate::worker::{self, Source, key};
+use object::Value;
 use plan::protect;
 
 const WORKERS: usize = 8;
@@ -11,13 +12,17 @@ const WORKERS: usize = 8;
 /// Keeps the finalizer of volumes, until the part stops.
 pub async fn run(part: Part) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
-    let wakes = |volume: &_| if protect::volume(volume).is_some() { vec![key(volume)] } else { vec![] };
-    let source = Source::new(volumes.clone(), wakes);
+    let reach = part.reach.clone();
+    let wanted = move |volume: &Value| protect::volume(volume).filter(|_| reach.covers_volume(volume));
+    let wakes = wanted.clone();
+    let source =
+        Source::new(volumes.clone(), move |volume| if wakes(volume).is_some() { vec![key(volume)] } else { vec![] });
     let (cache, api) = (source.cache.clone(), part.api.clone());
     worker::run(part, vec![source], WORKERS, move |key| {
         let (cache, api, path) = (cache.clone(), api.clone(), volumes.object("", &key.1));
+        let wanted = cache.get(&key).and_then(|volume| wanted(&volume));
         async move {
-            if let Some(wanted) = cache.get(&key).and_then(|volume| protect::volume(&volume)) {
+            if let Some(wanted) = wanted {
                 patch(&api, &path, &wanted, &cache, &key).await?;
             }
             Ok(None)

@@ -87,7 +87,7 @@ async fn rights_of_whoever_tells_events() {
 #[test]
 fn every_controller_has_its_story_and_every_role_its_controller() {
     let text = include_str!("main.rs");
-    let accounts = runtime::Controllers::accounts("*").expect("a good list");
+    let accounts = runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list");
     for (controller, account) in &accounts {
         assert!(text.contains(&format!("each_right(\"{account}\"")), "{controller}, as {account}");
     }

@@ -2,6 +2,7 @@
 
 mod binding;
 mod cost;
+mod elsewhere;
 mod pairs;
 mod protection;
 mod random;

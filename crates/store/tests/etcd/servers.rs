@@ -3,6 +3,7 @@
 use crate::support::{PATIENCE, Road, Traffic, impatient, open, place, put, shared, swap, text, until, write};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use store::suite::Members;
 use store::{Error, Next, Operation, Range, Revision, Txn, Watcher};
 
@@ -111,6 +112,70 @@ async fn deletions_see_what_other_servers_wrote() {
         }
         let last = events[1].last.clone().expect("a deletion shows a value");
         assert_eq!(last, format!("{value}@{deleted}"), "what was deleted is what is shown");
+    }
+}
+
+/// The same where the server certainly has not heard: by its memory there is nothing to delete.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_of_what_its_server_has_not_heard_of_is_made() {
+    let Some(members) = shared() else { return };
+    let config = place(&members);
+    let road = Road::to(&config).await;
+    let (near, far) = (open(&config).await, open(&road.through(&config)).await);
+    road.set(Traffic::OneWay);
+    write(&*near, "/d/a", "1").await.unwrap();
+    assert!(far.get("/d/a").is_none(), "nobody could tell it");
+    let operations = vec![Operation::Delete { key: "/d/a".into(), last: None }];
+    let deletion = far.txn(Txn { conditions: vec![], operations });
+    let (deleted, ()) = tokio::join!(biased; deletion, async { road.set(Traffic::Open) });
+    deleted.unwrap();
+    near.barrier().await.unwrap();
+    assert_eq!(text(&*near, "/d/a"), None, "a deletion that was acknowledged");
+}
+
+/// What watchers see of a deleted key is the version that was deleted, also while others write it all the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deletion_shows_the_version_that_it_deleted() {
+    let Some(members) = shared() else { return };
+    let config = place(&members);
+    let servers = [open(&config).await, open(&config).await];
+    let mut watcher = servers[0].watch("/d/", servers[0].revision()).unwrap();
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = {
+        let (store, stop) = (Arc::clone(&servers[0]), Arc::clone(&stop));
+        tokio::spawn(async move {
+            for n in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                write(&*store, "/d/a", &n.to_string()).await.unwrap();
+            }
+            write(&*store, "/d/end", "").await.unwrap();
+        })
+    };
+    let mut deleted = 0;
+    while deleted < 15 {
+        let operations = vec![Operation::Delete { key: "/d/a".into(), last: None }];
+        match servers[1].txn(Txn { conditions: vec![], operations }).await {
+            Ok(_) => deleted += 1,
+            // The others were always faster.
+            Err(Error::Unavailable(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    writer.await.unwrap();
+    let value = |text: &[u8]| std::str::from_utf8(text).unwrap().split('@').next().unwrap().to_owned();
+    loop {
+        let Next::Events { events, .. } = next(&mut *watcher).await else { panic!("events") };
+        for event in &events {
+            if let (Some(last), Some(previous)) = (&event.last, &event.previous) {
+                assert_eq!(value(last), value(&previous.value), "at {}", event.revision);
+            }
+        }
+        if events.iter().any(|event| &*event.key == "/d/end") {
+            break;
+        }
     }
 }
 

@@ -1,0 +1,100 @@
+//! Which namespaces the controllers of a process work in: all, or a few on a cluster that others look after.
+//!
+//! What is in other namespaces is not seen at all ([`crate::follow`] leaves it out), so nothing can be decided about it. Volumes are in
+//! no namespace: whoever works on them asks here first.
+
+use object::Value;
+use object::access::Access;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Clones share the names.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// `None` is everywhere.
+    namespaces: Option<Arc<BTreeSet<String>>>,
+}
+
+impl Reach {
+    /// Reads names as `a,b`. The error is one sentence.
+    pub fn parse(list: &str) -> Result<Reach, String> {
+        let names: BTreeSet<String> =
+            list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        if names.is_empty() {
+            return Err(
+                "no namespace is named: give their names with commas between, or leave --namespaces out to work in all"
+                    .to_owned(),
+            );
+        }
+        for name in &names {
+            if let Some(why) = object::name::label(name).first() {
+                return Err(format!("{name:?} cannot be the name of a namespace: {why}"));
+            }
+        }
+        Ok(Reach { namespaces: Some(Arc::new(names)) })
+    }
+
+    pub fn is_everywhere(&self) -> bool {
+        self.namespaces.is_none()
+    }
+
+    /// The names, where there are only a few.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.namespaces.iter().flat_map(|names| names.iter().map(String::as_str))
+    }
+
+    /// The name, where there is only one.
+    pub fn only(&self) -> Option<&str> {
+        self.namespaces.as_ref().filter(|names| names.len() == 1)?.first().map(String::as_str)
+    }
+
+    /// Whether an object in this namespace is ours to work on. What is in none is seen everywhere.
+    pub fn covers(&self, namespace: &str) -> bool {
+        namespace.is_empty() || self.namespaces.as_ref().is_none_or(|names| names.contains(namespace))
+    }
+
+    /// Whether a volume is ours to work on: it is bound to, or kept for, a claim of ours, or nobody's. A claim elsewhere is not seen,
+    /// so by all that is seen here its volume would be one whose claim is gone.
+    pub fn covers_volume(&self, volume: &Value) -> bool {
+        let Some(names) = &self.namespaces else { return true };
+        volume.at(&["spec", "claimRef"]).is_none_or(|claim| names.contains(claim.text(&["namespace"])))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::json;
+
+    #[test]
+    fn names_are_read() {
+        let reach = Reach::parse("shop, test,shop,").unwrap();
+        assert_eq!(reach.names().collect::<Vec<_>>(), ["shop", "test"]);
+        assert_eq!((reach.only(), reach.is_everywhere()), (None, false));
+        assert_eq!(Reach::parse("shop").unwrap().only(), Some("shop"));
+        for wrong in ["", " , ", "Shop", "a/b", "-a", "*", "shop test", &"x".repeat(64)] {
+            let error = Reach::parse(wrong).unwrap_err();
+            assert!(!error.contains('\n') && error.contains("namespace"), "{wrong}: {error}");
+        }
+    }
+
+    #[test]
+    fn what_is_covered() {
+        let volume = |spec| json!({"metadata": {"name": "v"}, "spec": spec});
+        let rows = [
+            // A namespace, a volume of a claim there, and whether `shop,test` covers both.
+            ("shop", volume(json!({"claimRef": {"namespace": "shop", "name": "c", "uid": "1"}})), true),
+            ("test", volume(json!({"claimRef": {"namespace": "test", "name": "c"}})), true),
+            ("other", volume(json!({"claimRef": {"namespace": "other", "name": "c", "uid": "1"}})), false),
+            ("sho", volume(json!({"claimRef": {"namespace": "sho", "name": "c"}})), false),
+            ("other", volume(json!({"claimRef": {"name": "c"}})), false),
+            ("other", volume(json!({"claimRef": {}})), false),
+            ("", volume(json!({})), true),
+        ];
+        let (few, all) = (Reach::parse("shop,test").unwrap(), Reach::default());
+        for (namespace, volume, covered) in rows {
+            assert_eq!((few.covers(namespace), few.covers_volume(&volume)), (covered, covered), "{namespace} {volume}");
+            assert!(all.covers(namespace) && all.covers_volume(&volume));
+        }
+    }
+}
