@@ -397,7 +397,7 @@ impl Faults {
     }
 
     fn passed_over(&self, path: &str) -> String {
-        self.state.lock().expect("no panic").unknown.map_or(path.to_owned(), |query| path.replace(query, ""))
+        self.state.lock().expect("no panic").unknown.map_or_else(|| path.to_owned(), |query| path.replace(query, ""))
     }
 
     /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.

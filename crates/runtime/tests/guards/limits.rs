@@ -17,14 +17,14 @@ const fn limit(what: &'static str, times: u64, bytes: u64) -> Limit {
     Limit { what, times, bytes }
 }
 
-/// About 6 % above the figures of November 2026; runs differ by 1 %. Debug builds, and so these tests, also compare what the server keeps
+/// About 6 % above the figures of November 2026; runs differ by 1 %. (What an event costs is a small difference of large figures, and has more room.) Debug builds, and so these tests, also compare what the server keeps
 /// with what is stored; that is in the figures.
 const LIMITS: &[Limit] = &[
     limit("create", 255, 36_600),
     limit("get", 44, 7_060),
     limit("list a page of 100", 91, 153_000),
     limit("patch", 295, 36_900),
-    limit("event heard by 20 watchers", 43, 3_780),
+    limit("event heard by 20 watchers", 50, 4_300),
     limit("delete", 290, 41_000),
     limit("plan of a settled set of 5", 70, 4_820),
     limit("plan of a settled set of 100", 403, 28_200),
@@ -32,7 +32,7 @@ const LIMITS: &[Limit] = &[
     limit("plan of a claim among 1,000 volumes", 126, 15_300),
     limit("pod of an ordered set created", 8_680, 1_070_000),
     limit("pod of an ordered set rolled", 10_200, 1_310_000),
-    limit("pair bound", 4_460, 524_000),
+    limit("pair bound", 3_690, 419_000),
     limit("pair released", 2_940, 336_000),
     limit("dependant collected", 528, 63_500),
 ];
@@ -43,8 +43,8 @@ const COUNTS: &[(&str, f64)] = &[
     ("pod of an ordered set created: writes", 7.0),
     ("pod of an ordered set rolled: requests of controllers", 5.0),
     ("pod of an ordered set rolled: writes", 6.0),
-    ("pair bound: requests of controllers", 5.4),
-    ("pair bound: writes", 6.2),
+    ("pair bound: requests of controllers", 3.4),
+    ("pair bound: writes", 4.2),
     ("pair released: requests of controllers", 4.4),
     ("pair released: writes", 3.2),
     ("dependant collected: requests of controllers", 2.2),
@@ -54,12 +54,12 @@ const COUNTS: &[(&str, f64)] = &[
 /// How many times as dear a piece of work may be where there is 32 times as much of what it is about. The rest of a list is counted for each of
 /// its pages; all else is level.
 const GROWTH: &[(&str, f64)] = &[
-    ("a look at a replica", 1.6),
-    ("a claim that finds a volume", 1.6),
-    ("get", 1.6),
+    ("a look at a replica", 2.0),
+    ("a claim that finds a volume", 2.0),
+    ("get", 2.0),
     ("list a page", 4.0),
-    ("patch", 1.6),
-    ("create and delete", 1.6),
+    ("patch", 2.0),
+    ("create and delete", 2.0),
 ];
 
 /// Holds a figure for each of `count` pieces of work against its limit.
