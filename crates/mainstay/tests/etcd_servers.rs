@@ -200,7 +200,7 @@ async fn a_bench_is_spread_over_servers() {
     .await
     .unwrap();
     let clusters: Vec<&Cluster> = servers.clusters.iter().flatten().collect();
-    command.args(["bench", "--objects", "60", "--clients", "6", "--sets", "0", "--pairs", "0", "--volumes", "0"]);
+    command.args(["bench", "--only", "api", "--objects", "60", "--clients", "6"]);
     command.arg("--kubeconfig").arg(&clusters[0].kubeconfig);
     command.arg("--servers").arg(format!("{},{}", clusters[1].url, clusters[2].url));
     let said = support::program::run(command, "").succeeded();
