@@ -73,7 +73,8 @@ async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
 /// The same, with the provisioner away at the worst moment: what is written down is finished, the last word of the policy counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
-    for last in ["Delete", "Retain"] {
+    // Also where what it finds cannot be written down at once.
+    for (last, refused) in [("Delete", false), ("Delete", true), ("Retain", false)] {
         let (mut world, storage) = world().await;
         let (claim, volume) = provisioned(&world, "Retain").await;
         world.delete(&volume, "").await;
@@ -88,9 +89,12 @@ async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
         world.until_all_gone(&[claim, volume]).await;
         assert_eq!(storage.driver.volumes().len(), 1);
         world.stop_controllers().await;
+        if refused {
+            world.faults.mishap("csi-provisioner", 0, Mishap::Refused(500));
+        }
         world.start(&everything());
         until_settled(&world).await;
-        assert_eq!(storage.driver.volumes().len(), usize::from(last == "Retain"), "{last}");
+        assert_eq!(storage.driver.volumes().len(), usize::from(last == "Retain"), "{last} {refused}");
         world.stop().await;
     }
 }
