@@ -106,13 +106,7 @@ fn every_dependency_has_a_licence_that_is_allowed() {
     let list = deny.split("allow = [").nth(1).and_then(|rest| rest.split(']').next()).expect("a list of licences");
     let allowed: Vec<&str> = list.split('"').skip(1).step_by(2).collect();
     assert!(allowed.contains(&"Apache-2.0"), "{allowed:?}");
-    let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--locked", "--format-version", "1", "--filter-platform", "x86_64-unknown-linux-gnu"])
-        .current_dir(root())
-        .output()
-        .expect("cargo runs");
-    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
-    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let metadata = metadata(&["--filter-platform", "x86_64-unknown-linux-gnu"]);
     let packages = metadata["packages"].as_array().expect("packages").iter();
     let foreign: Vec<_> = packages.filter(|package| !package["source"].is_null()).collect();
     assert!(foreign.len() > 100, "{} packages", foreign.len());
@@ -121,6 +115,28 @@ fn every_dependency_has_a_licence_that_is_allowed() {
         let (name, version) = (&package["name"], &package["version"]);
         assert!(is_allowed(licence, &allowed), "{name} {version} is under {licence:?}, which deny.toml does not allow");
     }
+}
+
+/// `cargo run -- up`, as the README has it, finds one program to run.
+#[test]
+fn the_program_is_what_cargo_runs() {
+    let metadata = metadata(&["--no-deps"]);
+    let meant = metadata["workspace_default_members"].as_array().expect("members");
+    let packages = metadata["packages"].as_array().expect("packages").iter().filter(|it| meant.contains(&it["id"]));
+    let targets = packages.flat_map(|package| package["targets"].as_array().expect("targets"));
+    let programs: Vec<_> = targets.filter(|target| target["kind"][0] == "bin").map(|target| &target["name"]).collect();
+    assert_eq!(programs, ["mainstay"]);
+}
+
+fn metadata(more: &[&str]) -> serde_json::Value {
+    let output = Command::new(env!("CARGO"))
+        .args(["metadata", "--locked", "--format-version", "1"])
+        .args(more)
+        .current_dir(root())
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "cargo metadata: {}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).expect("JSON")
 }
 
 /// Whether an SPDX expression can be kept with these licences.
