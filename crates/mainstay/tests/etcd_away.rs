@@ -22,6 +22,15 @@ fn version(object: &Value) -> String {
     object["metadata"]["resourceVersion"].as_str().expect("a version").to_owned()
 }
 
+/// A server, its etcd of one member, and a client; `None` where there is no etcd.
+async fn server_on_etcd() -> Option<(Members, Cluster, Client)> {
+    let members = Members::start(1)?;
+    let url = members.url();
+    let cluster = tokio::task::spawn_blocking(move || Cluster::start_server(Place::Etcd(&url))).await.unwrap();
+    let client = Client::new(&cluster.kubeconfig, &cluster.url).await;
+    Some((members, cluster, client))
+}
+
 /// A refusal as clients of Kubernetes know it: a Status, and when to come again.
 fn refused((code, headers, body): (u16, http::HeaderMap, Value), expected: &[u16]) -> String {
     assert!(expected.contains(&code), "{code} {body}");
@@ -99,10 +108,7 @@ async fn while_away(client: &Client, known: &str) {
 /// First frozen, then killed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn while_etcd_is_away_clients_are_told_and_afterwards_all_goes_on() {
-    let Some(mut members) = Members::start(1) else { return };
-    let url = members.url();
-    let cluster = tokio::task::spawn_blocking(move || Cluster::start_server(Place::Etcd(&url))).await.unwrap();
-    let client = Client::new(&cluster.kubeconfig, &cluster.url).await;
+    let Some((mut members, cluster, client)) = server_on_etcd().await else { return };
     let kept = client.create(MAPS, &config_map("kept")).await.unwrap();
     let known = version(&client.get(MAPS).await);
     let mut running = watch(&client, &known).await;
@@ -133,10 +139,7 @@ async fn while_etcd_is_away_clients_are_told_and_afterwards_all_goes_on() {
 /// 504 may be either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
-    let Some(members) = Members::start(1) else { return };
-    let url = members.url();
-    let cluster = tokio::task::spawn_blocking(move || Cluster::start_server(Place::Etcd(&url))).await.unwrap();
-    let client = Client::new(&cluster.kubeconfig, &cluster.url).await;
+    let Some((members, _cluster, client)) = server_on_etcd().await else { return };
     let (stop, acknowledged) = (Arc::new(AtomicBool::new(false)), tokio::sync::watch::Sender::new(0));
     let writers: Vec<_> = (0..8)
         .map(|writer| {
@@ -189,10 +192,7 @@ async fn writes_on_their_way_when_etcd_freezes_are_answered_honestly() {
 /// etcd takes 1.5 MiB at once. What is larger is refused in one sentence, and nothing else suffers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_that_is_too_large_for_etcd_is_refused() {
-    let Some(members) = Members::start(1) else { return };
-    let url = members.url();
-    let cluster = tokio::task::spawn_blocking(move || Cluster::start_server(Place::Etcd(&url))).await.unwrap();
-    let client = Client::new(&cluster.kubeconfig, &cluster.url).await;
+    let Some((_members, _cluster, client)) = server_on_etcd().await else { return };
     let schema = json!({"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}});
     let definition = json!({"metadata": {"name": "things.x.io"}, "spec": {"group": "x.io", "scope": "Cluster",
         "names": {"plural": "things", "kind": "Thing"},

@@ -25,11 +25,8 @@ pub async fn run(load: &Load, count: usize, report: &mut Report) -> Result<()> {
     load.progress.begin("release", count);
     let class = load.namespace.clone();
     let is_released = move |change: &Change| is_of(change, &class) && change.object.status["phase"] == "Released";
-    let released = Awaited::start(load, VOLUMES, count, is_released).await?;
-    let started = Instant::now();
-    delete_claims(load, "pair", count).await?;
-    released.end("the volumes were not released in ten minutes").await?;
-    let rate = count as f64 / started.elapsed().as_secs_f64();
+    let otherwise = "the volumes were not released in ten minutes";
+    let rate = let_go(load, "pair", count, is_released, otherwise).await?;
     report.figure("release", rate, "/s", format!("{count} bound claims deleted, until their volumes are Released"));
     Ok(())
 }
@@ -79,11 +76,7 @@ pub async fn provision(load: &Load, driver: &str, count: usize, report: &mut Rep
 
     load.progress.begin("reclaim", count);
     let is_gone = move |change: &Change| change.gone && is_of(change, &class);
-    let gone = Awaited::start(load, VOLUMES, count, is_gone).await?;
-    let started = Instant::now();
-    delete_claims(load, "made", count).await?;
-    gone.end("the volumes were not deleted in ten minutes").await?;
-    let rate = count as f64 / started.elapsed().as_secs_f64();
+    let rate = let_go(load, "made", count, is_gone, "the volumes were not deleted in ten minutes").await?;
     report.figure("reclaim", rate, "/s", format!("{count} such claims deleted, until their volumes are gone"));
     Ok(())
 }
@@ -146,14 +139,24 @@ async fn bind(load: &Load, prefix: &'static str, class: &str, count: usize) -> R
     Ok(started)
 }
 
-async fn delete_claims(load: &Load, prefix: &'static str, count: usize) -> Result<()> {
+/// Deletes `count` claims and waits until as many volumes are as wanted; gives how many that are in a second.
+async fn let_go(
+    load: &Load,
+    prefix: &'static str,
+    count: usize,
+    wanted: impl Fn(&Change) -> bool + Send + 'static,
+    otherwise: &'static str,
+) -> Result<f64> {
     let claims = load.core("persistentvolumeclaims");
+    let volumes = Awaited::start(load, VOLUMES, count, wanted).await?;
+    let started = Instant::now();
     load.each(load.clients, count, move |connection, at| {
         let path = format!("{claims}/{prefix}-{at:05}");
         Box::pin(async move { connection.call(Method::DELETE, &path, "", Bytes::new()).await })
     })
     .await?;
-    Ok(())
+    volumes.end(otherwise).await?;
+    Ok(count as f64 / started.elapsed().as_secs_f64())
 }
 
 /// Deletes all claims of the namespace, and waits until they are gone.
