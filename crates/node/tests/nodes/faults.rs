@@ -124,12 +124,12 @@ async fn a_node_that_is_down_does_nothing_until_it_is_up() {
     fleet.until_ready(&runs).await;
     fleet.annotate(&node_named(0), "down", Some("true")).await;
     fleet.pass(15).await;
-    fleet.requests.take();
+    fleet.requests.take().await;
     fleet.delete(&runs, "").await;
     let waits = fleet.create(pod("default", "waits")).await;
     fleet.until_is(&waits, "bound all the same", |pod| pod["spec"]["nodeName"] == "simulated-0").await;
     fleet.pass(300).await;
-    let asked = fleet.requests.take();
+    let asked = fleet.requests.take().await;
     let of_node: Vec<_> = asked.iter().filter(|asked| &*asked.account == "system:node:simulated-0").collect();
     assert!(of_node.is_empty(), "{of_node:?}");
     assert!(fleet.now(&runs).await.is_some());

@@ -31,9 +31,9 @@ async fn what_does_not_fit_waits_for_room() {
     fleet.until_ready(&first).await;
     let second = fleet.create(asking("second", "1")).await;
     until_said(&fleet, &second, "0/1 nodes are available: 1 Insufficient cpu.").await;
-    fleet.requests.take();
+    fleet.requests.take().await;
     fleet.pass(600).await;
-    let asked = fleet.requests.take();
+    let asked = fleet.requests.take().await;
     assert!(!asked.iter().any(|asked| asked.path.contains("/pods/second")), "nobody polls: {asked:?}");
     let third = fleet.create(asking("third", "500m")).await;
     fleet.until_ready(&third).await;

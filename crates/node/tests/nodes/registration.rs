@@ -27,9 +27,9 @@ async fn nodes_register_with_all_that_belongs_to_them() {
 async fn an_idle_node_renews_every_ten_seconds_and_reports_every_five_minutes() {
     let fleet = Fleet::of(2).await;
     fleet.pass(5).await;
-    fleet.requests.take();
+    fleet.requests.take().await;
     fleet.pass(900).await;
-    let asked = fleet.requests.take();
+    let asked = fleet.requests.take().await;
     let count = |part: &str| asked.iter().filter(|asked| asked.method == "PATCH" && asked.path.contains(part)).count();
     let (renewals, reports) = (count("/leases/simulated-"), count("/nodes/simulated-"));
     assert!((2 * 88..=2 * 90).contains(&renewals), "{renewals}");

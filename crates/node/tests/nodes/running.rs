@@ -10,13 +10,13 @@ use std::collections::BTreeSet;
 #[tokio::test(start_paused = true)]
 async fn a_plain_pod_runs_after_one_binding_and_one_status() {
     let fleet = Fleet::of(1).await;
-    fleet.requests.take();
+    fleet.requests.take().await;
     let pod = fleet.create(pod("default", "p")).await;
     let ready = fleet.until_ready(&pod).await;
     assert_eq!(ready["status"]["phase"], "Running");
     assert_eq!(ready["status"]["qosClass"], "BestEffort");
     fleet.pass(60).await;
-    let asked = fleet.requests.take();
+    let asked = fleet.requests.take().await;
     let writes = |part: &str| asked.iter().filter(|asked| asked.method != "GET" && asked.path.contains(part)).count();
     assert_eq!((writes("/pods/p/binding"), writes("/pods/p/status"), writes("/pods/p")), (1, 1, 2));
     assert_eq!(writes("/events"), 2, "{asked:?}");
@@ -24,10 +24,10 @@ async fn a_plain_pod_runs_after_one_binding_and_one_status() {
     let who: BTreeSet<&str> =
         asked.iter().filter(|asked| asked.path.contains("/pods/p/")).map(|asked| &*asked.account).collect();
     assert_eq!(who, BTreeSet::from(["system:kube-scheduler", "system:node:simulated-0"]));
-    fleet.requests.take();
+    fleet.requests.take().await;
     fleet.delete(&pod, "").await;
     fleet.until_gone(&pod).await;
-    let asked = fleet.requests.take();
+    let asked = fleet.requests.take().await;
     let deletions: Vec<_> = asked.iter().filter(|asked| asked.path.contains("/pods/p")).collect();
     assert!(deletions.len() == 1 && deletions[0].method == "DELETE", "{deletions:?}");
     fleet.stop().await;

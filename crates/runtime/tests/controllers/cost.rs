@@ -9,9 +9,9 @@ async fn idle_controllers_are_quiet() {
     let world = World::with("*").await;
     world.settle().await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(3600)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let (watches, others): (Vec<_>, Vec<_>) = asked.iter().partition(|asked| asked.path.contains("watch="));
     let discoveries = others.iter().filter(|asked| matches!(asked.path.as_str(), "/api" | "/apis")).count();
     for asked in &others {
@@ -68,7 +68,7 @@ async fn ten_thousand_objects_are_known_soon_after_the_start() {
     let took = started.elapsed();
     let more = server::metrics::resident_bytes().unwrap_or(0).saturating_sub(memory);
     println!("{count} pods are known after {took:?}; memory grew by {} KB", more / 1024);
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let pages = asked.iter().filter(|asked| {
         &*asked.account == "generic-garbage-collector"
             && asked.path.starts_with("/api/v1/pods?")

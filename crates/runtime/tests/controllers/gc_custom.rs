@@ -37,7 +37,7 @@ async fn references_of_custom_resources_are_dropped_by_merge_patch() {
     assert_eq!(count(&world.now(&orphan).await.expect("survives")), 0);
     assert_eq!(count(&world.now(&shared).await.expect("survives")), 1);
     let refused: Vec<u16> =
-        world.requests.take().iter().filter(|asked| asked.code == 415).map(|asked| asked.code).collect();
+        world.requests.take().await.iter().filter(|asked| asked.code == 415).map(|asked| asked.code).collect();
     assert_eq!(refused.len(), 2, "strategic merge is tried first");
 
     // A circle through a custom resource is broken the same way.

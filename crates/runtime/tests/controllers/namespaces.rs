@@ -80,9 +80,9 @@ async fn what_is_held_holds_the_namespace_which_says_so() {
         "secrets \"late\" is forbidden: unable to create new content in namespace held because it is being terminated"
     );
     // It waits quietly: about as often as the time doubles, and only where something is left.
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
-    let waiting = world.requests.take();
+    let waiting = world.requests.take().await;
     assert!(waiting.len() < 40, "{} requests: {waiting:?}", waiting.len());
     world.merge(&holder, json!({"metadata": {"finalizers": null}})).await;
     world.until_gone(&namespace).await;

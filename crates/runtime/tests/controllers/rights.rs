@@ -73,6 +73,7 @@ async fn nothing_that_the_controllers_do_is_forbidden_to_them() {
     let accounts: std::collections::BTreeSet<_> = world
         .requests
         .take()
+        .await
         .into_iter()
         .inspect(|asked| assert_ne!(asked.code, 403, "{asked:?}"))
         .map(|asked| asked.account)

@@ -99,13 +99,13 @@ async fn a_server_out_of_order_is_not_hammered() {
     world.faults.cut_watches();
     world.delete(&owner, "Background").await;
     world.delete(&namespace, "").await;
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     // About forty resources are followed, and each attempt waits twice as long as the one before.
     assert!(asked.len() < 1000, "{} requests in a minute", asked.len());
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     assert!(asked.len() < 2500, "{} requests in ten minutes", asked.len());
     world.faults.refuse(None);
     // The longest pause between two attempts.
@@ -174,10 +174,10 @@ async fn own_writes_that_no_watch_tells_of_are_asked_for() {
     cache.wrote(world.create(config_map("default", "there")).await);
     cache.wrote(gone);
     assert_eq!(cache.len(), 3);
-    world.requests.take();
+    world.requests.take().await;
     world.until_moment("the ghost is gone", || cache.len() == 2).await;
     tokio::time::sleep(Duration::from_secs(100)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let asked = asked.iter().filter(|asked| asked.path.contains("metadata.name") && !asked.path.contains("watch="));
     assert_eq!(asked.count(), 2, "once about each");
     controllers.stop().await;

@@ -8,7 +8,7 @@ use object::{Gates, Value, json};
 use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Body, Clock, Env, Launch, Local, Running, User};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fmt::Write;
 use std::future::Future;
@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use store::{Next, Store, Volatile};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes longer, even on a busy machine.
@@ -304,6 +305,22 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
 #[derive(Clone, Default)]
 pub struct Requests {
     all: Arc<Mutex<Vec<Asked>>>,
+    /// Requests that may still be answered, and the number of the next one.
+    open: Arc<watch::Sender<(BTreeSet<u64>, u64)>>,
+}
+
+/// A request that may still be answered.
+struct Open {
+    number: u64,
+    of: Requests,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.of.open.send_modify(|(open, _)| {
+            open.remove(&self.number);
+        });
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -316,8 +333,24 @@ pub struct Asked {
 }
 
 impl Requests {
-    pub fn take(&self) -> Vec<Asked> {
+    /// What was answered until now. What was asked before has its answer then: a change can be seen in the store a moment before the
+    /// answer to who made it is written down here.
+    pub async fn take(&self) -> Vec<Asked> {
+        let next = self.open.borrow().1;
+        let are_answered = |(open, _): &(BTreeSet<u64>, u64)| open.first().is_none_or(|first| *first >= next);
+        let mut open = self.open.subscribe();
+        tokio::time::timeout(PATIENCE, open.wait_for(are_answered)).await.expect("answers").expect("it is ours");
         std::mem::take(&mut self.all.lock().expect("no panic"))
+    }
+
+    fn begin(&self) -> Open {
+        let mut number = 0;
+        self.open.send_modify(|(open, next)| {
+            number = *next;
+            *next += 1;
+            open.insert(number);
+        });
+        Open { number, of: self.clone() }
     }
 
     pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
@@ -521,6 +554,8 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             if mishap == Some(Mishap::Held) {
                 this.faults.hold().await;
             }
+            let will_be_answered = !matches!(mishap, Some(Mishap::Stuck | Mishap::AnswerStuck));
+            let _open = will_be_answered.then(|| this.to.begin());
             let response = match (mishap, this.faults.refusal(&method, &path)) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,

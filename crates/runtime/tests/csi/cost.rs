@@ -11,7 +11,7 @@ async fn writes(world: &World, volumes: usize) -> (usize, usize) {
     };
     let about_volumes = |asked: &Asked| is_ours(asked, "/persistentvolumes");
     world.until_moment("all is answered", || world.requests.count(about_volumes) >= volumes).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let count = |what: &str| asked.iter().filter(|asked| is_ours(asked, what)).count();
     (count("/persistentvolumes"), count("/configmaps"))
 }

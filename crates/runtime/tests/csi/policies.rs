@@ -136,7 +136,7 @@ async fn g8_no_finalizer_is_put_on_a_volume_on_its_way_out() {
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     until_in_step(&world, &storage, "gone").await;
-    let refused = world.requests.take().into_iter().filter(|asked| asked.code == 422).count();
+    let refused = world.requests.take().await.into_iter().filter(|asked| asked.code == 422).count();
     assert_eq!(refused, 0, "nobody of us tried");
     world.stop().await;
 }

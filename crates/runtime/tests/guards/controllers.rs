@@ -27,13 +27,13 @@ struct Taken {
 
 async fn taken(world: &World, work: impl Future<Output = ()>) -> Taken {
     everything_is_done().await;
-    world.requests.take();
+    world.requests.take().await;
     let (before, revision) = (Allocated::so_far(), world.store.revision());
     work.await;
     everything_is_done().await;
     let allocated = before.since();
     let is_about_work = |asked: &&Asked| !asked.path.contains("watch=") && !asked.path.contains("/leases/");
-    let requests = world.requests.take().iter().filter(is_about_work).count() as u64;
+    let requests = world.requests.take().await.iter().filter(is_about_work).count() as u64;
     Taken { allocated, requests, writes: world.store.revision() - revision }
 }
 

@@ -22,7 +22,7 @@ fn kinds(asked: &[Asked]) -> BTreeMap<String, usize> {
 }
 
 async fn run(world: &World, prefix: &str, sets: usize, replicas: i64) -> BTreeMap<String, usize> {
-    world.requests.take();
+    world.requests.take().await;
     let started = Instant::now();
     let made = join_all((0..sets).map(|number| {
         let name = format!("{prefix}-{number}");
@@ -37,7 +37,7 @@ async fn run(world: &World, prefix: &str, sets: usize, replicas: i64) -> BTreeMa
         world.until_done(set).await;
     }
     let took = started.elapsed();
-    let kinds = kinds(&world.requests.take());
+    let kinds = kinds(&world.requests.take().await);
     let pods = f64::from(u32::try_from(sets).expect("few")) * f64::from(i32::try_from(replicas).expect("few"));
     println!("{sets} sets of {replicas}: {:.0} pods/s; {kinds:?}", pods / took.as_secs_f64());
     kinds
@@ -64,9 +64,9 @@ async fn the_requests_of_a_replica_do_not_grow_with_the_number_of_sets() {
         assert!(kinds.is_empty(), "{kinds:?}");
     }
     world.quiet().await;
-    world.requests.take();
+    world.requests.take().await;
     world.quiet().await;
-    let others: Vec<Asked> = world.requests.take();
+    let others: Vec<Asked> = world.requests.take().await;
     // Events may be told later.
     let others = others.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path));
     let others = others.filter(|asked| asked.path.contains("/default/"));
@@ -125,7 +125,7 @@ async fn many_sets_roll_at_once() {
     let (world, _kubelet) = World::lively().await;
     let sets = scaled(100);
     run(&world, "web", sets, 5).await;
-    world.requests.take();
+    world.requests.take().await;
     let started = Instant::now();
     let rolled: Vec<Value> = join_all((0..sets).map(|number| {
         let set = stateful_set("default", &format!("web-{number}"), 5);
@@ -137,7 +137,7 @@ async fn many_sets_roll_at_once() {
         world.until_done(set).await;
     }
     let took = started.elapsed();
-    let kinds = kinds(&world.requests.take());
+    let kinds = kinds(&world.requests.take().await);
     println!("rolled {} pods in {took:?}; {kinds:?}", 5 * sets);
     assert_eq!(kinds.get("POST pods 201"), Some(&(5 * sets)), "{kinds:?}");
     assert_eq!(kinds.get("DELETE pods 200"), Some(&(5 * sets)), "{kinds:?}");
@@ -150,12 +150,12 @@ async fn many_sets_roll_at_once() {
 async fn t5_growing_a_set_of_100_costs_two_writes_for_each_replica() {
     let set = with(crate::storage::in_place(100), json!({"podManagementPolicy": "Parallel"}));
     let (world, kubelet, storage, set) = World::settled(set).await;
-    world.requests.take();
+    world.requests.take().await;
     let started = Instant::now();
     let set = world.grow(&set, "20Gi").await;
     world.until_done(&set).await;
     println!("100 claims of a set grown one after the other: {:.1} s", started.elapsed().as_secs_f64());
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let writes = asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path));
     let (done, refused): (Vec<_>, Vec<_>) = writes.partition(|asked| asked.code < 300);
     let count = |what: &str, method: &str| {

@@ -50,7 +50,7 @@ async fn a_replica_that_cannot_go_yet_holds_all_others() {
     let still = world.now(&pod).await.expect("held");
     assert_eq!(still["metadata"]["deletionTimestamp"], held["metadata"]["deletionTimestamp"]);
     assert_eq!(world.pods().await, ["web-0"]);
-    let deletions = world.requests.take().into_iter().filter(|asked| asked.method == "DELETE");
+    let deletions = world.requests.take().await.into_iter().filter(|asked| asked.method == "DELETE");
     assert_eq!(deletions.count(), 1);
     world.merge(&pod, json!({"metadata": {"finalizers": null}})).await;
     world.until_gone(&pod).await;

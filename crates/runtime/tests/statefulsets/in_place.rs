@@ -86,7 +86,7 @@ async fn t4_t5_t6_t13_t14_claims_grow_one_after_the_other() {
     let old = set.text(&["status", "updateRevision"]).to_owned();
     let uids = world.pod_uids().await;
     storage.leave(&["data-web-0", "data-web-1", "data-web-2"]);
-    world.applies();
+    world.applies().await;
     let set = world.grow(&set, "20Gi").await;
     for ordinal in (0..3).rev() {
         let claim = world.until_size(&format!("data-web-{ordinal}"), "20Gi").await;
@@ -108,7 +108,7 @@ async fn t4_t5_t6_t13_t14_claims_grow_one_after_the_other() {
     }
     let done = world.until_done(&set).await;
     assert_eq!(world.pod_uids().await, uids, "nothing restarts");
-    assert_eq!(world.applies(), ["data-web-2", "data-web-1", "data-web-0"], "each once");
+    assert_eq!(world.applies().await, ["data-web-2", "data-web-1", "data-web-0"], "each once");
     let update = done.text(&["status", "updateRevision"]);
     let revision = world.get(&format!("{REVISIONS}/{update}")).await.expect("the revision");
     let templates = &revision["data"]["spec"]["volumeClaimTemplates"];
@@ -224,7 +224,7 @@ async fn t17_several_templates_and_no_way_back_from_a_size() {
     let (world, _kubelet, storage, set) = World::settled(set).await;
     let first = set.text(&["status", "updateRevision"]).to_owned();
     storage.leave(&["data-web-1"]);
-    world.applies();
+    world.applies().await;
     let set = world.grow(&set, "20Gi").await;
     let data = world.until_size("data-web-1", "20Gi").await;
     world
@@ -234,7 +234,7 @@ async fn t17_several_templates_and_no_way_back_from_a_size() {
     assert_eq!(revision_of(&world.the_pod("web-1").await), first, "one of its claims is not ready");
     world.provide("data-web-1").await;
     world.until_done(&set).await;
-    let mut applies = world.applies();
+    let mut applies = world.applies().await;
     applies.sort();
     assert_eq!(applies, ["data-web-0", "data-web-1", "logs-web-0", "logs-web-1"]);
     assert_eq!(world.size("logs-web-0").await, "10Gi");

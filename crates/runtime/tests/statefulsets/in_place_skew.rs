@@ -125,14 +125,14 @@ async fn tell(world: &World, after: usize, mishap: Option<Mishap>) -> usize {
     let set = world.create(in_place(3)).await;
     let set = world.until_done(&set).await;
     let uids = world.pod_uids().await;
-    world.requests.take();
+    world.requests.take().await;
     if let Some(mishap) = mishap {
         world.faults.mishap(SETS, after, mishap);
     }
     let set = world.grow(&set, "20Gi").await;
     world.until_done(&set).await;
     assert_eq!(world.pod_uids().await, uids, "nothing restarts");
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let writes = asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path)).count();
     check(world, begin).await;
     for claim in world.claims().await {

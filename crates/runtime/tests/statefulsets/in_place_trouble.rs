@@ -205,9 +205,9 @@ async fn t11_failures_are_tried_again_with_pauses() {
     world.merge(&growing_class(), json!({"allowVolumeExpansion": false})).await;
     let set = world.grow(&set, "20Gi").await;
     until_blocked(&world, &set, "data-web-1", "must support resize").await;
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(600)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let ours = |asked: &&Asked| &*asked.account == SETS;
     let tries = asked.iter().filter(ours).filter(|asked| asked.path.contains("fieldManager")).count();
     assert!((10..60).contains(&tries), "{tries} tries in ten minutes");

@@ -76,7 +76,7 @@ impl Story {
     /// Tells the story with a turn at the write after so many others. Answers how many writes there were.
     async fn tell(&self, world: &mut World, after: usize, turn: Turn) -> usize {
         let begin = world.store.revision();
-        world.requests.take();
+        world.requests.take().await;
         match turn {
             Turn::Nothing => {}
             Turn::Mishap(mishap) | Turn::Restart(mishap) => world.faults.mishap(SETS, after, mishap),
@@ -100,7 +100,7 @@ impl Story {
         let end = world.store.revision();
         self.end(world, &set).await;
         self.check(world, begin, end).await;
-        let asked = world.requests.take();
+        let asked = world.requests.take().await;
         asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path)).count()
     }
 
@@ -234,9 +234,9 @@ async fn a_set_that_fails_all_the_time_does_not_slow_others() {
     world.until_done(&good).await;
     assert!(started.elapsed() < std::time::Duration::from_millis(100), "{:?}", started.elapsed());
     // And it is not tried all the time.
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let tries = asked.iter().filter(|asked| asked.method == "POST" && asked.path.ends_with("/pods")).count();
     assert!((10..60).contains(&tries), "{tries} tries in ten minutes");
     let told = asked.iter().filter(|asked| asked.method != "GET" && asked.path.contains("/events")).count();

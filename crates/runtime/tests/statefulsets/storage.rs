@@ -86,9 +86,9 @@ impl World {
     }
 
     /// How often the controller changed a claim that was there.
-    pub fn applies(&self) -> Vec<String> {
+    pub async fn applies(&self) -> Vec<String> {
         let mut applies = Vec::new();
-        for asked in self.requests.take() {
+        for asked in self.requests.take().await {
             let ours = &*asked.account == SETS && asked.method == "PATCH" && asked.code == 200;
             if ours && asked.path.starts_with(CLAIMS) && asked.path.contains("fieldManager") {
                 let place = asked.path.split('?').next().unwrap_or_default();

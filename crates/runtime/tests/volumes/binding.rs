@@ -109,10 +109,10 @@ async fn a_server_that_takes_no_status_along_gets_it_by_itself() {
     let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
     world.start(BINDER);
     until_phase(&world, &volume, "Available").await;
-    world.requests.take();
+    world.requests.take().await;
     let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
     until_bound(&world, &claim, "v").await;
-    let writes = world.requests.take().into_iter().filter(|asked| asked.method == "PATCH" && asked.code == 200);
+    let writes = world.requests.take().await.into_iter().filter(|asked| asked.method == "PATCH" && asked.code == 200);
     let paths: Vec<String> = writes.map(|asked| asked.path).filter(|path| !path.contains("/events")).collect();
     let (volume, claim) = (path(&volume), path(&claim));
     let whole = |path: &str| format!("{path}?withStatus=true");

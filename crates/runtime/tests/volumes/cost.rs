@@ -44,14 +44,14 @@ async fn a_thousand_static_pairs_at_once() {
             world.stop_controllers().await;
             world.create_many(count, claims).await;
         }
-        world.requests.take();
+        world.requests.take().await;
         let started = Instant::now();
         world.start(BINDER);
         until_all_bound(&world, count).await;
         let took = started.elapsed();
         check_pairs(&world, count).await;
         println!("{count} pairs in {took:?}: {:.0}/s", count as f64 / took.as_secs_f64());
-        let asked = world.requests.take();
+        let asked = world.requests.take().await;
         let writes = asked.iter().filter(|asked| asked.method == "PATCH" && !asked.path.contains("/events"));
         let per_pair = if claims_first { 2 } else { 3 };
         assert_eq!(writes.count(), count * per_pair, "each write is done once, and none is refused");
@@ -90,14 +90,14 @@ async fn who_waits_asks_for_nothing() {
     world.until_event(&asking, "ExternalProvisioning").await;
     settle(&world).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
-    world.requests.take();
+    world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(20 * 60)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let asked: Vec<_> = asked.iter().filter(|asked| !asked.path.contains("watch=")).collect();
     assert!(asked.is_empty(), "{asked:?}");
     // But who comes much later is still told why.
     tokio::time::sleep(Duration::from_secs(20 * 60)).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let told = asked.iter().filter(|asked| asked.path.contains("/events") && asked.method != "GET").count();
     assert_eq!(told, 2, "{asked:?}");
     assert_eq!(name(&pending), "pending");

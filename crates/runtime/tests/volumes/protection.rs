@@ -82,7 +82,7 @@ async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
     let ended = world.create(user_of("used", "ended")).await;
     world.set_status(&ended, json!({"phase": "Succeeded"})).await;
     let waiting = world.create(waiting_user_of("free", "waiting")).await;
-    world.requests.take();
+    world.requests.take().await;
     world.delete(&used, "").await;
     world.delete(&free, "").await;
     world.until_gone(&free).await;
@@ -96,8 +96,12 @@ async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
     assert!(terminating(&world.now(&used).await.expect("stays")));
     kill(&world, &ended).await;
     world.until_gone(&used).await;
-    let lists =
-        world.requests.take().into_iter().filter(|asked| asked.path.starts_with("/api/v1/namespaces/default/pods?"));
+    let lists = world
+        .requests
+        .take()
+        .await
+        .into_iter()
+        .filter(|asked| asked.path.starts_with("/api/v1/namespaces/default/pods?"));
     assert!((3..=4).contains(&lists.count()), "one list before each release");
     world.stop().await;
 }
@@ -131,11 +135,11 @@ async fn no_claim_goes_before_the_server_has_confirmed_that_no_pod_uses_it() {
     world.delete(&first, "").await;
     world.until_gone(&first).await;
     world.faults.refuse_times("GET", 3, 500);
-    world.requests.take();
+    world.requests.take().await;
     world.delete(&here, "").await;
     world.delete(&there, "").await;
     world.until_all_gone(&[here, there]).await;
-    let asked = world.requests.take();
+    let asked = world.requests.take().await;
     let of = |namespace: &str, code: u16| {
         let list = format!("/api/v1/namespaces/{namespace}/pods?");
         asked.iter().filter(|asked| asked.path.starts_with(&list) && asked.code == code).count()
