@@ -1,7 +1,7 @@
 //! Makes the built-in schema from k8s-openapi's published types and `build/merge-rules.txt`.
 //!
-//! Two files go to OUT_DIR: `arena.json`, the definitions without prose for the running server, and `definitions.json.deflate`,
-//! the same with prose, unpacked only when somebody asks for an OpenAPI document.
+//! Three files go to OUT_DIR: `arena.json`, the definitions without prose for the running server, `definitions.json.deflate`,
+//! the same with prose, unpacked only when somebody asks for an OpenAPI document, and `fields.rs`, the names of all fields.
 
 use k8s_openapi::api::{
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
@@ -11,6 +11,7 @@ use k8s_openapi::api::{
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1 as apiextensions;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1 as meta;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 
@@ -36,6 +37,16 @@ fn main() {
     }
     let arena = serde_json::to_vec(&definitions).expect("JSON values serialise");
     std::fs::write(Path::new(&out).join("arena.json"), arena).expect("OUT_DIR is writable");
+    let fields: Vec<String> = fields(&definitions).into_iter().collect();
+    std::fs::write(Path::new(&out).join("fields.rs"), format!("&{fields:?}")).expect("OUT_DIR is writable");
+}
+
+/// The names of all fields, and what managed fields call them.
+fn fields(definitions: &Map<String, Value>) -> BTreeSet<String> {
+    let properties = definitions.values().filter_map(|definition| definition["properties"].as_object());
+    let names: BTreeSet<String> = properties.flat_map(Map::keys).cloned().collect();
+    let managed = names.iter().map(|name| format!("f:{name}")).chain([".".to_owned()]).collect();
+    names.union(&managed).cloned().collect()
 }
 
 macro_rules! schemas {

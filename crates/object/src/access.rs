@@ -1,6 +1,6 @@
 //! Short, total accessors into JSON objects: absence is an ordinary answer, never a panic.
 
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
 /// Reading and writing nested members of a [`Value`] by a path of keys.
 pub trait Access {
@@ -30,8 +30,8 @@ pub trait Access {
         self.at(path).and_then(Value::as_array).map_or(&[], Vec::as_slice)
     }
     /// The members of the object at `path`, empty when absent.
-    fn members(&self, path: &[&str]) -> &Map<String, Value> {
-        static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+    fn members(&self, path: &[&str]) -> &Map {
+        static EMPTY: std::sync::LazyLock<Map> = std::sync::LazyLock::new(Map::new);
         self.at(path).and_then(Value::as_object).unwrap_or(&EMPTY)
     }
     /// Whether there is a non-null member at `path`.
@@ -108,7 +108,7 @@ pub fn controller(object: &Value) -> Option<&Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn absent_members_read_as_empty() {

@@ -1,7 +1,7 @@
 //! `status.conditions`: a list by type whose times move only with the status.
 
 use crate::access::Access;
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// Puts a condition (without its time) into the list at `path`. `lastTransitionTime` changes only when the status does.
 /// Returns whether anything changed.

@@ -1,6 +1,6 @@
 //! Validation errors: where, what kind, and the sentence, worded as Kubernetes clients know them.
 
-use serde_json::Value;
+use crate::Value;
 use std::fmt;
 
 /// The place of a field: `spec.containers[0].name`.

@@ -1,11 +1,11 @@
 //! The table of kinds: one row describes a kind, its rules say what its objects must be.
 
+use crate::Value;
 use crate::field::{Errors, Path};
 use crate::gates::Gates;
 use crate::schema::TypeRef;
 use crate::status::Status;
 use crate::table::Column;
-use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,6 +1,6 @@
 //! What an API object is: kinds, metadata, defaults, validation, selectors, patches, table columns, feature gates.
 //!
-//! Everything here is a pure function over [`serde_json::Value`]. This crate must never know tokio, clocks or sockets:
+//! Everything here is a pure function over [`Value`]. This crate must never know tokio, clocks or sockets:
 //! time comes in as an argument, randomness does too.
 
 pub mod access;
@@ -23,10 +23,11 @@ pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod table;
+pub mod value;
 pub mod write;
 
 pub use field::{Errors, Path};
 pub use gates::Gates;
 pub use kind::{Kind, Kinds, Rules};
-pub use serde_json::{Map, Value, json};
 pub use status::Status;
+pub use value::{Map, Value};

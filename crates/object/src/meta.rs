@@ -4,7 +4,7 @@ use crate::access::{Access, terminating};
 use crate::field::{Errors, Path};
 use crate::kind::{Kind, NameRule};
 use crate::name;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const MANAGER_BYTES_MAX: usize = 128;
@@ -274,7 +274,7 @@ pub fn validate_field_manager(manager: &str, path: &Path, errors: &mut Errors) {
 }
 
 /// The labels of an object.
-pub fn labels(object: &Value) -> &Map<String, Value> {
+pub fn labels(object: &Value) -> &Map {
     object.members(&["metadata", "labels"])
 }
 

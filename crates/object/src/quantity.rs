@@ -1,5 +1,6 @@
 //! Resource quantities: `500m`, `1Gi`, `1e3`. Held exactly, in billionths; written in canonical form as Kubernetes does.
 
+use crate::Value;
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
@@ -36,10 +37,10 @@ impl Quantity {
         Quantity { nanos: i128::from(value) * NANO, format: Format::BinarySi }
     }
     /// The quantity in a JSON value: a string or a bare number.
-    pub fn of(value: &serde_json::Value) -> Option<Quantity> {
+    pub fn of(value: &Value) -> Option<Quantity> {
         match value {
-            serde_json::Value::String(text) => text.parse().ok(),
-            serde_json::Value::Number(number) => number.to_string().parse().ok(),
+            Value::String(text) => text.parse().ok(),
+            Value::Number(number) => number.to_string().parse().ok(),
             _ => None,
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::access::Access;
 use crate::name;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::fmt;
 
 mod lexer;
@@ -57,7 +57,7 @@ impl LabelSelector {
         let mut requirements = Vec::new();
         for (key, value) in selector.members(&["matchLabels"]) {
             let value = value.as_str().unwrap_or("").to_owned();
-            requirements.push(Requirement::new(key.clone(), Operator::Equals, vec![value])?);
+            requirements.push(Requirement::new(key.to_string(), Operator::Equals, vec![value])?);
         }
         for expression in selector.items(&["matchExpressions"]) {
             let operator = match expression.text(&["operator"]) {
@@ -77,9 +77,9 @@ impl LabelSelector {
     }
 
     /// The selector of a map of labels, as ReplicationControllers and Services hold it.
-    pub fn from_labels(labels: &Map<String, Value>) -> LabelSelector {
+    pub fn from_labels(labels: &Map) -> LabelSelector {
         let requirements = labels.iter().map(|(key, value)| Requirement {
-            key: key.clone(),
+            key: key.to_string(),
             operator: Operator::Equals,
             values: vec![value.as_str().unwrap_or("").to_owned()],
         });
@@ -93,7 +93,7 @@ impl LabelSelector {
         LabelSelector { requirements: Vec::new(), nothing: true }
     }
 
-    pub fn matches(&self, labels: &Map<String, Value>) -> bool {
+    pub fn matches(&self, labels: &Map) -> bool {
         self.takes(|key| labels.get(key).and_then(Value::as_str))
     }
 
@@ -159,7 +159,7 @@ impl Requirement {
         }
     }
 
-    pub fn matches(&self, labels: &Map<String, Value>) -> bool {
+    pub fn matches(&self, labels: &Map) -> bool {
         self.takes(labels.get(&self.key).and_then(Value::as_str))
     }
 

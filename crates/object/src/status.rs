@@ -1,7 +1,7 @@
 //! `Status`: how the API says no, with the code, reason, message and causes that clients rely on.
 
 use crate::field::{Errors, FieldError};
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 use std::fmt;
 
 /// An API error. `Box`ed details keep `Result<_, Status>` small.

@@ -1,7 +1,7 @@
 //! `kubectl get`: columns, cells, and the wire form of a Table.
 
 use crate::access::{Access, name};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// A column of `kubectl get`.
 #[derive(Clone, Debug)]

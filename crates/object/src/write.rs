@@ -5,7 +5,7 @@
 
 use crate::access::{Access, terminating};
 use crate::kind::Kind;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 /// Metadata that only the system writes: carried over from the stored object whatever the client sent.
 const SYSTEM_METADATA: &[&str] = &[

@@ -93,7 +93,7 @@ impl Machine {
         let wanted = self.labels();
         let have = node.members(&["metadata", "labels"]);
         let missing = wanted.members(&[]).iter().filter(|(key, value)| have.get(*key) != Some(*value));
-        let missing: object::Map<String, Value> = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
+        let missing: object::Map = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
         (!missing.is_empty()).then(|| json!({"metadata": {"labels": missing}}))
     }
 

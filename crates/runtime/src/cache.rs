@@ -42,7 +42,7 @@ pub fn uncontrolled_in(namespace: &str) -> Key {
 /// Whether more than the version changed.
 pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
     let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after) else { return true };
-    let same = |(name, value): (&String, &Value)| match after.get(name) {
+    let same = |(name, value): (&object::value::Key, &Value)| match after.get(name) {
         Some(other) if name == "metadata" => !metadata_differs(value, other),
         other => other == Some(value),
     };

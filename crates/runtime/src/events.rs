@@ -6,8 +6,8 @@
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Clock;
 use crate::metrics::{Lost, Metrics};
+use object::{Value, json};
 use plan::gc::Place;
-use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,9 +2,9 @@
 //! skipped where it is read costs a fraction of what is taken in and thrown away.
 
 use object::Value;
+use object::value::read_members;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
-use serde_json::Map;
 use std::fmt;
 
 /// An object, or whatever else the server answers with.
@@ -27,15 +27,11 @@ impl<'de> Visitor<'de> for Members {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some(name) = access.next_key::<String>()? {
-            let value = match name.as_str() {
-                "metadata" => access.next_value::<Metadata>()?.0,
-                _ => access.next_value()?,
-            };
-            members.insert(name, value);
-        }
-        Ok(Value::Object(members))
+        let members = read_members(&mut access, |name, access| match name.as_str() {
+            "metadata" => access.next_value().map(|Metadata(metadata)| Some(metadata)),
+            _ => access.next_value().map(Some),
+        });
+        members.map(Value::Object)
     }
 }
 
@@ -57,14 +53,11 @@ impl<'de> Visitor<'de> for MetadataMembers {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        let mut members = Map::new();
-        while let Some(name) = access.next_key::<String>()? {
-            match name.as_str() {
-                "managedFields" => drop(access.next_value::<IgnoredAny>()?),
-                _ => drop(members.insert(name, access.next_value()?)),
-            }
-        }
-        Ok(Value::Object(members))
+        let members = read_members(&mut access, |name, access| match name.as_str() {
+            "managedFields" => access.next_value().map(|IgnoredAny| None),
+            _ => access.next_value().map(Some),
+        });
+        members.map(Value::Object)
     }
 }
 

@@ -4,8 +4,8 @@ use crate::app::Server;
 use futures::future::try_join_all;
 use http::Method;
 use object::access::{Access, name, namespace};
+use object::json;
 use object::{Kind, Status, Value};
-use serde_json::json;
 
 /// Who the first objects are said to be managed by.
 const AGENT: &str = "mainstay-bootstrap";

@@ -4,8 +4,8 @@
 //! that come out are what GET, LIST and WATCH send.
 
 use bytes::{BufMut, Bytes, BytesMut};
+use object::Map;
 use object::Value;
-use serde_json::Map;
 use store::Revision;
 
 /// Encodes an object for the store. A resourceVersion in it is left out.
@@ -34,7 +34,7 @@ pub fn encode(object: &Value) -> Bytes {
 }
 
 /// Writes the metadata with an empty resourceVersion first; returns where (after the header) its text belongs.
-fn write_metadata(out: &mut Vec<u8>, metadata: &Map<String, Value>) -> usize {
+fn write_metadata(out: &mut Vec<u8>, metadata: &Map) -> usize {
     out.extend_from_slice(b"{\"resourceVersion\":\"");
     let offset = out.len() - 4;
     out.push(b'"');
@@ -69,7 +69,7 @@ pub fn finish(stored: &Bytes, revision: Revision) -> Bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use object::json;
 
     #[test]
     fn the_revision_lands_in_metadata_whatever_else_looks_like_it() {

@@ -3,8 +3,8 @@
 use crate::negotiate::{Form, RowObject};
 use bytes::Bytes;
 use object::access::Access;
+use object::json;
 use object::{Kind, Map, Value};
-use serde_json::json;
 
 /// One object in the asked form. `bytes` are the stored, finished ones.
 pub fn one(kind: &Kind, form: Form, bytes: &Bytes, now: jiff::Timestamp) -> Result<Bytes, object::Status> {
@@ -114,11 +114,11 @@ pub fn table(
     now: jiff::Timestamp,
 ) -> Value {
     let mut out = Map::new();
-    out.insert("kind".into(), json!("Table"));
-    out.insert("apiVersion".into(), json!("meta.k8s.io/v1"));
-    out.insert("metadata".into(), metadata);
+    out.insert("kind", json!("Table"));
+    out.insert("apiVersion", json!("meta.k8s.io/v1"));
+    out.insert("metadata", metadata);
     let columns: Vec<Value> = if with_columns { kind.rules.columns().iter().map(column).collect() } else { Vec::new() };
-    out.insert("columnDefinitions".into(), Value::Array(columns));
+    out.insert("columnDefinitions", Value::Array(columns));
     let cells = kind.rules.list_cells(&objects.iter().collect::<Vec<_>>(), now);
     let rows: Vec<Value> = objects
         .iter()
@@ -129,7 +129,7 @@ pub fn table(
             RowObject::Object => json!({"cells": cells, "object": object}),
         })
         .collect();
-    out.insert("rows".into(), Value::Array(rows));
+    out.insert("rows", Value::Array(rows));
     Value::Object(out)
 }
 

@@ -1,7 +1,7 @@
 //! Watches miss nothing and repeat nothing: each is compared with what was committed.
 
 use crate::ledger::Ledger;
-use serde_json::Value;
+use object::Value;
 
 /// One watch of everything of a kind, or of a namespace's.
 pub struct Audit {
@@ -93,7 +93,7 @@ mod tests {
     use crate::log::Log;
     use crate::time::VirtualClock;
     use object::Gates;
-    use serde_json::json;
+    use object::json;
 
     fn line(kind: &str, revision: u64) -> Vec<u8> {
         let object = json!({"type": kind, "object": {"metadata": {"resourceVersion": revision.to_string()}}});

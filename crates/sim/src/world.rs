@@ -382,7 +382,7 @@ impl World {
             match self.operator.request::<Value>(request).await {
                 Ok(value) => return (200, value),
                 Err(kube::Error::Api(status)) if status.code < 500 => {
-                    return (status.code, serde_json::to_value(status).unwrap_or_default());
+                    return (status.code, object::value::to_value(&status).unwrap_or_default());
                 }
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
             }

@@ -124,7 +124,7 @@ fn applied(model: &Model, manager: &'static str, data: &BTreeMap<&'static str, S
 
 fn compare(live: Option<&Value>, model: &Model) {
     let Some(live) = live else { return };
-    let data: Map<String, Value> = model.iter().map(|(key, (value, _))| ((*key).to_owned(), json!(value))).collect();
+    let data: Map = model.iter().map(|(key, (value, _))| ((*key).to_owned(), json!(value))).collect();
     assert_eq!(live.members(&["data"]), &data, "{model:?}");
     let mut owners: BTreeMap<&str, BTreeSet<(String, bool)>> = BTreeMap::new();
     for entry in live.items(&["metadata", "managedFields"]) {

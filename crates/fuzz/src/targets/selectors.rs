@@ -1,7 +1,7 @@
 //! Selectors: what is read is written so that it reads the same, and selects the same.
 
 use object::selector::{FieldSelector, LabelSelector};
-use object::{Map, Value, json};
+use object::{Map, json};
 
 pub fn read(input: &[u8]) -> String {
     let text = String::from_utf8_lossy(input);
@@ -31,7 +31,7 @@ pub fn read(input: &[u8]) -> String {
 }
 
 /// No labels, and labels that the selector speaks of.
-fn samples(selector: &LabelSelector) -> Vec<Map<String, Value>> {
+fn samples(selector: &LabelSelector) -> Vec<Map> {
     let mut samples = vec![Map::new()];
     for pick in 0..3 {
         let mut labels = Map::new();

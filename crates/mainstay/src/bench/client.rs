@@ -66,7 +66,7 @@ fn token(user: &kube::config::AuthInfo) -> Result<Option<String>> {
         return Ok(Some(text.trim().to_owned()));
     }
     // Written out, for the token itself does not show.
-    Ok(serde_json::to_value(user)?["token"].as_str().map(str::to_owned))
+    Ok(object::value::to_value(&user)?["token"].as_str().map(str::to_owned))
 }
 
 /// One connection; one request at a time.

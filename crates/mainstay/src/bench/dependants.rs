@@ -7,7 +7,7 @@ use super::report::Report;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::time::Instant;
 
 pub async fn run(load: &Load, count: usize, report: &mut Report) -> Result<()> {

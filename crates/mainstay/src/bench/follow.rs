@@ -6,8 +6,8 @@ use bytes::{Buf, Bytes, BytesMut};
 use http::Method;
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
+use object::Value;
 use serde::Deserialize;
-use serde_json::Value;
 
 /// One change of an object.
 pub struct Change {

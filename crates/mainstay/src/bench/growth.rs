@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use http::Method;
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::time::{Duration, Instant};
 
 pub const SIZES: [usize; 3] = [100, 1_000, 10_000];

@@ -6,7 +6,7 @@ use super::follow::{Follow, Seen};
 use super::load::{Load, MERGE};
 use super::progress::Progress;
 use anyhow::{Result, bail};
-use serde_json::json;
+use object::json;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

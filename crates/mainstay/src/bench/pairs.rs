@@ -6,7 +6,7 @@ use super::report::Report;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

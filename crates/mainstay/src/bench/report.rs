@@ -2,7 +2,7 @@
 
 use super::progress::Progress;
 use hdrhistogram::Histogram;
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::fmt::Write;
 use std::time::Duration;
 

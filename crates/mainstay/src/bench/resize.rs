@@ -9,7 +9,7 @@ use super::sets::{self, claim_template};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::collections::HashSet;
 use std::time::Instant;
 

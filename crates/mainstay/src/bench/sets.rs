@@ -6,7 +6,7 @@ use super::report::Report;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
-use serde_json::{Value, json};
+use object::{Value, json};
 use std::sync::Arc;
 use std::time::Instant;
 

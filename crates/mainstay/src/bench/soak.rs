@@ -10,7 +10,7 @@ use anyhow::{Result, bail};
 use bytes::Bytes;
 use http::Method;
 use http_body_util::BodyExt;
-use serde_json::json;
+use object::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -153,7 +153,7 @@ async fn sets(mut connection: Connection, namespace: String, end: Instant, write
         for at in 0..SETS {
             let name = format!("soak-{at}");
             let path = format!("{collection}/{name}");
-            let patch = |spec: serde_json::Value| Bytes::from(json!({"spec": spec}).to_string());
+            let patch = |spec: object::Value| Bytes::from(json!({"spec": spec}).to_string());
             let (method, path, media, body) = match (step + at) % 8 {
                 0 => (Method::POST, collection.clone(), JSON, set(&name)),
                 2 => (Method::PATCH, path, MERGE, patch(json!({"replicas": 5}))),

@@ -4,7 +4,7 @@ use super::set::{Node, Set, node};
 use super::shape::{Items, Shape, Ty};
 use super::{Scope, element};
 use crate::schema::{TypeRef, builtin};
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -196,8 +196,8 @@ fn compare_items(items: Items, old: Option<&Value>, new: Option<&Value>) -> Foun
     found.at(old, new)
 }
 
-fn members(value: Option<&Value>) -> &Map<String, Value> {
-    static NONE: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+fn members(value: Option<&Value>) -> &Map {
+    static NONE: std::sync::LazyLock<Map> = std::sync::LazyLock::new(Map::new);
     value.and_then(Value::as_object).unwrap_or(&NONE)
 }
 
@@ -206,11 +206,7 @@ fn list(value: Option<&Value>) -> &[Value] {
 }
 
 /// Visits the members of both maps by name, without looking any up: JSON maps keep their members sorted.
-fn join<'a>(
-    old: &'a Map<String, Value>,
-    new: &'a Map<String, Value>,
-    mut visit: impl FnMut(&str, Option<&'a Value>, Option<&'a Value>),
-) {
+fn join<'a>(old: &'a Map, new: &'a Map, mut visit: impl FnMut(&str, Option<&'a Value>, Option<&'a Value>)) {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
         let order = match (old.peek(), new.peek()) {
@@ -233,7 +229,7 @@ mod tests {
 
     #[test]
     fn json_maps_are_sorted_as_join_needs() {
-        let map: Map<String, Value> = ["b", "c", "a"].into_iter().map(|key| (key.to_owned(), Value::Null)).collect();
+        let map: Map = ["b", "c", "a"].into_iter().map(|key| (key.to_owned(), Value::Null)).collect();
         assert_eq!(map.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     }
 }

@@ -1,7 +1,7 @@
 //! Path elements, as `fieldsV1` writes them: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
 
 use crate::schema::{ListType, Schema, Type, TypeId};
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::fmt::Write;
 
 /// The element of a member.
@@ -42,7 +42,7 @@ pub(super) fn item(schema: &Schema, list: &ListType, item_type: TypeId, item: &V
 }
 
 /// The item's value of a key field, or that field's default.
-fn key_value<'a>(schema: &'a Schema, item: TypeId, members: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
+fn key_value<'a>(schema: &'a Schema, item: TypeId, members: &'a Map, key: &str) -> Option<&'a Value> {
     let given = members.get(key).filter(|value| !value.is_null());
     given.or_else(|| match schema.get(item) {
         Type::Struct(item) => item.fields.get(key)?.default.as_ref(),
@@ -85,7 +85,7 @@ pub(super) fn canonical(element: &str) -> Result<Option<String>, String> {
     match kind {
         "f" => Ok(Some(element.to_owned())),
         "k" => {
-            let keys: Map<String, Value> = serde_json::from_str(rest).map_err(|error| bad(&error))?;
+            let keys: Map = serde_json::from_str(rest).map_err(|error| bad(&error))?;
             Ok(Some(keyed(keys.iter().map(|(key, value)| (key.as_str(), value)))))
         }
         "v" => {
@@ -106,7 +106,7 @@ pub(super) fn show(element: &str, path: &mut String) {
     let _ = match element.split_once(':') {
         Some(("f", name)) => write!(path, ".{name}"),
         Some(("k", keys)) => {
-            let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+            let keys: Map = serde_json::from_str(keys).unwrap_or_default();
             let keys: Vec<String> = keys.iter().map(|(key, value)| format!("{key}={value}")).collect();
             write!(path, "[{}]", keys.join(","))
         }

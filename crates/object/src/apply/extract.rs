@@ -3,8 +3,8 @@
 use super::element;
 use super::set::{Node, Set, node};
 use super::shape::{Items, Shape, Ty};
+use crate::Value;
 use crate::schema::TypeRef;
-use serde_json::Value;
 use std::collections::HashSet;
 
 /// The paths of a configuration, or all that is wrong with it (`.spec.ports: duplicate entries for key [port=80]`).

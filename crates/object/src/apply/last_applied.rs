@@ -4,9 +4,9 @@ use super::Scope;
 use super::compare::diff;
 use super::extract::extract;
 use super::set::Set;
+use crate::Value;
 use crate::access::Access;
 use crate::schema::TypeRef;
-use serde_json::Value;
 
 /// Only `kubectl apply --server-side` under its own name takes part; others opt out by another name.
 pub(super) const KUBECTL: &str = "kubectl";

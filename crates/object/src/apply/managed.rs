@@ -4,7 +4,7 @@ use super::Writer;
 use super::compare::Diff;
 use super::set::Set;
 use crate::write::stamp;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
 /// More Update entries than this are merged, oldest first.
 const UPDATERS_MAX: usize = 10;
@@ -28,7 +28,7 @@ impl Operation {
 /// One entry, kept as its JSON members: most entries pass through a write untouched.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
-    members: Map<String, Value>,
+    members: Map,
     pub set: Set,
 }
 

@@ -4,7 +4,8 @@ use super::element;
 use super::set::{Node, Set, child, is_member};
 use super::shape::{Items, Shape, Ty};
 use crate::schema::TypeRef;
-use serde_json::{Map, Value};
+use crate::value::Key;
+use crate::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
 /// Lays the configuration over the live object: what it names it sets, all else stays.
@@ -17,7 +18,7 @@ pub(super) fn prune(ty: &TypeRef, object: &mut Value, last: &Set, owned: &Set) {
     let root = Ty::root(ty);
     let Value::Object(members) = object else { return };
     // Identity is never up for removal, though sets do not name it.
-    let identity: Vec<(String, Value)> = ["apiVersion", "kind", "metadata"]
+    let identity: Vec<(Key, Value)> = ["apiVersion", "kind", "metadata"]
         .into_iter()
         .filter_map(|name| members.remove_entry(name))
         .map(|(name, mut value)| {
@@ -37,7 +38,7 @@ fn merged(ty: Ty, live: &Value, config: &Value) -> Value {
     match (ty.shape(Some(live), Some(config)), live, config) {
         (Shape::Members, Value::Object(live), Value::Object(config)) => {
             let kept = live.iter().filter(|(name, _)| !config.contains_key(*name));
-            let mut members: Map<String, Value> = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
+            let mut members: Map = kept.map(|(name, value)| (name.clone(), value.clone())).collect();
             for (name, value) in config.iter().filter(|(_, value)| !value.is_null()) {
                 let value = match live.get(name) {
                     Some(old) => merged(ty.member(name), old, value),
@@ -124,7 +125,7 @@ fn prune_value(ty: Ty, value: &mut Value, last: &Node, owned: &Node) {
     }
 }
 
-fn prune_members(ty: Ty, members: &mut Map<String, Value>, last: &Node, owned: &Node) {
+fn prune_members(ty: Ty, members: &mut Map, last: &Node, owned: &Node) {
     let mut element = String::new();
     members.retain(|name, value| {
         element.clear();
@@ -160,8 +161,8 @@ fn is_empty(value: &Value) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json;
     use crate::schema::builtin_type;
-    use serde_json::json;
 
     /// Merges lists of containers, given by name.
     fn order(live: &str, config: &str) -> String {

@@ -3,11 +3,11 @@
 //! [`track`] records every ordinary write, [`apply`] merges a configuration and settles whose fields are whose. Versions of one
 //! kind are labels here: sets are never converted between them.
 
+use crate::Value;
 use crate::access::Access;
 use crate::schema::TypeRef;
 use crate::status::Status;
 use managed::{Managed, Operation};
-use serde_json::Value;
 use set::Set;
 
 mod compare;
@@ -49,7 +49,7 @@ pub fn apply(
 
     let mut managed = known_managers(ty, live, writer);
     let last = managed.take(writer, Operation::Apply);
-    let nothing = Value::Object(serde_json::Map::new());
+    let nothing = Value::Object(crate::Map::new());
     let mut merged = merge::merge(ty, live.unwrap_or(&nothing), applied);
     merged.cut(&["metadata", "managedFields"]);
     if !last.set.is_empty() {

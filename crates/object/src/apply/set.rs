@@ -5,9 +5,9 @@
 //! alone, and elements as [`element::canonical`] writes them.
 
 use super::element;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
-pub(super) type Node = Map<String, Value>;
+pub(super) type Node = Map;
 
 const SELF: &str = ".";
 

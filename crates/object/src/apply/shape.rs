@@ -1,8 +1,8 @@
 //! How server-side apply sees a type: as one leaf, as members, or as items told apart by an identity.
 
 use super::element;
+use crate::Value;
 use crate::schema::{ListType, Schema, Struct, Type, TypeId, TypeRef};
-use serde_json::Value;
 
 /// A type inside its arena; `None` where the schema says nothing and the value itself tells: objects have members of their own,
 /// everything else is a leaf.

@@ -1,8 +1,8 @@
 //! Scenes with real kinds; the properties are in their own file.
 
 use super::*;
+use crate::json;
 use crate::schema::builtin_type;
-use serde_json::json;
 
 mod properties;
 mod scenes;

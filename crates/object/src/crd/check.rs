@@ -5,7 +5,7 @@ use super::{paths, schema_check};
 use crate::access::{Access, name};
 use crate::field::{Errors, Path};
 use crate::name as form;
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::BTreeSet;
 
 const SELECTABLE_MAX: usize = 8;

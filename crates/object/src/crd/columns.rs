@@ -3,7 +3,7 @@
 use super::jsonpath::JsonPath;
 use crate::access::{Access, name};
 use crate::table::{Column, NAME, since};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// The columns of one version: the name, then what the definition lists, or the age.
 pub struct Columns {

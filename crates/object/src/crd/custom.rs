@@ -3,12 +3,12 @@
 use super::columns::Columns;
 use super::node::Node;
 use super::{arena, cel, defaulting, names, validation};
+use crate::Value;
 use crate::access::Access;
 use crate::field::{ErrorKind, Errors, Path};
 use crate::kind::{Ctx, Kind, Rules, Subresource};
 use crate::status::Status;
 use crate::table::Column;
-use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};

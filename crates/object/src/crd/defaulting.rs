@@ -1,10 +1,10 @@
 //! Defaults filled in, unknown fields and stray nulls taken out.
 
 use super::node::{Additional, Node};
+use crate::Value;
 use crate::decode;
 use crate::schema;
 use crate::status::Status;
-use serde_json::Value;
 
 /// Prunes a whole custom resource; returns the paths of what was removed. Metadata is held to the built-in ObjectMeta.
 pub fn prune_object(node: &Node, object: &mut Value) -> Result<Vec<String>, Status> {
@@ -38,7 +38,7 @@ pub fn fill(node: &Node, value: &mut Value) {
                 }
             }
             for (name, member) in members.iter_mut() {
-                if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
+                if let Some(child) = node.properties.get(name.as_str()).or_else(|| node.additional.node()) {
                     fill_null(child, member);
                     fill(child, member);
                 }
@@ -77,7 +77,7 @@ impl Prune {
                     self.enter(name);
                     if is_resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
                         self.meta(name, member)?;
-                    } else if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
+                    } else if let Some(child) = node.properties.get(name.as_str()).or_else(|| node.additional.node()) {
                         self.node(child, member, child.embedded)?;
                     } else if !node.preserve_unknown && !matches!(node.additional, Additional::Anything) {
                         self.removed.push(self.path.clone());

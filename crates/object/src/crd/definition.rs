@@ -6,7 +6,7 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::meta::validate_immutable;
 use crate::table::{Column, NAME, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 pub struct Definition;
 

@@ -1,7 +1,7 @@
 //! kubectl's JSONPath, as printer columns use it: `.spec.x`, `['a.b']`, `.a\.b`, `[0]`, `[-1]`, `[1:3]`, `[*]`, `.*`, `..x`,
 //! `[?(@.type=="Ready")].status`.
 
-use serde_json::Value;
+use crate::Value;
 
 /// A parsed path.
 #[derive(Clone, Debug, PartialEq)]
@@ -265,7 +265,7 @@ fn operand(text: &str) -> Option<Operand> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn finds_what_kubectl_finds() {

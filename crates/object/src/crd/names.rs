@@ -2,7 +2,7 @@
 
 use crate::access::{Access, name, terminating};
 use crate::write::stamp;
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 

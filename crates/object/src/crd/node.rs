@@ -2,7 +2,8 @@
 
 use super::cel::Rule;
 use super::re2;
-use serde_json::{Map, Number, Value};
+use crate::value::Number;
+use crate::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
@@ -179,7 +180,7 @@ impl Node {
 }
 
 impl Checks {
-    fn parse(schema: &Map<String, Value>) -> Checks {
+    fn parse(schema: &Map) -> Checks {
         let number = |key: &str| match schema.get(key) {
             Some(Value::Number(number)) => Some(number.clone()),
             _ => None,
@@ -214,7 +215,7 @@ impl Checks {
 
 fn named(properties: Option<&Value>) -> BTreeMap<String, Node> {
     let members = properties.and_then(Value::as_object).into_iter().flatten();
-    members.map(|(name, schema)| (name.clone(), Node::parse(schema))).collect()
+    members.map(|(name, schema)| (name.to_string(), Node::parse(schema))).collect()
 }
 
 fn listed(schemas: Option<&Value>) -> Vec<Node> {

@@ -1,7 +1,7 @@
 //! What `kubectl explain` and client-side validation read of a custom resource.
 
 use crate::access::Access;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 const API_VERSION: &str = "APIVersion defines the versioned schema of this representation of an object. Servers should convert \
      recognized schemas to the latest internal value, and may reject unrecognized values.";
@@ -63,7 +63,7 @@ fn embed(schema: &mut Value, is_root: bool) {
     }
 }
 
-fn resource_fields(properties: &mut Map<String, Value>) {
+fn resource_fields(properties: &mut Map) {
     properties.insert("apiVersion".to_owned(), json!({"type": "string", "description": API_VERSION}));
     properties.insert("kind".to_owned(), json!({"type": "string", "description": KIND}));
     let reference = "#/definitions/io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";

@@ -64,7 +64,7 @@ fn quoted(rest: &str) -> Result<(String, &str), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn follows_fields_and_keys() {

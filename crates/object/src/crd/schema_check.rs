@@ -8,7 +8,8 @@ use super::structural;
 use super::validation;
 use crate::access::Access;
 use crate::field::{Errors, Path};
-use serde_json::{Value, json};
+use crate::value::Key;
+use crate::{Value, json};
 use std::collections::BTreeSet;
 
 /// Checks `openAPIV3Schema` of one version. `has_status`: the status subresource restricts what may stand at the root.
@@ -68,9 +69,9 @@ fn root_with_status(schema: &Value, path: &Path, errors: &mut Errors) {
             "only \"object\" is allowed as the type at the root of the schema if the status subresource is enabled",
         );
     }
-    let stranger = |(key, value): (&String, &Value)| {
+    let stranger = |(key, value): (&Key, &Value)| {
         let is_set = !matches!(value, Value::Null | Value::Bool(false)) && *value != json!([]) && *value != json!("");
-        is_set && !ALLOWED_AT_ROOT.iter().any(|(allowed, _)| allowed == key)
+        is_set && !ALLOWED_AT_ROOT.iter().any(|(allowed, _)| key == allowed)
     };
     if schema.as_object().is_some_and(|members| members.iter().any(stranger)) {
         let names: Vec<&str> = ALLOWED_AT_ROOT.iter().map(|(_, name)| *name).collect();

@@ -4,7 +4,7 @@
 use super::re2;
 use crate::access::Access;
 use crate::field::{Errors, Path};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// Where a schema stands; it decides the wording for a missing type.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -7,7 +7,8 @@ use super::formats;
 use super::node::{Additional, Checks, List, Node, Ty};
 use crate::access::Access;
 use crate::field::{ErrorKind, Errors, FieldError, Path};
-use serde_json::{Map, Number, Value, json};
+use crate::value::Number;
+use crate::{Map, Value, json};
 use std::collections::HashSet;
 
 /// Checks a whole object, or a part of one that stands at `path`.
@@ -54,7 +55,7 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &
         }
         Value::Object(members) => {
             for (name, member) in members {
-                if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
+                if let Some(child) = node.properties.get(name.as_str()).or_else(|| node.additional.node()) {
                     let old = old.filter(|_| !node.map_atomic).and_then(|old| old.get(name));
                     check(child, member, old.or_else(|| unchanged.then_some(member)), &path.child(name), errors);
                 }
@@ -242,7 +243,7 @@ fn array(checks: &Checks, items: &[Value], path: &Path, errors: &mut Errors) {
     }
 }
 
-fn object(node: &Node, members: &Map<String, Value>, path: &Path, errors: &mut Errors) {
+fn object(node: &Node, members: &Map, path: &Path, errors: &mut Errors) {
     let checks = &node.checks;
     let count = members.len() as u64;
     if let Some(max) = checks.properties_max.filter(|max| count > *max) {
@@ -257,7 +258,7 @@ fn object(node: &Node, members: &Map<String, Value>, path: &Path, errors: &mut E
         }
     }
     if matches!(node.additional, Additional::Never) {
-        for name in members.keys().filter(|name| !node.properties.contains_key(*name)) {
+        for name in members.keys().filter(|name| !node.properties.contains_key(name.as_str())) {
             errors.invalid(path, name.as_str(), format!("{} in body is a forbidden property", path.child(name)));
         }
     }
@@ -344,7 +345,7 @@ fn unique(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: 
         }
         Value::Object(members) => {
             for (name, member) in members {
-                if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
+                if let Some(child) = node.properties.get(name.as_str()).or_else(|| node.additional.node()) {
                     unique(child, member, old.and_then(|old| old.get(name)), &path.child(name), errors);
                 }
             }
@@ -375,7 +376,7 @@ fn resources(node: &Node, value: &Value, path: &Path, errors: &mut Errors) {
                 }
             }
             for (name, member) in members {
-                if let Some(child) = node.properties.get(name).or_else(|| node.additional.node()) {
+                if let Some(child) = node.properties.get(name.as_str()).or_else(|| node.additional.node()) {
                     resources(child, member, &path.child(name), errors);
                 }
             }

@@ -4,7 +4,7 @@ use super::DEPTH_MAX;
 use super::scalar::{self, Wrong};
 use super::trail::Trail;
 use crate::schema::{self, OBJECT_META, Schema, Struct, Type, TypeId, TypeRef};
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
 /// More unknown fields than this are dropped without being listed.
 const UNKNOWN_MAX: usize = 100;
@@ -87,7 +87,7 @@ impl Walk<'_> {
         self.value(ty, value, place)
     }
 
-    fn members(&mut self, shape: &Struct, members: &mut Map<String, Value>, place: Place<'_>) -> Result<(), String> {
+    fn members(&mut self, shape: &Struct, members: &mut Map, place: Place<'_>) -> Result<(), String> {
         let mut outcome = Ok(());
         members.retain(|key, value| {
             if outcome.is_err() {

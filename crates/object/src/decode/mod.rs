@@ -1,8 +1,8 @@
 //! From bytes to objects: JSON and YAML, duplicate fields noticed, then conformed to a schema.
 
+use crate::Value;
 use crate::schema::TypeRef;
 use crate::status::Status;
-use serde_json::Value;
 
 mod conform;
 mod read;

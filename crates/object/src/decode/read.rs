@@ -3,9 +3,9 @@
 use super::trail::Trail;
 use super::{DEPTH_MAX, Decoded};
 use crate::status::Status;
+use crate::value::{Key, Number};
+use crate::{Map, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
-use serde_json::map::{Entry, Map};
-use serde_json::{Number, Value};
 use std::fmt;
 
 /// More duplicates than this are not worth a list.
@@ -195,19 +195,14 @@ impl<'de> Visitor<'de> for Node<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut source: A) -> Result<Value, A::Error> {
         let depth = self.deeper()?;
         let mut members = Map::new();
-        while let Some(key) = source.next_key::<String>()? {
+        while let Some(key) = source.next_key::<Key>()? {
             self.notes.spend(key.len() + NODE_COST)?;
             let at = &Trail::Entry(self.at, &key);
             let value = source.next_value_seed(Node { at, depth, notes: &mut *self.notes })?;
-            match members.entry(key) {
-                Entry::Vacant(place) => {
-                    place.insert(value);
-                }
-                Entry::Occupied(mut place) => {
-                    self.notes.duplicate(&Trail::Entry(self.at, place.key()));
-                    place.insert(value);
-                }
+            if members.contains_key(&key) {
+                self.notes.duplicate(at);
             }
+            members.insert(key, value);
         }
         Ok(Value::Object(members))
     }

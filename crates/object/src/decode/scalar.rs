@@ -1,11 +1,11 @@
 //! Scalars in canonical form, and the sentences of those that cannot be.
 
+use crate::Value;
 use crate::quantity::{NotAQuantity, Quantity};
 use crate::schema::Scalar;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use serde_json::Value;
 
 /// What is wrong with a scalar.
 pub(super) enum Wrong {
@@ -167,8 +167,8 @@ fn bytes(text: &mut String) -> Result<(), Wrong> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::json;
     use proptest::prelude::*;
-    use serde_json::json;
 
     fn written(scalar: Scalar, mut value: Value) -> Result<Value, String> {
         match canonical(scalar, &mut value) {

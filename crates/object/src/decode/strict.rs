@@ -1,8 +1,8 @@
 //! Field validation: whether fields that are unknown or come twice refuse a request, warn about it, or pass.
 
+use crate::Value;
 use crate::field::{Errors, Path};
 use crate::status::Status;
-use serde_json::Value;
 
 /// The `fieldValidation` parameter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,7 +79,7 @@ pub(crate) fn refuse_object(object: &Value, sentence: &str) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn modes_refuse_warn_or_pass() {

@@ -1,7 +1,7 @@
 use super::*;
+use crate::json;
 use crate::schema::{Field, PatchStrategy, Scalar, Schema, Struct, Type, builtin_type};
 use proptest::prelude::*;
-use serde_json::json;
 use std::sync::Arc;
 
 fn stateful_set() -> TypeRef {

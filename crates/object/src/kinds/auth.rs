@@ -4,10 +4,10 @@
 use super::check::{self, member};
 use super::row;
 use super::storage::validate_token_seconds;
+use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Kind, Rules};
-use serde_json::Value;
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use crate::name;
 use crate::quantity::Quantity;
 use crate::schema;
 use crate::table::{Column, NAME, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::net::IpAddr;
 
 pub(super) use crate::meta::{invalid_for_each, member};

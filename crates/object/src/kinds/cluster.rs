@@ -8,7 +8,7 @@ use crate::field::{ErrorKind, Errors, Path};
 use crate::kind::{Ctx, Kind, Rules};
 use crate::name::label_value;
 use crate::table::{AGE, Column, NAME, age, column, wide};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::BTreeSet;
 
 #[cfg(test)]

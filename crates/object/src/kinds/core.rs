@@ -7,7 +7,7 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Kind, NameRule, Rules, Subresource};
 use crate::meta;
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 mod config;
 mod limits;

@@ -11,7 +11,7 @@ use crate::kind::{Ctx, Kind, NameRule, Rules};
 use crate::meta::{invalid_for_each, validate_immutable};
 use crate::name::{qualified, subdomain};
 use crate::table::{Column, column, since, wide};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::borrow::Cow;
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use crate::kind::{Ctx, Kind, Rules, Subresource};
 use crate::pod;
 use crate::selector::plain_field;
 use crate::table::Column;
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 pub fn rows() -> Vec<Kind> {
     vec![

@@ -8,7 +8,7 @@ use crate::meta;
 use crate::name::qualified;
 use crate::pod::Cursor;
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 pub fn rows() -> Vec<Kind> {
     vec![

@@ -8,7 +8,7 @@ use crate::kind::{Ctx, Kind, NameRule, Rules};
 use crate::meta::{invalid_for_each, validate_label_selector};
 use crate::name::path_segment;
 use crate::table::{AGE, Column, NAME, age, column, wide};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 #[cfg(test)]
 mod tests;

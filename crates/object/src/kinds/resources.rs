@@ -1,10 +1,10 @@
 //! Names and amounts of resources (`cpu`, `requests.storage`, `example.com/gpu`): which exist, where they may stand.
 
 use super::check;
+use crate::Value;
 use crate::field::{Errors, Path};
 use crate::name;
 use crate::quantity::Quantity;
-use serde_json::Value;
 
 const QUOTA: &[&str] = &[
     "cpu",

@@ -5,7 +5,7 @@ use super::row;
 use crate::access::{Access, name};
 use crate::field::{Errors, Path};
 use crate::kind::Kind;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 
 mod attachment;
 mod class;
@@ -52,7 +52,7 @@ const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
 /// Checks what a class hands to its driver.
-fn validate_parameters(parameters: &Map<String, Value>, path: &Path, errors: &mut Errors) {
+fn validate_parameters(parameters: &Map, path: &Path, errors: &mut Errors) {
     if parameters.len() > PARAMETERS_MAX {
         errors.too_long(path, PARAMETERS_MAX);
         return;

@@ -1,10 +1,10 @@
 //! What the tests of kinds share: an object's way through its rules, as the server takes it.
 
+use crate::Value;
 use crate::field::Errors;
 use crate::gates::Gates;
 use crate::kind::{Ctx, Kind, Kinds};
 use crate::write;
-use serde_json::Value;
 use std::sync::{Arc, LazyLock};
 
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);

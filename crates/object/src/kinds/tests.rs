@@ -6,8 +6,8 @@ use crate::gates::Gates;
 use crate::kind::{Kind, Kinds};
 use crate::meta;
 use crate::schema::{ListType, Scalar, Schema, Type, TypeId};
+use crate::{Map, Value, json};
 use proptest::prelude::*;
-use serde_json::{Map, Value, json};
 use std::sync::LazyLock;
 
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);

@@ -2,10 +2,10 @@
 
 use super::check;
 use super::row;
+use crate::Value;
 use crate::access::{Access, terminating};
 use crate::field::{Errors, Path};
 use crate::kind::Kind;
-use serde_json::Value;
 
 mod claim;
 mod claim_update;

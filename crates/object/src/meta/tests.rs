@@ -1,7 +1,7 @@
 use super::*;
+use crate::json;
 use crate::kind::Rules;
 use proptest::prelude::*;
-use serde_json::json;
 use std::sync::Arc;
 
 struct Labelled;

@@ -4,7 +4,7 @@
 
 use crate::kind::{Kind, Kinds};
 use crate::schema;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 use std::collections::BTreeSet;
 
 mod operations;

@@ -2,7 +2,7 @@
 
 use super::schemas;
 use crate::kind::{Kind, Subresource};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// One operation on one path.
 pub(super) struct Operation {

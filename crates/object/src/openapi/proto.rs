@@ -2,7 +2,8 @@
 //!
 //! Field numbers are those of gnostic's published `openapi.v2` messages. Only what our own document says is written.
 
-use serde_json::{Map, Value};
+use crate::value::Key;
+use crate::{Map, Value};
 
 /// Writes a document made by [`super::v2`].
 pub fn encode(document: &Value) -> Vec<u8> {
@@ -145,7 +146,7 @@ fn items(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+fn members(value: &Value) -> impl Iterator<Item = (&Key, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 
@@ -224,7 +225,7 @@ impl Message {
         &mut self,
         number: u32,
         pair_number: u32,
-        members: impl Iterator<Item = (&'a String, &'a Value)>,
+        members: impl Iterator<Item = (&'a Key, &'a Value)>,
         write: fn(&Value) -> Message,
     ) {
         let mut map = Message::default();
@@ -237,7 +238,7 @@ impl Message {
         self.message(number, &map);
     }
 
-    fn extensions<'a>(&mut self, number: u32, members: impl Iterator<Item = (&'a String, &'a Value)>) {
+    fn extensions<'a>(&mut self, number: u32, members: impl Iterator<Item = (&'a Key, &'a Value)>) {
         for (name, value) in members.filter(|(name, _)| name.starts_with("x-")) {
             let mut pair = Message::default();
             pair.string(1, name);

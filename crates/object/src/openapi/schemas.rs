@@ -3,7 +3,7 @@
 use super::operations::{self, Operation};
 use crate::kind::Kind;
 use crate::schema::OBJECT_META;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 pub(super) const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 pub(super) const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
@@ -38,7 +38,7 @@ pub(super) fn builtin_name(group: &str, version: &str, kind: &str) -> String {
 }
 
 /// The definitions of these kinds and everything that `operations` and they refer to; references read `#/definitions/…`.
-pub(super) fn closure(kinds: &[&Kind], operations: &[Operation], published: &Map<String, Value>) -> Map<String, Value> {
+pub(super) fn closure(kinds: &[&Kind], operations: &[Operation], published: &Map) -> Map {
     let mut out = Map::new();
     let mut wanted: Vec<String> = Vec::new();
     for kind in kinds {
@@ -65,7 +65,7 @@ pub(super) fn closure(kinds: &[&Kind], operations: &[Operation], published: &Map
     out
 }
 
-fn add_kind(kind: &Kind, published: &Map<String, Value>, out: &mut Map<String, Value>, wanted: &mut Vec<String>) {
+fn add_kind(kind: &Kind, published: &Map, out: &mut Map, wanted: &mut Vec<String>) {
     let name = name(kind);
     let mut definition = match &kind.openapi {
         Some(schema) => custom(schema),
@@ -143,7 +143,7 @@ fn collect_references(schema: &Value, wanted: &mut Vec<String>) {
 }
 
 /// Calls `change` for every schema in a definition, the definition itself included, outermost last.
-pub(super) fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
+pub(super) fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map)) {
     let Value::Object(members) = schema else { return };
     for (key, member) in members.iter_mut() {
         match (key.as_str(), member) {

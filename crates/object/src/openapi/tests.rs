@@ -214,7 +214,7 @@ fn protobuf_says_the_same() {
         let pairs = fields(map).into_iter().filter(|(number, _)| *number == pair);
         pairs.map(|(_, payload)| String::from_utf8(fields(payload)[0].1.to_vec()).unwrap()).collect()
     };
-    let keys = |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    let keys = |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().map(ToString::to_string).collect() };
     assert_eq!(names(part(8), 2), keys(&document["paths"]));
     assert_eq!(names(part(9), 1), keys(&document["definitions"]));
 }

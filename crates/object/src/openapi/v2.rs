@@ -4,9 +4,9 @@ use super::TITLE;
 use super::operations::{self, Operation, Parameter};
 use super::schemas;
 use crate::kind::Kind;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
-pub(super) fn document(kinds: &[&Kind], published: &Map<String, Value>, version: &str) -> Value {
+pub(super) fn document(kinds: &[&Kind], published: &Map, version: &str) -> Value {
     let mut all = Vec::new();
     let mut paths = Map::new();
     for kind in kinds {
@@ -41,7 +41,7 @@ pub(super) fn document(kinds: &[&Kind], published: &Map<String, Value>, version:
 }
 
 /// Custom resources are written in OpenAPI 3; what version 2 cannot say is left out, so that readers take more, not less.
-fn drop_newer_words(schema: &mut Map<String, Value>) {
+fn drop_newer_words(schema: &mut Map) {
     for word in ["oneOf", "anyOf", "not", "nullable"] {
         schema.remove(word);
     }

@@ -4,7 +4,7 @@ use super::TITLE;
 use super::operations::{self, Operation, Parameter};
 use super::schemas;
 use crate::kind::Kind;
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 const ANSWERS: &str = "application/json";
 const BODIES: [&str; 2] = ["application/json", "application/yaml"];
@@ -13,7 +13,7 @@ const PATCHES: [&str; 3] =
     ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 const STRATEGIC: &str = "application/strategic-merge-patch+json";
 
-pub(super) fn document(kinds: &[&Kind], published: &Map<String, Value>, version: &str) -> Value {
+pub(super) fn document(kinds: &[&Kind], published: &Map, version: &str) -> Value {
     let mut all = Vec::new();
     let mut paths = Map::new();
     for kind in kinds {
@@ -48,14 +48,14 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-fn refer_to_components(schema: &mut Map<String, Value>) {
+fn refer_to_components(schema: &mut Map) {
     if let Some(Value::String(reference)) = schema.get_mut("$ref") {
         *reference = reference.replace("#/definitions/", "#/components/schemas/");
     }
 }
 
 /// Two scalar types take either of two JSON types.
-fn say_alternatives(name: &str, definition: &mut Map<String, Value>) {
+fn say_alternatives(name: &str, definition: &mut Map) {
     let types = match name.rsplit('.').next() {
         Some("IntOrString") => ["integer", "string"],
         Some("Quantity") => ["string", "number"],
@@ -78,7 +78,7 @@ fn query(parameter: &Parameter) -> Value {
 }
 
 fn write(operation: &Operation, custom: bool) -> Value {
-    let answer = |extra: Option<&'static str>| -> Map<String, Value> {
+    let answer = |extra: Option<&'static str>| -> Map {
         let types = [ANSWERS].into_iter().chain(extra);
         types.map(|ty| (ty.to_owned(), json!({ "schema": reference(&operation.answer) }))).collect()
     };
@@ -113,7 +113,7 @@ fn write(operation: &Operation, custom: bool) -> Value {
     out
 }
 
-fn body_content(operation: &Operation, body: &str, custom: bool) -> Map<String, Value> {
+fn body_content(operation: &Operation, body: &str, custom: bool) -> Map {
     let types: Vec<&str> = match operation.method {
         "patch" if custom => PATCHES.to_vec(),
         "patch" => PATCHES.into_iter().chain([STRATEGIC]).collect(),

@@ -1,12 +1,13 @@
 //! RFC 6902 with the limits of an API server: how many operations, how much may be copied, how deep the outcome may be.
 
 use crate::status::Status;
+use crate::{Map, Value};
 use json_patch::jsonptr::PointerBuf;
 use json_patch::{
     AddOperation, CopyOperation, MoveOperation, PatchErrorKind, PatchOperation, RemoveOperation, ReplaceOperation,
     TestOperation,
 };
-use serde_json::{Map, Value};
+use serde_json::Value as Json;
 
 const OPERATIONS_MAX: usize = 10_000;
 /// What all `copy` operations of one patch may add together: without a bound, forty of them double a document to a terabyte.
@@ -24,21 +25,22 @@ pub(super) fn apply(document: &Value, patch: &Value) -> Result<Value, Status> {
             operations.len()
         )));
     }
-    let operations: Vec<&Map<String, Value>> = operations.iter().enumerate().map(members).collect::<Result<_, _>>()?;
-    let mut run = Run { depth_bound: depth(document), document: document.clone(), copied_bytes: 0 };
+    let operations: Vec<&Map> = operations.iter().enumerate().map(members).collect::<Result<_, _>>()?;
+    let document = Json::from(document.clone());
+    let mut run = Run { depth_bound: depth(&document), document, copied_bytes: 0 };
     for (index, operation) in operations.into_iter().enumerate() {
         run.step(operation).map_err(|why| unprocessable(index, operation, &why))?;
     }
-    Ok(run.document)
+    Ok(run.document.into())
 }
 
-fn members((index, operation): (usize, &Value)) -> Result<&Map<String, Value>, Status> {
+fn members((index, operation): (usize, &Value)) -> Result<&Map, Status> {
     operation
         .as_object()
         .ok_or_else(|| Status::bad_request(format!("operation {index} of the JSON patch must be an object")))
 }
 
-fn unprocessable(index: usize, operation: &Map<String, Value>, why: &str) -> Status {
+fn unprocessable(index: usize, operation: &Map, why: &str) -> Status {
     let word = |key: &str| operation.get(key).and_then(Value::as_str).unwrap_or("").to_owned();
     let message =
         format!("JSON patch operation {index} ({:?} at {:?}) does not apply: {why}", word("op"), word("path"));
@@ -47,14 +49,15 @@ fn unprocessable(index: usize, operation: &Map<String, Value>, why: &str) -> Sta
 
 /// A patch under way.
 struct Run {
-    document: Value,
+    /// As the library wants it.
+    document: Json,
     copied_bytes: usize,
     /// At least the document's depth.
     depth_bound: usize,
 }
 
 impl Run {
-    fn step(&mut self, operation: &Map<String, Value>) -> Result<(), String> {
+    fn step(&mut self, operation: &Map) -> Result<(), String> {
         let operation = read(operation)?;
         match &operation {
             // As upstream: what is not there tests equal to null.
@@ -101,9 +104,9 @@ impl Run {
 }
 
 /// Reads one operation; a missing value is null, as upstream has it.
-fn read(operation: &Map<String, Value>) -> Result<PatchOperation, String> {
+fn read(operation: &Map) -> Result<PatchOperation, String> {
     let path = pointer(operation, "path")?;
-    let value = || operation.get("value").cloned().unwrap_or(Value::Null);
+    let value = || operation.get("value").cloned().unwrap_or(Value::Null).into();
     Ok(match operation.get("op").and_then(Value::as_str) {
         Some("add") => PatchOperation::Add(AddOperation { path, value: value() }),
         Some("remove") => PatchOperation::Remove(RemoveOperation { path }),
@@ -116,7 +119,7 @@ fn read(operation: &Map<String, Value>) -> Result<PatchOperation, String> {
     })
 }
 
-fn pointer(operation: &Map<String, Value>, field: &str) -> Result<PointerBuf, String> {
+fn pointer(operation: &Map, field: &str) -> Result<PointerBuf, String> {
     let text = operation.get(field).and_then(Value::as_str).ok_or_else(|| format!("it has no {field:?}"))?;
     PointerBuf::parse(text).map_err(|_| format!("{text:?} is not a JSON pointer"))
 }
@@ -131,20 +134,20 @@ fn explain(kind: &PatchErrorKind) -> &'static str {
 }
 
 /// Levels of nesting: 0 for a scalar.
-fn depth(value: &Value) -> usize {
+fn depth(value: &Json) -> usize {
     match value {
-        Value::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
-        Value::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
+        Json::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
+        Json::Object(members) => 1 + members.values().map(depth).max().unwrap_or(0),
         _ => 0,
     }
 }
 
 /// About the bytes of its JSON.
-fn size(value: &Value) -> usize {
+fn size(value: &Json) -> usize {
     match value {
-        Value::Array(items) => 2 + items.iter().map(|item| 1 + size(item)).sum::<usize>(),
-        Value::Object(members) => 2 + members.iter().map(|(key, value)| 4 + key.len() + size(value)).sum::<usize>(),
-        Value::String(text) => 2 + text.len(),
+        Json::Array(items) => 2 + items.iter().map(|item| 1 + size(item)).sum::<usize>(),
+        Json::Object(members) => 2 + members.iter().map(|(key, value)| 4 + key.len() + size(value)).sum::<usize>(),
+        Json::String(text) => 2 + text.len(),
         _ => 8,
     }
 }
@@ -152,7 +155,7 @@ fn size(value: &Value) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     fn run(document: Value, patch: Value) -> Result<Value, (u16, String)> {
         apply(&document, &patch).map_err(|status| (status.code, status.message))

@@ -2,7 +2,7 @@
 
 use crate::schema::TypeRef;
 use crate::status::Status;
-use serde_json::Value;
+use crate::{Map, Value};
 
 mod json;
 mod order;
@@ -21,8 +21,26 @@ pub fn json(document: &Value, patch: &Value) -> Result<Value, Status> {
 /// RFC 7396.
 pub fn merge(document: &Value, patch: &Value) -> Value {
     let mut merged = document.clone();
-    json_patch::merge(&mut merged, patch);
+    merge_into(&mut merged, patch);
     merged
+}
+
+fn merge_into(document: &mut Value, patch: &Value) {
+    let Value::Object(changes) = patch else {
+        document.clone_from(patch);
+        return;
+    };
+    if !document.is_object() {
+        *document = Value::Object(Map::new());
+    }
+    let Value::Object(members) = document else { unreachable!("made an object just above") };
+    for (name, change) in changes {
+        if change.is_null() {
+            members.remove(name);
+        } else {
+            merge_into(members.entry(name).or_insert(Value::Null), change);
+        }
+    }
 }
 
 /// Kubernetes' strategic merge: lists merge by key, with `$patch`, `$deleteFromPrimitiveList`, `$setElementOrder`, `$retainKeys`.

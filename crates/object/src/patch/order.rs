@@ -1,6 +1,6 @@
 //! The order of a merged list: the patch's order for what it names, the live order for the rest, the two woven together.
 
-use serde_json::Value;
+use crate::Value;
 use std::collections::HashMap;
 
 /// An element and what identifies it: the JSON of its merge key, or of the element itself in a list of scalars.

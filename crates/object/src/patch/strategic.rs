@@ -7,7 +7,7 @@
 use super::order::{Item, arrange};
 use crate::schema::{PatchStrategy, Schema, Type, TypeRef};
 use crate::status::Status;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
 const PATCH: &str = "$patch";
@@ -15,7 +15,7 @@ const RETAIN_KEYS: &str = "$retainKeys";
 const SET_ORDER: &str = "$setElementOrder/";
 const DELETE_FROM: &str = "$deleteFromPrimitiveList/";
 
-type Members = Map<String, Value>;
+type Members = Map;
 
 pub(super) fn apply(ty: &TypeRef, document: &Value, patch: &Value) -> Result<Value, Status> {
     let Value::Object(patch) = patch else {
@@ -99,7 +99,7 @@ fn merge_members(shape: Shape, mut original: Members, patch: &Members) -> Result
         if let Some(name) = key.strip_prefix(SET_ORDER) {
             merge_ordered_list(shape, &mut original, patch, name, value)?;
         } else if !is_directive(key) {
-            let ordered = patch.contains_key(&format!("{SET_ORDER}{key}"));
+            let ordered = patch.contains_key(format!("{SET_ORDER}{key}"));
             if !ordered || value.is_null() {
                 merge_member(shape, &mut original, key, value)?;
             }

@@ -1,8 +1,8 @@
 //! What a pod asks for as a whole: its containers together, or its most demanding step of initialisation.
 
+use crate::Value;
 use crate::access::Access;
 use crate::quantity::Quantity;
-use serde_json::Value;
 use std::collections::BTreeMap;
 
 pub type Amounts = BTreeMap<String, Quantity>;
@@ -10,7 +10,7 @@ pub type Amounts = BTreeMap<String, Quantity>;
 /// `requests` or `limits` of one container (or of the pod itself).
 pub fn named(of: &Value, which: &str) -> Amounts {
     let members = of.members(&["resources", which]).iter();
-    members.filter_map(|(name, value)| Some((name.clone(), Quantity::of(value)?))).collect()
+    members.filter_map(|(name, value)| Some((name.to_string(), Quantity::of(value)?))).collect()
 }
 
 /// `requests` or `limits` of the whole pod.
@@ -39,9 +39,9 @@ pub fn of_pod(pod: &Value, which: &str) -> Amounts {
     sum.extend(named(spec, which));
     for (name, value) in spec.members(&["overhead"]) {
         if let Some(overhead) = Quantity::of(value)
-            && (which == "requests" || sum.contains_key(name))
+            && (which == "requests" || sum.contains_key(name.as_str()))
         {
-            add(&mut sum, &Amounts::from([(name.clone(), overhead)]));
+            add(&mut sum, &Amounts::from([(name.to_string(), overhead)]));
         }
     }
     sum
@@ -64,7 +64,7 @@ fn raise(to: &mut Amounts, at_least: &Amounts) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn a_pod_asks_for_its_containers_or_its_hardest_step() {

@@ -3,9 +3,9 @@
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
 use super::{paths, scheduling};
+use crate::Value;
 use crate::access::Access;
 use crate::field::Errors;
-use serde_json::Value;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -143,7 +143,7 @@ fn validate_app_armor(annotation: &Cursor, container: &str, spec: &Value, errors
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     fn said(annotations: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("a"), Errors::default());

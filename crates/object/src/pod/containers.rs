@@ -2,9 +2,9 @@
 
 use super::cursor::Cursor;
 use super::{env, handlers, mounts, resources, security};
+use crate::Value;
 use crate::field::Errors;
 use crate::name;
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a container's rules need to know of the pod around it.
@@ -230,7 +230,7 @@ fn validate_restart_policy(container: &Cursor, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     fn said(spec: Value) -> Vec<String> {
         let mut spec = spec;

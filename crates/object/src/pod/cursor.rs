@@ -2,7 +2,7 @@
 //! only spelled out when there is something to report.
 
 use crate::field::{ErrorKind, Errors, Path};
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 static ABSENT: Value = Value::Null;
 
@@ -73,7 +73,7 @@ impl<'v, 's> Cursor<'v, 's> {
     pub fn list(&self) -> &'v [Value] {
         self.value.as_array().map_or(&[], Vec::as_slice)
     }
-    pub fn map(&self) -> Option<&'v Map<String, Value>> {
+    pub fn map(&self) -> Option<&'v Map> {
         self.value.as_object()
     }
     pub fn is_empty(&self) -> bool {

@@ -3,7 +3,7 @@
 use super::resources;
 use crate::access::Access;
 use crate::kinds::volumes::default_claim_spec;
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 const FILE_MODE: i64 = 0o644;
 

@@ -231,7 +231,7 @@ fn config_key(text: &str) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::{Value, json};
+    use crate::{Value, json};
 
     fn said(check: fn(&Cursor, &mut Errors), value: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("e"), Errors::default());

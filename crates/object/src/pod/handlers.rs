@@ -1,9 +1,9 @@
 //! Probes and lifecycle hooks: what they do, exactly one thing each.
 
 use super::cursor::Cursor;
+use crate::Value;
 use crate::field::Errors;
 use crate::name;
-use serde_json::Value;
 
 /// A container's probes and hooks. `grace` is the pod's grace period, which a sleeping hook must fit in.
 pub(super) fn validate(container: &Cursor, grace: Option<i64>, errors: &mut Errors) {
@@ -112,7 +112,7 @@ fn validate_sleep(action: &Cursor, grace: Option<i64>, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     fn said(container: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("c"), Errors::default());

@@ -30,11 +30,11 @@ pub use status::validate_status;
 pub use update::validate_update;
 pub use warnings::{claim_warnings, pod_warnings, template_warnings};
 
+use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::{meta, name};
 use containers::Around;
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 static NOTHING: Value = Value::Null;

@@ -2,9 +2,9 @@
 
 use super::cursor::Cursor;
 use super::paths;
+use crate::Value;
 use crate::access::Access;
 use crate::field::Errors;
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 type Volumes<'a> = BTreeMap<&'a str, &'a Value>;
@@ -135,7 +135,7 @@ fn validate_devices(devices: &Cursor, mounts: &BTreeMap<&str, &str>, volumes: &V
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     fn said(container: Value) -> Vec<String> {
         let (claim, scratch) = (json!({"persistentVolumeClaim": {"claimName": "c"}}), json!({"emptyDir": {}}));

@@ -114,7 +114,7 @@ fn validate_hostname_override(spec: &Cursor, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::{Value, json};
+    use crate::{Value, json};
 
     fn said(members: Value) -> Vec<String> {
         let mut spec = json!({"dnsPolicy": "ClusterFirst"});

@@ -162,7 +162,7 @@ pub(super) fn storageos(source: &Cursor, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::{Value, json};
+    use crate::{Value, json};
 
     fn said(check: fn(&Cursor, &mut Errors), source: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("s"), Errors::default());

@@ -2,8 +2,8 @@
 
 use crate::access::{Access, name, terminating};
 use crate::table::{AGE, Column, NAME, age, column, since, wide};
+use crate::{Value, json};
 use jiff::Timestamp;
-use serde_json::{Value, json};
 
 pub const COLUMNS: &[Column] = &[
     NAME,

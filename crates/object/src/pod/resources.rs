@@ -5,7 +5,7 @@ use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::name;
 use crate::quantity::Quantity;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 const POD_LEVEL: &[&str] = &["cpu", "hugepages-", "memory"];
@@ -35,8 +35,7 @@ pub(super) fn default_pod_level(spec: &mut Value) {
     }
     let asked = container_requests(spec);
     let asked = asked.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
-    let mut wanted: Map<String, Value> =
-        asked.map(|(name, amount)| (name, Value::String(amount.to_string()))).collect();
+    let mut wanted: Map = asked.map(|(name, amount)| (name, Value::String(amount.to_string()))).collect();
     for (name, limit) in limits {
         if is_pod_level(&name) {
             wanted.entry(name).or_insert(limit);
@@ -322,7 +321,7 @@ fn add_amount(total: &mut BTreeMap<String, Quantity>, name: &str, amount: Quanti
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     fn said(resources: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("r"), Errors::default());

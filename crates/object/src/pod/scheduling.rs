@@ -1,9 +1,9 @@
 //! Where a pod may run: node selectors, affinity, tolerations, spreading, gates.
 
 use super::cursor::Cursor;
+use crate::Value;
 use crate::field::{Errors, Path};
 use crate::{meta, name};
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// A node selector: at least one term, any of which a node may meet. Also used by volumes' node affinity.
@@ -270,7 +270,7 @@ pub(super) fn validate_tolerations(tolerations: &Cursor, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     fn said(spec: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("spec"), Errors::default());

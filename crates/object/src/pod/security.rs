@@ -186,7 +186,7 @@ fn forbid_windows_options(spec: &Cursor, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::{Value, json};
+    use crate::{Value, json};
 
     fn said(check: impl Fn(&Cursor, &mut Errors), value: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("s"), Errors::default());

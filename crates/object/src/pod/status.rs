@@ -2,10 +2,10 @@
 
 use super::cursor::Cursor;
 use super::{NOTHING, annotations, paths};
+use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::name;
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 /// The rules of a write to `/status`.
@@ -109,7 +109,7 @@ fn validate_family(list: &Cursor, errors: &mut Errors) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     fn said(new: Value, old: Value) -> Vec<String> {
         let mut errors = Errors::default();

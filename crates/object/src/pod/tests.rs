@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::gates::Gates;
+use crate::json;
 use crate::kind::{Ctx, Rules};
 use proptest::prelude::*;
-use serde_json::json;
 
 fn plain() -> Value {
     json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "image": "x:1"}]}})

@@ -5,7 +5,8 @@ use super::{NOTHING, annotations, containers, scheduling, validate_pod};
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::schema;
-use serde_json::{Value, json};
+use crate::value::Key;
+use crate::{Value, json};
 
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
     `spec.tolerations` (only additions to existing tolerations),\
@@ -135,7 +136,7 @@ fn restore_images(rest: &mut Value, old: &Value, list: &str) {
 /// A pod that is held back by gates may still be told more narrowly where to run.
 fn allow_narrowing(spec: &Cursor, old: &Value, rest: &mut Value, errors: &mut Errors) {
     let selector = spec.child("nodeSelector");
-    let kept = |(key, value): (&String, &Value)| selector.value().get(key) == Some(value);
+    let kept = |(key, value): (&Key, &Value)| selector.value().get(key) == Some(value);
     if !old.members(&["nodeSelector"]).iter().all(kept) {
         selector.invalid("only additions to spec.nodeSelector are allowed (no mutations or deletions)", errors);
     }
@@ -184,7 +185,7 @@ fn differences(path: &str, new: &Value, old: &Value, lines: &mut Vec<String>) {
     match (new, old) {
         _ if new == old => {}
         (Value::Object(new), Value::Object(old)) => {
-            let keys: std::collections::BTreeSet<&String> = new.keys().chain(old.keys()).collect();
+            let keys: std::collections::BTreeSet<&Key> = new.keys().chain(old.keys()).collect();
             for key in keys {
                 let path = format!("{path}.{key}");
                 differences(&path, new.get(key).unwrap_or(&NOTHING), old.get(key).unwrap_or(&NOTHING), lines);

@@ -2,12 +2,12 @@
 
 use super::cursor::Cursor;
 use super::{containers, env, older_volumes, paths};
+use crate::Value;
 use crate::access::Access;
 use crate::field::Errors;
 use crate::kinds::volumes::validate_claim_spec;
 use crate::quantity::Quantity;
 use crate::{meta, name};
-use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The rules of one source: itself, the pod's name (none in a template).
@@ -331,7 +331,7 @@ fn validate_image(source: &Cursor, pod: Option<&str>, errors: &mut Errors) {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     fn said(volumes: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("v"), Errors::default());

@@ -4,10 +4,10 @@ use super::NOTHING;
 use super::annotations::APP_ARMOR_PREFIX;
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
+use crate::Value;
 use crate::field::Path;
 use crate::name;
 use crate::quantity::Quantity;
-use serde_json::Value;
 use std::collections::BTreeSet;
 
 const NODE_LABELS: &[(&str, &str)] = &[
@@ -286,7 +286,7 @@ pub fn claim_warnings(claim_spec: Option<&Value>, path: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn each_oddity_gets_its_sentence() {

@@ -156,7 +156,7 @@ fn is_dns(domain: &str) -> bool {
 mod tests {
     use super::*;
     use crate::field::Path;
-    use serde_json::json;
+    use crate::json;
 
     #[test]
     fn user_names_are_judged_in_both_halves() {

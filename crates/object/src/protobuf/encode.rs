@@ -2,11 +2,11 @@
 
 use super::MAGIC;
 use super::numbers::{self, Entry, Field, Form, Shape};
+use crate::Value;
 use crate::decode::instant;
 use crate::schema::{self, Scalar, Type, TypeId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use serde_json::Value;
 
 /// The body of a request that holds `object`, of type `ty`.
 pub fn body(ty: TypeId, object: &Value) -> Vec<u8> {

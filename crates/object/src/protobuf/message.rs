@@ -4,13 +4,14 @@ use super::numbers::{self, Entry, Field, Form, Numbers, Shape};
 use super::wire::{self, Fields, Wire};
 use crate::decode;
 use crate::schema::{self, Scalar, Schema, Type, TypeId};
+use crate::value::Number;
+use crate::{Map, Value};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
-use serde_json::{Map, Number, Value};
 
 /// Reads a message of struct type `ty` into `members`, as Go's JSON would write it; or says what is wrong with the bytes.
-pub(super) fn read(ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map<String, Value>) -> Result<(), String> {
+pub(super) fn read(ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map) -> Result<(), String> {
     let walk = Walk { schema: schema::builtin(), numbers: numbers::get() };
     walk.message(ty, bytes, depth, members)
 }
@@ -22,20 +23,14 @@ struct Walk<'s> {
 
 impl Walk<'_> {
     /// `depth` is how many more levels of messages may come.
-    fn message(&self, ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map<String, Value>) -> Result<(), String> {
+    fn message(&self, ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or("exceeded max depth")?;
         // A type that is newer than the table has no known fields, and unknown ones are skipped.
         let none = Shape::new();
         self.fields(self.numbers.shapes.get(&ty).unwrap_or(&none), bytes, depth, members)
     }
 
-    fn fields(
-        &self,
-        shape: &Shape,
-        bytes: &[u8],
-        depth: usize,
-        members: &mut Map<String, Value>,
-    ) -> Result<(), String> {
+    fn fields(&self, shape: &Shape, bytes: &[u8], depth: usize, members: &mut Map) -> Result<(), String> {
         for field in Fields(bytes) {
             let (number, wire) = field?;
             match shape.get(&number) {
@@ -47,13 +42,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn field(
-        &self,
-        field: &Field,
-        wire: Wire<'_>,
-        depth: usize,
-        members: &mut Map<String, Value>,
-    ) -> Result<(), String> {
+    fn field(&self, field: &Field, wire: Wire<'_>, depth: usize, members: &mut Map) -> Result<(), String> {
         let name = field.name.as_str();
         match self.schema.get(field.ty) {
             Type::List { item, .. } => {
@@ -188,7 +177,7 @@ impl Walk<'_> {
     }
 }
 
-fn object<'a>(members: &'a mut Map<String, Value>, name: &str) -> &'a mut Value {
+fn object<'a>(members: &'a mut Map, name: &str) -> &'a mut Value {
     members.entry(name).or_insert_with(|| Value::Object(Map::new()))
 }
 

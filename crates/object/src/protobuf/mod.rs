@@ -7,7 +7,7 @@ use crate::decode::{DEPTH_MAX, refuse_object};
 use crate::kind::Kinds;
 use crate::schema::{self, TypeId};
 use crate::status::Status;
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::sync::Arc;
 
 mod message;

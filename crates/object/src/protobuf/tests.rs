@@ -1,10 +1,10 @@
 use super::encode::{self, bytes_field, varint_field};
 use super::numbers::{self, Entry, Form, Shape};
 use super::*;
+use crate::json;
 use crate::schema::{Scalar, Type};
 use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
-use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Fields that are newer than the release whose numbers the table has: as in an older Kubernetes, they are skipped.
@@ -306,7 +306,7 @@ impl Maker {
         }
         Value::Object(members)
     }
-    fn fill(&mut self, shape: &Shape, depth: u64, members: &mut Map<String, Value>) {
+    fn fill(&mut self, shape: &Shape, depth: u64, members: &mut Map) {
         for entry in shape.values() {
             match entry {
                 Entry::Inline(inner) => self.fill(inner, depth, members),

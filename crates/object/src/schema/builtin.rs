@@ -1,14 +1,14 @@
 //! The arena of the built-in kinds, read from what the build script wrote.
 
 use super::{Field, ListType, PatchStrategy, Scalar, Schema, Struct, Type, TypeId};
-use serde_json::{Map, Value};
+use crate::{Map, Value};
 use std::io::Read;
 
 static ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/arena.json"));
 static DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.json.deflate"));
 
 /// The full OpenAPI definitions with prose, by definition name; references read `#/definitions/…`. Unpacked at each call.
-pub(super) fn definitions() -> Map<String, Value> {
+pub(super) fn definitions() -> Map {
     let mut text = Vec::new();
     flate2::read::DeflateDecoder::new(DEFINITIONS)
         .read_to_end(&mut text)
@@ -24,17 +24,16 @@ pub(super) fn definitions_hash() -> u64 {
 }
 
 pub(super) fn load() -> Schema {
-    let definitions: Map<String, Value> =
-        serde_json::from_slice(ARENA).expect("the build script wrote this JSON, it parses");
+    let definitions: Map = serde_json::from_slice(ARENA).expect("the build script wrote this JSON, it parses");
     let mut schema = Schema::default();
     // Names first, so that types may refer to each other (and to themselves) in any order.
     for name in definitions.keys() {
         let id = schema.add(Type::Any);
-        schema.names.insert(name.clone(), id);
+        schema.names.insert(name.to_string(), id);
     }
     for (name, definition) in &definitions {
         let ty = named_type(&mut schema, name, definition);
-        let id = schema.names[name];
+        let id = schema.names[name.as_str()];
         schema.types[id.0 as usize] = ty;
     }
     schema
@@ -115,12 +114,12 @@ fn struct_type(schema: &mut Schema, definition: &Value, properties: &Value) -> S
         let ty = type_id(schema, property);
         let field = Field {
             ty,
-            required: required.contains(name),
+            required: required.iter().any(|required| name == required),
             nullable: false,
             default: property.get("default").cloned(),
             patch: patch_strategy(property),
         };
-        fields.insert(name.clone(), field);
+        fields.insert(name.to_string(), field);
     }
     Struct { fields, atomic: is_atomic(definition), preserve_unknown: false, embedded: false }
 }

@@ -3,7 +3,8 @@
 use super::{Scalar, Schema, Struct, Type, TypeId};
 use crate::decode;
 use crate::quantity::Quantity;
-use serde_json::{Map, Value};
+use crate::value::Key;
+use crate::{Map, Value};
 
 /// Whether two values, or their absence, mean the same: quantities by value, times by instant; null, absent, an empty list and
 /// an empty map are alike.
@@ -39,8 +40,8 @@ pub(super) fn same(schema: &Schema, ty: TypeId, a: Option<&Value>, b: Option<&Va
     }
 }
 
-fn same_members(schema: &Schema, shape: &Struct, a: &Map<String, Value>, b: &Map<String, Value>) -> bool {
-    all_keys(a, b).all(|key| match shape.fields.get(key) {
+fn same_members(schema: &Schema, shape: &Struct, a: &Map, b: &Map) -> bool {
+    all_keys(a, b).all(|key| match shape.fields.get(key.as_str()) {
         Some(field) => same(schema, field.ty, a.get(key), b.get(key)),
         None => a.get(key) == b.get(key),
     })
@@ -65,15 +66,15 @@ fn list(value: Option<&Value>) -> Option<&[Value]> {
     }
 }
 
-fn members(value: Option<&Value>) -> Option<&Map<String, Value>> {
-    static EMPTY: std::sync::LazyLock<Map<String, Value>> = std::sync::LazyLock::new(Map::new);
+fn members(value: Option<&Value>) -> Option<&Map> {
+    static EMPTY: std::sync::LazyLock<Map> = std::sync::LazyLock::new(Map::new);
     match value {
         None => Some(&EMPTY),
         Some(value) => value.as_object(),
     }
 }
 
-fn all_keys<'a>(a: &'a Map<String, Value>, b: &'a Map<String, Value>) -> impl Iterator<Item = &'a String> {
+fn all_keys<'a>(a: &'a Map, b: &'a Map) -> impl Iterator<Item = &'a Key> {
     a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)))
 }
 
@@ -100,7 +101,7 @@ fn always_written(schema: &Schema, ty: TypeId) -> bool {
 #[cfg(test)]
 mod tests {
     use crate::schema::builtin_type;
-    use serde_json::{Value, json};
+    use crate::{Value, json};
 
     fn same_pods(a: &Value, b: &Value) -> bool {
         let pod = builtin_type("io.k8s.api.core.v1.Pod");

@@ -4,7 +4,7 @@
 //! semantic comparison and OpenAPI. The built-in arena is made by the build script from k8s-openapi's published schemas
 //! plus our own table of merge rules; each CustomResourceDefinition version gets an arena of its own.
 
-use serde_json::Value;
+use crate::Value;
 use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
@@ -142,7 +142,7 @@ pub fn builtin() -> &'static Arc<Schema> {
 pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
 /// The full OpenAPI definitions of the built-in types, with prose; unpacked at each call, so keep what you make of them.
-pub fn definitions() -> serde_json::Map<String, Value> {
+pub fn definitions() -> crate::Map {
     builtin::definitions()
 }
 

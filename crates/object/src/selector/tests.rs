@@ -1,8 +1,8 @@
 use super::*;
+use crate::json;
 use proptest::prelude::*;
-use serde_json::json;
 
-fn labels(value: Value) -> Map<String, Value> {
+fn labels(value: Value) -> Map {
     value.as_object().cloned().unwrap_or_default()
 }
 

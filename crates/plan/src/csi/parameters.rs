@@ -1,7 +1,7 @@
 //! The parameters of a storage class: some are for us, the rest is for the driver.
 
 use super::secret::Use;
-use object::{Map, Value};
+use object::Map;
 use std::collections::BTreeMap;
 
 /// Keys with this prefix are for us.
@@ -16,7 +16,7 @@ pub struct Parameters {
 }
 
 /// Sorts a class's parameters; the error is final.
-pub fn sort(parameters: &Map<String, Value>) -> Result<Parameters, String> {
+pub fn sort(parameters: &Map) -> Result<Parameters, String> {
     let mut sorted = Parameters::default();
     let mut fs_types = 0;
     for (key, value) in parameters {
@@ -32,7 +32,7 @@ pub fn sort(parameters: &Map<String, Value>) -> Result<Parameters, String> {
                 fs_types += 1;
                 sorted.fs_type = value;
             }
-            None => drop(sorted.for_driver.insert(key.clone(), value)),
+            None => drop(sorted.for_driver.insert(key.to_string(), value)),
         }
     }
     if fs_types > 1 {
@@ -51,7 +51,7 @@ fn names_secret(key: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use object::json;
+    use object::{Value, json};
 
     fn sorted(parameters: Value) -> Result<Parameters, String> {
         sort(parameters.as_object().unwrap())

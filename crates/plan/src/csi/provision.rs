@@ -230,7 +230,7 @@ fn mutable_parameters(seen: &Seen, driver: &Driver) -> Result<BTreeMap<String, S
 
 pub(super) fn string_map(object: &Value, path: &[&str]) -> BTreeMap<String, String> {
     let members = object.members(path).iter();
-    members.map(|(key, value)| (key.clone(), value.as_str().unwrap_or("").to_owned())).collect()
+    members.map(|(key, value)| (key.to_string(), value.as_str().unwrap_or("").to_owned())).collect()
 }
 
 /// The secrets that a class names, by use.

@@ -67,7 +67,7 @@ pub struct Words<'a> {
 }
 
 /// The secret that a class names for a use.
-pub fn of_class(parameters: &Map<String, Value>, wanted: Use, words: &Words) -> Result<Option<SecretRef>, String> {
+pub fn of_class(parameters: &Map, wanted: Use, words: &Words) -> Result<Option<SecretRef>, String> {
     let Some((name_template, namespace_template)) = templates(parameters, wanted)? else { return Ok(None) };
     let secret_namespace = fill(&namespace_template, |token| match (token, words.claim) {
         ("pv.name", _) => Some(words.volume.to_owned()),
@@ -103,7 +103,7 @@ pub fn of_class(parameters: &Map<String, Value>, wanted: Use, words: &Words) -> 
 }
 
 /// The name's and the namespace's template: both or neither, the finer use before the general one.
-fn templates(parameters: &Map<String, Value>, wanted: Use) -> Result<Option<(String, String)>, String> {
+fn templates(parameters: &Map, wanted: Use) -> Result<Option<(String, String)>, String> {
     let named = |word: &str| [format!("{RESERVED}{word}secret-name"), format!("{RESERVED}{word}secret-namespace")];
     let own = named(wanted.word());
     let has = |keys: &[String; 2]| keys.iter().any(|key| parameters.contains_key(key));
@@ -118,7 +118,7 @@ fn templates(parameters: &Map<String, Value>, wanted: Use) -> Result<Option<(Str
     if has(&own) { pair(parameters, &own) } else { pair(parameters, &named("")) }
 }
 
-fn pair(parameters: &Map<String, Value>, keys: &[String; 2]) -> Result<Option<(String, String)>, String> {
+fn pair(parameters: &Map, keys: &[String; 2]) -> Result<Option<(String, String)>, String> {
     let value = |key: &String| parameters.get(key).map(|value| value.as_str().unwrap_or("").to_owned());
     match (value(&keys[0]), value(&keys[1])) {
         (None, None) => Ok(None),

@@ -93,7 +93,7 @@ impl Life {
         let state = &self.pod["status"]["containerStatuses"][0]["state"];
         match state.at(&["waiting"]).or_else(|| state.at(&["terminated"])) {
             Some(state) => state.text(&["reason"]).to_owned(),
-            None => state.members(&[]).keys().next().cloned().unwrap_or_default(),
+            None => state.members(&[]).keys().next().map(ToString::to_string).unwrap_or_default(),
         }
     }
 

@@ -81,7 +81,7 @@ impl Requests {
 pub struct Labels(Box<str>);
 
 impl Labels {
-    pub fn of(labels: &Map<String, Value>) -> Labels {
+    pub fn of(labels: &Map) -> Labels {
         let mut packed = String::new();
         for (key, value) in labels {
             packed.push_str(key);
@@ -287,7 +287,7 @@ impl Node {
     pub fn of(node: &Value) -> Node {
         let allocatable = node.members(&["status", "allocatable"]).iter();
         let allocatable: Amounts =
-            allocatable.filter_map(|(name, value)| Some((name.clone(), Quantity::of(value)?))).collect();
+            allocatable.filter_map(|(name, value)| Some((name.to_string(), Quantity::of(value)?))).collect();
         Node {
             labels: node.at(&["metadata", "labels"]).cloned().unwrap_or_else(|| json!({})),
             taints: node.items(&["spec", "taints"]).iter().map(Taint::of).collect(),

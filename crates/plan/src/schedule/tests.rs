@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 fn merge(to: &mut Value, from: Value) {
     match from {
-        Value::Object(members) => members.into_iter().for_each(|(key, value)| merge(&mut to[key], value)),
+        Value::Object(members) => members.into_iter().for_each(|(key, value)| merge(&mut to[&key], value)),
         other => *to = other,
     }
 }

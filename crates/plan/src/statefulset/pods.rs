@@ -81,7 +81,7 @@ pub struct SeenPod {
     namespace: Box<str>,
     name: Box<str>,
     uid: Box<str>,
-    labels: Map<String, Value>,
+    labels: Map,
     /// The uid of its controller.
     owner: Option<Box<str>>,
     revision: Box<str>,

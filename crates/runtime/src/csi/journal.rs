@@ -64,12 +64,12 @@ impl Journal {
         let found = api.find(&maps.object(NAMESPACE, NAME)).await?.unwrap_or_default();
         let mut state = State::default();
         for (volume, text) in found.members(&["data"]) {
-            let text = text.as_str().unwrap_or("");
+            let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
             let Some(entry) = Entry::from_text(text) else {
                 tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
                 continue;
             };
-            state.entries.insert(volume.clone(), entry);
+            state.entries.insert(volume.to_owned(), entry);
             state.measure(volume, text.len());
         }
         Ok(Journal { api, maps, state: Mutex::new(state), writing: tokio::sync::Mutex::default(), done: Notify::new() })
@@ -158,7 +158,7 @@ impl Journal {
     /// One write for all that is pending. To be called by the one who may write.
     async fn write(&self) -> Result<(), ApiError> {
         let taken = std::mem::take(&mut self.lock().pending);
-        let data: Map<String, Value> = taken.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
+        let data: Map = taken.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
         let result = self.send(json!({"data": data})).await;
         if result.is_err() {
             // What came since is newer.

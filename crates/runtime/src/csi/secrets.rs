@@ -12,7 +12,7 @@ pub async fn read(api: &Api, reference: Option<&SecretRef>) -> Result<Option<Sec
     let Some(SecretRef { namespace, name }) = reference else { return Ok(Some(Secrets::new())) };
     let secrets = Resource::new("v1", "Secret", "secrets", true);
     let Some(secret) = api.find(&secrets.object(namespace, name)).await? else { return Ok(None) };
-    let decoded = secret.members(&["data"]).iter().map(|(key, value)| (key.clone(), decode(value)));
+    let decoded = secret.members(&["data"]).iter().map(|(key, value)| (key.to_string(), decode(value)));
     Ok(Some(decoded.collect()))
 }
 

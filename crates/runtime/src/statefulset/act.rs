@@ -109,8 +109,7 @@ impl Control {
             }
             Action::CreatePod(pod) => self.create(&sight.pods, pod).await,
             Action::LabelPod { pod, uid, resource_version, labels } => {
-                let labels: serde_json::Map<String, Value> =
-                    labels.iter().map(|(label, value)| (label.clone(), json!(value))).collect();
+                let labels: object::Map = labels.iter().map(|(label, value)| (label.clone(), json!(value))).collect();
                 let metadata = json!({"uid": uid, "resourceVersion": resource_version, "labels": labels});
                 self.merge(&sight.pods, set, pod, uid, &json!({"metadata": metadata})).await
             }

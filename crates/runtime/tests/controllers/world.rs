@@ -122,7 +122,7 @@ impl World {
         let request = Request::builder().method(method).uri(path).header("content-type", media);
         match self.admin.request::<Value>(request.body(body).expect("a request")).await {
             Ok(value) => (200, value),
-            Err(kube::Error::Api(status)) => (status.code, serde_json::to_value(status).expect("a status")),
+            Err(kube::Error::Api(status)) => (status.code, object::value::to_value(&status).expect("a status")),
             Err(error) => panic!("{method} {path}: {error}"),
         }
     }

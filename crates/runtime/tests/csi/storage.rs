@@ -200,7 +200,7 @@ pub async fn doomed(world: &World) -> Vec<String> {
 async fn entries(world: &World) -> Vec<(String, String)> {
     let map = world.get("/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal").await.unwrap_or_default();
     let texts = map.members(&["data"]).iter();
-    texts.map(|(volume, text)| (volume.clone(), text.as_str().unwrap_or("").to_owned())).collect()
+    texts.map(|(volume, text)| (volume.to_string(), text.as_str().unwrap_or("").to_owned())).collect()
 }
 
 /// Waits until nothing is written down any more.

@@ -172,7 +172,7 @@ impl Bounds<'_> {
 
 fn pairs(item: &Value, which: &str) -> Vec<(String, Quantity)> {
     let members = item.members(&[which]).iter();
-    members.filter_map(|(resource, value)| Some((resource.clone(), Quantity::of(value)?))).collect()
+    members.filter_map(|(resource, value)| Some((resource.to_string(), Quantity::of(value)?))).collect()
 }
 
 #[cfg(test)]

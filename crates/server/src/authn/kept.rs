@@ -4,7 +4,7 @@
 use super::certs::{CertError, Identity};
 use super::files::{self, FileError};
 use object::access::Access;
-use serde_json::json;
+use object::json;
 use std::path::Path;
 use store::{Condition, Operation, Store, Txn};
 

@@ -6,7 +6,7 @@ use base64::Engine;
 pub fn kubeconfig(server_url: &str, ca_pem: &str, client_certificate_pem: &str, client_key_pem: &str) -> String {
     let data = |pem: &str| base64::engine::general_purpose::STANDARD.encode(pem);
     // JSON strings are YAML strings; a URL from the command line may hold anything.
-    let server = serde_json::Value::from(server_url);
+    let server = object::Value::from(server_url);
     format!(
         "apiVersion: v1
 kind: Config

@@ -24,7 +24,7 @@ pub fn aggregate<'a>(role: &Value, all: impl IntoIterator<Item = &'a Value>) -> 
     (rules != role.items(&["rules"])).then_some(rules)
 }
 
-fn labels(object: &Value) -> &Map<String, Value> {
+fn labels(object: &Value) -> &Map {
     object.members(&["metadata", "labels"])
 }
 

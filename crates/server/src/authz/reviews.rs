@@ -175,7 +175,8 @@ fn subject_errors(review: &Value) -> Errors {
 
 fn subject(review: &Value) -> User {
     let extra = review.members(&["spec", "extra"]).iter();
-    let extra: BTreeMap<String, Vec<String>> = extra.map(|(key, values)| (key.clone(), texts(values, &[]))).collect();
+    let extra: BTreeMap<String, Vec<String>> =
+        extra.map(|(key, values)| (key.to_string(), texts(values, &[]))).collect();
     User {
         name: review.text(&["spec", "user"]).to_owned(),
         uid: review.text(&["spec", "uid"]).to_owned(),

@@ -9,7 +9,7 @@ use crate::request::ListOptions;
 use bytes::Bytes;
 use futures::future::try_join_all;
 use object::Status;
-use serde_json::json;
+use object::json;
 use store::Record;
 
 /// So many are deleted at once: they share a disk sync. More would only make those of a quota, which is charged for each, try

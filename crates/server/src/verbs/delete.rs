@@ -5,9 +5,9 @@ use crate::admission;
 use crate::definitions;
 use crate::render;
 use object::access::{Access, name, uid};
+use object::json;
 use object::write::{self, Deleted, Deletion, Propagation};
 use object::{Status, Value};
-use serde_json::json;
 use std::sync::Arc;
 use store::{Operation, Record};
 

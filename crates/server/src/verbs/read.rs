@@ -7,8 +7,8 @@ use crate::request::{ListOptions, VersionMatch};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
+use object::json;
 use object::{Kind, Map, Status, Value};
-use serde_json::json;
 use std::sync::Arc;
 use store::{Range, Record};
 
@@ -26,7 +26,7 @@ pub fn get(call: &Call<'_>) -> Result<Answer, Status> {
 
 /// What selectors look at, read from an object once for each of its versions.
 pub struct Facets {
-    labels: Map<String, Value>,
+    labels: Map,
     /// The values of the kind's selectable fields, in their order.
     fields: Vec<String>,
     name: String,

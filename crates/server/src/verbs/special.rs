@@ -13,9 +13,9 @@ use crate::request::Verb;
 use crate::subresources::{binding, eviction, scale};
 use object::access::{Access, name};
 use object::apply::{self, Writer};
+use object::json;
 use object::kind::Subresource;
 use object::{Errors, Status, Value, decode, schema, write};
-use serde_json::json;
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 

@@ -73,8 +73,8 @@ async fn a_quota_stays_true_whatever_happens() {
     let maps = items(admin.get(CONFIG_MAPS).await.expect(200)).len();
     let claims = items(admin.get(CLAIMS).await.expect(200)).len();
     let used = admin.get("/api/v1/namespaces/default/resourcequotas/q").await.expect(200)["status"]["used"].clone();
-    let count = |what: &str| Quantity::of(&used[what]).unwrap();
-    let number = |text: String| Quantity::of(&json!(text)).unwrap();
+    let count = |what: &str| Quantity::of(&used[what].clone().into()).unwrap();
+    let number = |text: String| Quantity::of(&json!(text).into()).unwrap();
     assert_eq!(count("pods"), number(running.to_string()), "{used}");
     assert_eq!(count("requests.cpu"), number(format!("{}m", running * 400)), "{used}");
     assert_eq!(count("count/configmaps"), number(maps.to_string()), "{used}");

@@ -1,6 +1,6 @@
 use super::*;
+use crate::json;
 use proptest::prelude::*;
-use serde_json::json;
 use std::collections::BTreeSet;
 
 type Path = Vec<&'static str>;

@@ -1,8 +1,8 @@
 use super::*;
+use crate::Map;
 use crate::apply::compare::diff;
 use crate::patch::arbitrary_json;
 use proptest::prelude::*;
-use serde_json::Map;
 
 /// A pod with a map, items with keys, items within items, a set, an atomic list and scalars.
 fn pod() -> impl Strategy<Value = Value> {
@@ -209,7 +209,7 @@ proptest! {
         let mut tracked = new.clone();
         track(&ty, Some(&old), &mut tracked, &writer);
         track(&ty, None, &mut tracked, &writer);
-        let mut members: Map<String, Value> = config.as_object().cloned().unwrap_or_default();
+        let mut members: Map = config.as_object().cloned().unwrap_or_default();
         members.insert("apiVersion".to_owned(), json!("v1"));
         let config = Value::Object(members);
         let _ = apply(&ty, Some(&new), &config, &writer, true);

@@ -5,8 +5,8 @@
 
 use super::expr::{Expr, for_children};
 use super::value::escape;
+use crate::Value;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr as Ast, LiteralValue, operators};
-use serde_json::Value;
 
 /// The bound for one evaluation with `self` and `oldSelf`.
 pub fn bound(expr: &Expr, this: &Value, old: Option<&Value>) -> u64 {

@@ -2,12 +2,12 @@
 
 use super::node::{List, Node, Ty};
 use super::validation::correlate;
+use crate::Value;
 use crate::access::Access;
 use crate::field::{ErrorKind, Errors, Path};
 use kube_cel::cel;
 use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
-use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 
@@ -188,7 +188,7 @@ impl Run {
                 let old = old.filter(|_| !node.map_atomic);
                 for (name, member) in members {
                     let old = old.and_then(|old| old.get(name));
-                    if let Some(child) = node.properties.get(name) {
+                    if let Some(child) = node.properties.get(name.as_str()) {
                         self.node(child, false, member, old, &path.child(name))?;
                     } else if let Some(child) = node.additional.node() {
                         self.node(child, false, member, old, &path.key(name))?;

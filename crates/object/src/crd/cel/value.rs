@@ -1,11 +1,11 @@
 //! From JSON to CEL values, as the schema types them.
 
+use crate::Value;
 use crate::crd::formats;
 use crate::crd::node::{Additional, Node, Ty};
 use base64::Engine;
 use kube_cel::cel::Value as Cel;
 use kube_cel::cel::objects::{Key, Map};
-use serde_json::Value;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn to_cel(node: Option<&Node>, value: &Value, is_resource: bool) -> Cel {
 fn member_of(node: Option<&Node>, name: &str, member: &Value, is_resource: bool) -> Option<(String, Cel)> {
     if is_resource && name == "metadata" {
         let names = member.as_object()?.iter().filter(|(name, _)| matches!(name.as_str(), "name" | "generateName"));
-        let names = names.map(|(name, value)| (Key::String(Arc::new(name.clone())), to_cel(None, value, false)));
+        let names = names.map(|(name, value)| (Key::String(Arc::new(name.to_string())), to_cel(None, value, false)));
         return Some((name.to_owned(), Cel::Map(Map { map: Arc::new(names.collect()) })));
     }
     let Some(node) = node else { return Some((name.to_owned(), to_cel(None, member, false))) };
@@ -54,7 +54,7 @@ fn member_of(node: Option<&Node>, name: &str, member: &Value, is_resource: bool)
     }
 }
 
-fn whole_or_float(node: Option<&Node>, number: &serde_json::Number) -> Cel {
+fn whole_or_float(node: Option<&Node>, number: &crate::value::Number) -> Cel {
     let float = number.as_f64().unwrap_or(f64::NAN);
     let wants_whole = node.is_some_and(|node| node.ty == Some(Ty::Integer) || node.int_or_string);
     #[allow(clippy::cast_possible_truncation, reason = "whole and in range, as just checked")]

@@ -11,7 +11,7 @@ use crate::access::Access;
 use crate::field::Errors;
 use crate::gates::Gates;
 use crate::kind::{Ctx, Rules};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 fn now() -> jiff::Timestamp {
     "2026-11-15T10:00:00Z".parse().expect("a timestamp")

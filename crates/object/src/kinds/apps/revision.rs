@@ -4,7 +4,7 @@ use crate::access::{Access, controller, name};
 use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 pub(super) struct RevisionRules;
 

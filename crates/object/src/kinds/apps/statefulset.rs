@@ -10,7 +10,7 @@ use crate::kind::{Ctx, NameRule, Rules};
 use crate::kinds::volumes::default_claim_spec;
 use crate::pod;
 use crate::table::{AGE, Column, NAME, age, column, wide};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 pub(super) struct StatefulSetRules;
 

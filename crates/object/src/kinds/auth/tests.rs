@@ -1,6 +1,6 @@
 use super::super::testing::*;
 use super::*;
-use serde_json::json;
+use crate::json;
 
 #[test]
 fn access_reviews_ask_one_question_about_somebody() {

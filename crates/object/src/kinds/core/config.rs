@@ -6,9 +6,9 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::meta::{invalid_for_each, validate_immutable};
 use crate::table::{AGE, Column, NAME, age, column};
+use crate::{Map, Value, json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde_json::{Map, Value, json};
 
 /// The limit of a map's or secret's values together.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
@@ -55,7 +55,7 @@ fn validate_frozen(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-fn validate_keys(data: &Map<String, Value>, path: &Path, errors: &mut Errors) {
+fn validate_keys(data: &Map, path: &Path, errors: &mut Errors) {
     for name in data.keys() {
         invalid_for_each(key(name), &path.key(name), name, errors);
     }
@@ -173,7 +173,7 @@ fn validate_docker(object: &Value, key: &str, errors: &mut Errors) {
         errors.required(&path, "");
         return;
     };
-    let parsed: Result<Map<String, Value>, _> = serde_json::from_slice(&STANDARD.decode(text).unwrap_or_default());
+    let parsed: Result<Map, _> = serde_json::from_slice(&STANDARD.decode(text).unwrap_or_default());
     if let Err(why) = parsed {
         errors.invalid(&path, "<secret contents redacted>", why.to_string());
     }

@@ -8,7 +8,8 @@ use crate::kinds::resources;
 use crate::name;
 use crate::quantity::Quantity;
 use crate::table::Column;
-use serde_json::{Map, Value};
+use crate::value::Key;
+use crate::{Map, Value};
 use std::collections::BTreeSet;
 
 const MAPS: [&str; 5] = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"];
@@ -94,7 +95,7 @@ fn validate_order(limit: &Value, path: &Path, errors: &mut Errors) {
     let empty = Map::new();
     let map = |field: &str| member(limit, field).as_object().unwrap_or(&empty);
     let maps = MAPS.map(map);
-    let resources: BTreeSet<&String> = maps.iter().flat_map(|map| map.keys()).collect();
+    let resources: BTreeSet<&Key> = maps.iter().flat_map(|map| map.keys()).collect();
     for resource in resources {
         let amount = |field: &str| Quantity::of(map(field).get(resource)?);
         let mut refuse = |field: &str, value: Quantity, why: String| {

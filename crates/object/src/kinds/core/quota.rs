@@ -6,7 +6,8 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::kinds::resources;
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Value, json};
+use crate::value::Key;
+use crate::{Value, json};
 use std::collections::BTreeSet;
 
 /// Every scope that a quota can have.
@@ -141,7 +142,7 @@ fn validate_scope_selector(spec: &Value, path: &Path, errors: &mut Errors) {
 }
 
 /// The limited resources that a scope says nothing about.
-fn unsuited<'a>(spec: &'a Value, scope: &'a str) -> impl Iterator<Item = &'a String> {
+fn unsuited<'a>(spec: &'a Value, scope: &'a str) -> impl Iterator<Item = &'a Key> {
     let limited = spec.members(&["hard"]).keys();
     limited.filter(move |resource| resources::is_quota(resource) && !scope_suits(scope, resource))
 }

@@ -7,7 +7,7 @@ use crate::access::{Access, name};
 use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::BTreeMap;
 
 pub(super) struct EndpointSets;

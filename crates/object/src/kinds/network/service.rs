@@ -6,7 +6,7 @@ use crate::access::{Access, name};
 use crate::field::Errors;
 use crate::kind::{Ctx, NameRule, Rules};
 use crate::table::{AGE, Column, NAME, age, column, wide};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// Whether the server has to give this service a cluster IP, before it is validated and stored: write it to `spec.clusterIP` and as
 /// the only element of `spec.clusterIPs`. A second call then answers false. Headless and ExternalName services have none.

@@ -3,7 +3,7 @@
 use super::service::{has_cluster_ip, has_node_ports, is_external};
 use crate::access::Access;
 use crate::field::{Errors, Path};
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 /// Clients may leave out what was allocated, and what belonged to a type that the service no longer has is dropped unless they
 /// changed it at the same time (then validation refuses it).

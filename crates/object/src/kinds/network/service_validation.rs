@@ -8,7 +8,7 @@ use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::meta::{invalid_for_each, validate_labels};
 use crate::name::{label, port_name, port_number};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::BTreeSet;
 
 /// Kubelets listen here; a load balancer must not expose it.

@@ -1,7 +1,7 @@
 use super::super::testing::*;
 use super::*;
 use crate::access::Access;
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 fn service(spec: Value) -> Value {
     let mut full = json!({"ports": [{"port": 80}]});

@@ -6,8 +6,8 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::kinds::volumes::validate_volume_spec;
 use crate::table::{AGE, Column, NAME, age, column};
+use crate::{Value, json};
 use check::member;
-use serde_json::{Value, json};
 
 pub(super) struct Attachments;
 

@@ -7,7 +7,7 @@ use crate::kind::{Ctx, Rules};
 use crate::meta::{invalid_for_each, validate_immutable};
 use crate::name::qualified;
 use crate::table::{AGE, Column, NAME, age, column};
-use serde_json::{Value, json};
+use crate::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether a class is marked as the default one.

@@ -6,8 +6,8 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::meta::{validate_immutable, validate_label_selector};
 use crate::table::{AGE, Column, NAME, age, column};
+use crate::{Value, json};
 use check::member;
-use serde_json::{Value, json};
 use std::collections::BTreeSet;
 
 pub(super) struct Drivers;

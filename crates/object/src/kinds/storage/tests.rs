@@ -1,6 +1,6 @@
 use super::super::testing::*;
 use super::*;
-use serde_json::json;
+use crate::json;
 
 fn with(base: Value, change: Value) -> Value {
     let mut object = base;

@@ -12,7 +12,7 @@ use crate::meta;
 use crate::name;
 use crate::quantity::Quantity;
 use crate::table::{AGE, Column, NAME, age, column, wide};
-use serde_json::{Map, Value, json};
+use crate::{Map, Value, json};
 
 /// Fills in a claim's spec; templates and ephemeral volumes get the same.
 pub fn default_claim_spec(spec: &mut Value) {
@@ -236,7 +236,7 @@ fn validate_status(new: &Value, errors: &mut Errors) {
     validate_quantities(new.members(&["status", "allocatedResources"]), &allocated, errors);
 }
 
-fn validate_quantities(amounts: &Map<String, Value>, path: &Path, errors: &mut Errors) {
+fn validate_quantities(amounts: &Map, path: &Path, errors: &mut Errors) {
     for (resource, amount) in amounts {
         if Quantity::of(amount).is_some_and(|amount| amount.is_negative()) {
             errors.invalid(&path.key(resource), amount.clone(), "must be a valid resource quantity");

@@ -3,11 +3,12 @@
 use super::BETA_CLASS;
 use super::check::{self, member};
 use super::claim::validate_claim_spec;
+use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::meta::validate_immutable;
 use crate::quantity::Quantity;
-use serde_json::Value;
+use crate::value::Key;
 
 pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     validate_claim_spec(member(new, "spec"), &Path::new("spec"), errors);
@@ -53,7 +54,7 @@ fn validate_spec_unchanged(new: &Value, old: &Value, errors: &mut Errors) {
 
 /// The members that differ, each as `-old +new`, for the reader of the error.
 pub(super) fn differences(new: &Value, old: &Value) -> String {
-    let mut keys: Vec<&String> = old.members(&[]).keys().chain(new.members(&[]).keys()).collect();
+    let mut keys: Vec<&Key> = old.members(&[]).keys().chain(new.members(&[]).keys()).collect();
     keys.sort();
     keys.dedup();
     let shown = |value: &Value| if value.is_null() { "nil".to_owned() } else { value.to_string() };

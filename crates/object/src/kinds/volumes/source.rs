@@ -1,9 +1,9 @@
 //! Where a volume's bytes are: the sources of a PersistentVolume, and the nodes that reach them.
 
 use super::check::{self, member};
+use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
-use serde_json::Value;
 
 /// Every source field of a PersistentVolume, in the order in which they are checked.
 pub(super) const SOURCES: &[&str] = &[

@@ -1,7 +1,7 @@
 use super::super::testing::*;
 use super::*;
 use crate::gates::Gates;
-use serde_json::json;
+use crate::json;
 
 fn claim(spec: Value) -> Value {
     let mut full = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});

@@ -12,7 +12,7 @@ use crate::kind::{Ctx, Rules};
 use crate::meta::validate_immutable;
 use crate::table::{AGE, Column, NAME, age, column, wide};
 use crate::write::stamp;
-use serde_json::{Value, json};
+use crate::{Value, json};
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
 /// The old volume types whose mount options could stand in the annotation.

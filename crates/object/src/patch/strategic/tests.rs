@@ -1,6 +1,6 @@
 use super::*;
+use crate::json;
 use crate::schema::builtin_type;
-use serde_json::json;
 
 fn run(kind: &str, document: Value, patch: Value) -> Result<Value, (u16, String)> {
     apply(&builtin_type(kind), &document, &patch).map_err(|status| (status.code, status.message))

@@ -91,7 +91,7 @@ fn set_status(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
 
 fn write_status(quota: &mut Value, used: &Amounts) {
     let hard = quota.at(&["spec", "hard"]).cloned().unwrap_or_else(|| json!({}));
-    let used: object::Map<String, Value> =
+    let used: object::Map =
         used.iter().map(|(resource, amount)| (resource.clone(), json!(amount.to_string()))).collect();
     quota.put(&["status"], json!({"hard": hard, "used": used}));
 }
@@ -221,5 +221,5 @@ impl Change<'_> {
 fn stored_usage(quota: &Value) -> Amounts {
     let hard = quota.members(&["spec", "hard"]).keys();
     let used = |resource: &str| quota.at(&["status", "used", resource]).and_then(Quantity::of);
-    hard.map(|resource| (resource.clone(), used(resource).unwrap_or(Quantity::ZERO))).collect()
+    hard.map(|resource| (resource.to_string(), used(resource).unwrap_or(Quantity::ZERO))).collect()
 }

@@ -6,6 +6,7 @@ use crate::reader::Reader;
 use object::access::Access;
 use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
+use object::value::Key;
 use object::{Status, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -107,7 +108,7 @@ impl<'a> Countable<'a> {
 
 /// What the objects of a namespace use of this quota, for every resource it limits.
 pub fn count(reader: &Reader, namespace: &str, quota: &Value) -> Result<Amounts, Status> {
-    let hard: BTreeSet<&str> = quota.members(&["spec", "hard"]).keys().map(String::as_str).collect();
+    let hard: BTreeSet<&str> = quota.members(&["spec", "hard"]).keys().map(Key::as_str).collect();
     let mut used: Amounts = hard.iter().map(|resource| ((*resource).to_owned(), Quantity::ZERO)).collect();
     let mut kinds: Vec<Countable<'_>> = hard.iter().map(|resource| Countable::of_resource(resource)).collect();
     kinds.sort_by_key(|kind| (kind.group, kind.plural));

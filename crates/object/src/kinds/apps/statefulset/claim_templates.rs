@@ -5,8 +5,8 @@ use crate::access::{Access, name};
 use crate::field::{Errors, Path};
 use crate::kinds::volumes::validate_claim_spec;
 use crate::quantity::Quantity;
+use crate::{Value, json};
 use crate::{meta, schema};
-use serde_json::{Value, json};
 
 const CHANGEABLE: [&[&str]; 4] = [
     &["spec", "resources", "requests", "storage"],

@@ -9,8 +9,8 @@ use crate::kinds::volumes::validate_claim_spec;
 use crate::pod::{self, Cursor};
 use crate::schema;
 use crate::selector::LabelSelector;
+use crate::{Value, json};
 use crate::{meta, name};
-use serde_json::{Value, json};
 
 static NOTHING: Value = Value::Null;
 
@@ -155,7 +155,7 @@ fn validate_selector(spec: &Cursor, errors: &mut Errors) {
     let template = spec.child("template");
     let metadata = template.child("metadata");
     let labels = metadata.child("labels");
-    let empty = serde_json::Map::new();
+    let empty = crate::Map::new();
     match LabelSelector::from_object(selector.value()) {
         Ok(selector) if !selector.matches(labels.map().unwrap_or(&empty)) => {
             let shown = if labels.present() { labels.value().clone() } else { json!({}) };

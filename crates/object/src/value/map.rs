@@ -1,0 +1,376 @@
+//! Members of an object, in the order of their names.
+//!
+//! Nearly all objects in API objects have a few members: those are in one piece of memory and found by looking through them. Whoever sends many
+//! gets a tree, so that no input makes it slow.
+
+use super::{Key, Value};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, btree_map};
+use std::iter::FusedIterator;
+use std::ops::{Index, IndexMut};
+use std::{fmt, slice, vec};
+
+/// More members than these are a tree.
+const FEW: usize = 64;
+/// Among so many, comparing one after the other is the fastest.
+const HANDFUL: usize = 12;
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Map(Members);
+
+#[derive(Clone)]
+enum Members {
+    /// Sorted, each name once.
+    Few(Vec<(Key, Value)>),
+    #[expect(clippy::box_collection, reason = "a pointer keeps the many maps that are small at three words")]
+    Many(Box<BTreeMap<Key, Value>>),
+}
+
+impl PartialEq for Members {
+    fn eq(&self, other: &Members) -> bool {
+        match (self, other) {
+            (Members::Few(one), Members::Few(other)) => one == other,
+            (one, other) => one.len() == other.len() && one.iter().eq(other.iter()),
+        }
+    }
+}
+
+impl Eq for Members {}
+
+impl Members {
+    fn len(&self) -> usize {
+        match self {
+            Members::Few(few) => few.len(),
+            Members::Many(many) => many.len(),
+        }
+    }
+
+    fn iter(&self) -> Iter<'_> {
+        match self {
+            Members::Few(few) => Iter::Few(few.iter()),
+            Members::Many(many) => Iter::Many(many.iter()),
+        }
+    }
+}
+
+/// Where a name is, or would be.
+fn search(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
+    if few.len() > HANDFUL {
+        return few.binary_search_by(|(key, _)| key.as_str().cmp(name));
+    }
+    match few.iter().position(|(key, _)| key.as_str() == name) {
+        Some(at) => Ok(at),
+        None => Err(few.iter().position(|(key, _)| key.as_str() > name).unwrap_or(few.len())),
+    }
+}
+
+impl Map {
+    pub const fn new() -> Map {
+        Map(Members::Few(Vec::new()))
+    }
+
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub fn get(&self, name: impl AsRef<str>) -> Option<&Value> {
+        let name = name.as_ref();
+        match &self.0 {
+            // Whether it is there is all that is asked: no order is needed.
+            Members::Few(few) if few.len() <= HANDFUL => {
+                few.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
+            }
+            Members::Few(few) => search(few, name).ok().map(|at| &few[at].1),
+            Members::Many(many) => many.get(name),
+        }
+    }
+
+    pub fn get_mut(&mut self, name: impl AsRef<str>) -> Option<&mut Value> {
+        let name = name.as_ref();
+        match &mut self.0 {
+            Members::Few(few) => search(few, name).ok().map(|at| &mut few[at].1),
+            Members::Many(many) => many.get_mut(name),
+        }
+    }
+
+    pub fn contains_key(&self, name: impl AsRef<str>) -> bool {
+        self.get(name).is_some()
+    }
+
+    /// Sets a member; returns what it was.
+    pub fn insert(&mut self, key: impl Into<Key>, value: Value) -> Option<Value> {
+        let key = key.into();
+        match &mut self.0 {
+            Members::Many(many) => many.insert(key, value),
+            Members::Few(few) => match search(few, &key) {
+                Ok(at) => Some(std::mem::replace(&mut few[at].1, value)),
+                Err(at) => {
+                    few.insert(at, (key, value));
+                    self.grow();
+                    None
+                }
+            },
+        }
+    }
+
+    pub fn remove(&mut self, name: impl AsRef<str>) -> Option<Value> {
+        self.remove_entry(name).map(|(_, value)| value)
+    }
+
+    pub fn remove_entry(&mut self, name: impl AsRef<str>) -> Option<(Key, Value)> {
+        let name = name.as_ref();
+        match &mut self.0 {
+            Members::Few(few) => search(few, name).ok().map(|at| few.remove(at)),
+            Members::Many(many) => many.remove_entry(name),
+        }
+    }
+
+    pub fn entry(&mut self, key: impl Into<Key>) -> Entry<'_> {
+        Entry { map: self, key: key.into() }
+    }
+
+    /// Moves all members of another here; they count over those of the same name.
+    pub fn append(&mut self, other: &mut Map) {
+        self.extend(std::mem::take(other));
+    }
+
+    pub fn clear(&mut self) {
+        *self = Map::new();
+    }
+
+    pub fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Value) -> bool) {
+        match &mut self.0 {
+            Members::Few(few) => few.retain_mut(|(key, value)| keep(key, value)),
+            Members::Many(many) => many.retain(|key, value| keep(key, value)),
+        }
+    }
+
+    pub fn iter(&self) -> Iter<'_> {
+        self.0.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> IterMut<'_> {
+        match &mut self.0 {
+            Members::Few(few) => IterMut::Few(few.iter_mut()),
+            Members::Many(many) => IterMut::Many(many.iter_mut()),
+        }
+    }
+
+    pub fn keys(&self) -> impl DoubleEndedIterator<Item = &Key> + ExactSizeIterator + Clone {
+        self.iter().map(|(key, _)| key)
+    }
+
+    pub fn values(&self) -> impl DoubleEndedIterator<Item = &Value> + ExactSizeIterator + Clone {
+        self.iter().map(|(_, value)| value)
+    }
+
+    pub fn values_mut(&mut self) -> impl Iterator<Item = &mut Value> {
+        self.iter_mut().map(|(_, value)| value)
+    }
+
+    pub fn into_values(self) -> impl Iterator<Item = Value> {
+        self.into_iter().map(|(_, value)| value)
+    }
+
+    /// Members as they come, in any order; of those of one name the last one counts.
+    pub(super) fn of(mut members: Vec<(Key, Value)>) -> Map {
+        if !members.is_sorted_by(|(one, _), (next, _)| one < next) {
+            members.sort_by(|(one, _), (other, _)| one.cmp(other));
+            // The later one is kept, in the place of the earlier.
+            members.dedup_by(|later, earlier| {
+                let is_same = later.0 == earlier.0;
+                if is_same {
+                    std::mem::swap(later, earlier);
+                }
+                is_same
+            });
+        }
+        let mut map = Map(Members::Few(members));
+        map.grow();
+        map
+    }
+
+    fn grow(&mut self) {
+        if let Members::Few(few) = &mut self.0
+            && few.len() > FEW
+        {
+            self.0 = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+        }
+    }
+}
+
+impl Default for Map {
+    fn default() -> Map {
+        Map::new()
+    }
+}
+
+impl fmt::Debug for Map {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.debug_map().entries(self).finish()
+    }
+}
+
+/// The place of a name.
+pub struct Entry<'a> {
+    map: &'a mut Map,
+    key: Key,
+}
+
+impl<'a> Entry<'a> {
+    pub fn or_insert(self, value: Value) -> &'a mut Value {
+        self.or_insert_with(|| value)
+    }
+
+    pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
+        let Entry { map, key } = self;
+        if let Members::Few(few) = &mut map.0
+            && few.len() >= FEW
+            && search(few, &key).is_err()
+        {
+            map.0 = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+        }
+        match &mut map.0 {
+            Members::Many(many) => many.entry(key).or_insert_with(make),
+            Members::Few(few) => {
+                let at = search(few, &key).unwrap_or_else(|at| {
+                    few.insert(at, (key, make()));
+                    at
+                });
+                &mut few[at].1
+            }
+        }
+    }
+}
+
+impl<Q: Borrow<str> + ?Sized> Index<&Q> for Map {
+    type Output = Value;
+    /// Panics when there is no such member.
+    fn index(&self, name: &Q) -> &Value {
+        self.get(name.borrow()).expect("no such member")
+    }
+}
+
+impl<Q: Borrow<str> + ?Sized> IndexMut<&Q> for Map {
+    fn index_mut(&mut self, name: &Q) -> &mut Value {
+        self.get_mut(name.borrow()).expect("no such member")
+    }
+}
+
+impl<K: Into<Key>> FromIterator<(K, Value)> for Map {
+    fn from_iter<I: IntoIterator<Item = (K, Value)>>(members: I) -> Map {
+        Map::of(members.into_iter().map(|(key, value)| (key.into(), value)).collect())
+    }
+}
+
+impl<K: Into<Key>> Extend<(K, Value)> for Map {
+    fn extend<I: IntoIterator<Item = (K, Value)>>(&mut self, members: I) {
+        for (key, value) in members {
+            self.insert(key, value);
+        }
+    }
+}
+
+impl<K: Into<Key>, const N: usize> From<[(K, Value); N]> for Map {
+    fn from(members: [(K, Value); N]) -> Map {
+        members.into_iter().collect()
+    }
+}
+
+#[derive(Clone)]
+pub enum Iter<'a> {
+    Few(slice::Iter<'a, (Key, Value)>),
+    Many(btree_map::Iter<'a, Key, Value>),
+}
+
+pub enum IterMut<'a> {
+    Few(slice::IterMut<'a, (Key, Value)>),
+    Many(btree_map::IterMut<'a, Key, Value>),
+}
+
+pub enum IntoIter {
+    Few(vec::IntoIter<(Key, Value)>),
+    Many(btree_map::IntoIter<Key, Value>),
+}
+
+macro_rules! iterates {
+    ($life:lifetime $iter:ty, $item:ty, $pair:pat => $part:expr) => {
+        impl<$life> Iterator for $iter {
+            type Item = $item;
+            fn next(&mut self) -> Option<$item> {
+                match self {
+                    Self::Few(few) => few.next().map(|$pair| $part),
+                    Self::Many(many) => many.next(),
+                }
+            }
+            fn size_hint(&self) -> (usize, Option<usize>) {
+                match self {
+                    Self::Few(few) => few.size_hint(),
+                    Self::Many(many) => many.size_hint(),
+                }
+            }
+        }
+        impl<$life> DoubleEndedIterator for $iter {
+            fn next_back(&mut self) -> Option<Self::Item> {
+                match self {
+                    Self::Few(few) => few.next_back().map(|$pair| $part),
+                    Self::Many(many) => many.next_back(),
+                }
+            }
+        }
+        impl<$life> ExactSizeIterator for $iter {}
+        impl<$life> FusedIterator for $iter {}
+    };
+}
+
+iterates!('a Iter<'a>, (&'a Key, &'a Value), (key, value) => (key, value));
+iterates!('a IterMut<'a>, (&'a Key, &'a mut Value), (key, value) => (&*key, value));
+
+impl Iterator for IntoIter {
+    type Item = (Key, Value);
+    fn next(&mut self) -> Option<(Key, Value)> {
+        match self {
+            IntoIter::Few(few) => few.next(),
+            IntoIter::Many(many) => many.next(),
+        }
+    }
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        match self {
+            IntoIter::Few(few) => few.size_hint(),
+            IntoIter::Many(many) => many.size_hint(),
+        }
+    }
+}
+
+impl ExactSizeIterator for IntoIter {}
+
+impl IntoIterator for Map {
+    type Item = (Key, Value);
+    type IntoIter = IntoIter;
+    fn into_iter(self) -> IntoIter {
+        match self.0 {
+            Members::Few(few) => IntoIter::Few(few.into_iter()),
+            Members::Many(many) => IntoIter::Many(many.into_iter()),
+        }
+    }
+}
+
+impl<'a> IntoIterator for &'a Map {
+    type Item = (&'a Key, &'a Value);
+    type IntoIter = Iter<'a>;
+    fn into_iter(self) -> Iter<'a> {
+        self.iter()
+    }
+}
+
+impl<'a> IntoIterator for &'a mut Map {
+    type Item = (&'a Key, &'a mut Value);
+    type IntoIter = IterMut<'a>;
+    fn into_iter(self) -> IterMut<'a> {
+        self.iter_mut()
+    }
+}

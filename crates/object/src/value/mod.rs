@@ -1,0 +1,414 @@
+//! What objects are made of: JSON, in as few and small pieces of memory as it goes.
+//!
+//! It is used like `serde_json`'s own value, which keeps each object, however small, in a node of a tree with room for eleven members and each
+//! name in memory of its own: several times the size of the text. Decision 18 has the figures.
+
+mod build;
+mod json;
+mod key;
+mod map;
+mod read;
+#[cfg(test)]
+mod tests;
+
+pub use build::{made, to_value};
+pub use key::Key;
+pub use map::Map;
+pub use read::{from_value, read_members};
+pub use serde_json::Number;
+
+use std::fmt;
+use std::ops::{Index, IndexMut};
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Value {
+    #[default]
+    Null,
+    Bool(bool),
+    Number(Number),
+    String(String),
+    Array(Vec<Value>),
+    Object(Map),
+}
+
+const NULL: Value = Value::Null;
+
+impl Value {
+    pub fn is_null(&self) -> bool {
+        matches!(self, Value::Null)
+    }
+    pub fn is_boolean(&self) -> bool {
+        matches!(self, Value::Bool(_))
+    }
+    pub fn is_number(&self) -> bool {
+        matches!(self, Value::Number(_))
+    }
+    pub fn is_i64(&self) -> bool {
+        matches!(self, Value::Number(number) if number.is_i64())
+    }
+    pub fn is_u64(&self) -> bool {
+        matches!(self, Value::Number(number) if number.is_u64())
+    }
+    pub fn is_f64(&self) -> bool {
+        matches!(self, Value::Number(number) if number.is_f64())
+    }
+    pub fn is_string(&self) -> bool {
+        matches!(self, Value::String(_))
+    }
+    pub fn is_array(&self) -> bool {
+        matches!(self, Value::Array(_))
+    }
+    pub fn is_object(&self) -> bool {
+        matches!(self, Value::Object(_))
+    }
+
+    pub fn as_bool(&self) -> Option<bool> {
+        if let Value::Bool(flag) = self { Some(*flag) } else { None }
+    }
+    pub fn as_i64(&self) -> Option<i64> {
+        if let Value::Number(number) = self { number.as_i64() } else { None }
+    }
+    pub fn as_u64(&self) -> Option<u64> {
+        if let Value::Number(number) = self { number.as_u64() } else { None }
+    }
+    pub fn as_f64(&self) -> Option<f64> {
+        if let Value::Number(number) = self { number.as_f64() } else { None }
+    }
+    pub fn as_str(&self) -> Option<&str> {
+        if let Value::String(text) = self { Some(text) } else { None }
+    }
+    pub fn as_array(&self) -> Option<&Vec<Value>> {
+        if let Value::Array(items) = self { Some(items) } else { None }
+    }
+    pub fn as_array_mut(&mut self) -> Option<&mut Vec<Value>> {
+        if let Value::Array(items) = self { Some(items) } else { None }
+    }
+    pub fn as_object(&self) -> Option<&Map> {
+        if let Value::Object(members) = self { Some(members) } else { None }
+    }
+    pub fn as_object_mut(&mut self) -> Option<&mut Map> {
+        if let Value::Object(members) = self { Some(members) } else { None }
+    }
+
+    /// The member of this name, or the item at this place.
+    pub fn get(&self, at: impl At) -> Option<&Value> {
+        at.find(self)
+    }
+    pub fn get_mut(&mut self, at: impl At) -> Option<&mut Value> {
+        at.find_mut(self)
+    }
+
+    /// What a JSON pointer (RFC 6901) points at.
+    pub fn pointer(&self, pointer: &str) -> Option<&Value> {
+        steps(pointer)?.try_fold(self, |value, step| match value {
+            Value::Object(members) => members.get(&step),
+            Value::Array(items) => items.get(place(&step)?),
+            _ => None,
+        })
+    }
+    pub fn pointer_mut(&mut self, pointer: &str) -> Option<&mut Value> {
+        steps(pointer)?.try_fold(self, |value, step| match value {
+            Value::Object(members) => members.get_mut(&step),
+            Value::Array(items) => items.get_mut(place(&step)?),
+            _ => None,
+        })
+    }
+
+    /// Takes it away and leaves null.
+    pub fn take(&mut self) -> Value {
+        std::mem::take(self)
+    }
+}
+
+fn steps(pointer: &str) -> Option<impl Iterator<Item = String>> {
+    if !pointer.is_empty() && !pointer.starts_with('/') {
+        return None;
+    }
+    Some(pointer.split('/').skip(1).map(|step| step.replace("~1", "/").replace("~0", "~")))
+}
+
+fn place(step: &str) -> Option<usize> {
+    let is_plain = !step.starts_with('+') && (step == "0" || !step.starts_with('0'));
+    if is_plain { step.parse().ok() } else { None }
+}
+
+/// What something can be found by in a [`Value`].
+pub trait At {
+    fn find(self, value: &Value) -> Option<&Value>;
+    fn find_mut(self, value: &mut Value) -> Option<&mut Value>;
+    /// For writing: a missing member is made, and null becomes an object.
+    fn make(self, value: &mut Value) -> &mut Value;
+}
+
+impl At for &str {
+    fn find(self, value: &Value) -> Option<&Value> {
+        value.as_object()?.get(self)
+    }
+    fn find_mut(self, value: &mut Value) -> Option<&mut Value> {
+        value.as_object_mut()?.get_mut(self)
+    }
+    fn make(self, value: &mut Value) -> &mut Value {
+        if value.is_null() {
+            *value = Value::Object(Map::new());
+        }
+        match value {
+            Value::Object(members) => members.entry(self).or_insert(NULL),
+            other => panic!("{other} has no member {self:?}"),
+        }
+    }
+}
+
+impl At for usize {
+    fn find(self, value: &Value) -> Option<&Value> {
+        value.as_array()?.get(self)
+    }
+    fn find_mut(self, value: &mut Value) -> Option<&mut Value> {
+        value.as_array_mut()?.get_mut(self)
+    }
+    fn make(self, value: &mut Value) -> &mut Value {
+        match value {
+            Value::Array(items) => &mut items[self],
+            other => panic!("{other} has no item {self}"),
+        }
+    }
+}
+
+macro_rules! at_text {
+    ($($text:ty),*) => {$(
+        impl At for $text {
+            fn find(self, value: &Value) -> Option<&Value> {
+                let name: &str = self.as_ref();
+                At::find(name, value)
+            }
+            fn find_mut(self, value: &mut Value) -> Option<&mut Value> {
+                let name: &str = self.as_ref();
+                At::find_mut(name, value)
+            }
+            fn make(self, value: &mut Value) -> &mut Value {
+                let name: &str = self.as_ref();
+                At::make(name, value)
+            }
+        }
+    )*};
+}
+
+at_text!(&&str, String, &String, &Key);
+
+/// What is not there is null.
+impl<I: At> Index<I> for Value {
+    type Output = Value;
+    fn index(&self, at: I) -> &Value {
+        at.find(self).unwrap_or(&NULL)
+    }
+}
+
+impl<I: At> IndexMut<I> for Value {
+    fn index_mut(&mut self, at: I) -> &mut Value {
+        at.make(self)
+    }
+}
+
+/// As JSON, in one line or (`{:#}`) over several.
+impl fmt::Display for Value {
+    fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        let text = if formatter.alternate() { serde_json::to_string_pretty(self) } else { serde_json::to_string(self) };
+        formatter.write_str(&text.map_err(|_| fmt::Error)?)
+    }
+}
+
+impl std::str::FromStr for Value {
+    type Err = serde_json::Error;
+    fn from_str(text: &str) -> Result<Value, serde_json::Error> {
+        serde_json::from_str(text)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(flag: bool) -> Value {
+        Value::Bool(flag)
+    }
+}
+
+macro_rules! from_whole_numbers {
+    ($($number:ty),*) => {$(
+        impl From<$number> for Value {
+            fn from(number: $number) -> Value {
+                Value::Number(number.into())
+            }
+        }
+        impl PartialEq<$number> for Value {
+            fn eq(&self, number: &$number) -> bool {
+                matches!(self, Value::Number(own) if *own == Number::from(*number))
+            }
+        }
+        impl PartialEq<$number> for &Value {
+            fn eq(&self, number: &$number) -> bool {
+                **self == *number
+            }
+        }
+    )*};
+}
+
+from_whole_numbers!(i8, i16, i32, i64, isize, u8, u16, u32, u64, usize);
+
+/// What is no number in JSON (NaN, infinity) is null.
+impl From<f64> for Value {
+    fn from(number: f64) -> Value {
+        Number::from_f64(number).map_or(NULL, Value::Number)
+    }
+}
+
+impl From<Number> for Value {
+    fn from(number: Number) -> Value {
+        Value::Number(number)
+    }
+}
+
+impl From<String> for Value {
+    fn from(text: String) -> Value {
+        Value::String(text)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Value {
+        Value::String(text.to_owned())
+    }
+}
+
+impl From<std::borrow::Cow<'_, str>> for Value {
+    fn from(text: std::borrow::Cow<'_, str>) -> Value {
+        Value::String(text.into_owned())
+    }
+}
+
+impl From<Key> for Value {
+    fn from(key: Key) -> Value {
+        Value::String(key.into())
+    }
+}
+
+impl From<Map> for Value {
+    fn from(members: Map) -> Value {
+        Value::Object(members)
+    }
+}
+
+impl<T: Into<Value>> From<Vec<T>> for Value {
+    fn from(items: Vec<T>) -> Value {
+        Value::Array(items.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<Value> + Clone> From<&[T]> for Value {
+    fn from(items: &[T]) -> Value {
+        Value::Array(items.iter().cloned().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<Value>, const N: usize> From<[T; N]> for Value {
+    fn from(items: [T; N]) -> Value {
+        Value::Array(items.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<T: Into<Value>> From<Option<T>> for Value {
+    fn from(value: Option<T>) -> Value {
+        value.map_or(NULL, Into::into)
+    }
+}
+
+impl<T: Into<Value>> FromIterator<T> for Value {
+    fn from_iter<I: IntoIterator<Item = T>>(items: I) -> Value {
+        Value::Array(items.into_iter().map(Into::into).collect())
+    }
+}
+
+impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Value {
+    fn from_iter<I: IntoIterator<Item = (K, V)>>(members: I) -> Value {
+        Value::Object(members.into_iter().map(|(key, value)| (key, value.into())).collect())
+    }
+}
+
+/// For libraries that have `serde_json`'s own.
+impl From<serde_json::Value> for Value {
+    fn from(value: serde_json::Value) -> Value {
+        match value {
+            serde_json::Value::Null => NULL,
+            serde_json::Value::Bool(flag) => Value::Bool(flag),
+            serde_json::Value::Number(number) => Value::Number(number),
+            serde_json::Value::String(text) => Value::String(text),
+            serde_json::Value::Array(items) => items.into_iter().collect(),
+            serde_json::Value::Object(members) => members.into_iter().collect(),
+        }
+    }
+}
+
+impl From<Value> for serde_json::Value {
+    fn from(value: Value) -> serde_json::Value {
+        match value {
+            Value::Null => serde_json::Value::Null,
+            Value::Bool(flag) => serde_json::Value::Bool(flag),
+            Value::Number(number) => serde_json::Value::Number(number),
+            Value::String(text) => serde_json::Value::String(text),
+            Value::Array(items) => serde_json::Value::Array(items.into_iter().map(Into::into).collect()),
+            Value::Object(members) => {
+                serde_json::Value::Object(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())
+            }
+        }
+    }
+}
+
+impl PartialEq<bool> for Value {
+    fn eq(&self, flag: &bool) -> bool {
+        self.as_bool() == Some(*flag)
+    }
+}
+
+impl PartialEq<bool> for &Value {
+    fn eq(&self, flag: &bool) -> bool {
+        **self == *flag
+    }
+}
+
+impl PartialEq<f64> for Value {
+    fn eq(&self, number: &f64) -> bool {
+        self.as_f64() == Some(*number)
+    }
+}
+
+impl PartialEq<str> for Value {
+    fn eq(&self, text: &str) -> bool {
+        self.as_str() == Some(text)
+    }
+}
+
+impl PartialEq<&str> for Value {
+    fn eq(&self, text: &&str) -> bool {
+        self.as_str() == Some(*text)
+    }
+}
+
+impl PartialEq<String> for Value {
+    fn eq(&self, text: &String) -> bool {
+        self.as_str() == Some(text)
+    }
+}
+
+impl PartialEq<Value> for str {
+    fn eq(&self, value: &Value) -> bool {
+        value == self
+    }
+}
+
+impl PartialEq<Value> for &str {
+    fn eq(&self, value: &Value) -> bool {
+        value == *self
+    }
+}
+
+impl PartialEq<Value> for String {
+    fn eq(&self, value: &Value) -> bool {
+        value == self
+    }
+}
