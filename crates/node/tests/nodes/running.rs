@@ -82,6 +82,7 @@ async fn pods_that_were_bound_by_hand_run_too() {
     let bound = fleet.create(bound).await;
     let ready = fleet.until_ready(&bound).await;
     assert!(condition::is_true(&ready, "PodScheduled"));
+    fleet.until_event(&bound, "Started").await;
     assert_eq!(fleet.told(&bound).await, ["Started"]);
     let mut elsewhere = pod("default", "q");
     elsewhere["spec"]["nodeName"] = json!("another");
