@@ -154,3 +154,27 @@ async fn a_server_that_never_answers_does_not_hold_up_the_end() {
     tokio::time::timeout(std::time::Duration::from_secs(20), world.stop_controllers()).await.expect("an end");
     world.stop().await;
 }
+
+/// Whether it was written down nobody knows: it is written again, not taken back. Taking it back is a write whose answer can get lost, too,
+/// and then nothing is ever made where the server dies after every write.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_be_written_down_is_not_taken_back() {
+    let (world, storage) = world().await;
+    provisioned(&world, "Delete").await;
+    until_settled(&world).await;
+    world.requests.take().await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    world.faults.mishap("csi-provisioner", 0, Mishap::AnswerLost);
+    let claim = world.create(claim_of("other", "c")).await;
+    until_reached(&gate).await;
+    assert!(!world.faults.mishap_waits());
+    assert_eq!(journal(&world).await, [format!("pvc-{}", uid(&claim))]);
+    let is_journal = |asked: &&Asked| asked.method != "GET" && asked.path.contains("mainstay-csi-journal");
+    let written = world.requests.take().await.iter().filter(is_journal).count();
+    assert_eq!(written, 2, "once without an answer, once with one");
+    gate.open();
+    until_volume(&world, &claim).await;
+    until_settled(&world).await;
+    world.stop().await;
+}
