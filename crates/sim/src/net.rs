@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
@@ -69,6 +70,8 @@ pub struct Process {
     watches: Arc<Mutex<CancellationToken>>,
     /// Whether its watches are held back.
     held: Arc<watch::Sender<bool>>,
+    /// Until when what it reads arrives late, and by how much.
+    late: Arc<Mutex<Option<(Instant, Duration)>>>,
     /// Whether the network may mistreat it.
     pub exposed: bool,
 }
@@ -80,6 +83,7 @@ impl Process {
             dead: CancellationToken::new(),
             watches: Arc::default(),
             held: Arc::new(watch::Sender::new(false)),
+            late: Arc::default(),
             exposed,
         }
     }
@@ -90,6 +94,16 @@ impl Process {
 
     pub fn hold_watches(&self, held: bool) {
         self.held.send_replace(held);
+    }
+
+    /// For so long, whatever it reads arrives so much later.
+    pub fn delay_reads(&self, by: Duration) {
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by));
+    }
+
+    fn read_delay(&self) -> Duration {
+        let late = *self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.filter(|(until, _)| Instant::now() < *until).map_or(Duration::ZERO, |(_, by)| by)
     }
 
     fn watches(&self) -> CancellationToken {
@@ -220,6 +234,9 @@ impl Link {
             Some(Strike::Refusal) => fate.refuse = Some(500),
             Some(Strike::LostAnswer) => fate.lose_answer = true,
             _ => {}
+        }
+        if is_read && !is_watch {
+            fate.after += self.process.read_delay();
         }
         self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
         tokio::time::sleep(fate.before).await;

@@ -78,6 +78,11 @@ impl Storm {
                 world.log.fault("watches-held", if held { "held" } else { "released" });
                 world.each_controller(|process| process.hold_watches(held));
             }
+            8 => {
+                let by = Duration::from_millis(self.rng.below(10_000));
+                world.log.fault("reads-late", format!("by {} ms", by.as_millis()));
+                world.each_controller(|process| process.delay_reads(by));
+            }
             _ => self.misuse_driver(),
         }
     }

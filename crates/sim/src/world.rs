@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// A part that died is back after so long.
 const BACK_AFTER: Duration = Duration::from_millis(700);
-/// How long controllers hear nothing when they are struck so.
+/// How long controllers hear nothing, or how late, when they are struck so.
 const STALE_FOR: Duration = Duration::from_secs(8);
 
 /// Clones share it.
@@ -199,6 +199,7 @@ impl World {
                 self.order(Order::Release);
             }
             Strike::MissedEvent => self.each_controller(Process::cut_watches),
+            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer => {}
         }

@@ -37,7 +37,7 @@ fn controllers_that_die_after_every_write_get_there() {
     const SHARE: [&str; 7] =
         ["retained", "orphaned", "moved", "changed_for_new_claims", "protected", "reclaimed", "policy_edited"];
     let stories = exact().filter(|story| SHARE.contains(&story.name));
-    let tally = sim::every(stories, Strike::KillControllers, jobs(), |_| {});
+    let tally = sim::every(stories, Strike::KillControllers, 1, jobs(), |_| {});
     assert_whole(&tally, 7);
     assert!(tally.faults["kill-controllers"] > 7 * 10, "{}", tally.text());
 }
@@ -76,9 +76,14 @@ fn storms_break_nothing() {
 #[test]
 fn wrong_arguments_get_a_sentence() {
     for (args, sentence) in [
-        (["--story", "nobody"], "there is no story \"nobody\"; --list names them"),
-        (["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
-        (["--stride", "0"], "--stride is at least 1"),
+        (&["--story", "nobody"][..], "there is no story \"nobody\"; --list names them"),
+        (&["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
+        (&["--stride", "0"], "--stride and --every are at least 1"),
+        (&["--strike", "conflict"], "--strike goes with --points, --every or --replay"),
+        (
+            &["--replay", "1", "--strike", "refusal"],
+            "where refusal strikes every write, nothing is ever done: take --every 2 or more",
+        ),
     ] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim")).args(args).output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stderr);
