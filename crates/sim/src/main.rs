@@ -25,7 +25,7 @@ struct Args {
     /// With --points: only at every so many-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    /// Only strike like this: kill-controllers, crash-server, stale-view, missed-event, late-read, conflict, refusal, lost-answer
+    /// Only strike like this: kill-controllers, crash-server, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer
     #[arg(long, value_name = "STRIKE")]
     strike: Option<String>,
     /// With --replay and --strike: at this write, counted from 1; without it at every write of the controllers
@@ -109,7 +109,7 @@ fn run(args: &Args) -> Result<bool, String> {
 
 fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<Strike>) -> bool {
     let story = story.unwrap_or_else(|| sim::story_of(seed));
-    let strike = strike.map(|strike| (args.at.map_or(When::Every(args.every.unwrap_or(1)), When::At), strike));
+    let strike = strike.map(|strike| (args.at.map_or_else(|| When::Every(args.every.unwrap_or(1)), When::At), strike));
     let plan = Plan { story, seed, storm: !args.calm && strike.is_none(), strike };
     let outcome = plan.run();
     outcome.lines.iter().for_each(|line| println!("{line}"));

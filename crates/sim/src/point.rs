@@ -17,6 +17,8 @@ pub enum Strike {
     MissedEvent,
     /// What the controllers read in the time from the commit on arrives late: they act on what was so when they asked.
     LateRead,
+    /// The controllers that work are cut off from the server for longer than a lease lasts; what they have sent arrives then.
+    CutOff,
     /// The controllers' write is refused with a conflict.
     Conflict,
     /// The controllers' write fails with an internal error.
@@ -26,12 +28,13 @@ pub enum Strike {
 }
 
 impl Strike {
-    pub const ALL: [Strike; 8] = [
+    pub const ALL: [Strike; 9] = [
         Strike::KillControllers,
         Strike::CrashServer,
         Strike::StaleView,
         Strike::MissedEvent,
         Strike::LateRead,
+        Strike::CutOff,
         Strike::Conflict,
         Strike::Refusal,
         Strike::LostAnswer,
@@ -54,6 +57,7 @@ impl Strike {
             Strike::StaleView => "stale-view",
             Strike::MissedEvent => "missed-event",
             Strike::LateRead => "late-read",
+            Strike::CutOff => "cut-off",
             Strike::Conflict => "conflict",
             Strike::Refusal => "refusal",
             Strike::LostAnswer => "lost-answer",

@@ -83,6 +83,10 @@ impl Storm {
                 world.log.fault("reads-late", format!("by {} ms", by.as_millis()));
                 world.each_controller(|process| process.delay_reads(by));
             }
+            9 => {
+                world.log.fault("cut-off", "");
+                world.cut_off_leader();
+            }
             _ => self.misuse_driver(),
         }
     }

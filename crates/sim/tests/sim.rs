@@ -42,6 +42,25 @@ fn controllers_that_die_after_every_write_get_there() {
     assert!(tally.faults["kill-controllers"] > 7 * 10, "{}", tally.text());
 }
 
+/// The server crashes with its disk after every write of the controllers. (`deleted_along` once did not end: `cargo run -p sim -- --every 1
+/// --strike crash-server` has all stories.)
+#[test]
+fn a_server_that_crashes_after_every_write_gets_there() {
+    let stories = exact().filter(|story| ["protected", "policy_edited"].contains(&story.name));
+    let tally = sim::every(stories, Strike::CrashServer, 1, jobs(), |_| {});
+    assert_whole(&tally, 2);
+    assert!(tally.faults["crash-server"] > 2 * 10, "{}", tally.text());
+}
+
+/// Whoever leads is cut off for longer than its lease lasts, another takes over, and what the first one had sent arrives after that.
+#[test]
+fn what_arrives_from_an_earlier_term_changes_no_end() {
+    let story = stories::find("handed_over").expect("it is there");
+    let tally = sim::points(story, &[Strike::CutOff], 45, jobs(), |_| {});
+    assert_whole(&tally, 3);
+    assert!(tally.faults["held-up"] > 0, "{}", tally.text());
+}
+
 /// One of each kind of strike, at a few writes of some story; all of them take longer: `cargo run -p sim -- --points`.
 #[test]
 fn a_strike_at_some_writes_changes_no_end() {

@@ -1,6 +1,7 @@
 //! Rolling restarts of every part.
 
-use super::operator::{Operator, Told, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, retention, set, the};
+use object::access::terminating;
 use object::json;
 use std::time::Duration;
 
@@ -15,6 +16,25 @@ pub async fn in_turn(me: Operator) -> Told {
     me.bounce().await;
     me.until_whole("web").await?;
     me.until_claims(&["data-web-0"]).await
+}
+
+/// Two processes of controllers, one of which leads: it is cut off or killed in the middle of what it does, and the other takes over.
+pub async fn handed_over(me: Operator) -> Told {
+    me.world.elect(2);
+    me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
+    me.until("the first replica is made", |checker| checker.get("Pod", NAMESPACE, "web-0").is_some()).await?;
+    me.world.cut_off_leader();
+    me.until_whole("web").await?;
+    me.scale("web", 1).await;
+    me.until("a claim is told to go", |checker| checker.all(CLAIM).any(|claim| terminating(claim))).await?;
+    me.world.kill_controllers();
+    me.until_claims(&["data-web-0"]).await?;
+    me.scale("web", 2).await;
+    me.until_whole("web").await?;
+    me.delete(&the("StatefulSet", "web"), "Foreground").await;
+    me.world.cut_off_leader();
+    me.until_claims(&[]).await?;
+    me.until_volumes(0).await
 }
 
 impl Operator {
