@@ -76,7 +76,7 @@ fn run(args: &Args) -> Result<bool, String> {
     }
     let is_every_write = args.at.is_none() && args.every.unwrap_or(1) == 1 && !args.points;
     if let Some(strike) = strike.filter(|strike| strike.prevents() && is_every_write) {
-        return Err(format!("where {strike} strikes every write, nothing is ever done: take --every 2 or more"));
+        return Err(format!("where {strike} strikes every write, nobody can get on: take --every 2 or more"));
     }
     if let Some(seed) = args.replay {
         return Ok(replay(args, seed, story, strike));

@@ -45,9 +45,10 @@ impl Strike {
         matches!(self, Strike::Conflict | Strike::Refusal | Strike::LostAnswer)
     }
 
-    /// Whether what it strikes is never done: at every write, it would leave nothing that ever is.
+    /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
+    /// calls a driver must.
     pub fn prevents(self) -> bool {
-        matches!(self, Strike::Conflict | Strike::Refusal)
+        self.is_for_requests()
     }
 
     pub fn name(self) -> &'static str {
