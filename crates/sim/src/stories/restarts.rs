@@ -1,8 +1,8 @@
 //! Rolling restarts of every part.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_ready, pods_of, retention, set, the};
 use object::access::terminating;
-use object::json;
+use object::{Value, json};
 use std::time::Duration;
 
 pub async fn in_turn(me: Operator) -> Told {
@@ -12,6 +12,13 @@ pub async fn in_turn(me: Operator) -> Told {
     let template = json!({"spec": {"containers": [{"name": "main", "image": "image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
     me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
     me.bounce().await;
+    // A replica that is away while its set is scaled down leaves its claim, as upstream: only a pod can take it along.
+    me.until("all replicas are there and new", |checker| {
+        let is_new = |pod: &Value| pod["spec"]["containers"][0]["image"] == "image:2";
+        let pods = pods_of(checker, NAMESPACE, "web");
+        pods.len() == 3 && pods.iter().all(|pod| is_ready(pod) && is_new(pod))
+    })
+    .await?;
     me.scale("web", 1).await;
     me.bounce().await;
     me.until_whole("web").await?;
