@@ -2,7 +2,6 @@
 
 use crate::cli::{BadInput, ControllersArgs};
 use crate::connect::{self, Greeting, Target};
-use crate::fence;
 use crate::health::{Health, Hindrance};
 use crate::up;
 use anyhow::{Context, Result};
@@ -13,7 +12,8 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use runtime::api::Api;
 use runtime::lease::{Election, Loss, Standing, Term, Timing};
-use runtime::{Controllers, Reach};
+use runtime::{Controllers, Reach, fence};
+use server::LEASE_HEADER;
 use server::authz::{self, Rule};
 use std::path::Path;
 use std::sync::Arc;
@@ -132,7 +132,8 @@ impl Program {
     async fn lead(&self) -> Result<()> {
         let election = self.election();
         println!("  lease    {}, as {}", self.lease(), election.identity);
-        let start = |term: &Term| self.start(&fence::client(self.target.client.clone(), &self.lease(), term));
+        let fenced = |term: &Term| fence::client(self.target.client.clone(), LEASE_HEADER, &self.lease(), term);
+        let start = |term: &Term| self.start(&fenced(term));
         let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
         if let Err(overdue) = led {
             // Nothing is closed on the way: whatever still works here must not go on for another moment.

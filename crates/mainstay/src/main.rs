@@ -7,7 +7,6 @@ mod connect;
 mod controllers;
 mod copies;
 mod csi;
-mod fence;
 mod health;
 mod log;
 mod nodes;

@@ -59,7 +59,8 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         let lease = format!("{}/{}", election.namespace, election.name);
         let start = |term: &Term| Work {
             controllers: controllers(&setup, &running, |name, local| {
-                let client = crate::fence::client(kube::Client::new(local, "default"), &lease, term);
+                let client =
+                    runtime::fence::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term);
                 setup.metrics.client_of(name, client)
             }),
             nodes: crate::nodes::begin(&nodes, &setup, &running),

@@ -99,6 +99,10 @@ impl ApiError {
     pub fn is_conflict(&self) -> bool {
         self.code() == 409
     }
+    /// The server has said no, and so nothing was done. After any other error nobody knows.
+    pub fn is_refusal(&self) -> bool {
+        (400..500).contains(&self.code())
+    }
     /// The object is not what it was thought to be: another version, another one of that name, or gone.
     pub fn is_stale(&self) -> bool {
         self.is_conflict() || self.is_absent()

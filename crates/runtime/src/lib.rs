@@ -13,6 +13,7 @@ pub mod delays;
 mod discovery;
 mod disruption;
 pub mod events;
+pub mod fence;
 pub mod follow;
 mod gc;
 mod lean;

@@ -111,14 +111,15 @@ pub fn points(
     tally
 }
 
-/// Runs stories with the same strike at every write of the controllers. All must end as they do when nothing goes wrong.
+/// Runs stories with the same strike at every `nth` write of the controllers. All must end as they do when nothing goes wrong.
 pub fn every(
     stories: impl Iterator<Item = &'static Story>,
     strike: Strike,
+    nth: u64,
     jobs: usize,
     told: impl Fn(&str) + Sync,
 ) -> Tally {
-    let plans = stories.map(|story| Plan { story, seed: SEED, storm: false, strike: Some((When::Every, strike)) });
+    let plans = stories.map(|story| Plan { story, seed: SEED, storm: false, strike: Some((When::Every(nth), strike)) });
     all(plans.collect(), jobs, told, |plan, outcome| {
         let reference = Plan { strike: None, ..*plan }.run();
         let differs = plan.story.exact && outcome.end != reference.end;

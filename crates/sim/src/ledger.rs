@@ -6,6 +6,7 @@ use crate::point::Points;
 use crate::time::VirtualClock;
 use bytes::Bytes;
 use futures::FutureExt;
+use object::access::Access;
 use object::{Gates, Value};
 use plan::invariant::{Change, Checker, KINDS, Who};
 use server::Clock;
@@ -21,7 +22,13 @@ use tokio_util::sync::CancellationToken;
 tokio::task_local! {
     /// Who sends the request that is being answered.
     pub static WRITER: Arc<str>;
+    /// The term of leading that the request belongs to, as it says itself.
+    pub static TERM: Option<Arc<str>>;
 }
+
+/// The lease of whoever leads the controllers.
+pub const LEASE: &str = "mainstay-controllers";
+const LEASE_KEY: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
 
 /// The name of whoever acts for people.
 pub const OPERATOR: &str = "operator";
@@ -43,6 +50,8 @@ pub struct Ledger {
     /// What the write that the disk failed in the middle of wanted.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
     pub points: Points,
+    /// Which term of leading the controllers it is, as those who lead say it with their writes.
+    term: Mutex<String>,
     /// The handles of the volumes that the driver has, and had when it was last asked.
     backend: Mutex<Option<(Backend, BTreeSet<String>)>>,
     /// Moves with every commit.
@@ -59,6 +68,7 @@ impl Ledger {
             acknowledged: Mutex::default(),
             history: Mutex::default(),
             torn: Mutex::default(),
+            term: Mutex::default(),
             backend: Mutex::default(),
             commits: watch::Sender::new(0),
         })
@@ -119,6 +129,9 @@ impl Ledger {
             Some(record) => lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone())),
             None => lock(&self.acknowledged).remove(&key),
         };
+        if &*key == LEASE_KEY {
+            self.note_term(after.as_deref());
+        }
         let is_known = before.is_none() && known.is_some();
         if !is_judged(&key) || is_known {
             return;
@@ -143,8 +156,20 @@ impl Ledger {
             let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
             self.log.say(format!("the journal says {}", journal["data"]));
         }
+        if let Some(term) = TERM.try_with(Clone::clone).ok().flatten() {
+            let current = lock(&self.term);
+            if *term != **current {
+                self.log.broken(format!("{who} writes {} in the term {current} for the term {term}", event.key));
+            }
+        }
         self.remember(event.revision, Arc::clone(&event.key));
         self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
+    }
+
+    fn note_term(&self, lease: Option<&Record>) {
+        let lease = lease.and_then(|record| serde_json::from_slice::<Value>(&record.value).ok()).unwrap_or_default();
+        let (number, holder) = (&lease["spec"]["leaseTransitions"], lease.text(&["spec", "holderIdentity"]));
+        *lock(&self.term) = format!("kube-system/{LEASE} {} {holder}", number.as_i64().unwrap_or(0));
     }
 
     pub fn remember(&self, revision: Revision, key: Arc<str>) {

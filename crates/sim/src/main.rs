@@ -25,12 +25,15 @@ struct Args {
     /// With --points: only at every so many-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    /// Only strike like this: kill-controllers, crash-server, stale-view, missed-event, conflict, refusal, lost-answer
+    /// Only strike like this: kill-controllers, crash-server, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer
     #[arg(long, value_name = "STRIKE")]
     strike: Option<String>,
     /// With --replay and --strike: at this write, counted from 1; without it at every write of the controllers
     #[arg(long, value_name = "N")]
     at: Option<u64>,
+    /// Instead of random faults, strike at every K-th write of the controllers, over and over
+    #[arg(long, value_name = "K", conflicts_with_all = ["points", "at"])]
+    every: Option<u64>,
     /// With --replay: nothing goes wrong
     #[arg(long)]
     calm: bool,
@@ -63,19 +66,35 @@ fn run(args: &Args) -> Result<bool, String> {
         stories::ALL.iter().for_each(|story| println!("{:<24} {}", story.name, story.about));
         return Ok(true);
     }
-    if args.stride == 0 {
-        return Err("--stride is at least 1".to_owned());
+    if args.stride == 0 || args.every == Some(0) {
+        return Err("--stride and --every are at least 1".to_owned());
     }
     let story = args.story.as_deref().map(find_story).transpose()?;
     let strike = args.strike.as_deref().map(find_strike).transpose()?;
+    if strike.is_some() && !args.points && args.every.is_none() && args.replay.is_none() {
+        return Err("--strike goes with --points, --every or --replay".to_owned());
+    }
+    let is_every_write = args.at.is_none() && args.every.unwrap_or(1) == 1 && !args.points;
+    if let Some(strike) = strike.filter(|strike| strike.prevents() && is_every_write) {
+        return Err(format!("where {strike} strikes every write, nobody can get on: take --every 2 or more"));
+    }
     if let Some(seed) = args.replay {
         return Ok(replay(args, seed, story, strike));
     }
     let tell = |line: &str| println!("{line}");
-    let tally = if args.points {
-        let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
+    let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
+    let chosen = || stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name));
+    let tally = if let Some(nth) = args.every {
         let mut tally = sim::Tally::default();
-        for story in stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name)) {
+        for strike in strikes.into_iter().filter(|strike| nth > 1 || !strike.prevents()) {
+            let told = sim::every(chosen(), strike, nth, args.jobs, tell);
+            println!("{strike}: {} runs, {} failures", told.runs, told.failures.len());
+            tally.merge(told);
+        }
+        tally
+    } else if args.points {
+        let mut tally = sim::Tally::default();
+        for story in chosen() {
             let told = sim::points(story, &strikes, args.stride, args.jobs, tell);
             println!("{}: {} runs, {} failures", story.name, told.runs, told.failures.len());
             tally.merge(told);
@@ -90,7 +109,7 @@ fn run(args: &Args) -> Result<bool, String> {
 
 fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<Strike>) -> bool {
     let story = story.unwrap_or_else(|| sim::story_of(seed));
-    let strike = strike.map(|strike| (args.at.map_or(When::Every, When::At), strike));
+    let strike = strike.map(|strike| (args.at.map_or_else(|| When::Every(args.every.unwrap_or(1)), When::At), strike));
     let plan = Plan { story, seed, storm: !args.calm && strike.is_none(), strike };
     let outcome = plan.run();
     outcome.lines.iter().for_each(|line| println!("{line}"));

@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::entropy::Rng;
-use crate::ledger::{Ledger, WRITER};
+use crate::ledger::{Ledger, TERM, WRITER};
 use crate::log::Log;
 use crate::point::Strike;
 use bytes::Bytes;
@@ -16,6 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
@@ -69,6 +70,10 @@ pub struct Process {
     watches: Arc<Mutex<CancellationToken>>,
     /// Whether its watches are held back.
     held: Arc<watch::Sender<bool>>,
+    /// Until when what it reads arrives late, and by how much.
+    late: Arc<Mutex<Option<(Instant, Duration)>>>,
+    /// Until when it is cut off from the server.
+    cut_off: Arc<Mutex<Option<Instant>>>,
     /// Whether the network may mistreat it.
     pub exposed: bool,
 }
@@ -80,6 +85,8 @@ impl Process {
             dead: CancellationToken::new(),
             watches: Arc::default(),
             held: Arc::new(watch::Sender::new(false)),
+            late: Arc::default(),
+            cut_off: Arc::default(),
             exposed,
         }
     }
@@ -90,6 +97,37 @@ impl Process {
 
     pub fn hold_watches(&self, held: bool) {
         self.held.send_replace(held);
+    }
+
+    /// For so long, whatever it reads arrives so much later.
+    pub fn delay_reads(&self, by: Duration) {
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by));
+    }
+
+    /// For so long it reaches nobody and hears nothing. What it has sent arrives then.
+    pub fn cut_off(&self, time: Duration) {
+        *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+    }
+
+    /// Waits while it is cut off.
+    async fn reached(&self) {
+        loop {
+            let until = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+            match until.filter(|until| Instant::now() < *until) {
+                Some(until) => tokio::time::sleep_until(until).await,
+                None => return,
+            }
+        }
+    }
+
+    fn is_cut_off(&self) -> bool {
+        let until = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn read_delay(&self) -> Duration {
+        let late = *self.late.lock().unwrap_or_else(PoisonError::into_inner);
+        late.filter(|(until, _)| Instant::now() < *until).map_or(Duration::ZERO, |(_, by)| by)
     }
 
     fn watches(&self) -> CancellationToken {
@@ -209,17 +247,18 @@ impl Service<Request<kube::client::Body>> for Link {
 
 impl Link {
     async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, io::Error> {
-        let method = request.method().to_string();
-        let path = request.uri().path_and_query().map(ToString::to_string).unwrap_or_default();
-        let (is_read, is_watch) = (method == "GET", path.contains("watch=true"));
-        let what = format!("{} {method} {path}", self.account);
+        let (what, is_read, is_watch) = self.about(&request);
         let mut fate = self.net.fate(self.process.exposed, is_read);
-        let strike = if is_read { None } else { self.net.ledger.points.requested(&self.account, &path) };
+        let points = &self.net.ledger.points;
+        let strike = if is_read { None } else { points.requested(&self.account, &path_of(request.uri())) };
         match strike {
             Some(Strike::Conflict) => fate.refuse = Some(409),
             Some(Strike::Refusal) => fate.refuse = Some(500),
             Some(Strike::LostAnswer) => fate.lose_answer = true,
             _ => {}
+        }
+        if is_read && !is_watch {
+            fate.after += self.process.read_delay();
         }
         self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
         tokio::time::sleep(fate.before).await;
@@ -235,6 +274,29 @@ impl Link {
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Err(broken("nobody answers"));
         };
+        if !self.process.is_cut_off() {
+            return self.arrive(request, fate, up).await;
+        }
+        self.net.log.fault("held-up", &what);
+        // What was sent arrives in the end, whether or not its sender still waits for it.
+        let late = tokio::spawn(async move {
+            self.process.reached().await;
+            if self.process.dead.is_cancelled() {
+                return Err(broken("the process died"));
+            }
+            self.arrive(request, fate, up).await
+        });
+        late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
+    }
+
+    /// The request is where the server was when it set out.
+    async fn arrive(
+        self,
+        request: Request<kube::client::Body>,
+        fate: Fate,
+        up: Up,
+    ) -> Result<Response<Body>, io::Error> {
+        let (what, is_read, is_watch) = self.about(&request);
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.map_err(|error| broken(&error.to_string()))?;
         if fate.duplicate && !is_watch {
@@ -252,16 +314,25 @@ impl Link {
             return Err(broken("the answer got lost"));
         }
         tokio::time::sleep(fate.after).await;
+        self.process.reached().await;
         if up.dead.is_cancelled() {
             return Err(broken("the server died"));
         }
+        let path = path_of(&parts.uri);
         Ok(if is_watch && response.status().is_success() { self.tap(response, &up, &path, what) } else { response })
+    }
+
+    /// In words for the log, and whether it reads, and watches.
+    fn about(&self, request: &Request<kube::client::Body>) -> (String, bool, bool) {
+        let (method, path) = (request.method(), path_of(request.uri()));
+        (format!("{} {method} {path}", self.account), method == http::Method::GET, path.contains("watch=true"))
     }
 
     async fn ask(&self, up: &Up, parts: &http::request::Parts, body: &Bytes) -> Result<Response<Body>, io::Error> {
         let mut server = Local::new(up.server.clone(), self.user.clone());
         let request = Request::from_parts(parts.clone(), kube::client::Body::from(body.to_vec()));
-        let answer = WRITER.scope(self.account.clone(), server.call(request));
+        let term = parts.headers.get(server::LEASE_HEADER).and_then(|term| term.to_str().ok()).map(Arc::from);
+        let answer = TERM.scope(term, WRITER.scope(self.account.clone(), server.call(request)));
         match up.dead.run_until_cancelled(answer).await {
             Some(Ok(response)) => Ok(response),
             None => Err(broken("the server died")),
@@ -303,6 +374,7 @@ impl Link {
                 let mut held = this.process.held.subscribe();
                 // It fails only when the process is gone, and then nobody listens.
                 let _ = held.wait_for(|held| !held).await;
+                this.process.reached().await;
                 if !exposed {
                     return Some((chunk, (this, chunks, audit, what, false)));
                 }
@@ -323,6 +395,10 @@ impl Link {
             },
         )
     }
+}
+
+fn path_of(uri: &http::Uri) -> String {
+    uri.path_and_query().map(ToString::to_string).unwrap_or_default()
 }
 
 fn refusal(code: u16) -> Response<Body> {

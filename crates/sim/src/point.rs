@@ -15,6 +15,10 @@ pub enum Strike {
     StaleView,
     /// The commit is not told to the controllers by the watches that are open: these break.
     MissedEvent,
+    /// What the controllers read in the time from the commit on arrives late: they act on what was so when they asked.
+    LateRead,
+    /// The controllers that work are cut off from the server for longer than a lease lasts; what they have sent arrives then.
+    CutOff,
     /// The controllers' write is refused with a conflict.
     Conflict,
     /// The controllers' write fails with an internal error.
@@ -24,11 +28,13 @@ pub enum Strike {
 }
 
 impl Strike {
-    pub const ALL: [Strike; 7] = [
+    pub const ALL: [Strike; 9] = [
         Strike::KillControllers,
         Strike::CrashServer,
         Strike::StaleView,
         Strike::MissedEvent,
+        Strike::LateRead,
+        Strike::CutOff,
         Strike::Conflict,
         Strike::Refusal,
         Strike::LostAnswer,
@@ -39,12 +45,20 @@ impl Strike {
         matches!(self, Strike::Conflict | Strike::Refusal | Strike::LostAnswer)
     }
 
+    /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
+    /// calls a driver must.
+    pub fn prevents(self) -> bool {
+        self.is_for_requests()
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Strike::KillControllers => "kill-controllers",
             Strike::CrashServer => "crash-server",
             Strike::StaleView => "stale-view",
             Strike::MissedEvent => "missed-event",
+            Strike::LateRead => "late-read",
+            Strike::CutOff => "cut-off",
             Strike::Conflict => "conflict",
             Strike::Refusal => "refusal",
             Strike::LostAnswer => "lost-answer",
@@ -67,8 +81,8 @@ impl fmt::Display for Strike {
 pub enum When {
     /// At this write, counted from 1.
     At(u64),
-    /// At every write of the controllers.
-    Every,
+    /// At every so many-th write of the controllers, over and over.
+    Every(u64),
 }
 
 type Act = Box<dyn Fn(Strike) + Send>;
@@ -84,6 +98,8 @@ pub struct Points {
 struct State {
     counting: bool,
     commits: u64,
+    /// Those of them that are of controllers.
+    controllers_commits: u64,
     requests: u64,
     armed: Option<(When, Strike)>,
 }
@@ -126,13 +142,16 @@ impl Points {
                 return;
             }
             state.commits += 1;
-            let now = state.commits;
-            match state.armed {
-                Some((When::At(at), strike)) if at == now && !strike.is_for_requests() => {
+            let is_own = is_controller(who);
+            state.controllers_commits += u64::from(is_own);
+            match state.armed.filter(|(_, strike)| !strike.is_for_requests()) {
+                Some((When::At(at), strike)) if at == state.commits => {
                     state.armed = None;
                     Some(strike)
                 }
-                Some((When::Every, strike)) if !strike.is_for_requests() && is_controller(who) => Some(strike),
+                Some((When::Every(nth), strike)) if is_own && state.controllers_commits.is_multiple_of(nth) => {
+                    Some(strike)
+                }
                 _ => None,
             }
         };
@@ -152,12 +171,12 @@ impl Points {
             return None;
         }
         state.requests += 1;
-        let now = state.requests;
-        match state.armed {
-            Some((When::At(at), strike)) if at == now && strike.is_for_requests() => {
+        match state.armed.filter(|(_, strike)| strike.is_for_requests()) {
+            Some((When::At(at), strike)) if at == state.requests => {
                 state.armed = None;
                 Some(strike)
             }
+            Some((When::Every(nth), strike)) if state.requests.is_multiple_of(nth) => Some(strike),
             _ => None,
         }
     }

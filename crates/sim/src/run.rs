@@ -109,7 +109,7 @@ impl std::fmt::Display for Plan {
         write!(f, "--story {} --replay {}", self.story.name, self.seed)?;
         match self.strike {
             Some((When::At(at), strike)) => write!(f, " --strike {strike} --at {at}"),
-            Some((When::Every, strike)) => write!(f, " --strike {strike}"),
+            Some((When::Every(nth), strike)) => write!(f, " --strike {strike} --every {nth}"),
             None if self.storm => Ok(()),
             None => f.write_str(" --calm"),
         }

@@ -78,6 +78,15 @@ impl Storm {
                 world.log.fault("watches-held", if held { "held" } else { "released" });
                 world.each_controller(|process| process.hold_watches(held));
             }
+            8 => {
+                let by = Duration::from_millis(self.rng.below(10_000));
+                world.log.fault("reads-late", format!("by {} ms", by.as_millis()));
+                world.each_controller(|process| process.delay_reads(by));
+            }
+            9 => {
+                world.log.fault("cut-off", "");
+                world.cut_off_leader();
+            }
             _ => self.misuse_driver(),
         }
     }

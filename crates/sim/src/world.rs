@@ -1,7 +1,7 @@
 //! One world: a server on a disk that can crash, controllers, nodes and a driver, each of which can die and come back.
 
 use crate::entropy::Rng;
-use crate::ledger::{Ledger, OPERATOR, Watched, crashed};
+use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::log::Log;
 use crate::net::{Net, Process, Up};
 use crate::point::Strike;
@@ -12,9 +12,11 @@ use object::{Gates, Value};
 use plan::invariant::Checker;
 use runtime::Controllers;
 use runtime::csi::{Endpoint, Pace};
+use runtime::lease::{Election, Standing, Term, Timing};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Clock, Env, Launch, Running, User};
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::suite::Crashable;
@@ -26,8 +28,10 @@ use tokio_util::sync::CancellationToken;
 pub const PATIENCE: Duration = Duration::from_secs(3600);
 /// A part that died is back after so long.
 const BACK_AFTER: Duration = Duration::from_millis(700);
-/// How long controllers hear nothing when they are struck so.
+/// How long controllers hear nothing, or how late, when they are struck so.
 const STALE_FOR: Duration = Duration::from_secs(8);
+/// How long controllers are cut off when they are struck so: another takes the lease after 15 s.
+const CUT_OFF_FOR: Duration = Duration::from_secs(25);
 
 /// Clones share it.
 #[derive(Clone)]
@@ -48,7 +52,11 @@ struct Parts {
     rng: Rng,
     disk: Crashable,
     server: Option<Serving>,
-    controllers: Option<Working>,
+    controllers: Vec<Working>,
+    /// How many processes want to lead the controllers; with none, one works without being asked to.
+    candidates: usize,
+    /// How many there were so far.
+    candidates_named: usize,
     nodes: Option<(Nodes, Process)>,
     server_gates: Gates,
     controller_gates: Gates,
@@ -60,9 +68,18 @@ struct Serving {
     up: Up,
 }
 
+/// A process of controllers: one that works, or wants to lead.
 struct Working {
-    controllers: Controllers,
     process: Process,
+    work: Work,
+    /// Whether it works now.
+    leads: Arc<AtomicBool>,
+}
+
+enum Work {
+    Alone(Box<Controllers>),
+    /// Cancelled, it stops.
+    Candidate(CancellationToken),
 }
 
 /// What the supervisor is to do.
@@ -138,7 +155,9 @@ impl World {
         let parts = Parts {
             disk: Crashable::from_image(first_disk().to_vec()),
             server: None,
-            controllers: None,
+            controllers: Vec::new(),
+            candidates: 0,
+            candidates_named: 0,
             nodes: None,
             server_gates: Gates::default(),
             controller_gates: Gates::default(),
@@ -199,6 +218,8 @@ impl World {
                 self.order(Order::Release);
             }
             Strike::MissedEvent => self.each_controller(Process::cut_watches),
+            Strike::CutOff => self.cut_off_leader(),
+            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer => {}
         }
@@ -210,9 +231,7 @@ impl World {
     }
 
     pub fn each_controller(&self, act: impl Fn(&Process)) {
-        if let Some(working) = &self.parts().controllers {
-            act(&working.process);
-        }
+        self.parts().controllers.iter().for_each(|working| act(&working.process));
     }
 
     /// Brings back what died, for ever.
@@ -315,34 +334,118 @@ impl World {
     }
 
     pub fn start_controllers(&self) {
-        let mut parts = self.parts();
-        if parts.controllers.is_some() {
-            return;
+        while let Some(name) = self.next_controllers() {
+            let process = Process::new("controllers", true);
+            let setup = self.setup(&process);
+            let (net, dead) = (self.net.clone(), process.clone());
+            let client = move |account: &str| net.client(&dead, account, service_account_user("kube-system", account));
+            let leads = Arc::new(AtomicBool::new(name.is_none()));
+            let work = match name {
+                None => {
+                    self.log.say("the controllers are up");
+                    let controllers = Controllers::start(&setup, client).expect("all controllers can be started");
+                    Work::Alone(Box::new(controllers))
+                }
+                Some(name) => Work::Candidate(self.stand(name, &process, setup, client, leads.clone())),
+            };
+            self.parts().controllers.push(Working { process, work, leads });
         }
-        let process = Process::new("controllers", true);
+    }
+
+    /// Whether another process of controllers is wanted, and by which name it wants to lead, if it has to.
+    fn next_controllers(&self) -> Option<Option<String>> {
+        let mut parts = self.parts();
+        if parts.controllers.len() >= parts.candidates.max(1) {
+            return None;
+        }
+        parts.candidates_named += 1;
+        Some((parts.candidates > 0).then(|| format!("controllers-{}", parts.candidates_named)))
+    }
+
+    fn setup(&self, process: &Process) -> runtime::Setup {
         let clock = self.clock;
         let socket = csi::directory::inside(self.driver.clone(), process.dead.clone());
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
-        let setup = runtime::Setup {
+        runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
-            gates: parts.controller_gates.clone(),
+            gates: self.controller_gates(),
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
             ..runtime::Setup::new("*")
-        };
-        let client = |account: &str| self.net.client(&process, account, service_account_user("kube-system", account));
-        let controllers = Controllers::start(&setup, client).expect("all controllers can be started");
-        parts.controllers = Some(Working { controllers, process });
-        self.log.say("the controllers are up");
+        }
     }
 
-    /// They are gone in the middle of whatever they do.
+    /// Has a process work whenever it holds the lease.
+    fn stand(
+        &self,
+        name: String,
+        process: &Process,
+        setup: runtime::Setup,
+        client: impl Fn(&str) -> kube::Client + Send + 'static,
+        leads: Arc<AtomicBool>,
+    ) -> CancellationToken {
+        let election = Election {
+            api: runtime::api::Api::new(self.net.client(process, "election", User::apiserver())),
+            namespace: "kube-system".to_owned(),
+            name: LEASE.to_owned(),
+            identity: name.clone(),
+            timing: Timing::default(),
+            clock: setup.clock.clone(),
+        };
+        let (stop, log) = (CancellationToken::new(), self.log.clone());
+        let tell = move |standing: &Standing| {
+            log.say(match standing {
+                Standing::Leading(term) => format!("{name} leads, term {}", term.number),
+                standing => format!("{name}: {standing:?}"),
+            });
+            leads.store(matches!(standing, Standing::Leading(_)), Ordering::Relaxed);
+        };
+        let start = move |term: &Term| {
+            let lease = format!("kube-system/{LEASE}");
+            let fenced = |account: &str| runtime::fence::client(client(account), server::LEASE_HEADER, &lease, term);
+            Controllers::start(&setup, fenced).expect("all controllers can be started")
+        };
+        let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());
+        tokio::spawn(async move {
+            let led = election.lead(shutdown, tell, start).await;
+            if let Err(overdue) = led
+                && !process.dead.is_cancelled()
+            {
+                world.log.say(format!("{overdue}: the process ends at once"));
+                process.dead.cancel();
+                world.parts().controllers.retain(|working| !working.process.dead.is_cancelled());
+                world.order(Order::StartControllers);
+            }
+        });
+        stop
+    }
+
+    /// From now on so many processes stand for election, instead of one that works unasked.
+    pub fn elect(&self, candidates: usize) {
+        self.kill_controllers();
+        self.parts().candidates = candidates;
+    }
+
+    /// Those that work are gone in the middle of whatever they do.
     pub fn kill_controllers(&self) {
-        let Some(Working { controllers, process }) = self.parts().controllers.take() else { return };
-        process.dead.cancel();
-        self.log.say("the controllers are down");
-        tokio::spawn(controllers.stop());
-        self.order(Order::StartControllers);
+        let is_at_work = |working: &mut Working| working.leads.load(Ordering::Relaxed);
+        let killed: Vec<Working> = self.parts().controllers.extract_if(.., is_at_work).collect();
+        for Working { process, work, .. } in killed {
+            process.dead.cancel();
+            self.log.say("the controllers are down");
+            match work {
+                Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
+                Work::Candidate(stop) => stop.cancel(),
+            }
+            self.order(Order::StartControllers);
+        }
+    }
+
+    /// Those that work are cut off.
+    pub fn cut_off_leader(&self) {
+        for working in self.parts().controllers.iter().filter(|working| working.leads.load(Ordering::Relaxed)) {
+            working.process.cut_off(CUT_OFF_FOR);
+        }
     }
 
     pub fn start_nodes(&self) {

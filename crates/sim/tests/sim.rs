@@ -37,9 +37,28 @@ fn controllers_that_die_after_every_write_get_there() {
     const SHARE: [&str; 7] =
         ["retained", "orphaned", "moved", "changed_for_new_claims", "protected", "reclaimed", "policy_edited"];
     let stories = exact().filter(|story| SHARE.contains(&story.name));
-    let tally = sim::every(stories, Strike::KillControllers, jobs(), |_| {});
+    let tally = sim::every(stories, Strike::KillControllers, 1, jobs(), |_| {});
     assert_whole(&tally, 7);
     assert!(tally.faults["kill-controllers"] > 7 * 10, "{}", tally.text());
+}
+
+/// The server crashes with its disk after every write of the controllers. (`deleted_along` once did not end: `cargo run -p sim -- --every 1
+/// --strike crash-server` has all stories.)
+#[test]
+fn a_server_that_crashes_after_every_write_gets_there() {
+    let stories = exact().filter(|story| ["protected", "policy_edited"].contains(&story.name));
+    let tally = sim::every(stories, Strike::CrashServer, 1, jobs(), |_| {});
+    assert_whole(&tally, 2);
+    assert!(tally.faults["crash-server"] > 2 * 10, "{}", tally.text());
+}
+
+/// Whoever leads is cut off for longer than its lease lasts, another takes over, and what the first one had sent arrives after that.
+#[test]
+fn what_arrives_from_an_earlier_term_changes_no_end() {
+    let story = stories::find("handed_over").expect("it is there");
+    let tally = sim::points(story, &[Strike::CutOff], 40, jobs(), |_| {});
+    assert_whole(&tally, 3);
+    assert!(tally.faults["held-up"] > 0, "{}", tally.text());
 }
 
 /// One of each kind of strike, at a few writes of some story; all of them take longer: `cargo run -p sim -- --points`.
@@ -76,9 +95,14 @@ fn storms_break_nothing() {
 #[test]
 fn wrong_arguments_get_a_sentence() {
     for (args, sentence) in [
-        (["--story", "nobody"], "there is no story \"nobody\"; --list names them"),
-        (["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
-        (["--stride", "0"], "--stride is at least 1"),
+        (&["--story", "nobody"][..], "there is no story \"nobody\"; --list names them"),
+        (&["--strike", "hard"], "there is no strike \"hard\"; there are kill-controllers"),
+        (&["--stride", "0"], "--stride and --every are at least 1"),
+        (&["--strike", "conflict"], "--strike goes with --points, --every or --replay"),
+        (
+            &["--replay", "1", "--strike", "refusal"],
+            "where refusal strikes every write, nobody can get on: take --every 2 or more",
+        ),
     ] {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_sim")).args(args).output().expect("it runs");
         let text = String::from_utf8_lossy(&output.stderr);

@@ -329,8 +329,12 @@ impl Control {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": of.uid}});
         match self.api.delete(&volumes.resource.object("", &of.name), &options).await {
             Ok(answer) => volumes.cache.deleted(&key(of), &of.uid, answer),
-            // Another one bears the name by now.
-            Err(error) if error.is_absent() || error.is_conflict() => volumes.cache.gone(&key(of), &of.uid),
+            Err(error) if error.is_absent() => volumes.cache.gone(&key(of), &of.uid),
+            // Another one may bear the name by now.
+            Err(error) if error.is_conflict() => {
+                self.refresh(of).await?;
+                return Ok(Some(Flow::Again));
+            }
             Err(error) => return Err(error),
         }
         Ok(None)

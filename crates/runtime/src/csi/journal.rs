@@ -88,7 +88,8 @@ impl Journal {
         self.lock().entries.keys().cloned().collect()
     }
 
-    /// Writes an entry down; when this returns it is durable.
+    /// Writes an entry down; when this returns it is durable. Where nobody knows whether it was written, it holds all the same: to take
+    /// it back would be one more write, whose answer can get lost too, and so on for ever. [`Journal::confirm`] then writes it again.
     pub async fn record(&self, volume: &str, entry: Entry) -> Result<(), ApiError> {
         let length = entry.to_text().len();
         let before = {
@@ -101,8 +102,8 @@ impl Journal {
             state.put(volume, entry)
         };
         let written = self.settle(volume).await;
-        if written.is_err() {
-            // It may have been written all the same; what holds instead is then part of the next write.
+        if written.as_ref().is_err_and(ApiError::is_refusal) {
+            // An earlier attempt may have written it; what holds instead is then part of the next write.
             match before {
                 Some(before) => drop(self.lock().put(volume, before)),
                 None => self.erase(volume),
@@ -119,6 +120,12 @@ impl Journal {
             state.pending.insert(volume.to_owned(), None);
             self.done.notify_one();
         }
+    }
+
+    /// When this returns, what holds about a volume is durable. What is done with may still be in the journal.
+    pub async fn confirm(&self, volume: &str) -> Result<(), ApiError> {
+        let is_open = matches!(self.lock().pending.get(volume), Some(Some(_)));
+        if is_open { self.settle(volume).await } else { Ok(()) }
     }
 
     /// When this returns, the journal says about a volume what it should, durably.

@@ -7,7 +7,7 @@ use csi::directory::{Gate, Order};
 use csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
 use object::access::{Access, name, uid};
 use object::{Value, json};
-use runtime::csi::Endpoint;
+use runtime::csi::{Endpoint, Pace};
 
 const SECRET_NAME: &str = "csi.storage.k8s.io/provisioner-secret-name";
 const SECRET_NAMESPACE: &str = "csi.storage.k8s.io/provisioner-secret-namespace";
@@ -152,5 +152,63 @@ async fn a_server_that_never_answers_does_not_hold_up_the_end() {
     world.until_moment("it is to be written down", || world.requests.count(is_journal) > 0).await;
     world.faults.silence();
     tokio::time::timeout(std::time::Duration::from_secs(20), world.stop_controllers()).await.expect("an end");
+    world.stop().await;
+}
+
+/// Whether it was written down nobody knows: it is written again, not taken back. Taking it back is a write whose answer can get lost, too,
+/// and then nothing is ever made where the server dies after every write.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_may_be_written_down_is_not_taken_back() {
+    let storage = Storage::new(options()).await;
+    let mut world = World::bare().await;
+    // It is tried again after what is done with would have left the journal.
+    world.setup.drivers = vec![Endpoint { pace: Pace::default(), ..storage.endpoint() }];
+    world.start(&everything());
+    provisioned(&world, "Delete").await;
+    until_settled(&world).await;
+    world.requests.take().await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    world.faults.mishap("csi-provisioner", 0, Mishap::AnswerLost);
+    let claim = world.create(claim_of("other", "c")).await;
+    until_reached(&gate).await;
+    assert!(!world.faults.mishap_waits());
+    assert_eq!(journal(&world).await, [format!("pvc-{}", uid(&claim))]);
+    let is_journal = |asked: &&Asked| asked.method != "GET" && asked.path.contains("mainstay-csi-journal");
+    let written = world.requests.take().await.iter().filter(is_journal).count();
+    assert_eq!(written, 2, "once without an answer, once with one");
+    gate.open();
+    until_volume(&world, &claim).await;
+    until_settled(&world).await;
+    world.stop().await;
+}
+
+/// A conflict at any write of a deletion says only that something else was going on: the volume is not taken for gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Delete", json!({}))).await;
+    for volume_first in [false, true] {
+        for after in 0.. {
+            let claim = world.create(claim_of("claim", "c")).await;
+            let volume = until_volume(&world, &claim).await;
+            until_settled(&world).await;
+            world.faults.mishap("csi-provisioner", after, Mishap::Refused(409));
+            let mut order = [&claim, &volume];
+            if volume_first {
+                order.reverse();
+            }
+            for object in order {
+                world.delete(object, "").await;
+            }
+            world.until_gone(&claim).await;
+            world.until_gone(&volume).await;
+            if world.faults.mishap_waits() {
+                assert!(after > 0, "it writes when a volume goes");
+                break;
+            }
+        }
+    }
+    assert_eq!(storage.driver.volumes(), []);
     world.stop().await;
 }

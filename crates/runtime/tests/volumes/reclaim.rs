@@ -330,3 +330,22 @@ async fn e11_e15_e16_reclaiming_waits_for_whoever_is_away() {
     world.until_gone(&volume).await;
     world.stop().await;
 }
+
+/// A conflict at any write of a deletion says only that something else was going on: the volume is not taken for gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
+    let world = World::with(&all()).await;
+    for after in 0.. {
+        let directory = Directory::new();
+        let (volume, claim) =
+            bound_pair(&world, of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
+        world.faults.mishap("persistent-volume-binder", after, Mishap::Refused(409));
+        world.delete(&claim, "").await;
+        world.until_gone(&volume).await;
+        if world.faults.mishap_waits() {
+            assert!(after > 1, "it writes the phase, and that the volume goes");
+            break;
+        }
+    }
+    world.stop().await;
+}

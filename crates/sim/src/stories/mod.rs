@@ -64,6 +64,7 @@ stories![
     exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
     exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
+    exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
     loose gates::retention_gate: "KEP-1847: the gate goes off and on, for controllers and server, in the middle of scale-down and deletion",
     loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
     loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout",

@@ -143,6 +143,7 @@ impl Control {
             self.journal.record(name, Entry::Delete(Box::new(doomed.clone()))).await?;
             self.notes.wrote_vanished(&doomed);
         }
+        self.journal.confirm(name).await?;
         let volume = self.sight.volume(name);
         match (self.journal.get(name), volume) {
             (Some(Entry::Create(intent)), volume) => match volume {

@@ -120,13 +120,14 @@ impl Control {
             let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": volume_uid}});
             match self.api.delete(&self.volumes.object("", volume_name), &options).await {
                 Ok(answer) => self.sight.volumes.deleted(&key, volume_uid, answer),
-                Err(error) if error.is_stale() => self.sight.volumes.gone(&key, volume_uid),
+                Err(error) if error.is_absent() => self.sight.volumes.gone(&key, volume_uid),
+                // A conflict says nothing for certain: it may be another one's name by now, or only a busy server.
                 Err(error) => return Err(error),
             }
         }
         if volume.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER) {
             match self.patch_volume(volume, &reclaim::release(volume_uid)).await {
-                Err(error) if error.is_stale() => self.sight.volumes.gone(&key, volume_uid),
+                Err(error) if error.is_absent() => self.sight.volumes.gone(&key, volume_uid),
                 result => result?,
             }
         }
