@@ -8,6 +8,7 @@ use crate::follow::Change;
 use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use std::any::Any;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -18,7 +19,18 @@ use tokio::time::Instant;
 pub type Key = (Arc<str>, Arc<str>);
 
 pub fn key(object: &Value) -> Key {
-    (namespace(object).into(), name(object).into())
+    (shared(namespace(object)), name(object).into())
+}
+
+/// A namespace is mostly that of the object before.
+fn shared(namespace: &str) -> Arc<str> {
+    thread_local!(static LAST: RefCell<Arc<str>> = RefCell::new("".into()));
+    LAST.with_borrow_mut(|last| {
+        if **last != *namespace {
+            *last = namespace.into();
+        }
+        last.clone()
+    })
 }
 
 /// An index function: by the uid of the controller. Those without one are under their namespace and an empty uid.

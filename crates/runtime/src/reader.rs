@@ -2,13 +2,15 @@
 //!
 //! The controllers of a process follow the same resources, each with its own rights, and what one of them writes is told to all of them:
 //! the same text comes many times. Whoever gets it first reads it, and the others get what was read, as long as it is among the
-//! newest. So they also share the memory of what they keep.
+//! newest. Who comes later, or lists everything at its start, has to read it again, and then gets what others still keep of that version. So they
+//! share the memory of what they keep.
 
 use crate::lean::Lean;
 use object::Value;
+use object::access::{Access, uid};
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The texts that are remembered have this size together. Those who hear of an object do so within moments of each other.
 const BYTES_MAX: usize = 2 << 20;
@@ -25,7 +27,19 @@ pub struct Reader {
 struct Shared {
     hashes: RandomState,
     recent: Mutex<Recent>,
+    kept: Mutex<Kept>,
 }
+
+/// What somebody keeps, by uid and version.
+#[derive(Default)]
+struct Kept {
+    objects: HashMap<u64, Weak<Value>>,
+    /// How many there were when those that nobody keeps were last left out.
+    swept: usize,
+}
+
+/// Fewer are not worth sweeping.
+const KEPT_MIN: usize = 1024;
 
 #[derive(Default)]
 struct Recent {
@@ -50,7 +64,7 @@ impl Reader {
         if let Some(object) = self.lock().find(hash, text) {
             return Ok(object);
         }
-        let object = read(text)?;
+        let object = self.as_kept(read(text)?);
         let forgotten = self.lock().keep(hash, Read { text: text.into(), object: object.clone() });
         // Not under the lock: to free objects takes its time.
         drop(forgotten);
@@ -62,8 +76,39 @@ impl Reader {
         self.lock().find(self.shared.hashes.hash_one(text), text)
     }
 
+    /// The same object as somebody keeps it already, or this one.
+    fn as_kept(&self, object: Arc<Value>) -> Arc<Value> {
+        let (uid, version) = (uid(&object), object.text(&["metadata", "resourceVersion"]));
+        if uid.is_empty() || version.is_empty() {
+            return object;
+        }
+        let hash = self.shared.hashes.hash_one((uid, version));
+        let known = self.shared.kept.lock().expect("no panic happens under this lock").find(hash);
+        // Compared, because another object may have the hash, and one may be read whole and in part.
+        if let Some(known) = known.filter(|known| *known == object) {
+            return known;
+        }
+        self.shared.kept.lock().expect("no panic happens under this lock").keep(hash, &object);
+        object
+    }
+
     fn lock(&self) -> MutexGuard<'_, Recent> {
         self.shared.recent.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Kept {
+    fn find(&self, hash: u64) -> Option<Arc<Value>> {
+        self.objects.get(&hash)?.upgrade()
+    }
+
+    fn keep(&mut self, hash: u64, object: &Arc<Value>) {
+        self.objects.insert(hash, Arc::downgrade(object));
+        if self.objects.len() > KEPT_MIN.max(2 * self.swept) {
+            self.objects.retain(|_, object| object.strong_count() > 0);
+            self.objects.shrink_to(2 * self.objects.len());
+            self.swept = self.objects.len();
+        }
     }
 }
 
@@ -132,6 +177,42 @@ mod tests {
         drop(recent);
         reader.object(&text(1, TEXT_BYTES_MAX)).unwrap();
         assert!(reader.known(&text(1, TEXT_BYTES_MAX)).is_none(), "too large to be remembered");
+    }
+
+    fn version(number: usize, filling: &str) -> Vec<u8> {
+        let metadata = format!(r#"{{"uid":"u{number}","resourceVersion":"{number}"}}"#);
+        format!(r#"{{"metadata":{metadata},"filling":"{filling}"}}"#).into_bytes()
+    }
+
+    #[test]
+    fn what_somebody_keeps_is_shared_for_ever() {
+        let reader = Reader::default();
+        let first = reader.object(&version(1, "x")).unwrap();
+        for number in 0..100 {
+            reader.object(&text(number, TEXT_BYTES_MAX / 2)).unwrap();
+        }
+        assert!(reader.known(&version(1, "x")).is_none(), "its text is forgotten");
+        assert!(Arc::ptr_eq(&first, &reader.object(&version(1, "x")).unwrap()));
+        assert_eq!(reader.object(&version(1, "y")).unwrap().text(&["filling"]), "y", "what differs is not shared");
+        assert_eq!(reader.object(&version(2, "x")).unwrap().text(&["metadata", "uid"]), "u2");
+    }
+
+    #[test]
+    fn what_nobody_keeps_takes_no_room() {
+        let reader = Reader::default();
+        let filling = "x".repeat(1 << 10);
+        let kept: Vec<_> = (0..100).map(|number| reader.object(&version(number, &filling)).unwrap()).collect();
+        for number in 100..50_000 {
+            reader.object(&version(number, &filling)).unwrap();
+        }
+        let remembered = reader.shared.kept.lock().unwrap().objects.len();
+        // Those whose texts are remembered, too.
+        assert!(remembered <= 2 * (100 + BYTES_MAX / filling.len()), "{remembered}");
+        assert!(
+            kept.iter()
+                .enumerate()
+                .all(|(number, object)| { Arc::ptr_eq(object, &reader.object(&version(number, &filling)).unwrap()) })
+        );
     }
 
     #[test]

@@ -8,16 +8,13 @@ use object::{Gates, Value, json};
 use runtime::{Controllers, Setup};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Body, Clock, Env, Launch, Local, Running, User};
-use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
-use std::fmt::Write;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use store::{Next, Store, Volatile};
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes longer, even on a busy machine.
@@ -25,6 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const GC: &str = "garbage-collector-controller";
 pub const NAMESPACES: &str = "namespace-controller";
+
+#[path = "requests.rs"]
+mod requests;
+pub use requests::{Asked, Requests};
 
 pub struct World {
     pub running: Running,
@@ -301,81 +302,6 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
     (running, admin)
 }
 
-/// What the controllers asked and what they were answered.
-#[derive(Clone, Default)]
-pub struct Requests {
-    all: Arc<Mutex<Vec<Asked>>>,
-    /// Requests that may still be answered, and the number of the next one.
-    open: Arc<watch::Sender<(BTreeSet<u64>, u64)>>,
-}
-
-/// A request that may still be answered.
-struct Open {
-    number: u64,
-    of: Requests,
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.of.open.send_modify(|(open, _)| {
-            open.remove(&self.number);
-        });
-    }
-}
-
-#[derive(Clone, Debug)]
-pub struct Asked {
-    pub account: Arc<str>,
-    pub method: String,
-    /// With its query.
-    pub path: String,
-    pub code: u16,
-}
-
-impl Requests {
-    /// What was answered until now. What was asked before has its answer then: a change can be seen in the store a moment before the
-    /// answer to who made it is written down here.
-    pub async fn take(&self) -> Vec<Asked> {
-        let next = self.open.borrow().1;
-        let are_answered = |(open, _): &(BTreeSet<u64>, u64)| open.first().is_none_or(|first| *first >= next);
-        let mut open = self.open.subscribe();
-        tokio::time::timeout(PATIENCE, open.wait_for(are_answered)).await.expect("answers").expect("it is ours");
-        std::mem::take(&mut self.all.lock().expect("no panic"))
-    }
-
-    fn begin(&self) -> Open {
-        let mut number = 0;
-        self.open.send_modify(|(open, next)| {
-            number = *next;
-            *next += 1;
-            open.insert(number);
-        });
-        Open { number, of: self.clone() }
-    }
-
-    pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
-        self.all.lock().expect("no panic").iter().filter(|asked| which(asked)).count()
-    }
-
-    pub fn refused(&self) -> Vec<Asked> {
-        self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
-    }
-
-    /// How often what was asked, for failure messages.
-    fn summary(&self) -> String {
-        let mut counts: BTreeMap<String, usize> = BTreeMap::new();
-        for Asked { account, method, path, code } in &*self.all.lock().expect("no panic") {
-            *counts.entry(format!("{account} {method} {path} {code}")).or_default() += 1;
-        }
-        let mut text = String::new();
-        for (asked, count) in counts.iter().filter(|(asked, _)| !asked.contains("watch=") && !asked.contains("limit="))
-        {
-            let _ = writeln!(text, "{count:6} {asked}");
-        }
-        text
-    }
-}
-
 /// What can happen to a single request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
@@ -568,7 +494,7 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
                 _ => response,
             };
             let code = response.status().as_u16();
-            this.to.all.lock().expect("no panic").push(Asked { account: this.account, method, path, code });
+            this.to.note(Asked { account: this.account, method, path, code });
             Ok(response)
         })
     }
