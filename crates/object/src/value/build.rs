@@ -171,58 +171,26 @@ struct Items {
     items: Vec<Value>,
 }
 
-impl Items {
-    fn push<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
-        self.items.push(to_value(item)?);
-        Ok(())
-    }
-    fn whole(self) -> Value {
-        of_variant(self.variant, Value::Array(self.items))
-    }
+/// However serde calls a list, its items come one after the other.
+macro_rules! takes_items {
+    ($($list:ident: $function:ident),*) => {$(
+        impl $list for Items {
+            type Ok = Value;
+            type Error = Error;
+            fn $function<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
+                self.items.push(to_value(item)?);
+                Ok(())
+            }
+            fn end(self) -> Result<Value, Error> {
+                Ok(of_variant(self.variant, Value::Array(self.items)))
+            }
+        }
+    )*};
 }
 
-impl SerializeSeq for Items {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
-        self.push(item)
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
-}
-
-impl SerializeTuple for Items {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_element<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
-        self.push(item)
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
-}
-
-impl SerializeTupleStruct for Items {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
-        self.push(item)
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
-}
-
-impl SerializeTupleVariant for Items {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, item: &T) -> Result<(), Error> {
-        self.push(item)
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
+takes_items! {
+    SerializeSeq: serialize_element, SerializeTuple: serialize_element,
+    SerializeTupleStruct: serialize_field, SerializeTupleVariant: serialize_field
 }
 
 struct Members {
@@ -255,28 +223,23 @@ impl SerializeMap for Members {
     }
 }
 
-impl SerializeStruct for Members {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
-        self.members.push((name.into(), to_value(value)?));
-        Ok(())
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
+macro_rules! takes_fields {
+    ($($shape:ident),*) => {$(
+        impl $shape for Members {
+            type Ok = Value;
+            type Error = Error;
+            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
+                self.members.push((name.into(), to_value(value)?));
+                Ok(())
+            }
+            fn end(self) -> Result<Value, Error> {
+                Ok(self.whole())
+            }
+        }
+    )*};
 }
 
-impl SerializeStructVariant for Members {
-    type Ok = Value;
-    type Error = Error;
-    fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Error> {
-        SerializeStruct::serialize_field(self, name, value)
-    }
-    fn end(self) -> Result<Value, Error> {
-        Ok(self.whole())
-    }
-}
+takes_fields!(SerializeStruct, SerializeStructVariant);
 
 /// Writes the name of a member: a text, or what can be said as one.
 struct Name;

@@ -110,7 +110,7 @@ impl Map {
                 Ok(at) => Some(std::mem::replace(&mut few[at].1, value)),
                 Err(at) => {
                     few.insert(at, (key, value));
-                    self.grow();
+                    self.grow_beyond(FEW);
                     None
                 }
             },
@@ -190,13 +190,14 @@ impl Map {
             });
         }
         let mut map = Map(Members::Few(members));
-        map.grow();
+        map.grow_beyond(FEW);
         map
     }
 
-    fn grow(&mut self) {
+    /// With more members than these it becomes a tree.
+    fn grow_beyond(&mut self, most: usize) {
         if let Members::Few(few) = &mut self.0
-            && few.len() > FEW
+            && few.len() > most
         {
             self.0 = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
         }
@@ -228,11 +229,8 @@ impl<'a> Entry<'a> {
 
     pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
         let Entry { map, key } = self;
-        if let Members::Few(few) = &mut map.0
-            && few.len() >= FEW
-            && search(few, &key).is_err()
-        {
-            map.0 = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+        if map.len() == FEW && !map.contains_key(&key) {
+            map.grow_beyond(FEW - 1);
         }
         match &mut map.0 {
             Members::Many(many) => many.entry(key).or_insert_with(make),
