@@ -238,6 +238,12 @@ pub struct ServingArgs {
     /// Accept the tokens in this file: lines of token,user,uid,"group1,group2"
     #[arg(long, env = "MAINSTAY_TOKEN_AUTH_FILE", value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
+    /// Requests that read, at once: more are told 429 and when to come back. Leases, watches and health do not count
+    #[arg(long, env = "MAINSTAY_MAX_REQUESTS_INFLIGHT", default_value_t = server::limits::READS_MAX, value_name = "N", value_parser = some)]
+    pub max_requests_inflight: usize,
+    /// Requests that write, at once: the same
+    #[arg(long, env = "MAINSTAY_MAX_MUTATING_REQUESTS_INFLIGHT", default_value_t = server::limits::WRITES_MAX, value_name = "N", value_parser = some)]
+    pub max_mutating_requests_inflight: usize,
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,

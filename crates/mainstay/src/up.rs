@@ -9,6 +9,7 @@ use object::Gates;
 use runtime::api::Api;
 use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
 use server::authn::{self, StaticTokens};
+use server::limits::Limits;
 use server::{Env, Launch, Running, User};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -193,6 +194,7 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
         gates,
         env: Env::default(),
         static_tokens,
+        limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight),
         listener: Some(listener),
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
     };

@@ -362,8 +362,8 @@ impl FieldSelector {
     }
 
     /// Whether an object whose fields have these texts is selected.
-    pub fn matches(&self, mut value_of: impl FnMut(&str) -> String) -> bool {
-        self.requirements.iter().all(|wanted| (value_of(&wanted.field) == wanted.value) != wanted.negated)
+    pub fn matches<T: AsRef<str>>(&self, mut value_of: impl FnMut(&str) -> T) -> bool {
+        self.requirements.iter().all(|wanted| (value_of(&wanted.field).as_ref() == wanted.value) != wanted.negated)
     }
 
     /// The only value that `field` may have, when the selector names one.

@@ -23,7 +23,7 @@ pub fn key(object: &Value) -> Key {
 }
 
 /// A namespace is mostly that of the object before.
-fn shared(namespace: &str) -> Arc<str> {
+pub(crate) fn shared(namespace: &str) -> Arc<str> {
     thread_local!(static LAST: RefCell<Arc<str>> = RefCell::new("".into()));
     LAST.with_borrow_mut(|last| {
         if **last != *namespace {
@@ -316,10 +316,20 @@ struct Listing {
 
 impl State {
     fn find(&self, by: &[(&Index, &Key)]) -> Vec<&Item> {
-        let mut found: Vec<_> = by.iter().flat_map(|(index, key)| self.indexes[index.at].by(key)).collect();
-        if by.len() > 1 {
-            found.sort_by_key(|(key, _)| *key);
-            found.dedup_by_key(|(key, _)| *key);
+        let mut found: Vec<(&Key, &Item)> = Vec::new();
+        for (index, key) in by {
+            let (before, more) = (found.len(), self.indexes[index.at].by(key));
+            found.extend(more);
+            // Mostly all indexes find the same, and then nobody needs to look at the keys.
+            let (known, new) = found.split_at(before);
+            if known.len() == new.len()
+                && known.iter().zip(new).all(|((_, a), (_, b))| Arc::ptr_eq(&a.object, &b.object))
+            {
+                found.truncate(before);
+            } else if before > 0 {
+                found.sort_by_key(|(key, _)| *key);
+                found.dedup_by_key(|(key, _)| *key);
+            }
         }
         found.into_iter().map(|(_, item)| item).collect()
     }

@@ -174,7 +174,7 @@ impl Server {
         label.resource(&kind.group, &kind.plural);
         label.verb(target.verb);
         check_scope(&kind, &target)?;
-        let place = self.limits.enter(&target, &kind)?;
+        let place = self.limits.enter(&user, &target, &kind)?;
         let call = Call {
             server: self,
             kinds,

@@ -9,14 +9,20 @@ pub struct User {
     pub extra: std::collections::BTreeMap<String, Vec<String>>,
 }
 
+/// The name of the server itself.
+const APISERVER: &str = "system:apiserver";
+
 impl User {
     /// The server itself.
     pub fn apiserver() -> User {
         User {
-            name: "system:apiserver".to_owned(),
+            name: APISERVER.to_owned(),
             groups: vec!["system:masters".to_owned(), "system:authenticated".to_owned()],
             ..User::default()
         }
+    }
+    pub fn is_apiserver(&self) -> bool {
+        self.name == APISERVER
     }
     pub fn anonymous() -> User {
         User {

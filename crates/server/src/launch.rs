@@ -5,6 +5,7 @@ use crate::attributes::User;
 use crate::authn::{self, Authenticator, CertError, ClientCertificates, Identity, ServiceAccountTokens, StaticTokens};
 use crate::authz::Authorizer;
 use crate::env::Env;
+use crate::limits::Limits;
 use crate::local::Local;
 use object::{Gates, Status};
 use std::net::SocketAddr;
@@ -21,6 +22,7 @@ pub struct Launch {
     pub gates: Gates,
     pub env: Env,
     pub static_tokens: StaticTokens,
+    pub limits: Limits,
     /// Where to listen; `None` serves this process only.
     pub listener: Option<TcpListener>,
     /// The URL of the server as tokens name their issuer.
@@ -61,6 +63,7 @@ impl Launch {
         };
         let authz = Arc::new(Authorizer::new(self.store.clone()));
         let mut server = Server::new(self.store, self.gates, self.env, authn, authz);
+        server.limits = self.limits;
         server.admission.root_ca.clone_from(&self.identity.ca.certificate_pem);
         let server = Arc::new(server);
         crate::bootstrap::run(&server).await.map_err(LaunchError::Bootstrap)?;

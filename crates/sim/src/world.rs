@@ -130,6 +130,7 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
         gates,
         env,
         static_tokens: StaticTokens::default(),
+        limits: Default::default(),
         listener: None,
         issuer: "https://simulation".to_owned(),
     };

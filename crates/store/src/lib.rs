@@ -147,8 +147,6 @@ pub struct Event {
     pub previous: Option<Arc<Record>>,
     /// For a deletion: what watchers see, finished with the deleting revision.
     pub last: Option<Bytes>,
-    /// Room for what watchers derive from the event (its encoded frame), worked out at most once.
-    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
 }
 
 /// What a watcher reads next.

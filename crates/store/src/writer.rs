@@ -255,7 +255,7 @@ impl<'a> Staged<'a> {
         self.now.insert(Arc::clone(&key), Now { record: record.clone(), stored });
         self.writes.push(Write { key: Arc::clone(&key), row });
         let last = last.map(|last| (self.finish)(&last, revision));
-        Event { revision, key, current: record, previous, last, memo: OnceLock::new() }
+        Event { revision, key, current: record, previous, last }
     }
 
     fn current(&self, key: &str) -> Option<Arc<Record>> {

@@ -56,6 +56,7 @@ async fn launch() -> Running {
         gates: Gates::default(),
         env: Env::default(),
         static_tokens: StaticTokens::default(),
+        limits: Default::default(),
         listener: None,
         issuer: "https://test".to_owned(),
     };

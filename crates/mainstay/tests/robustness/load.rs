@@ -11,6 +11,7 @@ use hyper::client::conn::http2::{self, SendRequest};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::client::ConfigExt;
 use serde_json::json;
+use std::collections::HashSet;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -172,4 +173,74 @@ async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
     );
     // A lease is given up after ten seconds.
     assert!(slowest < Duration::from_secs(8), "{slowest:?}");
+}
+
+/// With room for two writers, 64 write at once: most are told to come back, and exactly those have written nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn writers_that_are_too_many_are_told_when_to_come_back() {
+    const WRITERS: usize = 64;
+    // Nobody else writes: the one controller has nothing to do.
+    let alone = ["--controllers", "statefulset-controller", "--nodes", "0", "--no-builtin-storage"];
+    let arguments = [&alone[..], &["--max-mutating-requests-inflight", "2"]].concat();
+    let directory = tempfile::tempdir().expect("a directory");
+    let place = Place::Directory(directory.path());
+    let cluster = tokio::task::block_in_place(|| Cluster::start_with(place, &arguments));
+    let client = connect(&cluster.kubeconfig).await;
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
+    done(&client, "POST", LEASE, Some(&lease)).await;
+    let (stop, shed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+    let mut writers = Vec::new();
+    for writer in 0..WRITERS {
+        let (mut connection, stop, shed) = (wide(&cluster.kubeconfig).await, stop.clone(), shed.clone());
+        writers.push(tokio::spawn(async move {
+            let (mut written, mut refused) = (Vec::new(), Vec::new());
+            for at in 0.. {
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let name = format!("m{writer}-{at}");
+                let body = Full::from(map(&name, 100).to_string());
+                let request =
+                    Request::post(format!("https://127.0.0.1{MAPS}")).header("content-type", "application/json");
+                let response =
+                    connection.send_request(request.body(body).expect("a request")).await.expect("an answer");
+                match response.status().as_u16() {
+                    201 => written.push(name),
+                    429 => {
+                        assert_eq!(response.headers()["retry-after"], "1");
+                        shed.fetch_add(1, Ordering::Relaxed);
+                        refused.push(name);
+                    }
+                    code => panic!("{code}"),
+                }
+                drop(response.into_body().collect().await);
+            }
+            (written, refused)
+        }));
+    }
+    // Health and leases go on while others are refused.
+    let deadline = Instant::now() + PATIENCE;
+    let mut renewed = 0;
+    while shed.load(Ordering::Relaxed) < 200 || renewed < 20 {
+        assert!(Instant::now() < deadline, "{} were told to come back", shed.load(Ordering::Relaxed));
+        let health = Request::get("/readyz").body(Vec::new()).expect("a request");
+        assert_eq!(client.request_text(health).await.expect("healthy"), "ok");
+        let renewal = json!({"spec": {"renewTime": jiff::Timestamp::now().to_string()}});
+        done(&client, "PATCH", &format!("{LEASE}/l"), Some(&renewal)).await;
+        renewed += 1;
+    }
+    stop.store(true, Ordering::Relaxed);
+    let (mut written, mut refused) = (HashSet::new(), 0);
+    for writer in writers {
+        let (wrote, was_refused) = writer.await.expect("no panic");
+        written.extend(wrote);
+        refused += was_refused.len();
+    }
+    let list = done(&client, "GET", MAPS, None).await;
+    let there = list["items"].as_array().expect("a list").iter().filter_map(|map| map["metadata"]["name"].as_str());
+    let there: HashSet<String> = there.filter(|name| name.starts_with('m')).map(str::to_owned).collect();
+    println!("{WRITERS} writers: {} written, {refused} told to come back, {renewed} leases renewed", written.len());
+    let differ: Vec<_> = there.symmetric_difference(&written).collect();
+    assert!(differ.is_empty(), "what was acknowledged is there, what was refused is not: {differ:?}");
+    done(&client, "POST", MAPS, Some(&map("after", 10))).await;
 }

@@ -74,7 +74,12 @@ impl<'a> Claims<'a> {
     /// What gives claims the owners they should have, and what is to be told about those that belong to others.
     pub fn own(&self, set: &Set, members: &Members, moment: Moment) -> (Vec<Action>, Vec<Event>) {
         let (mut actions, mut events) = (Vec::new(), Vec::new());
+        let policy = set.retention;
         for ((ordinal, _), claim) in &self.0 {
+            // Most claims belong to nobody, and are to.
+            if !policy.with_set && !policy.with_replica && owners(claim).is_empty() {
+                continue;
+            }
             let condemned = members.condemned.contains_key(ordinal);
             match moment {
                 Moment::BeforeScaling if condemned => continue,

@@ -6,6 +6,7 @@ use super::set::Set;
 use jiff::Timestamp;
 use object::access::{self, Access, controller, name, terminating, uid};
 use object::{Map, Value, condition, json};
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::sync::Arc;
@@ -34,15 +35,15 @@ impl<'a> Members<'a> {
         let mut members = Members::default();
         for pod in pods.iter().copied().filter(|pod| *pod.namespace == *set.namespace) {
             let ordinal = set.ordinal(&pod.name);
-            let matches = ordinal.is_some() && set.selector.matches(&pod.labels);
+            let matches = ordinal.is_some() && set.selector.takes(|label| pod.label(label));
             let ours = pod.owner.as_deref() == Some(set.uid);
             let adopt = pod.owner.is_none() && matches && !pod.terminating && !set.deleting();
             if adopt {
-                members.adoptions.push(Action::AdoptPod { pod: pod.name.to_string(), uid: pod.uid.to_string() });
+                members.adoptions.push(Action::AdoptPod { pod: pod.name.to_string(), uid: pod.uid().to_owned() });
                 members.adopted.extend(ordinal);
             }
             if ours && !matches {
-                members.releases.push(Action::ReleasePod { pod: pod.name.to_string(), uid: pod.uid.to_string() });
+                members.releases.push(Action::ReleasePod { pod: pod.name.to_string(), uid: pod.uid().to_owned() });
             }
             let Some(ordinal) = ordinal else { continue };
             let place = match (ours && matches) || adopt {
@@ -74,45 +75,117 @@ pub(super) fn revision(object: &Value) -> &str {
     object.text(&["metadata", "labels", REVISION_LABEL])
 }
 
-/// A pod, with what is asked of it in every plan of its set: that is read once for each of its versions.
+/// A pod, with what is asked of it in every plan of its set: that is read once for each of its versions. What the pods of a set have in
+/// common they share, so that a plan for many of them finds it in the processor's cache.
 #[derive(Debug)]
 pub struct SeenPod {
     pub(super) object: Arc<Value>,
-    namespace: Box<str>,
+    namespace: Arc<str>,
     name: Box<str>,
-    uid: Box<str>,
-    labels: Map,
+    /// All but those of its identity.
+    labels: Arc<Map>,
+    /// It has the label that says its name.
+    named: bool,
     /// The uid of its controller.
-    owner: Option<Box<str>>,
-    revision: Box<str>,
+    owner: Option<Arc<str>>,
+    revision: Arc<str>,
     pub(super) terminating: bool,
-    phase: Box<str>,
+    pending: bool,
+    over: bool,
     /// Running, and says that it is ready.
     pub(super) ready: bool,
-    /// The claims that it mounts, by the names of its volumes.
-    mounts: Vec<(Box<str>, Box<str>)>,
+    /// The volumes that are claims of its own name: `data` where it mounts `data-web-0` and is `web-0`.
+    own_claims: Arc<[Box<str>]>,
 }
 
 impl SeenPod {
     pub fn read(object: Arc<Value>) -> SeenPod {
-        let phase = object.text(&["status", "phase"]);
-        let mounts = object.items(&["spec", "volumes"]).iter().filter_map(|volume| {
-            let claim = volume.at(&["persistentVolumeClaim", "claimName"])?;
-            Some((volume.text(&["name"]).into(), claim.as_str().unwrap_or("").into()))
+        COMMON.with(|common| SeenPod::sharing(object, common))
+    }
+
+    fn sharing(object: Arc<Value>, common: &Common) -> SeenPod {
+        let (phase, pod_name) = (object.text(&["status", "phase"]), name(&object));
+        let labels = object.members(&["metadata", "labels"]);
+        let others = labels.iter().filter(|(label, _)| !is_identity(label));
+        let own_claims = object.items(&["spec", "volumes"]).iter().filter_map(|volume| {
+            let (volume, claim) = (volume.text(&["name"]), volume.text(&["persistentVolumeClaim", "claimName"]));
+            let rest = claim.strip_prefix(volume)?.strip_prefix('-')?;
+            (rest == pod_name).then_some(volume)
         });
         SeenPod {
-            namespace: access::namespace(&object).into(),
-            name: name(&object).into(),
-            uid: uid(&object).into(),
-            labels: object.members(&["metadata", "labels"]).clone(),
-            owner: controller(&object).map(|owner| owner.text(&["uid"]).into()),
-            revision: revision(&object).into(),
+            namespace: common.namespace.text(access::namespace(&object)),
+            labels: common.labels.share(
+                |last| {
+                    last.len() == others.clone().count()
+                        && others.clone().all(|(label, value)| last.get(label) == Some(value))
+                },
+                || Arc::new(others.clone().map(|(label, value)| (label.clone(), value.clone())).collect()),
+            ),
+            named: labels.get(NAME_LABEL).and_then(Value::as_str) == Some(pod_name),
+            owner: controller(&object).map(|owner| common.owner.text(owner.text(&["uid"]))),
+            revision: common.revision.text(revision(&object)),
             terminating: terminating(&object),
+            pending: matches!(phase, "" | "Pending"),
+            over: matches!(phase, "Failed" | "Succeeded"),
             ready: phase == "Running" && condition::is_true(&object, "Ready"),
-            phase: phase.into(),
-            mounts: mounts.collect(),
+            own_claims: common.own_claims.share(
+                |last| last.iter().map(AsRef::as_ref).eq(own_claims.clone()),
+                || own_claims.clone().map(Box::from).collect(),
+            ),
+            name: pod_name.into(),
             object,
         }
+    }
+
+    fn uid(&self) -> &str {
+        uid(&self.object)
+    }
+
+    fn label(&self, label: &str) -> Option<&str> {
+        let value =
+            if is_identity(label) { self.object.at(&["metadata", "labels", label]) } else { self.labels.get(label) };
+        value?.as_str()
+    }
+}
+
+/// Whether no two pods of a set have the same value of this label.
+fn is_identity(label: &str) -> bool {
+    label == NAME_LABEL || label == INDEX_LABEL
+}
+
+/// What the pod before had; the next one mostly has the same.
+#[derive(Default)]
+struct Common {
+    namespace: Last<str>,
+    labels: Last<Map>,
+    owner: Last<str>,
+    revision: Last<str>,
+    own_claims: Last<[Box<str>]>,
+}
+
+thread_local!(static COMMON: Common = Common::default());
+
+struct Last<T: ?Sized>(RefCell<Option<Arc<T>>>);
+
+impl<T: ?Sized> Default for Last<T> {
+    fn default() -> Last<T> {
+        Last(RefCell::new(None))
+    }
+}
+
+impl<T: ?Sized> Last<T> {
+    fn share(&self, is_same: impl FnOnce(&T) -> bool, make: impl FnOnce() -> Arc<T>) -> Arc<T> {
+        let mut last = self.0.borrow_mut();
+        match &*last {
+            Some(known) if is_same(known) => known.clone(),
+            _ => last.insert(make()).clone(),
+        }
+    }
+}
+
+impl Last<str> {
+    fn text(&self, text: &str) -> Arc<str> {
+        self.share(|last| last == text, || text.into())
     }
 }
 
@@ -134,7 +207,7 @@ impl<'a> Pod<'a> {
     }
 
     pub fn uid(&self) -> &'a str {
-        &self.0.uid
+        self.0.uid()
     }
 
     pub fn revision(&self) -> &'a str {
@@ -142,12 +215,12 @@ impl<'a> Pod<'a> {
     }
 
     pub fn is_pending(&self) -> bool {
-        matches!(&*self.phase, "" | "Pending")
+        self.pending
     }
 
     /// It has ended and will not run again.
     pub fn is_over(&self) -> bool {
-        matches!(&*self.phase, "Failed" | "Succeeded")
+        self.over
     }
 
     /// Ready for long enough, terminating or not.
@@ -166,16 +239,13 @@ impl<'a> Pod<'a> {
 /// The labels of its identity, when they must be put back.
 pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: Pod) -> Option<Vec<(String, String)>> {
     // Its name is one that the set gives.
-    let kept = pod.labels.get(NAME_LABEL).and_then(Value::as_str) == Some(&*pod.name);
-    (!kept).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
+    (!pod.named).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
 }
 
 /// The claim template whose claim the pod does not mount. Volumes of a pod never change, so only another pod can.
-pub(super) fn lost_volume<'a>(set: &Set<'a>, ordinal: i64, pod: Pod) -> Option<&'a Value> {
-    set.claim_templates.iter().copied().find(|template| {
-        let claim = set.claim_name(template, ordinal);
-        !pod.mounts.iter().any(|(volume, mounted)| **volume == *name(template) && **mounted == *claim)
-    })
+pub(super) fn lost_volume<'a>(set: &Set<'a>, pod: Pod) -> Option<&'a Value> {
+    let mounts = |template: &Value| pod.own_claims.iter().any(|volume| **volume == *name(template));
+    set.claim_templates.iter().copied().find(|template| !mounts(template))
 }
 
 /// Who holds a name that a replica needs, and what a person can do about it.

@@ -97,7 +97,7 @@ impl<'a> Planner<'a> {
         if !self.is_available(pod) {
             return Some(Held::NotReady { pod: pod_name() });
         }
-        let template = pods::lost_volume(self.set, ordinal, pod)?;
+        let template = pods::lost_volume(self.set, pod)?;
         let why = format!(
             "it does not mount the claim {}, and volumes of a pod never change: delete the pod, so that it is created anew",
             self.set.claim_name(template, ordinal)

@@ -2,6 +2,7 @@
 
 use super::Collector;
 use crate::api::Resource;
+use crate::cache::shared;
 use crate::discovery::Served;
 use crate::follow::{self, Change};
 use futures::StreamExt;
@@ -228,7 +229,7 @@ impl Scribe<'_> {
             place: Place {
                 api_version: self.api_version.clone(),
                 kind: self.resource.kind.clone(),
-                namespace: metadata.namespace.unwrap_or_default().into(),
+                namespace: shared(&metadata.namespace.unwrap_or_default()),
                 name: metadata.name.unwrap_or_default().into(),
             },
             uid: metadata.uid.unwrap_or_default().into(),

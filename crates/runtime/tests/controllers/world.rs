@@ -294,6 +294,7 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
         gates,
         env,
         static_tokens: StaticTokens::default(),
+        limits: Default::default(),
         listener: None,
         issuer: "https://test".to_owned(),
     };

@@ -3,6 +3,7 @@
 mod collection;
 mod create;
 mod delete;
+mod facets;
 mod incoming;
 mod patch;
 mod read;

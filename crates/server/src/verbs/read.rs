@@ -1,5 +1,6 @@
 //! Get and list.
 
+use super::facets::Facets;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
 use crate::render;
@@ -8,7 +9,7 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use bytes::Bytes;
 use object::json;
-use object::{Kind, Map, Status, Value};
+use object::{Kind, Status, Value};
 use std::sync::Arc;
 use store::{Range, Record};
 
@@ -22,54 +23,6 @@ pub fn get(call: &Call<'_>) -> Result<Answer, Status> {
     }
     let record = call.server.store.get(&call.key(asked)).ok_or_else(|| call.not_found(asked))?;
     call.show(200, &record.value, Vec::new())
-}
-
-/// What selectors look at, read from an object once for each of its versions.
-pub struct Facets {
-    labels: Map,
-    /// The values of the kind's selectable fields, in their order.
-    fields: Vec<String>,
-    name: String,
-    namespace: String,
-}
-
-impl Facets {
-    pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
-        // Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition.
-        if kind.custom && !kind.rules.selectable_fields().is_empty() {
-            let object = render::served(kind, &record.value).unwrap_or_default();
-            return Arc::new(Facets::of_object(kind, &object));
-        }
-        let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
-        // Kinds that share a store place share selectable fields too, so the memo is always ours.
-        made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
-    }
-
-    pub fn read(kind: &Kind, bytes: &Bytes) -> Facets {
-        Facets::of_object(kind, &serde_json::from_slice(bytes).unwrap_or_default())
-    }
-
-    fn of_object(kind: &Kind, object: &Value) -> Facets {
-        let labels = object["metadata"]["labels"].as_object().cloned().unwrap_or_default();
-        let fields = kind.rules.selectable_fields().iter().map(|field| kind.rules.field_value(object, field)).collect();
-        Facets {
-            labels,
-            fields,
-            name: object::access::name(object).to_owned(),
-            namespace: object::access::namespace(object).to_owned(),
-        }
-    }
-
-    fn field(&self, kind: &Kind, asked: &str) -> String {
-        match asked {
-            "metadata.name" => self.name.clone(),
-            "metadata.namespace" => self.namespace.clone(),
-            _ => {
-                let at = kind.rules.selectable_fields().iter().position(|field| *field == asked);
-                at.and_then(|at| self.fields.get(at).cloned()).unwrap_or_default()
-            }
-        }
-    }
 }
 
 /// The selection of a list or watch.
@@ -115,13 +68,21 @@ impl Selection {
     }
 
     pub fn takes(&self, record: &Record) -> bool {
-        self.everything || self.takes_facets(&Facets::of(&self.kind, record))
-    }
-
-    fn takes_facets(&self, facets: &Facets) -> bool {
-        self.name.as_ref().is_none_or(|name| *name == facets.name)
-            && self.options.labels.matches(&facets.labels)
-            && self.options.fields.matches(|field| facets.field(&self.kind, field))
+        if self.everything {
+            return true;
+        }
+        let (rest, name) = record.key.rsplit_once('/').unwrap_or_default();
+        if self.name.as_ref().is_some_and(|wanted| wanted != name) {
+            return false;
+        }
+        let namespace = if self.kind.namespaced { rest.rsplit_once('/').map_or("", |(_, last)| last) } else { "" };
+        let facets = Facets::of(&self.kind, record);
+        self.options.labels.matches(&facets.labels)
+            && self.options.fields.matches(|field| match field {
+                "metadata.name" => name,
+                "metadata.namespace" => namespace,
+                _ => facets.field(&self.kind, field),
+            })
     }
 }
 

@@ -80,10 +80,10 @@ fn beginning(call: &Call<'_>, options: &ListOptions, frames: &mut Frames) -> Res
     let page = read_page(call, &now_options, &frames.selection)?;
     let mut first = Vec::new();
     for record in &page.records {
-        first.extend_from_slice(&frames.frame("ADDED", &record.value)?);
+        frames.frame("ADDED", &record.value, &mut first)?;
     }
     if options.send_initial_events == Some(true) && options.bookmarks {
-        first.extend_from_slice(&frames.bookmark(page.revision, true));
+        frames.bookmark(page.revision, true, &mut first);
     }
     Ok((Bytes::from(first), page.revision))
 }
@@ -118,9 +118,10 @@ impl Stream {
             let watcher = match &mut self.source {
                 Source::Following(watcher) => watcher,
                 Source::Refused(status) => {
-                    let frame = error_frame(status);
+                    let mut out = Vec::new();
+                    error_frame(status, &mut out);
                     self.source = Source::Ended;
-                    return Some(frame);
+                    return Some(out.into());
                 }
                 Source::Ended => return None,
             };
@@ -157,20 +158,12 @@ impl Stream {
     fn take(&mut self, events: &[Arc<Event>]) -> Option<Bytes> {
         let mut out = Vec::new();
         for event in events {
-            match self.frames.event(event) {
-                // A single event is sent as the very bytes that other watchers send.
-                Ok(Some(frame)) if events.len() == 1 => {
-                    self.told = event.revision;
-                    return Some(frame);
-                }
-                Ok(Some(frame)) => {
-                    self.told = event.revision;
-                    out.extend_from_slice(&frame);
-                }
-                Ok(None) => {}
+            match self.frames.event(event, &mut out) {
+                Ok(true) => self.told = event.revision,
+                Ok(false) => {}
                 Err(status) => {
                     self.source = Source::Ended;
-                    out.extend_from_slice(&error_frame(&status));
+                    error_frame(&status, &mut out);
                     break;
                 }
             }
@@ -190,7 +183,9 @@ impl Stream {
             return None;
         }
         self.told = position;
-        Some(self.frames.bookmark(position, false))
+        let mut out = Vec::new();
+        self.frames.bookmark(position, false, &mut out);
+        Some(out.into())
     }
 }
 
@@ -237,19 +232,20 @@ struct Frames {
 }
 
 impl Frames {
-    /// The line of an event, as this watcher's selection sees it.
-    fn event(&mut self, event: &Arc<Event>) -> Result<Option<Bytes>, Status> {
+    /// Writes the line of an event, as this watcher's selection sees it; false where it sees nothing.
+    fn event(&mut self, event: &Event, out: &mut Vec<u8>) -> Result<bool, Status> {
         let is = event.current.as_ref().is_some_and(|record| self.selection.takes(record));
         let was = event.previous.as_ref().is_some_and(|record| self.selection.takes(record));
         match (was, is, &event.current, &event.previous) {
-            (false, true, Some(current), _) => self.line(event, "ADDED", &current.value).map(Some),
-            (true, true, Some(current), _) => self.line(event, "MODIFIED", &current.value).map(Some),
+            (false, true, Some(current), _) => self.frame("ADDED", &current.value, out)?,
+            (true, true, Some(current), _) => self.frame("MODIFIED", &current.value, out)?,
             (true, false, _, Some(previous)) => {
                 let last = self.last_state(event, previous)?;
-                self.line(event, "DELETED", &last).map(Some)
+                self.frame("DELETED", &last, out)?;
             }
-            _ => Ok(None),
+            _ => return Ok(false),
         }
+        Ok(true)
     }
 
     /// What a watcher sees of an object that left: its last state, at the revision of the event.
@@ -262,32 +258,23 @@ impl Frames {
         Ok(render::to_bytes(&object))
     }
 
-    fn line(&mut self, event: &Arc<Event>, what: &str, bytes: &Bytes) -> Result<Bytes, Status> {
-        // Watchers of everything in plain form share one line, made by the first of them.
-        let shared = self.form == Form::Object && self.selection.is_everything() && !self.kind.rules.converts();
-        if !shared {
-            return self.frame(what, bytes);
-        }
-        let made = event.memo.get_or_init(|| Arc::new(plain_frame(what, bytes)));
-        Ok(made.downcast_ref::<Bytes>().cloned().unwrap_or_else(|| plain_frame(what, bytes)))
-    }
-
-    fn frame(&mut self, what: &str, bytes: &Bytes) -> Result<Bytes, Status> {
+    fn frame(&mut self, what: &str, bytes: &Bytes, out: &mut Vec<u8>) -> Result<(), Status> {
+        let now = self.env.clock.now();
         match self.form {
             Form::Table(rows) => {
                 let object = render::served(&self.kind, bytes)?;
                 let version = json!({"resourceVersion": object.text(&["metadata", "resourceVersion"])});
                 let with_columns = !std::mem::replace(&mut self.columns_sent, true);
-                let now = self.env.clock.now();
                 let table = render::table(&self.kind, rows, &[object], version, with_columns, now);
-                Ok(plain_frame(what, &render::to_bytes(&table)))
+                plain_frame(what, &render::to_bytes(&table), out);
             }
-            form => Ok(plain_frame(what, &render::one(&self.kind, form, bytes, self.env.clock.now())?)),
+            form => plain_frame(what, &render::one(&self.kind, form, bytes, now)?, out),
         }
+        Ok(())
     }
 
     /// A line that carries nothing but how far the watch has come.
-    fn bookmark(&self, revision: u64, initial_events_end: bool) -> Bytes {
+    fn bookmark(&self, revision: u64, initial_events_end: bool, out: &mut Vec<u8>) {
         let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
         if initial_events_end {
             metadata["annotations"] = json!({"k8s.io/initial-events-end": "true"});
@@ -307,24 +294,21 @@ impl Frames {
                     "rows": [{"cells": [], "object": row}]})
             }
         };
-        plain_frame("BOOKMARK", &render::to_bytes(&object))
+        plain_frame("BOOKMARK", &render::to_bytes(&object), out);
     }
 }
 
-fn plain_frame(what: &str, object: &[u8]) -> Bytes {
-    let mut out = Vec::with_capacity(object.len() + 40);
-    out.extend_from_slice(b"{\"type\":\"");
-    out.extend_from_slice(what.as_bytes());
-    out.extend_from_slice(b"\",\"object\":");
-    out.extend_from_slice(object.trim_ascii_end());
-    out.extend_from_slice(b"}\n");
-    Bytes::from(out)
+fn plain_frame(what: &str, object: &[u8], out: &mut Vec<u8>) {
+    let pieces: [&[u8]; 5] = [b"{\"type\":\"", what.as_bytes(), b"\",\"object\":", object.trim_ascii_end(), b"}\n"];
+    // Mostly it is the only line: then this is exactly the memory that it takes.
+    out.reserve(pieces.iter().map(|piece| piece.len()).sum());
+    pieces.iter().for_each(|piece| out.extend_from_slice(piece));
 }
 
 fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
 }
 
-fn error_frame(status: &Status) -> Bytes {
-    plain_frame("ERROR", &render::to_bytes(&status.to_value()))
+fn error_frame(status: &Status, out: &mut Vec<u8>) {
+    plain_frame("ERROR", &render::to_bytes(&status.to_value()), out);
 }

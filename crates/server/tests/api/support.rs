@@ -50,6 +50,7 @@ impl World {
             gates: object::Gates::default(),
             env: Env { clock: clock.clone(), ids: Arc::new(CountingIds(AtomicU64::new(0))) },
             static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
+            limits: Default::default(),
             listener,
             issuer: "https://test".to_owned(),
         };

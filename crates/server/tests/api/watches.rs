@@ -315,6 +315,18 @@ async fn both_views_of_events_are_the_same_objects() {
     assert_eq!(names(&chosen), ["f"]);
     let chosen = admin.get(&format!("{newer}?fieldSelector=regarding.name%3Dp")).await.expect(200);
     assert_eq!(names(&chosen), ["e"]);
+    // Each view selects by its own fields, whichever was asked first.
+    for (view, fields, wanted) in [
+        (newer, "type=Normal", &["e", "f"][..]),
+        (newer, "type=Warning", &[]),
+        (newer, "reportingController=x.io/kubelet", &["f"]),
+        (core, "source=kubelet,type=Normal", &["e"]),
+        (core, "reportingComponent=x.io/kubelet", &["f"]),
+    ] {
+        let selector = fields.replace('=', "%3D").replace('/', "%2F");
+        let chosen = admin.get(&format!("{view}?fieldSelector={selector}")).await.expect(200);
+        assert_eq!(names(&chosen), wanted, "{view} {fields}");
+    }
     admin.delete(&format!("{newer}/e")).await.expect(200);
     let gone = core_watch.next().await;
     assert_eq!((&gone["type"], &gone["object"]["apiVersion"]), (&json!("DELETED"), &json!("v1")));

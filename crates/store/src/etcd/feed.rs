@@ -10,7 +10,7 @@ use crate::writer::{Health, record};
 use crate::{Event, Finish, Record, Revision};
 use bytes::Bytes;
 use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Streaming;
@@ -249,7 +249,7 @@ impl Staged<'_> {
         let key = Arc::clone(&record.key);
         self.inner.expiry.lock().unwrap_or_else(PoisonError::into_inner).set(&key, expires_at_s, revision);
         self.now.insert(Arc::clone(&key), Some(Arc::clone(&record)));
-        Some(Event { revision, key, current: Some(record), previous, last: None, memo: OnceLock::new() })
+        Some(Event { revision, key, current: Some(record), previous, last: None })
     }
 
     fn delete(&mut self, kv: &rpc::KeyValue, revision: Revision, farewells: &HashMap<&str, &Bytes>) -> Option<Event> {
@@ -260,7 +260,7 @@ impl Staged<'_> {
             farewells.get(&*key).map_or_else(|| previous.value.clone(), |value| (self.inner.finish)(value, revision));
         self.inner.expiry.lock().unwrap_or_else(PoisonError::into_inner).set(&key, None, revision);
         self.now.insert(Arc::clone(&key), None);
-        Some(Event { revision, key, current: None, previous: Some(previous), last: Some(last), memo: OnceLock::new() })
+        Some(Event { revision, key, current: None, previous: Some(previous), last: Some(last) })
     }
 
     fn current(&self, key: &str) -> Option<Arc<Record>> {

@@ -1,11 +1,11 @@
 //! The recent past: every event after the oldest readable revision, in order.
 
 use super::Bounds;
-use crate::{Event, Record, Revision};
+use crate::{Event, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Memory of an event beside its values: itself, its record's frame, and its places in the log and in topics.
+/// Memory of an event beside its values: itself, its record, and its places in the log and in topics.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
 /// Holds exactly the events after `oldest`.
@@ -64,10 +64,6 @@ impl Log {
 }
 
 fn bytes(event: &Event) -> usize {
-    let record = |record: &Option<Arc<Record>>| record.as_ref().map_or(0, |record| record.value.len());
-    EVENT_OVERHEAD_BYTES
-        + event.key.len()
-        + record(&event.current)
-        + record(&event.previous)
-        + event.last.as_ref().map_or(0, |last| last.len())
+    let previous = event.previous.as_ref().map_or(0, |previous| previous.value.len());
+    EVENT_OVERHEAD_BYTES + event.key.len() + previous + event.last.as_ref().map_or(0, |last| last.len())
 }

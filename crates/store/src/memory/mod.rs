@@ -18,14 +18,14 @@ use topics::Topics;
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub events_max: usize,
-    /// Counts the values that only the past keeps alive, and room for what readers derive from an event.
+    /// Counts the values that only the past keeps alive.
     pub bytes_max: usize,
 }
 
 impl Default for Bounds {
     /// The past of a busy minute, and less memory than the live objects of a cluster busy enough to need it.
     fn default() -> Bounds {
-        Bounds { events_max: 100_000, bytes_max: 64 << 20 }
+        Bounds { events_max: 100_000, bytes_max: 32 << 20 }
     }
 }
 

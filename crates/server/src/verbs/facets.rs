@@ -1,0 +1,244 @@
+//! What selectors look at, read from an object once for each of its versions.
+//!
+//! Everything else in the object is passed over, and what is found is kept small: it stays as long as the version does.
+
+use crate::render;
+use object::value::read_members;
+use object::{Kind, Map, Value};
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+use std::sync::Arc;
+use store::Record;
+
+pub struct Facets {
+    pub labels: Map,
+    /// The values of the kind's selectable fields one after the other, in their order,
+    fields: Box<str>,
+    /// and where each ends.
+    ends: Box<[usize]>,
+}
+
+impl Facets {
+    pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
+        // Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition. A kind that is
+        // stored in another's form has fields of its own, which are not in the stored bytes.
+        if (kind.custom && !kind.rules.selectable_fields().is_empty()) || kind.rules.converts() {
+            let object = render::served(kind, &record.value).unwrap_or_default();
+            return Arc::new(Facets::of_object(kind, object));
+        }
+        let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
+        // Other versions of a kind in the same form have the same selectable fields.
+        made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
+    }
+
+    fn read(kind: &Kind, bytes: &[u8]) -> Facets {
+        let wanted = Wanted { fields: kind.rules.selectable_fields() };
+        let object = wanted.deserialize(&mut serde_json::Deserializer::from_slice(bytes)).unwrap_or_default();
+        Facets::of_object(kind, object)
+    }
+
+    fn of_object(kind: &Kind, mut object: Value) -> Facets {
+        let (mut fields, mut ends) = (String::new(), Vec::new());
+        for field in kind.rules.selectable_fields() {
+            fields.push_str(&kind.rules.field_value(&object, field));
+            ends.push(fields.len());
+        }
+        let labels = match object::access::Access::cut(&mut object, &["metadata", "labels"]) {
+            Some(Value::Object(labels)) => labels,
+            _ => Map::new(),
+        };
+        Facets { labels, fields: fields.into(), ends: ends.into() }
+    }
+
+    /// The value of a selectable field of the kind; of another, none.
+    pub fn field(&self, kind: &Kind, asked: &str) -> &str {
+        let Some(at) = kind.rules.selectable_fields().iter().position(|field| *field == asked) else { return "" };
+        let start = if at == 0 { Some(&0) } else { self.ends.get(at - 1) };
+        match (start, self.ends.get(at)) {
+            (Some(start), Some(end)) => &self.fields[*start..*end],
+            _ => "",
+        }
+    }
+}
+
+/// Reads of an object its name, its labels, and what is not deeper than its selectable fields are: fields have one or two parts, and are
+/// no lists or objects themselves.
+struct Wanted<'f> {
+    fields: &'f [&'f str],
+}
+
+impl<'de> DeserializeSeed<'de> for Wanted<'_> {
+    type Value = Value;
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Wanted<'_> {
+    type Value = Value;
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
+        let is_first = |name: &str, field: &str| field.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
+        let members = read_members(&mut access, |name, access| match name.as_str() {
+            "metadata" => access.next_value().map(|Metadata(metadata)| Some(metadata)),
+            "source" => access.next_value().map(|Plain(plain)| Some(plain)),
+            name if self.fields.iter().any(|field| is_first(name, field)) => {
+                access.next_value().map(|Plain(plain)| Some(plain))
+            }
+            _ => access.next_value().map(|Scalar(scalar)| scalar),
+        });
+        members.map(Value::Object)
+    }
+}
+
+/// The name and labels of an object's metadata.
+struct Metadata(Value);
+
+impl<'de> Deserialize<'de> for Metadata {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Metadata, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = Metadata;
+            fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+                formatter.write_str("metadata")
+            }
+            fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Metadata, A::Error> {
+                let members = read_members(&mut access, |name, access| match name.as_str() {
+                    "name" | "labels" => access.next_value().map(Some),
+                    _ => access.next_value().map(|IgnoredAny| None),
+                });
+                members.map(|members| Metadata(Value::Object(members)))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// An object without lists and objects in it, or whatever is there instead of one.
+struct Plain(Value);
+
+impl<'de> Deserialize<'de> for Plain {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Plain, D::Error> {
+        deserializer.deserialize_any(Shallow { members: true }).map(|read| Plain(read.unwrap_or_default()))
+    }
+}
+
+/// What is neither list nor object.
+struct Scalar(Option<Value>);
+
+impl<'de> Deserialize<'de> for Scalar {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Scalar, D::Error> {
+        deserializer.deserialize_any(Shallow { members: false }).map(Scalar)
+    }
+}
+
+struct Shallow {
+    /// Whether the scalars of an object are read.
+    members: bool,
+}
+
+impl<'de> Visitor<'de> for Shallow {
+    type Value = Option<Value>;
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("any JSON value")
+    }
+    fn visit_bool<E: Error>(self, flag: bool) -> Result<Option<Value>, E> {
+        Ok(Some(flag.into()))
+    }
+    fn visit_i64<E: Error>(self, number: i64) -> Result<Option<Value>, E> {
+        Ok(Some(number.into()))
+    }
+    fn visit_u64<E: Error>(self, number: u64) -> Result<Option<Value>, E> {
+        Ok(Some(number.into()))
+    }
+    fn visit_f64<E: Error>(self, number: f64) -> Result<Option<Value>, E> {
+        Ok(Some(number.into()))
+    }
+    fn visit_str<E: Error>(self, text: &str) -> Result<Option<Value>, E> {
+        Ok(Some(text.into()))
+    }
+    fn visit_unit<E: Error>(self) -> Result<Option<Value>, E> {
+        Ok(None)
+    }
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Option<Value>, A::Error> {
+        while access.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Option<Value>, A::Error> {
+        if self.members {
+            let members = read_members(&mut access, |_, access| access.next_value().map(|Scalar(scalar)| scalar))?;
+            return Ok(Some(Value::Object(members)));
+        }
+        while access.next_entry::<IgnoredAny, IgnoredAny>()?.is_some() {}
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::access::Access;
+    use object::json;
+
+    /// An object of the kind in which every selectable field has a value, among others.
+    fn sample(kind: &Kind) -> Value {
+        let mut object = json!({
+            "apiVersion": kind.api_version(), "kind": kind.kind,
+            "metadata": {
+                "name": "a", "namespace": "b", "uid": "c", "labels": {"app": "web", "tier": "one"},
+                "managedFields": [{"fieldsV1": {"f:spec": {"f:nodeName": {}}}}],
+            },
+            "spec": {"containers": [{"name": "status"}], "template": {"metadata": {"labels": {"app": "other"}}}},
+            "source": {"component": "me"}, "reportingComponent": "we", "list": [{"spec": 1}], "number": 1.5, "nothing": null,
+        });
+        for field in kind.rules.selectable_fields().iter().filter(|field| !matches!(**field, "source" | "name")) {
+            let path: Vec<&str> = field.split('.').collect();
+            let is_flag = field.ends_with("hostNetwork") || field.ends_with("unschedulable");
+            object.put(&path, if is_flag { json!(true) } else { json!(format!("value of {field}")) });
+        }
+        object
+    }
+
+    #[test]
+    fn reading_what_is_wanted_finds_what_the_whole_object_has() {
+        let mut fields = 0;
+        for kind in &object::kinds::all() {
+            let object = sample(kind);
+            let read = Facets::read(kind, object.to_string().as_bytes());
+            assert_eq!(read.labels, *object.members(&["metadata", "labels"]), "{}", kind.plural);
+            for field in kind.rules.selectable_fields() {
+                let wanted = kind.rules.field_value(&object, field);
+                assert_eq!(read.field(kind, field), wanted, "{field} of {}", kind.plural);
+                assert_ne!(wanted, "", "{field} of {} has no value to be found", kind.plural);
+                fields += 1;
+            }
+            assert_eq!(read.field(kind, "spec.other"), "");
+        }
+        assert!(fields > 30, "{fields}");
+    }
+
+    #[test]
+    fn what_is_absent_is_empty() {
+        for kind in &object::kinds::all() {
+            for object in [
+                json!({}),
+                json!({"metadata": {}}),
+                json!({"metadata": {"labels": null}, "spec": "none", "status": [1]}),
+            ] {
+                let read = Facets::read(kind, object.to_string().as_bytes());
+                assert!(read.labels.is_empty());
+                for field in kind.rules.selectable_fields() {
+                    assert_eq!(
+                        read.field(kind, field),
+                        kind.rules.field_value(&object, field),
+                        "{field} of {}",
+                        kind.plural
+                    );
+                }
+            }
+        }
+    }
+}
