@@ -6,6 +6,7 @@
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Clock;
 use crate::metrics::{Lost, Metrics};
+use jiff::Timestamp;
 use object::{Value, json};
 use plan::gc::Place;
 use std::collections::HashMap;
@@ -88,46 +89,60 @@ impl Events {
     }
 
     pub fn say(&self, about: &About<'_>, kind: &'static str, reason: &'static str, message: &str) {
-        let now = object::write::stamp((self.clock)());
         let said = Said {
             what: What { uid: about.uid.into(), reason, message: message.to_owned() },
-            event: self.event(about, kind, reason, message, &now),
+            resource: about.resource.clone(),
+            namespace: about.namespace.to_owned(),
+            name: about.name.to_owned(),
+            kind,
+            at: (self.clock)(),
         };
         if self.said.try_send(said).is_err() {
             self.metrics.event_lost(self.component, Lost::Overflow);
         }
     }
+}
 
-    fn event(&self, about: &About<'_>, kind: &str, reason: &str, message: &str, now: &str) -> Value {
-        // Events about what is in no namespace are in this one.
-        let namespace = if about.namespace.is_empty() { "default" } else { about.namespace };
+/// It becomes an event only if it is written down: what is said too often is not.
+struct Said {
+    what: What,
+    resource: Resource,
+    namespace: String,
+    name: String,
+    kind: &'static str,
+    at: Timestamp,
+}
+
+impl Said {
+    /// Events about what is in no namespace are in this one.
+    fn event_namespace(&self) -> &str {
+        if self.namespace.is_empty() { "default" } else { &self.namespace }
+    }
+
+    fn event(&self, component: &str) -> Value {
+        let now = object::write::stamp(self.at);
         json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"generateName": format!("{}.", event_name(about.name)), "namespace": namespace},
+            "metadata": {"generateName": format!("{}.", event_name(&self.name)), "namespace": self.event_namespace()},
             "involvedObject": {
-                "apiVersion": about.resource.api_version(),
-                "kind": &*about.resource.kind,
-                "namespace": about.namespace,
-                "name": about.name,
-                "uid": about.uid,
+                "apiVersion": self.resource.api_version(),
+                "kind": &*self.resource.kind,
+                "namespace": &*self.namespace,
+                "name": &*self.name,
+                "uid": &*self.what.uid,
             },
-            "type": kind,
-            "reason": reason,
-            "message": message,
+            "type": self.kind,
+            "reason": self.what.reason,
+            "message": &*self.what.message,
             "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": self.component},
-            "reportingComponent": self.component,
+            "firstTimestamp": &*now,
+            "lastTimestamp": &*now,
+            "source": {"component": component},
+            "reportingComponent": component,
             "reportingInstance": "",
         })
     }
-}
-
-struct Said {
-    what: What,
-    event: Value,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -167,7 +182,7 @@ impl Scribe {
                 continue;
             }
             if let Err(error) = self.persist(&said).await {
-                tracing::debug!(%error, event = %said.event, "an event could not be told");
+                tracing::debug!(%error, event = %said.event(self.component), "an event could not be told");
                 self.metrics.event_lost(self.component, Lost::Refused);
             }
         }
@@ -206,7 +221,7 @@ impl Scribe {
     async fn write(&mut self, said: &Said) -> Result<(), ApiError> {
         if let Some(written) = self.written.get_mut(&said.what) {
             let count = written.count + 1;
-            let patch = json!({"count": count, "lastTimestamp": said.event["lastTimestamp"]});
+            let patch = json!({"count": count, "lastTimestamp": object::write::stamp(said.at)});
             match self.api.merge(&written.path, &patch).await {
                 Ok(_) => {
                     written.count = count;
@@ -218,8 +233,8 @@ impl Scribe {
             }
         }
         let events = Resource::new("v1", "Event", "events", true);
-        let namespace = object::access::namespace(&said.event);
-        let created = self.api.create(&events.collection(namespace), &said.event).await?;
+        let namespace = said.event_namespace();
+        let created = self.api.create(&events.collection(namespace), &said.event(self.component)).await?;
         if self.written.len() >= REMEMBERED_MAX {
             self.written.clear();
         }

@@ -110,7 +110,7 @@ where
     fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error> {
         match reader.known(text) {
             Some(object) => Slim::deserialize(&*object),
-            None => serde_json::from_slice(text),
+            None => object::value::from_bytes(text),
         }
     }
     fn version(&self) -> &str {
@@ -253,7 +253,7 @@ impl<T: Taken> Follower<T> {
         let (said, text) = lines::event(line).map_err(unreadable)?;
         let object = match said {
             Said::Bookmark => {
-                let object: Slim<IgnoredAny, IgnoredAny> = serde_json::from_slice(text).map_err(unreadable)?;
+                let object: Slim<IgnoredAny, IgnoredAny> = object::value::from_bytes(text).map_err(unreadable)?;
                 object.version().clone_into(version);
                 return Ok(());
             }

@@ -17,6 +17,9 @@ const BYTES_MAX: usize = 2 << 20;
 /// Larger texts are lists and the like, which come only once.
 const TEXT_BYTES_MAX: usize = 256 << 10;
 
+/// So much of the beginning and the end of a text tells it from others, mostly.
+const END_BYTES: usize = 256;
+
 /// Clones share what they have read.
 #[derive(Clone, Default)]
 pub struct Reader {
@@ -60,7 +63,7 @@ impl Reader {
         if text.len() > TEXT_BYTES_MAX {
             return read(text);
         }
-        let hash = self.shared.hashes.hash_one(text);
+        let hash = self.hash(text);
         if let Some(object) = self.lock().find(hash, text) {
             return Ok(object);
         }
@@ -73,7 +76,13 @@ impl Reader {
 
     /// The object of this text, if somebody has read it lately.
     pub fn known(&self, text: &[u8]) -> Option<Arc<Value>> {
-        self.lock().find(self.shared.hashes.hash_one(text), text)
+        self.lock().find(self.hash(text), text)
+    }
+
+    /// By the ends of a text: its uid and version are near the beginning, and texts that are found are compared as a whole.
+    fn hash(&self, text: &[u8]) -> u64 {
+        let (beginning, end) = (&text[..text.len().min(END_BYTES)], &text[text.len().saturating_sub(END_BYTES)..]);
+        self.shared.hashes.hash_one((text.len(), beginning, end))
     }
 
     /// The same object as somebody keeps it already, or this one.
@@ -137,7 +146,7 @@ impl Recent {
 }
 
 fn read(text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
-    let Lean(object) = serde_json::from_slice(text)?;
+    let Lean(object) = object::value::from_bytes(text)?;
     Ok(Arc::new(object))
 }
 

@@ -20,7 +20,7 @@ pub fn prefix(kind: &Kind, namespace: &str) -> String {
 
 /// A record's object. Stored bytes are ours, so unreadable ones mean a damaged store: an error, never a skip.
 pub fn parse(record: &Record) -> Result<Value, object::Status> {
-    serde_json::from_slice(&record.value)
+    object::value::from_bytes(&record.value)
         .map_err(|error| object::Status::internal(format!("stored object {} is unreadable: {error}", record.key)))
 }
 

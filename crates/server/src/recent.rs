@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use store::{Record, Revision};
 
 /// Each key has one place, which it shares with others: the newest has it.
-const PLACES: usize = 512;
+const PLACES: usize = 1024;
 /// Larger objects are not kept, so that all of them together take little memory.
 const BYTES_MAX: usize = 16 << 10;
 

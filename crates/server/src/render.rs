@@ -72,7 +72,7 @@ fn join(api_version: &str, list_kind: &str, metadata: &Value, items: &[Bytes]) -
 
 /// The object as its kind serves it, which for a few kinds is not as it is stored.
 pub fn served(kind: &Kind, bytes: &Bytes) -> Result<Value, object::Status> {
-    let mut object: Value = serde_json::from_slice(bytes).map_err(|error| unreadable(kind, &error))?;
+    let mut object: Value = object::value::from_bytes(bytes).map_err(|error| unreadable(kind, &error))?;
     kind.rules.from_stored(&mut object);
     Ok(object)
 }
@@ -88,7 +88,7 @@ fn partial_bytes(kind: &Kind, bytes: &Bytes) -> Result<Bytes, object::Status> {
         #[serde(borrow)]
         metadata: Option<&'a serde_json::value::RawValue>,
     }
-    let partial: Partial<'_> = serde_json::from_slice(bytes).map_err(|error| unreadable(kind, &error))?;
+    let partial: Partial<'_> = object::value::from_bytes(bytes).map_err(|error| unreadable(kind, &error))?;
     let metadata = partial.metadata.map_or("{}", serde_json::value::RawValue::get);
     Ok(Bytes::from(format!(
         "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/v1\",\"metadata\":{metadata}}}"

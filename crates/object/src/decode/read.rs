@@ -19,13 +19,23 @@ const NODE_COST: usize = 8;
 const YAML_STACK_BYTES: usize = 16 << 20;
 
 pub(super) fn json(bytes: &[u8]) -> Result<Decoded, Status> {
-    let mut notes = Notes { duplicates: Vec::new(), budget: usize::MAX };
-    let mut source = serde_json::Deserializer::from_slice(bytes);
-    let read = Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(&mut source);
-    let value = read.and_then(|value| source.end().map(|()| value)).map_err(|error| {
+    // Text that is checked once as a whole need not be checked again for each string in it.
+    let read = match std::str::from_utf8(bytes) {
+        Ok(text) => read_json(serde_json::Deserializer::from_str(text)),
+        Err(_) => read_json(serde_json::Deserializer::from_slice(bytes)),
+    };
+    read.map_err(|error| {
         let error = if bytes.is_empty() { "unexpected end of JSON input".to_owned() } else { error.to_string() };
         Status::bad_request(format!("couldn't get version/kind; json parse error: {error}"))
-    })?;
+    })
+}
+
+fn read_json<'de>(
+    mut source: serde_json::Deserializer<impl serde_json::de::Read<'de>>,
+) -> Result<Decoded, serde_json::Error> {
+    let mut notes = Notes { duplicates: Vec::new(), budget: usize::MAX };
+    let value = Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(&mut source)?;
+    source.end()?;
     Ok(Decoded { value, duplicates: notes.duplicates })
 }
 

@@ -5,6 +5,7 @@
 
 use super::{Key, Value};
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::iter::FusedIterator;
 use std::ops::{Index, IndexMut};
@@ -56,12 +57,27 @@ impl Members {
 /// Where a name is, or would be.
 fn search(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
     if few.len() > HANDFUL {
-        return few.binary_search_by(|(key, _)| key.as_str().cmp(name));
+        return few.binary_search_by(|(key, _)| compare(key, name));
     }
-    match few.iter().position(|(key, _)| key.as_str() == name) {
-        Some(at) => Ok(at),
-        None => Err(few.iter().position(|(key, _)| key.as_str() > name).unwrap_or(few.len())),
+    for (at, (key, _)) in few.iter().enumerate() {
+        match compare(key, name) {
+            Ordering::Less => {}
+            Ordering::Equal => return Ok(at),
+            Ordering::Greater => return Err(at),
+        }
     }
+    Err(few.len())
+}
+
+/// The order of two names. Mostly their first bytes tell.
+fn compare(key: &str, name: &str) -> Ordering {
+    let first = key.as_bytes().first().cmp(&name.as_bytes().first());
+    if first.is_eq() { key.cmp(name) } else { first }
+}
+
+/// Whether two names are the same. Mostly their lengths or first bytes tell.
+fn same(key: &str, name: &str) -> bool {
+    key.len() == name.len() && key.as_bytes().first() == name.as_bytes().first() && key == name
 }
 
 impl Map {
@@ -82,7 +98,7 @@ impl Map {
         match &self.0 {
             // Whether it is there is all that is asked: no order is needed.
             Members::Few(few) if few.len() <= HANDFUL => {
-                few.iter().find(|(key, _)| key.as_str() == name).map(|(_, value)| value)
+                few.iter().find(|(key, _)| same(key, name)).map(|(_, value)| value)
             }
             Members::Few(few) => search(few, name).ok().map(|at| &few[at].1),
             Members::Many(many) => many.get(name),

@@ -14,7 +14,7 @@ mod tests;
 pub use build::{made, to_value};
 pub use key::Key;
 pub use map::Map;
-pub use read::{from_value, read_members};
+pub use read::{from_bytes, from_value, read_members};
 pub use serde_json::Number;
 
 use std::fmt;

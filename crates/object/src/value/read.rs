@@ -48,6 +48,15 @@ impl<T> Pile<T> {
 /// A pile that has been higher is not kept.
 const PILE_MAX: usize = 4096;
 
+/// Reads JSON. Text that is checked once as a whole need not be checked again for each string in it.
+pub fn from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => serde_json::from_str(text),
+        // It says where the text is broken.
+        Err(_) => serde_json::from_slice(bytes),
+    }
+}
+
 /// Reads a type out of a value.
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     T::deserialize(value)

@@ -64,7 +64,7 @@ pub fn event(line: &[u8]) -> Result<(Said, &[u8]), serde_json::Error> {
         #[serde(borrow)]
         object: &'a RawValue,
     }
-    let event: Event = serde_json::from_slice(line)?;
+    let event: Event = object::value::from_bytes(line)?;
     Ok((event.said, event.object.get().as_bytes()))
 }
 

@@ -34,7 +34,9 @@ impl Facets {
 
     fn read(kind: &Kind, bytes: &[u8]) -> Facets {
         let wanted = Wanted { fields: kind.rules.selectable_fields() };
-        let object = wanted.deserialize(&mut serde_json::Deserializer::from_slice(bytes)).unwrap_or_default();
+        // What is stored is text that we wrote.
+        let text = std::str::from_utf8(bytes).unwrap_or_default();
+        let object = wanted.deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap_or_default();
         Facets::of_object(kind, object)
     }
 
