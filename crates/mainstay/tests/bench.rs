@@ -26,15 +26,20 @@ fn names(list: &Value) -> Vec<&str> {
     list.as_array().into_iter().flatten().filter_map(|row| row["figure"].as_str()).collect()
 }
 
-/// How many objects of each kind a server has. What is told about volumes is kept for an hour, whoever made them, and leases are the nodes'.
-fn objects(cluster: &Cluster) -> BTreeMap<String, String> {
+/// Asks a server as its administrator.
+fn ask(cluster: &Cluster, request: http::request::Builder) -> String {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let page = runtime.block_on(async {
+    runtime.block_on(async {
         let config = kube::config::Kubeconfig::read_from(&cluster.kubeconfig).expect("a kubeconfig");
         let config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a config");
         let client = kube::Client::try_from(config).expect("a client");
-        client.request_text(http::Request::get("/metrics").body(Vec::new()).expect("a request")).await.expect("figures")
-    });
+        client.request_text(request.body(Vec::new()).expect("a request")).await.expect("an answer")
+    })
+}
+
+/// How many objects of each kind a server has. What is told about volumes is kept for an hour, whoever made them, and leases are the nodes'.
+fn objects(cluster: &Cluster) -> BTreeMap<String, String> {
+    let page = ask(cluster, http::Request::get("/metrics"));
     let counts = page.lines().filter_map(|line| line.strip_prefix("apiserver_storage_objects{"));
     let all: BTreeMap<String, String> = counts
         .filter_map(|line| line.split_once("} "))
@@ -193,6 +198,30 @@ fn ctrl_c_cleans_up() {
     let (status, said) = running.finish();
     assert_eq!(status.code(), Some(1), "{said:#?}");
     assert!(said.iter().any(|line| line == "mainstay: interrupted; what was made is deleted"), "{said:#?}");
+    assert_eq!(objects(&cluster), before);
+}
+
+#[test]
+fn a_failure_cleans_up_too() {
+    let (cluster, before) = start();
+    let mut command = mainstay(cluster.path());
+    command.args("bench --only api --objects 1000000 --clients 2 --kubeconfig".split(' '));
+    let mut running = Running::start({
+        command.arg(&cluster.kubeconfig);
+        command
+    });
+    running.line_with(&["create: ", " requests"]);
+    // Somebody deletes the namespace that it works in.
+    let namespaces: Value =
+        serde_json::from_str(&ask(&cluster, http::Request::get("/api/v1/namespaces"))).expect("a list");
+    let mut names =
+        namespaces["items"].as_array().into_iter().flatten().filter_map(|it| it["metadata"]["name"].as_str());
+    let ours = names.find(|name| name.starts_with("mainstay-bench")).expect("the bench has a namespace");
+    ask(&cluster, http::Request::delete(format!("/api/v1/namespaces/{ours}")));
+    let (status, said) = running.finish();
+    assert_eq!(status.code(), Some(1), "{said:#?}");
+    let last = said.last().map_or("", String::as_str);
+    assert!(last.starts_with("mainstay: ") && last.contains("40"), "{said:#?}");
     assert_eq!(objects(&cluster), before);
 }
 
