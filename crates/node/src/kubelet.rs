@@ -40,6 +40,10 @@ impl Kubelets {
             let key = self.sight.pods.next().await;
             match self.sync(&key).await {
                 Ok(again) => self.sight.pods.done(&key, again),
+                Err(error) if error.is_conflict() => {
+                    let delay = self.sight.pods.failed(&key);
+                    tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "looking after a pod again");
+                }
                 Err(error) => {
                     let delay = self.sight.pods.failed(&key);
                     tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
@@ -61,8 +65,9 @@ impl Kubelets {
         let Some(plan) = self.plan(&case, &pod) else { return Ok(None) };
         let result = self.carry_out(&case, &path, &pod, plan).await;
         match result {
-            // It is gone, or is another under the same name: the watch will say so.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(None),
+            // It is gone: the watch will say so. A conflict may be that another bears its name, of which the watch will tell too, or that
+            // the server was busy with it: nobody will tell of that, so it is tried again.
+            Err(error) if error.is_not_found() => Ok(None),
             result => result,
         }
     }

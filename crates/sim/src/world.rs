@@ -311,6 +311,7 @@ impl World {
         up.dead.cancel();
         self.net.set_server(None);
         self.log.say("the server is down");
+        self.checker().history_lost();
         tokio::spawn(running.stop());
         self.order(Order::StartServer);
     }

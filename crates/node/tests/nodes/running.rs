@@ -106,3 +106,21 @@ async fn readiness_gates_open_when_somebody_opens_them() {
     fleet.until_ready(&gated).await;
     fleet.stop().await;
 }
+
+/// A conflict at any write of a node says only that the server was busy: the pod runs, and goes, all the same.
+#[tokio::test(start_paused = true)]
+async fn a_conflict_at_any_write_of_a_node_is_not_the_end() {
+    let fleet = Fleet::of(1).await;
+    for after in 0.. {
+        fleet.faults.mishap("system:node:simulated-0", after, Mishap::Refused(409));
+        let pod = fleet.create(pod("default", "a")).await;
+        fleet.until_ready(&pod).await;
+        fleet.delete(&pod, "").await;
+        fleet.until_gone(&pod).await;
+        if fleet.faults.mishap_waits() {
+            assert!(after > 1, "it writes when a pod starts and when it goes");
+            break;
+        }
+    }
+    fleet.stop().await;
+}

@@ -229,6 +229,18 @@ fn leaks_and_losses_are_noticed_at_rest() {
     world.remove(Who::User, "PersistentVolume", "volume");
     assert!(world.checker.backend_at_rest(&there(&["handle"])).is_empty(), "it is retained");
     assert_eq!(world.checker.backend_at_rest(&there(&[])).len(), 1);
+    // Told to go while it was to stay, and then not to stay: whoever saw that knows, and the server for a while.
+    for (lost, leaked) in [(false, 1), (true, 0)] {
+        let mut world = World::new();
+        world.write(SETS, going(volume("Retain", "Bound")));
+        world.write(Who::User, going(volume("Delete", "Released")));
+        world.remove(SETS, "PersistentVolume", "volume");
+        if lost {
+            world.checker.history_lost();
+        }
+        assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), leaked);
+        assert!(world.checker.backend_at_rest(&there(&[])).is_empty());
+    }
 }
 
 #[test]

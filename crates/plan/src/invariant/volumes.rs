@@ -19,6 +19,8 @@ struct History {
     /// The policy is or was Delete while the volume was released or on its way out: from then on it may go, whatever comes.
     condemned: bool,
     policy: String,
+    /// It was told to go with another policy than Delete: nothing could hold its object for its driver then.
+    unheld: bool,
     /// Its object went without having to take the backend along.
     kept: bool,
     /// An object names it.
@@ -68,6 +70,14 @@ impl Checker {
         broken
     }
 
+    /// The server has lost its history. A volume whose policy became Delete only after it was told to go, and whose object is gone, is in
+    /// nobody's books any more unless its driver's controller has seen that happen: it may stay.
+    pub fn history_lost(&mut self) {
+        for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld && !it.named) {
+            history.kept = true;
+        }
+    }
+
     /// What is leaked or lost when everything has come to rest and the driver has these volumes.
     pub fn backend_at_rest(&self, there: &BTreeSet<String>) -> Vec<String> {
         let mut broken = Vec::new();
@@ -94,6 +104,7 @@ impl History {
         self.policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned();
         let over = volume.text(&["status", "phase"]) == "Released" || terminating(volume) || change.after.is_none();
         self.condemned |= self.policy == "Delete" && over;
+        self.unheld |= self.policy != "Delete" && terminating(volume);
         self.named = change.after.is_some();
         if change.after.is_none() {
             // Before policies were honoured, a volume that went before its claim left its backend behind.

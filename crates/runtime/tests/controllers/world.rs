@@ -338,6 +338,8 @@ struct FaultState {
     unknown: Option<&'static str>,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
+    /// Watches of this account that have this in their path tell nothing until the end of the hold.
+    muted: Option<(&'static str, &'static str)>,
 }
 
 impl Faults {
@@ -365,9 +367,21 @@ impl Faults {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
     }
 
+    /// From now on an account's watches of what is at this path tell nothing, until they are released.
+    pub fn mute(&self, account: &'static str, path: &'static str) {
+        self.state.lock().expect("no panic").muted = Some((account, path));
+    }
+
     /// What is held goes on.
     pub fn release(&self) {
-        std::mem::take(&mut self.state.lock().expect("no panic").release).cancel();
+        let mut state = self.state.lock().expect("no panic");
+        state.muted = None;
+        std::mem::take(&mut state.release).cancel();
+    }
+
+    fn is_muted(&self, account: &str, path: &str) -> bool {
+        let muted = self.state.lock().expect("no panic").muted;
+        muted.is_some_and(|(whose, part)| account == whose && path.contains(part))
     }
 
     /// Whether the mishap that was asked for has not happened yet.
@@ -416,11 +430,21 @@ impl Faults {
         Some(out_of_order(code))
     }
 
-    fn tap(&self, body: Body) -> Body {
+    fn tap(&self, body: Body, account: &Arc<str>, path: &str) -> Body {
         match body {
             Body::Stream(stream) => {
                 let cut = self.state.lock().expect("no panic").watches.clone();
-                Body::Stream(Box::pin(stream.take_until(cut.cancelled_owned())))
+                let (faults, account, path) = (self.clone(), account.clone(), Arc::<str>::from(path));
+                let told = stream.then(move |chunk| {
+                    let (faults, account, path) = (faults.clone(), account.clone(), path.clone());
+                    async move {
+                        if faults.is_muted(&account, &path) {
+                            faults.hold().await;
+                        }
+                        chunk
+                    }
+                });
+                Body::Stream(Box::pin(told.take_until(cut.cancelled_owned())))
             }
             once => once,
         }
@@ -487,7 +511,7 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,
                 (_, Some(refusal)) => refusal,
-                _ => this.inner.call(request).await?.map(|body| this.faults.tap(body)),
+                _ => this.inner.call(request).await?.map(|body| this.faults.tap(body, &this.account, &path)),
             };
             let response = match mishap {
                 Some(Mishap::AnswerLost) => out_of_order(504),

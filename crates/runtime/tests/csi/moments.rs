@@ -212,3 +212,34 @@ async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
     assert_eq!(storage.driver.volumes(), []);
     world.stop().await;
 }
+
+/// Claims and volumes are heard of apart. A claim that was bound, lost its volume and went, and that is heard of only as it was before, gets no
+/// second volume.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_heard_of_late_gets_no_second_volume() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Retain", json!({}))).await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    let claim = world.create(claim_of("late", "c")).await;
+    until_reached(&gate).await;
+    world.faults.mute("csi-provisioner", "/persistentvolumeclaims");
+    gate.open();
+    let volume = until_volume(&world, &claim).await;
+    until_settled(&world).await;
+    world.requests.take().await;
+    world.delete(&claim, "").await;
+    world.until_gone(&claim).await;
+    world.delete(&volume, "").await;
+    world.until_gone(&volume).await;
+    // It looks whether the claim is still there.
+    let asks = |asked: &Asked| {
+        asked.account.as_ref() == "csi-provisioner" && asked.path.ends_with("/persistentvolumeclaims/late")
+    };
+    world.until_moment("the provisioner asks", || world.requests.count(asks) > 0).await;
+    world.faults.release();
+    let other = world.create(claim_of("other", "c")).await;
+    until_volume(&world, &other).await;
+    assert_eq!(asked(&storage).len(), 2, "one for each claim");
+    world.stop().await;
+}

@@ -68,7 +68,10 @@ async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
     world.until_event(&volume, "DeletionUnconfirmed").await;
     world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
     until_phase(&world, &volume, "Available").await;
-    let claim = world.create(claim_of("again", "c")).await;
+    // By name: the binder may be a moment behind its own word that the volume is available, and have another one made.
+    let mut again = claim_of("again", "c");
+    again["spec"]["volumeName"] = json!(name(&volume));
+    let claim = world.create(again).await;
     until_bound(&world, &claim, name(&volume)).await;
     let used = until_recorded(&world, &volume).await;
     world.until_is(&used, "says nothing any more", |volume| !volume.has(&["status", "reason"])).await;

@@ -86,6 +86,7 @@ impl<'de> Visitor<'de> for Wanted<'_> {
         let is_first = |name: &str, field: &str| field.strip_prefix(name).is_some_and(|rest| rest.starts_with('.'));
         let members = read_members(&mut access, |name, access| match name.as_str() {
             "metadata" => access.next_value().map(|Metadata(metadata)| Some(metadata)),
+            // What Events call their source is the component in it.
             "source" => access.next_value().map(|Plain(plain)| Some(plain)),
             name if self.fields.iter().any(|field| is_first(name, field)) => {
                 access.next_value().map(|Plain(plain)| Some(plain))

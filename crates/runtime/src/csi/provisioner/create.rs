@@ -129,11 +129,32 @@ impl Control {
         if let Err(failure) = known.remote.check().await {
             return Ok(Some(fail(failure.into())));
         }
+        if !self.is_still_wanted(&intent).await? {
+            return Ok(None);
+        }
         self.notes.begin(&volume);
         if let Err(error) = self.journal.record(&volume, Entry::Create(Box::new(intent.clone()))).await {
             return Ok(Some(fail(Why::of(format!("it cannot be written down that the volume is wanted: {error}")))));
         }
         self.ask(&intent, secrets, basis, known).await
+    }
+
+    /// Whether the claim is there and still has no volume. What is heard of claims and volumes comes apart: where the claim was heard last
+    /// before it was bound, and the volume has been deleted since, it would be made a second time, for nobody.
+    async fn is_still_wanted(&self, intent: &Intent) -> Result<bool, ApiError> {
+        let text = |field| intent.claim().text(&[field]);
+        let live = self.api.find(&self.claims.object(text("namespace"), text("name"))).await?;
+        match live.filter(|claim| uid(claim) == text("uid")) {
+            Some(claim) => {
+                let wanted = claim.text(&["spec", "volumeName"]).is_empty();
+                self.sight.claims.wrote(claim);
+                Ok(wanted)
+            }
+            None => {
+                self.sight.claims.gone(&(text("namespace").into(), text("name").into()), text("uid"));
+                Ok(false)
+            }
+        }
     }
 
     /// Goes on with what is written down.
