@@ -311,7 +311,7 @@ impl World {
         up.dead.cancel();
         self.net.set_server(None);
         self.log.say("the server is down");
-        self.checker().history_lost();
+        self.checker().memory_lost();
         tokio::spawn(running.stop());
         self.order(Order::StartServer);
     }
@@ -435,6 +435,7 @@ impl World {
         for Working { process, work, .. } in killed {
             process.dead.cancel();
             self.log.say("the controllers are down");
+            self.checker().memory_lost();
             match work {
                 Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
                 Work::Candidate(stop) => stop.cancel(),

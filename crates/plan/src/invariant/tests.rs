@@ -236,7 +236,7 @@ fn leaks_and_losses_are_noticed_at_rest() {
         world.write(Who::User, going(volume("Delete", "Released")));
         world.remove(SETS, "PersistentVolume", "volume");
         if lost {
-            world.checker.history_lost();
+            world.checker.memory_lost();
         }
         assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), leaked);
         assert!(world.checker.backend_at_rest(&there(&[])).is_empty());

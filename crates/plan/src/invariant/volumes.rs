@@ -70,9 +70,9 @@ impl Checker {
         broken
     }
 
-    /// The server has lost its history. A volume whose policy became Delete only after it was told to go, and whose object is gone, is in
-    /// nobody's books any more unless its driver's controller has seen that happen: it may stay.
-    pub fn history_lost(&mut self) {
+    /// The controllers, or the server with its history, have lost their memory. A volume whose policy became Delete only after it was told to
+    /// go, and whose object is gone, is in nobody's books any more unless that was seen and written down before: it may stay.
+    pub fn memory_lost(&mut self) {
         for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld && !it.named) {
             history.kept = true;
         }
