@@ -70,6 +70,8 @@ pub enum Action {
     DeletePod {
         pod: String,
         uid: String,
+        /// The version that it must still be at: one that has become ready since must not go.
+        resource_version: Option<String>,
         counted: bool,
     },
 }

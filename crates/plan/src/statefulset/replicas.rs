@@ -222,8 +222,10 @@ impl super::Plan {
     }
 }
 
+/// A pod that is not ready may be deleted where one that is may not: it must still be as it was seen.
 pub(super) fn delete(pod: Pod, counted: bool) -> Action {
-    Action::DeletePod { pod: pod.name().to_owned(), uid: pod.uid().to_owned(), counted }
+    let resource_version = (!pod.ready).then(|| pod.object.text(&["metadata", "resourceVersion"]).to_owned());
+    Action::DeletePod { pod: pod.name().to_owned(), uid: pod.uid().to_owned(), resource_version, counted }
 }
 
 pub(super) fn label(pod: Pod, labels: Vec<(String, String)>) -> Action {

@@ -98,7 +98,7 @@ impl Control {
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "revision": number});
                 self.merge(&sight.revisions, set, revision, uid, &patch).await
             }
-            Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, uid).await,
+            Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, (uid, None)).await,
             Action::CreateClaim { claim, applied: true, .. } => self.apply(&sight.claims, set, claim).await,
             Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
             Action::ApplyClaim { patch, .. } => self.apply(&sight.claims, set, patch).await,
@@ -113,7 +113,9 @@ impl Control {
                 let metadata = json!({"uid": uid, "resourceVersion": resource_version, "labels": labels});
                 self.merge(&sight.pods, set, pod, uid, &json!({"metadata": metadata})).await
             }
-            Action::DeletePod { pod, uid, .. } => self.delete(&sight.pods, set, pod, uid).await,
+            Action::DeletePod { pod, uid, resource_version, .. } => {
+                self.delete(&sight.pods, set, pod, (uid, resource_version.as_deref())).await
+            }
         }
     }
 
@@ -180,8 +182,17 @@ impl Control {
         self.keep(kind, set, name(object), uid(object), result)
     }
 
-    async fn delete(&self, kind: &Followed, set: &Value, object: &str, uid: &str) -> Result<(), ApiError> {
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+    async fn delete(
+        &self,
+        kind: &Followed,
+        set: &Value,
+        object: &str,
+        (uid, version): (&str, Option<&str>),
+    ) -> Result<(), ApiError> {
+        let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}});
+        if let Some(version) = version {
+            options["preconditions"]["resourceVersion"] = json!(version);
+        }
         let key = (namespace(set).into(), object.into());
         match self.api.delete(&kind.resource.object(namespace(set), object), &options).await {
             Ok(answer) => kind.cache.deleted(&key, uid, answer),

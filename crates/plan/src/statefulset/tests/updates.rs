@@ -466,3 +466,21 @@ fn recreate_needs_its_gate() {
         (true, "UnknownStrategy", why)
     );
 }
+
+/// A broken pod costs no budget. One that has become ready since it was seen would.
+#[test]
+fn a_broken_pod_goes_only_as_it_was_seen() {
+    let mut world = settled(3, true, rolling(0, 1));
+    world.image("v2");
+    let versions = |world: &World| -> Vec<(String, bool)> {
+        let plan = world.plan();
+        let deletions = actions(&plan).into_iter().filter_map(|action| match action {
+            Action::DeletePod { pod, resource_version, .. } => Some((pod.clone(), resource_version.is_some())),
+            _ => None,
+        });
+        deletions.collect()
+    };
+    assert_eq!(versions(&world), [("web-2".to_owned(), false)]);
+    world.edit_pod("web-0", |pod| pod.put(&["status"], json!({"phase": "Running"})));
+    assert_eq!(versions(&world), [("web-0".to_owned(), true)]);
+}

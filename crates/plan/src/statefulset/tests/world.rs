@@ -285,8 +285,12 @@ impl World {
                     }
                 })
             }
-            Action::DeletePod { pod, uid: asked, .. } => {
-                let found = self.pods.get(pod).is_some_and(|pod| uid(pod) == asked);
+            Action::DeletePod { pod, uid: asked, resource_version, .. } => {
+                let is_seen = |pod: &Value| {
+                    let version = pod.text(&["metadata", "resourceVersion"]);
+                    uid(pod) == asked && resource_version.as_deref().is_none_or(|seen| seen == version)
+                };
+                let found = self.pods.get(pod).is_some_and(is_seen);
                 if found {
                     self.log.push(format!("-{pod}"));
                     self.delete_pod(pod);
