@@ -285,12 +285,10 @@ impl World {
                     }
                 })
             }
-            Action::DeletePod { pod, uid: asked, resource_version, .. } => {
-                let is_seen = |pod: &Value| {
-                    let version = pod.text(&["metadata", "resourceVersion"]);
-                    uid(pod) == asked && resource_version.as_deref().is_none_or(|seen| seen == version)
-                };
-                let found = self.pods.get(pod).is_some_and(is_seen);
+            Action::DeletePod { pod, uid: asked, resource_version: seen, .. } => {
+                let is_as = |pod: &Value, seen: &str| pod.text(&["metadata", "resourceVersion"]) == seen;
+                let is_it = |pod: &Value| uid(pod) == asked && seen.as_deref().is_none_or(|seen| is_as(pod, seen));
+                let found = self.pods.get(pod).is_some_and(is_it);
                 if found {
                     self.log.push(format!("-{pod}"));
                     self.delete_pod(pod);
