@@ -91,8 +91,8 @@ impl Scheduler {
     async fn write(&self, write: Write) {
         match write {
             Write::Tell { key, uid, message, again } => self.tell(&key, &uid, &message, again).await,
-            Write::Bind { key, uid, node } => {
-                let result = self.bind(&key, &uid, &node).await;
+            Write::Bind { key, uid, node, claims } => {
+                let result = self.bind(&key, &uid, &node, &claims).await;
                 self.bound(&key, &uid, &node, result);
             }
             Write::Steps { key, node, steps } => {
@@ -107,7 +107,15 @@ impl Scheduler {
         self.sight.scheduling.notify_one();
     }
 
-    async fn bind(&self, key: &Key, uid: &str, node: &str) -> Result<Arc<Value>, ApiError> {
+    async fn bind(&self, key: &Key, uid: &str, node: &str, claims: &[UsedClaim]) -> Result<Arc<Value>, ApiError> {
+        for (claim, claim_uid) in claims {
+            let live = self.api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
+            // A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod
+            // has one.
+            if live.is_none_or(|live| object::access::uid(&live) != &**claim_uid) {
+                return Err(ApiError::stale(format!("the claim {} is another one, or gone", claim.1)));
+            }
+        }
         let path = format!("{}/binding", Watched::Pods.resource().object(&key.0, &key.1));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -172,8 +180,11 @@ impl Scheduler {
     }
 }
 
+/// A claim that a pod uses, and its uid.
+type UsedClaim = (Key, Box<str>);
+
 enum Write {
-    Bind { key: Key, uid: String, node: Arc<str> },
+    Bind { key: Key, uid: String, node: Arc<str>, claims: Vec<UsedClaim> },
     Steps { key: Key, node: Arc<str>, steps: Vec<Step> },
     Tell { key: Key, uid: String, message: String, again: bool },
 }
@@ -187,8 +198,9 @@ impl State {
         match decision {
             Decision::Leave => self.line.done(&key),
             Decision::Bind(node) => {
+                let claims = self.claims_used_by(&key);
                 self.place(&key, &node);
-                return Some(Write::Bind { key, uid, node });
+                return Some(Write::Bind { key, uid, node, claims });
             }
             Decision::Prepare(..) if self.line.is_overdue(&key, Instant::now()) => {
                 self.line.unprepare(&key);
@@ -221,6 +233,13 @@ impl State {
             }
         }
         None
+    }
+
+    fn claims_used_by(&self, pod: &Key) -> Vec<UsedClaim> {
+        let used = self.cluster.pod(pod).into_iter().flat_map(|facts| facts.claims.iter());
+        let used = used.map(|used| (pod.0.clone(), used.name.clone()));
+        used.filter_map(|key| self.cluster.volumes().claim(&key).map(|claim| (key.clone(), claim.uid.clone())))
+            .collect()
     }
 
     fn place(&mut self, key: &Key, node: &Arc<str>) {

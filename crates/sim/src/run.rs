@@ -2,10 +2,9 @@
 
 use crate::end;
 use crate::entropy::{self, Rng};
-use crate::net::Weather;
 use crate::point::{Strike, When};
 use crate::stories::Story;
-use crate::storm::Storm;
+use crate::storm::{self, FAIR, Storm};
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -35,8 +34,6 @@ pub struct Outcome {
     pub virtual_ms: u128,
 }
 
-/// Usual delays shuffle what happens at the same time.
-const FAIR: Weather = Weather { delay_ms: 2, ..Weather::CALM };
 /// Deep futures in a debug build need their room.
 const STACK_BYTES: usize = 32 << 20;
 
@@ -70,15 +67,14 @@ impl Plan {
         let supervised = world.clone();
         let supervisor = tokio::spawn(async move { supervised.supervise(orders).await });
         world.ledger.points.begin(self.strike);
-        let storm = self.storm.then(|| {
+        let raging = self.storm.then(|| {
             let storm = Storm { world: world.clone(), rng: rng.fork() };
             tokio::spawn(storm.rage())
         });
         let told = (self.story.tell)(world.clone(), rng.fork()).await;
-        if let Some(storm) = storm {
-            storm.abort();
-            world.net.set_weather(FAIR);
-            world.driver.faults().clear();
+        if let Some(raging) = raging {
+            raging.abort();
+            storm::end(&world);
         }
         world.ledger.points.disarm();
         let mut failure = told.err();

@@ -15,6 +15,16 @@ pub struct Storm {
 /// After so long the weather is fair again, so that everything can come to its end.
 const LENGTH_MAX: Duration = Duration::from_secs(240);
 
+/// Usual delays shuffle what happens at the same time.
+pub const FAIR: Weather = Weather { delay_ms: 2, ..Weather::CALM };
+
+/// Fair weather, and nothing is held back any more.
+pub fn end(world: &World) {
+    world.net.set_weather(FAIR);
+    world.driver.faults().clear();
+    world.each_controller(|process| process.hold_watches(false));
+}
+
 impl Storm {
     pub async fn rage(mut self) {
         let length = Duration::from_millis(self.rng.below(u64::try_from(LENGTH_MAX.as_millis()).unwrap_or(u64::MAX)));
@@ -31,9 +41,7 @@ impl Storm {
         // The end of this is the point of it.
         let _ = tokio::time::timeout(length, blows).await;
         self.world.log.say("the storm is over");
-        self.world.net.set_weather(Weather { delay_ms: 2, ..Weather::CALM });
-        self.world.driver.faults().clear();
-        self.world.each_controller(|process| process.hold_watches(false));
+        end(&self.world);
     }
 
     fn weather(&mut self) -> Weather {
