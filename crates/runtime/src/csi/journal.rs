@@ -164,17 +164,12 @@ impl Journal {
 
     /// One write for all that is pending. To be called by the one who may write.
     async fn write(&self) -> Result<(), ApiError> {
-        let taken = std::mem::take(&mut self.lock().pending);
-        let data: Map = taken.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
-        let result = self.send(json!({"data": data})).await;
-        if result.is_err() {
-            // What came since is newer.
-            let mut state = self.lock();
-            for (volume, text) in taken {
-                state.pending.entry(volume).or_insert(text);
-            }
-        }
-        result
+        let written = self.lock().pending.clone();
+        let data: Map = written.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
+        self.send(json!({"data": data})).await?;
+        // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
+        self.lock().pending.retain(|volume, text| written.get(volume) != Some(text));
+        Ok(())
     }
 
     async fn send(&self, patch: Value) -> Result<(), ApiError> {
@@ -192,5 +187,54 @@ impl Journal {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic happens under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http::{Request, Response};
+    use kube::client::Body;
+    use std::convert::Infallible;
+    use std::sync::Arc;
+    use tokio::sync::Semaphore;
+
+    fn entry(volume: &str) -> Entry {
+        let texts =
+            ["volume", "uid", "version", "driver", "handle", "class", "claim_namespace", "claim_name", "claim_uid"];
+        let mut doomed: Map = texts.iter().map(|field| (*field, json!(volume))).collect();
+        doomed.insert("gone", json!(true));
+        doomed.insert("secret", Value::Null);
+        Entry::from_text(&json!({"Delete": doomed}).to_string()).expect("an entry")
+    }
+
+    /// What could not be written, and is on its way with another's write, is not durable before that one's answer.
+    #[tokio::test]
+    async fn what_is_on_its_way_is_not_taken_for_durable() {
+        let (answers, codes) = (Arc::new(Semaphore::new(2)), Arc::new(Mutex::new(vec![200, 500, 404])));
+        let (given, left) = (answers.clone(), codes.clone());
+        // A read, a write that fails, and one that waits for its answer.
+        let server = tower::service_fn(move |_: Request<Body>| {
+            let (answers, codes) = (given.clone(), left.clone());
+            async move {
+                answers.acquire().await.expect("never closed").forget();
+                let code = codes.lock().expect("no panic").pop().unwrap_or(200);
+                let status = json!({"kind": "Status", "code": code, "details": {"name": NAME}}).to_string();
+                Ok::<_, Infallible>(
+                    Response::builder().status(code).body(Body::from(status.into_bytes())).expect("an answer"),
+                )
+            }
+        });
+        let journal = Journal::open(Api::new(kube::Client::new(server, "default"))).await.expect("it can be read");
+        assert!(journal.record("a", entry("a")).await.is_err());
+        let (writes, confirms) = (journal.record("b", entry("b")), journal.confirm("a"));
+        tokio::pin!(writes, confirms);
+        assert!(futures::poll!(&mut writes).is_pending());
+        assert!(futures::poll!(&mut confirms).is_pending(), "it is not written yet");
+        answers.add_permits(1);
+        writes.await.expect("written");
+        confirms.await.expect("written with it");
+        assert_eq!(codes.lock().expect("no panic").len(), 0, "by one write");
+        assert!(journal.flush().await);
     }
 }
