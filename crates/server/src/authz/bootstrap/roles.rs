@@ -258,7 +258,8 @@ pub fn nodes_rules() -> Vec<Rule> {
         allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
         allow("list watch", "storage.k8s.io", "storageclasses"),
         allow("create", "core", "pods/binding"),
-        allow("patch", "core", "persistentvolumeclaims persistentvolumes"),
+        allow("get patch", "core", "persistentvolumeclaims"),
+        allow("patch", "core", "persistentvolumes"),
     ];
     rules.extend(simulated_node_rules());
     rules
