@@ -56,7 +56,7 @@ impl Access for Value {
                 *value = Value::Object(Map::new());
             }
             let Value::Object(members) = value else { unreachable!("made an object just above") };
-            members.entry((*key).to_owned()).or_insert(Value::Null)
+            members.entry(*key).or_insert(Value::Null)
         })
     }
 

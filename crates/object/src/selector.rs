@@ -449,7 +449,7 @@ fn escape(value: &str) -> String {
 pub fn plain_field(object: &Value, field: &str) -> String {
     let path: Vec<&str> = field.split('.').collect();
     match object.at(&path) {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text.to_string(),
         Some(value) => value.to_string(),
         None => String::new(),
     }

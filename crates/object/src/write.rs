@@ -77,7 +77,7 @@ pub fn for_status(kind: &Kind, new: &mut Value, old: &Value) {
     // Ownership is not status.
     if let Some(members) = new.entry(&["metadata"]).as_object_mut() {
         match old.at(&["metadata", "ownerReferences"]) {
-            Some(owners) => drop(members.insert("ownerReferences".to_owned(), owners.clone())),
+            Some(owners) => drop(members.insert("ownerReferences", owners.clone())),
             None => drop(members.remove("ownerReferences")),
         }
     }

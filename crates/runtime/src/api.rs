@@ -183,7 +183,7 @@ impl Api {
     }
 
     async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Arc<Value>, ApiError> {
-        let body = body.map(|value| value.to_string().into_bytes()).unwrap_or_default();
+        let body = body.map(serde_json::to_vec).transpose().map_err(unreadable)?.unwrap_or_default();
         let request = http::Request::builder()
             .method(method)
             .uri(path)

@@ -226,7 +226,7 @@ impl<T: Taken> Follower<T> {
             At::Watch { version, mut lines, since } => match lines.next().await {
                 Ok(Some(text)) => {
                     let mut version = version;
-                    for line in text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
+                    for line in lines::each(&text) {
                         self.hear(line, &mut version)?;
                     }
                     self.at = At::Watch { version, lines, since };

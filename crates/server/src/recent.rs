@@ -5,57 +5,86 @@
 
 use object::Value;
 use object::access::Access;
-use std::hash::{BuildHasher, RandomState};
+use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use store::{Record, Revision};
 
-/// Each key has one place, which it shares with others: the newest has it.
-const PLACES: usize = 1024;
-/// Larger objects are not kept, so that all of them together take little memory.
-const BYTES_MAX: usize = 16 << 10;
+/// The texts of the objects that are kept have this size together; the objects take about three times as much.
+const BYTES_MAX: usize = 4 << 20;
+/// Larger objects are not kept, so that one does not take the place of many.
+const OBJECT_BYTES_MAX: usize = 16 << 10;
+/// No more versions than these are kept, however small they are.
+const VERSIONS_MAX: usize = 8192;
 
+#[derive(Default)]
 pub struct Recent {
-    hashes: RandomState,
-    places: Box<[Mutex<Option<Kept>>]>,
+    kept: Mutex<Kept>,
 }
 
+#[derive(Default)]
 struct Kept {
-    key: Arc<str>,
-    revision: Revision,
-    object: Arc<Value>,
+    /// The newest version of each key.
+    newest: HashMap<Arc<str>, Version>,
+    /// In the order in which they were stored, also those that newer ones have replaced.
+    order: VecDeque<(Arc<str>, Revision)>,
+    bytes: usize,
 }
 
-impl Default for Recent {
-    fn default() -> Recent {
-        Recent { hashes: RandomState::new(), places: (0..PLACES).map(|_| Mutex::default()).collect() }
-    }
+struct Version {
+    revision: Revision,
+    bytes: usize,
+    object: Arc<Value>,
 }
 
 impl Recent {
     /// The object of a stored version, if it is still there.
     pub fn find(&self, record: &Record) -> Option<Arc<Value>> {
-        let place = self.place(&record.key);
-        let kept = place.as_ref().filter(|kept| kept.revision == record.modified && kept.key == record.key)?;
-        Some(kept.object.clone())
+        let kept = self.lock();
+        let version = kept.newest.get(&record.key).filter(|version| version.revision == record.modified)?;
+        Some(version.object.clone())
     }
 
     /// Keeps the object of a version that was just stored.
     pub fn keep(&self, record: &Record, mut object: Value) {
-        if record.value.len() > BYTES_MAX {
+        if record.value.len() > OBJECT_BYTES_MAX {
             return;
         }
         object.put(&["metadata", "resourceVersion"], record.modified.to_string());
         debug_assert_eq!(serde_json::from_slice::<Value>(&record.value).ok().as_ref(), Some(&object), "kept as stored");
-        let kept = Kept { key: record.key.clone(), revision: record.modified, object: Arc::new(object) };
-        let before = self.place(&record.key).replace(kept);
-        // Not under the lock: to free an object takes its time.
-        drop(before);
+        // What the next version has in common with it is not copied.
+        object.share();
+        let version = Version { revision: record.modified, bytes: record.value.len(), object: Arc::new(object) };
+        let forgotten = self.lock().keep(&record.key, version);
+        // Not under the lock: to free objects takes its time.
+        drop(forgotten);
     }
 
-    fn place(&self, key: &str) -> MutexGuard<'_, Option<Kept>> {
-        let hash = self.hashes.hash_one(key);
-        let at = usize::try_from(hash % PLACES as u64).unwrap_or_default();
-        self.places[at].lock().expect("no panic happens under this lock")
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no panic happens under this lock")
+    }
+}
+
+impl Kept {
+    /// Keeps a version; returns those that are too many now.
+    fn keep(&mut self, key: &Arc<str>, version: Version) -> Vec<Version> {
+        // Two who wrote the key one after the other may come here in any order.
+        if self.newest.get(key).is_some_and(|known| known.revision > version.revision) {
+            return vec![version];
+        }
+        self.order.push_back((key.clone(), version.revision));
+        self.bytes += version.bytes;
+        let mut forgotten: Vec<Version> = self.newest.insert(key.clone(), version).into_iter().collect();
+        self.bytes -= forgotten.iter().map(|version| version.bytes).sum::<usize>();
+        while self.bytes > BYTES_MAX || self.order.len() > VERSIONS_MAX {
+            let Some((key, revision)) = self.order.pop_front() else { break };
+            if self.newest.get(&key).is_some_and(|version| version.revision == revision)
+                && let Some(version) = self.newest.remove(&key)
+            {
+                self.bytes -= version.bytes;
+                forgotten.push(version);
+            }
+        }
+        forgotten
     }
 }
 
@@ -85,18 +114,43 @@ mod tests {
     }
 
     #[test]
-    fn little_is_kept_of_many_and_nothing_of_the_large() {
+    fn only_the_newest_version_of_a_key_is_kept() {
         let recent = Recent::default();
         let object = json!({"metadata": {"name": "a"}});
-        let found = (0..PLACES * 4).filter(|number| {
-            let version = record(&number.to_string(), &object, 7);
-            recent.keep(&version, object.clone());
-            recent.find(&version).is_some()
-        });
-        assert_eq!(found.count(), PLACES * 4, "the newest is always there");
-        let left = (0..PLACES * 4).filter(|number| recent.find(&record(&number.to_string(), &object, 7)).is_some());
-        assert!(left.count() <= PLACES);
-        let large = json!({"metadata": {"name": "x".repeat(BYTES_MAX)}});
+        for revision in [7, 9, 8] {
+            recent.keep(&record("a", &object, revision), object.clone());
+        }
+        let found = [7, 8, 9].map(|revision| recent.find(&record("a", &object, revision)).is_some());
+        assert_eq!(found, [false, false, true]);
+        assert_eq!(recent.lock().bytes, record("a", &object, 9).value.len());
+    }
+
+    #[test]
+    fn the_newest_are_kept_and_the_oldest_forgotten() {
+        let recent = Recent::default();
+        let object = json!({"metadata": {"name": "a", "filling": "x".repeat(OBJECT_BYTES_MAX / 2)}});
+        let versions: Vec<Record> = (0..1000).map(|number| record(&number.to_string(), &object, 7)).collect();
+        versions.iter().for_each(|version| recent.keep(version, object.clone()));
+        let there: Vec<bool> = versions.iter().map(|version| recent.find(version).is_some()).collect();
+        let fitting = BYTES_MAX / versions[0].value.len();
+        assert_eq!(there.iter().rev().take_while(|there| **there).count(), fitting);
+        assert_eq!(there.iter().filter(|there| **there).count(), fitting);
+        let kept = recent.lock();
+        assert_eq!(kept.bytes, kept.newest.values().map(|version| version.bytes).sum::<usize>());
+        assert_eq!(kept.order.len(), kept.newest.len());
+    }
+
+    #[test]
+    fn neither_many_versions_nor_large_ones_take_much() {
+        let recent = Recent::default();
+        let object = json!({"metadata": {"name": "a"}});
+        for revision in 1..=u64::try_from(VERSIONS_MAX).unwrap() * 3 {
+            recent.keep(&record(&(revision % 7).to_string(), &object, revision), object.clone());
+        }
+        let kept = recent.lock();
+        assert_eq!((kept.newest.len(), kept.order.len()), (7, VERSIONS_MAX));
+        drop(kept);
+        let large = json!({"metadata": {"name": "x".repeat(OBJECT_BYTES_MAX)}});
         let version = record("large", &large, 7);
         recent.keep(&version, large);
         assert!(recent.find(&version).is_none());

@@ -332,7 +332,7 @@ mod tests {
 
     async fn put(store: &Watched, key: &str, value: &'static str) {
         let value = Bytes::from_static(value.as_bytes());
-        let operations = vec![Operation::Put { key: key.into(), value, expires_at_s: None }];
+        let operations = vec![Operation::Put { key: key.into(), value, expires_at_s: None, memo: None }];
         store.txn(Txn { conditions: Vec::new(), operations }).await.expect("it is written");
     }
 

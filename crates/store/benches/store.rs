@@ -14,7 +14,8 @@ fn plain(stored: &Bytes, _revision: u64) -> Bytes {
 }
 
 async fn put(store: &dyn Store, key: &str) {
-    let operations = vec![Operation::Put { key: Arc::from(key), value: vec![b'x'; 1024].into(), expires_at_s: None }];
+    let operations =
+        vec![Operation::Put { key: Arc::from(key), value: vec![b'x'; 1024].into(), expires_at_s: None, memo: None }];
     store.txn(Txn { conditions: vec![], operations }).await.expect("the store takes writes");
 }
 

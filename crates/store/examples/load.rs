@@ -29,7 +29,7 @@ fn open(dir: &Path) -> Arc<dyn Store> {
 }
 
 async fn put(store: &dyn Store, key: String, value: Bytes) {
-    let operations = vec![Operation::Put { key: Arc::from(key), value, expires_at_s: None }];
+    let operations = vec![Operation::Put { key: Arc::from(key), value, expires_at_s: None, memo: None }];
     store.txn(Txn { conditions: vec![], operations }).await.expect("the store takes writes");
 }
 

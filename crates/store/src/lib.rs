@@ -51,8 +51,11 @@ pub struct Record {
     pub created: Revision,
     pub modified: Revision,
     /// Room for what readers derive from the value, worked out at most once for each version.
-    pub memo: OnceLock<Arc<dyn Any + Send + Sync>>,
+    pub memo: OnceLock<Memo>,
 }
+
+/// What readers derive from a value.
+pub type Memo = Arc<dyn Any + Send + Sync>;
 
 /// Turns a stored value into what readers see, once, given the revision that wrote it. (The server writes the revision into the
 /// object's bytes here, so that one encoding serves every reader.)
@@ -82,6 +85,8 @@ pub enum Operation {
         value: Bytes,
         /// Unix seconds after which the store may delete the key by itself.
         expires_at_s: Option<u64>,
+        /// What readers would derive from the value, where the writer knows it already. It is not stored.
+        memo: Option<Memo>,
     },
     /// `last` is the value that watchers see as the deleted one (finished with the deleting revision); `None` shows the stored one.
     Delete { key: Arc<str>, last: Option<Bytes> },

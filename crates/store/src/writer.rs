@@ -244,9 +244,10 @@ impl<'a> Staged<'a> {
         let key = previous.as_ref().map_or_else(|| Arc::clone(key(&operation)), |record| Arc::clone(&record.key));
         let created = previous.as_ref().map_or(revision, |record| record.created);
         let (record, row) = match operation {
-            Operation::Put { value, expires_at_s, .. } => {
+            Operation::Put { value, expires_at_s, memo, .. } => {
                 let finished = (self.finish)(&value, revision);
-                let record = record(Arc::clone(&key), finished, created, revision);
+                let mut record = record(Arc::clone(&key), finished, created, revision);
+                record.memo = memo.map(OnceLock::from).unwrap_or_default();
                 (Some(Arc::new(record)), Some(Row { created, modified: revision, expires_at_s, value }))
             }
             Operation::Delete { .. } => (None, None),

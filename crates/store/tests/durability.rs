@@ -14,7 +14,7 @@ const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_m
 const SYNCS_PER_COMMIT: usize = 1;
 
 fn put(key: &str, value: impl Into<Bytes>) -> Operation {
-    Operation::Put { key: Arc::from(key), value: value.into(), expires_at_s: None }
+    Operation::Put { key: Arc::from(key), value: value.into(), expires_at_s: None, memo: None }
 }
 
 fn delete(key: &str) -> Operation {
@@ -66,7 +66,7 @@ async fn a_restart_keeps_everything_but_the_past() {
     let store = open(dir.path()).unwrap();
     assert_eq!((store.revision(), store.oldest()), (1, 1));
     work(&*store, 0..200).await.unwrap();
-    let expiring = Operation::Put { key: Arc::from("/key/x"), value: Bytes::new(), expires_at_s: Some(77) };
+    let expiring = Operation::Put { key: Arc::from("/key/x"), value: Bytes::new(), expires_at_s: Some(77), memo: None };
     write(&*store, vec![expiring]).await.unwrap();
     let (before, revision) = (contents(&*store), store.revision());
     assert!(store.disk_bytes() > 0);

@@ -25,7 +25,8 @@ async fn victim() {
                 for n in 0u64.. {
                     let key: Arc<str> = Arc::from(format!("/{writer}/{}", n % 20));
                     let value = Bytes::from(format!("{:>1$}", std::process::id(), 10 + (n as usize * 97) % 3000));
-                    let operations = vec![Operation::Put { key: Arc::clone(&key), value, expires_at_s: None }];
+                    let operations =
+                        vec![Operation::Put { key: Arc::clone(&key), value, expires_at_s: None, memo: None }];
                     let committed = store.txn(Txn { conditions: vec![], operations }).await.unwrap();
                     say(&format!("wrote {key} {}", committed.revision));
                 }

@@ -115,9 +115,12 @@ fn txn(operations: &[(usize, Option<u8>)]) -> Txn {
     let operations = operations
         .iter()
         .map(|(key, value)| match value {
-            Some(value) => {
-                Operation::Put { key: Arc::from(KEYS[*key]), value: Bytes::from(vec![*value]), expires_at_s: None }
-            }
+            Some(value) => Operation::Put {
+                key: Arc::from(KEYS[*key]),
+                value: Bytes::from(vec![*value]),
+                expires_at_s: None,
+                memo: None,
+            },
             None => Operation::Delete { key: Arc::from(KEYS[*key]), last: None },
         })
         .collect();
@@ -298,7 +301,7 @@ fn the_log_is_bounded_in_bytes() {
     let store = Volatile::new(|stored, _| stored.clone(), Options { bounds, ..Options::default() });
     for _ in 0..50 {
         let value = Bytes::from(vec![0; 10_000]);
-        let operations = vec![Operation::Put { key: Arc::from("key"), value, expires_at_s: None }];
+        let operations = vec![Operation::Put { key: Arc::from("key"), value, expires_at_s: None, memo: None }];
         now(store.txn(Txn { conditions: vec![], operations })).unwrap().unwrap();
     }
     // Each event keeps the value of 10,000 bytes that it replaced.

@@ -27,7 +27,7 @@ async fn whole() -> (Vec<u8>, Contents) {
         let value = Bytes::from(format!("{at}-").repeat(usize::try_from(at * at).unwrap_or(0) % 3000 + 1));
         let operation = match at % 5 {
             4 => Operation::Delete { key, last: None },
-            _ => Operation::Put { key, value, expires_at_s: (at % 7 == 0).then_some(9) },
+            _ => Operation::Put { key, value, expires_at_s: (at % 7 == 0).then_some(9), memo: None },
         };
         store.txn(Txn { conditions: vec![], operations: vec![operation] }).await.expect("it is written");
     }

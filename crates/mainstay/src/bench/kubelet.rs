@@ -1,7 +1,7 @@
 //! What happens in the namespace while sets are measured: the bench plays the kubelet, and follows the sets. Every pod it sees is made
 //! running and ready at once, and no scheduler is asked.
 
-use super::client::Target;
+use super::client::Connection;
 use super::follow::{Follow, Seen};
 use super::load::{Load, MERGE};
 use super::progress::Progress;
@@ -69,7 +69,8 @@ impl World {
         let (send, receive) = mpsc::unbounded_channel();
         let receive = Arc::new(tokio::sync::Mutex::new(receive));
         for _ in 0..KUBELETS {
-            let kubelet = make_ready(load.target.clone(), pods.clone(), receive.clone(), shared.clone());
+            // Connected before anything is measured: kubelets are there before pods are.
+            let kubelet = make_ready(load.target.connect().await?, pods.clone(), receive.clone(), shared.clone());
             let shared = shared.clone();
             tasks.spawn(async move { shared.note(kubelet.await) });
         }
@@ -169,12 +170,11 @@ async fn see_pods(mut follow: Follow, send: mpsc::UnboundedSender<String>, share
 }
 
 async fn make_ready(
-    target: Target,
+    mut connection: Connection,
     pods: Arc<str>,
     names: Arc<tokio::sync::Mutex<mpsc::UnboundedReceiver<String>>>,
     shared: Arc<Shared>,
 ) -> Result<()> {
-    let mut connection = target.connect().await?;
     loop {
         let Some(name) = names.lock().await.recv().await else { return Ok(()) };
         let now = object::write::stamp(jiff::Timestamp::now());

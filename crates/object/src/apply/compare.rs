@@ -4,6 +4,7 @@ use super::set::{Node, Set, node};
 use super::shape::{Items, Shape, Ty};
 use super::{Scope, element};
 use crate::schema::{TypeRef, builtin};
+use crate::value::Key;
 use crate::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -90,7 +91,7 @@ impl Children {
         }
     }
 
-    fn add(&mut self, element: String, found: Found) {
+    fn add(&mut self, element: Key, found: Found) {
         if let Some(removed) = found.removed {
             self.removed.insert(element.clone(), Value::Object(removed));
         }
@@ -122,6 +123,11 @@ fn metadata(ty: Ty, old: Option<&Value>, new: Option<&Value>) -> Found {
 }
 
 fn compare(ty: Ty, old: Option<&Value>, new: Option<&Value>, implied: bool) -> Found {
+    if let (Some(old), Some(new)) = (old, new)
+        && old.is_same(new)
+    {
+        return Found::default();
+    }
     match ty.shape(old, new) {
         Shape::Leaf => compare_leaf(old, new),
         Shape::Members => {
@@ -191,7 +197,7 @@ fn compare_items(items: Items, old: Option<&Value>, new: Option<&Value>) -> Foun
             (_, []) => Found { touched: None, removed: Some(Node::new()) },
             _ => Found { touched: Some(Node::new()), removed: None },
         };
-        found.add(element, below);
+        found.add(element.into(), below);
     }
     found.at(old, new)
 }

@@ -1,15 +1,14 @@
 //! Path elements, as `fieldsV1` writes them: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
 
 use crate::schema::{ListType, Schema, Type, TypeId};
+use crate::value::{Key, Text};
 use crate::{Map, Value};
 use std::fmt::Write;
 
 /// The element of a member.
-pub(super) fn member(name: &str) -> String {
-    let mut element = String::with_capacity(2 + name.len());
-    element.push_str("f:");
-    element.push_str(name);
-    element
+pub(super) fn member(name: &str) -> Key {
+    let element: Text = ["f:", name].into_iter().collect();
+    element.as_str().into()
 }
 
 /// The element of a list's item, or why it has none.

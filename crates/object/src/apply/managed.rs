@@ -185,12 +185,12 @@ impl Managed {
     }
 
     /// Records an ordinary write: what it touched is its writer's and nobody else's, what it removed is nobody's.
-    pub fn update(&mut self, diff: &Diff, writer: &Writer) {
+    pub fn update(&mut self, diff: Diff, writer: &Writer) {
         let mut own = self.take(writer, Operation::Update);
         own.set.subtract(&diff.removed);
-        self.disown(diff);
+        self.disown(&diff);
         if !diff.touched.is_empty() {
-            own.set.unite(&diff.touched);
+            own.set.unite(diff.touched);
             own.set_time(writer.now);
         }
         if !own.set.is_empty() {
@@ -276,7 +276,7 @@ impl Entry {
         if newer.text("time") > self.text("time") {
             self.members.insert("time".to_owned(), Value::from(newer.text("time")));
         }
-        self.set.unite(&newer.set);
+        self.set.unite(newer.set);
     }
 }
 

@@ -54,7 +54,7 @@ pub fn apply(
     merged.cut(&["metadata", "managedFields"]);
     if !last.set.is_empty() {
         let mut owned = set.clone();
-        managed.0.iter().for_each(|entry| owned.unite(&entry.set));
+        managed.0.iter().for_each(|entry| owned.unite(entry.set.clone()));
         merge::prune(ty, &mut merged, &last.set, &owned);
     }
 
@@ -91,7 +91,7 @@ pub fn track(ty: &TypeRef, old: Option<&Value>, new: &mut Value, writer: &Writer
     }
     let changes = compare::diff(ty, old, new, Scope::of(writer));
     if !changes.is_empty() {
-        managed.update(&changes, writer);
+        managed.update(changes, writer);
     }
     if !managed.is_empty() {
         new.put(&["metadata", "managedFields"], managed.write());
@@ -167,7 +167,7 @@ fn known_managers(ty: &TypeRef, live: Option<&Value>, writer: &Writer) -> Manage
     let mut managed = Managed::stored(live.at(&["metadata", "managedFields"]));
     if managed.is_empty() {
         let all = compare::diff(ty, None, live, Scope::of(writer));
-        managed.update(&all, &Writer { manager: BEFORE_FIRST_APPLY, ..*writer });
+        managed.update(all, &Writer { manager: BEFORE_FIRST_APPLY, ..*writer });
     }
     managed
 }

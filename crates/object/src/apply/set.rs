@@ -27,8 +27,12 @@ impl Set {
         self.0.is_empty()
     }
 
-    pub fn unite(&mut self, other: &Set) {
-        unite_children(&mut self.0, &other.0);
+    pub fn unite(&mut self, other: Set) {
+        if self.is_empty() {
+            *self = other;
+            return;
+        }
+        unite_children(&mut self.0, other.0);
     }
 
     pub fn subtract(&mut self, other: &Set) {
@@ -88,10 +92,10 @@ fn parse_node(members: &Node) -> Result<Option<Node>, String> {
     Ok(node(children, is_member(members)))
 }
 
-fn unite_children(into: &mut Node, other: &Node) {
+fn unite_children(into: &mut Node, other: Node) {
     for (element, theirs) in other {
-        match into.get_mut(element) {
-            None => drop(into.insert(element.clone(), theirs.clone())),
+        match into.get_mut(&element) {
+            None => drop(into.insert(element, theirs)),
             Some(Value::Object(ours)) => {
                 if let Value::Object(theirs) = theirs {
                     unite_node(ours, theirs);
@@ -102,11 +106,11 @@ fn unite_children(into: &mut Node, other: &Node) {
     }
 }
 
-fn unite_node(ours: &mut Node, theirs: &Node) {
+fn unite_node(ours: &mut Node, theirs: Node) {
     match (ours.is_empty(), theirs.is_empty()) {
         (true, true) => {}
         (true, false) => {
-            *ours = theirs.clone();
+            *ours = theirs;
             ours.insert(SELF.to_owned(), leaf());
         }
         (false, true) => drop(ours.insert(SELF.to_owned(), leaf())),

@@ -80,7 +80,7 @@ impl Cell {
 fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),
-        Value::String(text) => text.clone(),
+        Value::String(text) => text.to_string(),
         Value::Array(items) => {
             let items: Vec<String> = items.iter().map(go_text).collect();
             format!("[{}]", items.join(" "))

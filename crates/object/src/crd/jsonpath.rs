@@ -257,7 +257,7 @@ fn operand(text: &str) -> Option<Operand> {
         return parse_steps(path).map(|steps| Operand::Path(JsonPath(steps)));
     }
     if let Some(literal) = unquote(text) {
-        return Some(Operand::Literal(Value::String(literal)));
+        return Some(Operand::Literal(literal.into()));
     }
     serde_json::from_str(text).ok().map(Operand::Literal)
 }

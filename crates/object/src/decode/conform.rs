@@ -9,10 +9,11 @@ use crate::{Map, Value};
 /// More unknown fields than this are dropped without being listed.
 const UNKNOWN_MAX: usize = 100;
 
-/// The paths of the unknown fields that were removed, or the sentence of what is wrong.
-pub(super) fn conform(ty: &TypeRef, value: &mut Value) -> Result<Vec<String>, String> {
+/// The paths of the unknown fields that were removed, or the sentence of what is wrong. What is still shared with `old`, at the same place,
+/// conforms already.
+pub(super) fn conform(ty: &TypeRef, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, String> {
     let mut walk = Walk { schema: &ty.schema, unknown: Vec::new() };
-    walk.value(ty.ty, value, Place { at: &Trail::Root, depth: 0, owner: None })?;
+    walk.value(ty.ty, value, Place { at: &Trail::Root, depth: 0, owner: None, old })?;
     Ok(walk.unknown)
 }
 
@@ -28,11 +29,19 @@ struct Place<'a> {
     depth: usize,
     /// The struct that the nearest field belongs to, for error texts.
     owner: Option<TypeId>,
+    /// What conforms and stood here before.
+    old: Option<&'a Value>,
 }
 
 impl<'a> Place<'a> {
+    /// Where `at` is, below this place.
     fn to(self, at: &'a Trail<'a>) -> Place<'a> {
-        Place { at, ..self }
+        let old = self.old.and_then(|old| match at {
+            Trail::Root => Some(old),
+            Trail::Field(_, name) | Trail::Entry(_, name) => old.get(*name),
+            Trail::Item(_, index) => old.get(*index),
+        });
+        Place { at, old, ..self }
     }
     fn deeper(self) -> Result<Place<'a>, String> {
         if self.depth >= DEPTH_MAX {
@@ -44,6 +53,9 @@ impl<'a> Place<'a> {
 
 impl Walk<'_> {
     fn value(&mut self, ty: TypeId, value: &mut Value, place: Place<'_>) -> Result<(), String> {
+        if place.old.is_some_and(|old| value.is_same(old)) {
+            return Ok(());
+        }
         let schema = self.schema;
         match (schema.get(ty), &mut *value) {
             (Type::Any, _) => bounded(value, place),

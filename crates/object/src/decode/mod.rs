@@ -52,7 +52,12 @@ pub fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
 /// In the arena of a CustomResourceDefinition (`structural`) only the metadata is treated so; elsewhere unknown fields and nulls
 /// that are not allowed go, and wrong types stay for validation to refuse.
 pub fn conform(ty: &TypeRef, value: &mut Value) -> Result<Vec<String>, Status> {
-    conform::conform(ty, value).map_err(|sentence| strict::refuse_object(value, &sentence))
+    conform_changed(ty, value, None)
+}
+
+/// The same for what was made of an object that conforms: what it still shares with it is not looked at again.
+pub fn conform_changed(ty: &TypeRef, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Status> {
+    conform::conform(ty, value, old).map_err(|sentence| strict::refuse_object(value, &sentence))
 }
 
 #[cfg(test)]

@@ -173,11 +173,11 @@ impl<'de> Visitor<'de> for Node<'_> {
     }
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
         self.notes.spend(value.len())?;
-        Ok(Value::String(value.to_owned()))
+        Ok(value.into())
     }
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
         self.notes.spend(value.len())?;
-        Ok(Value::String(value))
+        Ok(value.into())
     }
     fn visit_none<E>(self) -> Result<Value, E> {
         Ok(Value::Null)

@@ -3,6 +3,7 @@
 use crate::Value;
 use crate::quantity::{NotAQuantity, Quantity};
 use crate::schema::Scalar;
+use crate::value::Text;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
@@ -97,12 +98,12 @@ fn quantity(value: &mut Value) -> Result<(), Wrong> {
     };
     let written = parsed.map_err(|error| Wrong::Text(error.to_string()))?.to_string();
     if value.as_str() != Some(written.as_str()) {
-        *value = Value::String(written);
+        *value = written.into();
     }
     Ok(())
 }
 
-fn time(scalar: Scalar, text: &mut String) -> Result<(), Wrong> {
+fn time(scalar: Scalar, text: &mut Text) -> Result<(), Wrong> {
     const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
     if let Some((rest, part)) = first_bad_part(text) {
         return Err(Wrong::Text(format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {rest:?} as {part:?}")));
@@ -114,7 +115,7 @@ fn time(scalar: Scalar, text: &mut String) -> Result<(), Wrong> {
         _ => instant.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
     };
     if *text != written {
-        *text = written;
+        *text = written.into();
     }
     Ok(())
 }
@@ -151,10 +152,10 @@ fn first_bad_part(text: &str) -> Option<(&str, &'static str)> {
     (!fits).then_some((rest, "Z07:00"))
 }
 
-fn bytes(text: &mut String) -> Result<(), Wrong> {
+fn bytes(text: &mut Text) -> Result<(), Wrong> {
     // Line breaks are allowed inside, and dropped.
     if text.contains(['\r', '\n']) {
-        text.retain(|c| c != '\r' && c != '\n');
+        *text = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     }
     let wrong_at = match BASE64.decode(text.as_bytes()) {
         Ok(_) => return Ok(()),

@@ -344,4 +344,32 @@ proptest! {
             }
         }
     }
+
+    /// What is still shared with an object that conforms is passed over, and only that.
+    #[test]
+    fn a_changed_object_conforms_as_a_new_one_does(value in any_json(), patch in any_json()) {
+        for ty in [pod(), stateful_set()] {
+            let mut old = value.clone();
+            if conform(&ty, &mut old).is_ok() {
+                old.share();
+                let changed = crate::patch::merge(&old, &patch);
+                let (mut fresh, mut known) = (changed.to_string().parse::<Value>().unwrap(), changed);
+                match (conform(&ty, &mut fresh), conform_changed(&ty, &mut known, Some(&old))) {
+                    (Ok(one), Ok(other)) => prop_assert_eq!((one, &fresh), (other, &known)),
+                    (one, other) => prop_assert_eq!(one.is_err(), other.is_err()),
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_moved_to_another_place_is_looked_at() {
+    let mut old = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "x"}], "securityContext": {"runAsUser": 1}}});
+    assert!(conform(&pod(), &mut old).unwrap().is_empty());
+    old.share();
+    let mut moved = old.clone();
+    let context = moved["spec"]["securityContext"].take();
+    moved["spec"]["affinity"] = context;
+    assert_eq!(conform_changed(&pod(), &mut moved, Some(&old)).unwrap(), ["spec.affinity.runAsUser"]);
 }

@@ -74,7 +74,7 @@ impl Rules for BudgetRules {
     }
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let bound = |field: &str| match object.at(&["spec", field]) {
-            Some(Value::String(text)) => json!(text),
+            Some(text @ Value::String(_)) => text.clone(),
             Some(other) => json!(other.to_string()),
             None => json!("N/A"),
         };

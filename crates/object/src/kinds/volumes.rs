@@ -79,7 +79,7 @@ fn or_unset<'a>(object: &'a Value, path: &[&str]) -> &'a str {
 /// A quantity as a cell; what is not there is `0`, as a zero quantity reads.
 fn shown_quantity(object: &Value, path: &[&str]) -> String {
     match object.at(path) {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text.to_string(),
         Some(value) => value.to_string(),
         None => "0".to_owned(),
     }

@@ -50,7 +50,7 @@ fn reference(name: &str) -> Value {
 
 fn refer_to_components(schema: &mut Map) {
     if let Some(Value::String(reference)) = schema.get_mut("$ref") {
-        *reference = reference.replace("#/definitions/", "#/components/schemas/");
+        *reference = reference.replace("#/definitions/", "#/components/schemas/").into();
     }
 }
 

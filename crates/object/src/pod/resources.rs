@@ -22,7 +22,7 @@ pub(super) fn round_up(object: &mut Value, list: &[&str]) {
             && let Ok(rounded) = format!("{}m", exact.ceil_milli()).parse::<Quantity>()
             && rounded != exact
         {
-            *amount = Value::String(rounded.to_string());
+            *amount = rounded.to_string().into();
         }
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn default_pod_level(spec: &mut Value) {
     }
     let asked = container_requests(spec);
     let asked = asked.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
-    let mut wanted: Map = asked.map(|(name, amount)| (name, Value::String(amount.to_string()))).collect();
+    let mut wanted: Map = asked.map(|(name, amount)| (name, Value::from(amount.to_string()))).collect();
     for (name, limit) in limits {
         if is_pod_level(&name) {
             wanted.entry(name).or_insert(limit);

@@ -32,8 +32,8 @@ pub fn decode(bytes: &[u8], type_of: impl FnOnce(&str, &str) -> Result<TypeId, S
     let mut members = Map::new();
     let read = message::read(ty, envelope.raw, DEPTH_MAX, &mut members);
     // After the message: a kind has no fields of these names, whatever its bytes say.
-    members.insert("apiVersion".to_owned(), Value::String(envelope.api_version));
-    members.insert("kind".to_owned(), Value::String(envelope.kind));
+    members.insert("apiVersion", envelope.api_version.into());
+    members.insert("kind", envelope.kind.into());
     let object = Value::Object(members);
     match read {
         Ok(()) => Ok(object),

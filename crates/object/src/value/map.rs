@@ -1,7 +1,8 @@
 //! Members of an object, in the order of their names.
 //!
 //! Nearly all objects in API objects have a few members: those are in one piece of memory and found by looking through them. Whoever sends many
-//! gets a tree, so that no input makes it slow.
+//! gets a tree, so that no input makes it slow. Members that were shared ([`super::Value::share`]) are cloned without being copied, until
+//! one of them is changed.
 
 use super::{Key, Value};
 use std::borrow::Borrow;
@@ -9,6 +10,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, btree_map};
 use std::iter::FusedIterator;
 use std::ops::{Index, IndexMut};
+use std::sync::Arc;
 use std::{fmt, slice, vec};
 
 /// More members than these are a tree.
@@ -23,15 +25,20 @@ pub struct Map(Members);
 enum Members {
     /// Sorted, each name once.
     Few(Vec<(Key, Value)>),
+    /// The same for whoever has a clone.
+    Shared(Arc<[(Key, Value)]>),
     #[expect(clippy::box_collection, reason = "a pointer keeps the many maps that are small at three words")]
     Many(Box<BTreeMap<Key, Value>>),
 }
 
 impl PartialEq for Members {
     fn eq(&self, other: &Members) -> bool {
-        match (self, other) {
-            (Members::Few(one), Members::Few(other)) => one == other,
-            (one, other) => one.len() == other.len() && one.iter().eq(other.iter()),
+        if self.is_same(other) {
+            return true;
+        }
+        match (self.few(), other.few()) {
+            (Some(one), Some(other)) => one == other,
+            _ => self.len() == other.len() && self.iter().eq(other.iter()),
         }
     }
 }
@@ -42,6 +49,7 @@ impl Members {
     fn len(&self) -> usize {
         match self {
             Members::Few(few) => few.len(),
+            Members::Shared(few) => few.len(),
             Members::Many(many) => many.len(),
         }
     }
@@ -49,9 +57,50 @@ impl Members {
     fn iter(&self) -> Iter<'_> {
         match self {
             Members::Few(few) => Iter::Few(few.iter()),
+            Members::Shared(few) => Iter::Few(few.iter()),
             Members::Many(many) => Iter::Many(many.iter()),
         }
     }
+
+    /// Unless they are many.
+    fn few(&self) -> Option<&[(Key, Value)]> {
+        match self {
+            Members::Few(few) => Some(few),
+            Members::Shared(few) => Some(few),
+            Members::Many(_) => None,
+        }
+    }
+
+    /// Whether they are shared with each other.
+    fn is_same(&self, other: &Members) -> bool {
+        matches!((self, other), (Members::Shared(one), Members::Shared(other)) if Arc::ptr_eq(one, other))
+    }
+
+    /// Makes them our own, to be changed.
+    fn own(&mut self) -> Own<'_> {
+        if let Members::Shared(shared) = self {
+            *self = Members::Few(shared.to_vec());
+        }
+        match self {
+            Members::Few(few) => Own::Few(few),
+            Members::Many(many) => Own::Many(many),
+            Members::Shared(_) => unreachable!("made our own just above"),
+        }
+    }
+}
+
+enum Own<'a> {
+    Few(&'a mut Vec<(Key, Value)>),
+    Many(&'a mut BTreeMap<Key, Value>),
+}
+
+/// The member of this name.
+fn find<'a>(few: &'a [(Key, Value)], name: &str) -> Option<&'a Value> {
+    if few.len() > HANDFUL {
+        return search(few, name).ok().map(|at| &few[at].1);
+    }
+    // Whether it is there is all that is asked: no order is needed.
+    few.iter().find(|(key, _)| same(key, name)).map(|(_, value)| value)
 }
 
 /// Where a name is, or would be.
@@ -67,6 +116,14 @@ fn search(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
         }
     }
     Err(few.len())
+}
+
+/// The same for a name that is to be set. Mostly members come in their order.
+fn place(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
+    match few.last() {
+        Some((last, _)) if compare(last, name).is_lt() => Err(few.len()),
+        _ => search(few, name),
+    }
 }
 
 /// The order of two names. Mostly their first bytes tell.
@@ -96,20 +153,20 @@ impl Map {
     pub fn get(&self, name: impl AsRef<str>) -> Option<&Value> {
         let name = name.as_ref();
         match &self.0 {
-            // Whether it is there is all that is asked: no order is needed.
-            Members::Few(few) if few.len() <= HANDFUL => {
-                few.iter().find(|(key, _)| same(key, name)).map(|(_, value)| value)
-            }
-            Members::Few(few) => search(few, name).ok().map(|at| &few[at].1),
+            Members::Few(few) => find(few, name),
+            Members::Shared(few) => find(few, name),
             Members::Many(many) => many.get(name),
         }
     }
 
     pub fn get_mut(&mut self, name: impl AsRef<str>) -> Option<&mut Value> {
         let name = name.as_ref();
-        match &mut self.0 {
-            Members::Few(few) => search(few, name).ok().map(|at| &mut few[at].1),
-            Members::Many(many) => many.get_mut(name),
+        if self.is_shared_without(name) {
+            return None;
+        }
+        match self.0.own() {
+            Own::Few(few) => search(few, name).ok().map(|at| &mut few[at].1),
+            Own::Many(many) => many.get_mut(name),
         }
     }
 
@@ -120,9 +177,9 @@ impl Map {
     /// Sets a member; returns what it was.
     pub fn insert(&mut self, key: impl Into<Key>, value: Value) -> Option<Value> {
         let key = key.into();
-        match &mut self.0 {
-            Members::Many(many) => many.insert(key, value),
-            Members::Few(few) => match search(few, &key) {
+        match self.0.own() {
+            Own::Many(many) => many.insert(key, value),
+            Own::Few(few) => match place(few, &key) {
                 Ok(at) => Some(std::mem::replace(&mut few[at].1, value)),
                 Err(at) => {
                     few.insert(at, (key, value));
@@ -139,9 +196,12 @@ impl Map {
 
     pub fn remove_entry(&mut self, name: impl AsRef<str>) -> Option<(Key, Value)> {
         let name = name.as_ref();
-        match &mut self.0 {
-            Members::Few(few) => search(few, name).ok().map(|at| few.remove(at)),
-            Members::Many(many) => many.remove_entry(name),
+        if self.is_shared_without(name) {
+            return None;
+        }
+        match self.0.own() {
+            Own::Few(few) => search(few, name).ok().map(|at| few.remove(at)),
+            Own::Many(many) => many.remove_entry(name),
         }
     }
 
@@ -159,9 +219,9 @@ impl Map {
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Value) -> bool) {
-        match &mut self.0 {
-            Members::Few(few) => few.retain_mut(|(key, value)| keep(key, value)),
-            Members::Many(many) => many.retain(|key, value| keep(key, value)),
+        match self.0.own() {
+            Own::Few(few) => few.retain_mut(|(key, value)| keep(key, value)),
+            Own::Many(many) => many.retain(|key, value| keep(key, value)),
         }
     }
 
@@ -170,9 +230,9 @@ impl Map {
     }
 
     pub fn iter_mut(&mut self) -> IterMut<'_> {
-        match &mut self.0 {
-            Members::Few(few) => IterMut::Few(few.iter_mut()),
-            Members::Many(many) => IterMut::Many(many.iter_mut()),
+        match self.0.own() {
+            Own::Few(few) => IterMut::Few(few.iter_mut()),
+            Own::Many(many) => IterMut::Many(many.iter_mut()),
         }
     }
 
@@ -210,12 +270,38 @@ impl Map {
         map
     }
 
+    /// Shares its members with the clones that are made of it, and so do those, so many levels down.
+    pub(super) fn share(&mut self, levels: usize) {
+        let Some(below) = levels.checked_sub(1) else { return };
+        match &mut self.0 {
+            Members::Shared(_) => {}
+            // Nothing costs nothing.
+            Members::Few(few) if few.is_empty() => *few = Vec::new(),
+            Members::Few(few) => {
+                few.iter_mut().for_each(|(_, value)| value.share_down(below));
+                self.0 = Members::Shared(std::mem::take(few).into());
+            }
+            Members::Many(many) => many.values_mut().for_each(|value| value.share_down(below)),
+        }
+    }
+
+    /// Whether it shares its members with the other, and so is equal to it.
+    pub fn is_same(&self, other: &Map) -> bool {
+        self.0.is_same(&other.0)
+    }
+
+    /// Then there is nothing to be changed, and it can stay shared.
+    fn is_shared_without(&self, name: &str) -> bool {
+        matches!(&self.0, Members::Shared(few) if find(few, name).is_none())
+    }
+
     /// With more members than these it becomes a tree.
     fn grow_beyond(&mut self, most: usize) {
-        if let Members::Few(few) = &mut self.0
+        if let Own::Few(few) = self.0.own()
             && few.len() > most
         {
-            self.0 = Members::Many(Box::new(std::mem::take(few).into_iter().collect()));
+            let members = std::mem::take(few);
+            self.0 = Members::Many(Box::new(members.into_iter().collect()));
         }
     }
 }
@@ -248,10 +334,10 @@ impl<'a> Entry<'a> {
         if map.len() == FEW && !map.contains_key(&key) {
             map.grow_beyond(FEW - 1);
         }
-        match &mut map.0 {
-            Members::Many(many) => many.entry(key).or_insert_with(make),
-            Members::Few(few) => {
-                let at = search(few, &key).unwrap_or_else(|at| {
+        match map.0.own() {
+            Own::Many(many) => many.entry(key).or_insert_with(make),
+            Own::Few(few) => {
+                let at = place(few, &key).unwrap_or_else(|at| {
                     few.insert(at, (key, make()));
                     at
                 });
@@ -368,6 +454,7 @@ impl IntoIterator for Map {
     fn into_iter(self) -> IntoIter {
         match self.0 {
             Members::Few(few) => IntoIter::Few(few.into_iter()),
+            Members::Shared(few) => IntoIter::Few(Vec::from(&*few).into_iter()),
             Members::Many(many) => IntoIter::Many(many.into_iter()),
         }
     }

@@ -16,6 +16,7 @@ pub use key::Key;
 pub use map::Map;
 pub use read::{from_bytes, from_value, read_members};
 pub use serde_json::Number;
+pub use smol_str::SmolStr as Text;
 
 use std::fmt;
 use std::ops::{Index, IndexMut};
@@ -26,12 +27,17 @@ pub enum Value {
     Null,
     Bool(bool),
     Number(Number),
-    String(String),
+    /// Mostly short: up to 23 bytes take no memory of their own, and longer ones are shared by their clones.
+    String(Text),
     Array(Vec<Value>),
     Object(Map),
 }
 
 const NULL: Value = Value::Null;
+
+/// How deep objects are shared by themselves: an object, its spec, a container in it, the container's ports. Who changes something further
+/// down copies what is around it there.
+const SHARED_LEVELS: usize = 4;
 
 impl Value {
     pub fn is_null(&self) -> bool {
@@ -112,6 +118,24 @@ impl Value {
             Value::Array(items) => items.get_mut(place(&step)?),
             _ => None,
         })
+    }
+
+    /// From now on clones of it are not copied: they share its objects until they change them. For what is kept and cloned often.
+    pub fn share(&mut self) {
+        self.share_down(SHARED_LEVELS);
+    }
+
+    fn share_down(&mut self, levels: usize) {
+        match self {
+            Value::Object(members) => members.share(levels),
+            Value::Array(items) => items.iter_mut().for_each(|item| item.share_down(levels)),
+            _ => {}
+        }
+    }
+
+    /// Whether both share the same members, and so are equal: sooner known than by comparing.
+    pub fn is_same(&self, other: &Value) -> bool {
+        matches!((self, other), (Value::Object(one), Value::Object(other)) if one.is_same(other))
     }
 
     /// Takes it away and leaves null.
@@ -266,25 +290,25 @@ impl From<Number> for Value {
 
 impl From<String> for Value {
     fn from(text: String) -> Value {
-        Value::String(text)
+        Value::String(text.into())
     }
 }
 
 impl From<&str> for Value {
     fn from(text: &str) -> Value {
-        Value::String(text.to_owned())
+        Value::String(text.into())
     }
 }
 
 impl From<std::borrow::Cow<'_, str>> for Value {
     fn from(text: std::borrow::Cow<'_, str>) -> Value {
-        Value::String(text.into_owned())
+        Value::String(text.into())
     }
 }
 
 impl From<Key> for Value {
     fn from(key: Key) -> Value {
-        Value::String(key.into())
+        Value::String(key.as_str().into())
     }
 }
 
@@ -337,7 +361,7 @@ impl From<serde_json::Value> for Value {
             serde_json::Value::Null => NULL,
             serde_json::Value::Bool(flag) => Value::Bool(flag),
             serde_json::Value::Number(number) => Value::Number(number),
-            serde_json::Value::String(text) => Value::String(text),
+            serde_json::Value::String(text) => text.into(),
             serde_json::Value::Array(items) => items.into_iter().collect(),
             serde_json::Value::Object(members) => members.into_iter().collect(),
         }
@@ -350,7 +374,7 @@ impl From<Value> for serde_json::Value {
             Value::Null => serde_json::Value::Null,
             Value::Bool(flag) => serde_json::Value::Bool(flag),
             Value::Number(number) => serde_json::Value::Number(number),
-            Value::String(text) => serde_json::Value::String(text),
+            Value::String(text) => serde_json::Value::String(text.into()),
             Value::Array(items) => serde_json::Value::Array(items.into_iter().map(Into::into).collect()),
             Value::Object(members) => {
                 serde_json::Value::Object(members.into_iter().map(|(key, value)| (key.into(), value.into())).collect())

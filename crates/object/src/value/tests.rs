@@ -33,8 +33,12 @@ fn members_are_sorted_and_the_last_of_a_name_counts() {
 
 #[test]
 fn many_members_are_found_as_few_are() {
-    for count in [1, 12, 13, 63, 64, 65, 500] {
+    for (count, is_shared) in [1, 12, 13, 63, 64, 65, 500].into_iter().flat_map(|count| [(count, false), (count, true)])
+    {
         let mut map = many(count);
+        if is_shared {
+            map.share(1);
+        }
         assert_eq!(map.len(), count);
         assert!(map.keys().is_sorted());
         for at in 0..count {
@@ -81,6 +85,42 @@ fn what_is_not_there_reads_as_null_and_is_made_by_writing() {
 #[test]
 fn small_objects_are_small() {
     assert_eq!((size_of::<Value>(), size_of::<Map>(), size_of::<(Key, Value)>()), (32, 24, 48));
+}
+
+#[test]
+fn clones_share_until_they_change() {
+    let mut first =
+        json!({"metadata": {"labels": {"a": "b"}}, "spec": {"list": [{"x": 1}, {"y": {"z": 2}}]}, "none": {}});
+    let before = first.clone();
+    assert!(!first.is_same(&before), "nothing is shared that was not asked for");
+    first.share();
+    assert_eq!(first, before);
+    let mut second = first.clone();
+    assert!(second.is_same(&first));
+    // What is not there changes nothing.
+    assert!(second.get_mut("absent").is_none() && second.as_object_mut().unwrap().remove("absent").is_none());
+    assert!(second.is_same(&first));
+    second["spec"]["list"][1]["y"]["z"] = 3.into();
+    assert_eq!(first, before, "the others do not change with it");
+    assert_ne!(first, second);
+    assert!(!second["spec"].is_same(&first["spec"]));
+    assert!(
+        second["metadata"].is_same(&first["metadata"]) && second["spec"]["list"][0].is_same(&first["spec"]["list"][0])
+    );
+    second.share();
+    assert!(second["metadata"].is_same(&first["metadata"]), "what is shared already stays as it is");
+    second["spec"]["list"][1]["y"]["z"] = 2.into();
+    assert_eq!(first, second, "equal again, though not the same");
+}
+
+#[test]
+fn the_entry_beyond_the_few_makes_a_tree_of_shared_ones_too() {
+    let mut map = many(64);
+    map.share(1);
+    let other = map.clone();
+    map.entry("new").or_insert(NULL);
+    assert_eq!((map.len(), other.len()), (65, 64));
+    assert!(map.keys().is_sorted());
 }
 
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
@@ -134,9 +174,14 @@ proptest! {
         prop_assert_eq!(&Value::from(theirs.clone()), &one);
         let their_other = Json::from(other.clone());
         prop_assert_eq!(one == other, theirs == their_other);
-        let mut merged = theirs;
+        let mut merged = theirs.clone();
         json_patch::merge(&mut merged, &their_other);
-        prop_assert_eq!(Json::from(crate::patch::merge(&one, &other)), merged);
+        prop_assert_eq!(Json::from(crate::patch::merge(&one, &other)), merged.clone());
+        let mut shared = one.clone();
+        shared.share();
+        prop_assert_eq!(&shared, &one);
+        prop_assert_eq!(Json::from(crate::patch::merge(&shared, &other)), merged);
+        prop_assert_eq!(Json::from(shared), theirs);
     }
 }
 

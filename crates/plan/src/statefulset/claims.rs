@@ -58,8 +58,10 @@ impl<'a> Claims<'a> {
 
     /// The first claim that must be gone before a pod of this ordinal is created.
     pub fn leaving(&self, set: &Set, ordinal: i64) -> Option<Leaving> {
-        let pod = set.pod_name(ordinal);
-        let belongs = |claim: &Value| owners(claim).iter().any(|owner| is_pod(owner, &pod));
+        let belongs = |claim: &Value| {
+            let pod = set.pod_name(ordinal);
+            owners(claim).iter().any(|owner| is_pod(owner, &pod))
+        };
         self.of_ordinal(ordinal).find_map(|claim| {
             if terminating(claim) {
                 Some(Leaving::Terminating(name(claim).to_owned()))

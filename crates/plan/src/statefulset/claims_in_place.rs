@@ -109,9 +109,9 @@ impl<'a> Planner<'a> {
 
     /// Creates the claims that a pod needs and that are not there.
     pub(super) fn create_claims(&self, ordinal: i64, revision: &Revision, with_pod: bool) -> Vec<Action> {
-        let (pod, applied) = (self.set.pod_name(ordinal), self.set.claims_in_place);
+        let (pod, applied) = (|| self.set.pod_name(ordinal), self.set.claims_in_place);
         let missing = self.claims.missing(self.set, ordinal, revision).into_iter();
-        missing.map(|claim| Action::CreateClaim { claim, pod: pod.clone(), with_pod, applied }).collect()
+        missing.map(|claim| Action::CreateClaim { claim, pod: pod(), with_pod, applied }).collect()
     }
 
     /// The replica waits for a claim; people are told where it will not be ready by itself.

@@ -39,6 +39,13 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
     }
 }
 
+/// The lines of a text, without their ends.
+pub fn each(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = memchr::memchr_iter(b'\n', text).chain([text.len()]);
+    let lines = ends.scan(0, |start, end| Some(&text[std::mem::replace(start, end + 1)..end]));
+    lines.filter(|line| !line.is_empty())
+}
+
 /// What an event says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Said {
@@ -87,6 +94,15 @@ mod tests {
     use super::*;
     use http_body::Frame;
     use http_body_util::StreamBody;
+
+    #[test]
+    fn a_text_has_as_many_lines_as_are_not_empty() {
+        for (text, lines) in [("", vec![]), ("\n", vec![]), ("one", vec!["one"]), ("one\n\ntwo\n", vec!["one", "two"])]
+        {
+            let found: Vec<&str> = each(text.as_bytes()).map(|line| std::str::from_utf8(line).unwrap()).collect();
+            assert_eq!(found, lines, "{text:?}");
+        }
+    }
 
     #[test]
     fn events_are_read_in_any_layout() {

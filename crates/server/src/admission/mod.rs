@@ -82,7 +82,7 @@ impl Together {
 
     pub fn put(&mut self, key: &str, object: &Value) {
         let value = crate::codec::encode(object);
-        self.txn.operations.push(Operation::Put { key: key.into(), value, expires_at_s: None });
+        self.txn.operations.push(Operation::Put { key: key.into(), value, expires_at_s: None, memo: None });
     }
 
     pub fn delete(&mut self, key: &str) {

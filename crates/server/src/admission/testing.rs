@@ -46,7 +46,8 @@ impl World {
 
     /// Puts an object there without asking anybody.
     pub fn store(&mut self, key: &str, object: Value) {
-        let operation = Operation::Put { key: key.into(), value: codec::encode(&object), expires_at_s: None };
+        let operation =
+            Operation::Put { key: key.into(), value: codec::encode(&object), expires_at_s: None, memo: None };
         block_on(self.store.txn(Txn { conditions: vec![], operations: vec![operation] })).unwrap();
     }
 
@@ -75,7 +76,8 @@ impl World {
     /// Whether the creation that was judged is stored.
     pub fn commit(&mut self, plural: &'static str, object: &Value, together: Together) -> bool {
         let key = reader::key(&kind(plural), namespace(object), name(object));
-        let put = Operation::Put { key: key.as_str().into(), value: codec::encode(object), expires_at_s: None };
+        let put =
+            Operation::Put { key: key.as_str().into(), value: codec::encode(object), expires_at_s: None, memo: None };
         self.transact(&key, put, together)
     }
 

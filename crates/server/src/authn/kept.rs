@@ -51,7 +51,7 @@ pub async fn keep(store: &dyn Store, identity: &Identity) -> Result<(), store::E
     let value = crate::codec::encode(&json!({"identity": identity.to_pem()}));
     let txn = Txn {
         conditions: vec![Condition { key: KEY.into(), modified: 0 }],
-        operations: vec![Operation::Put { key: KEY.into(), value, expires_at_s: None }],
+        operations: vec![Operation::Put { key: KEY.into(), value, expires_at_s: None, memo: None }],
     };
     match store.txn(txn).await {
         Ok(_) | Err(store::Error::Conflict { .. }) => Ok(()),

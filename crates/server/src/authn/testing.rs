@@ -15,7 +15,7 @@ pub fn store() -> Arc<dyn Store> {
 
 pub fn put(store: &Arc<dyn Store>, key: &str, value: &Value) {
     let value = serde_json::to_vec(value).unwrap().into();
-    commit(store, Operation::Put { key: key.into(), value, expires_at_s: None });
+    commit(store, Operation::Put { key: key.into(), value, expires_at_s: None, memo: None });
 }
 
 pub fn delete(store: &Arc<dyn Store>, key: &str) {

@@ -86,7 +86,7 @@ fn number(object: &Value, dotted: &str) -> Option<i64> {
 /// A selector in its text form: custom resources hold it as text already.
 fn selector_text(object: &Value, dotted: &str) -> String {
     match object.at(&path(dotted)) {
-        Some(Value::String(text)) => text.clone(),
+        Some(Value::String(text)) => text.to_string(),
         Some(selector @ Value::Object(_)) => {
             LabelSelector::from_object(selector).map_or_else(|_| String::new(), |selector| selector.to_string())
         }

@@ -3,6 +3,7 @@
 //! Everything else in the object is passed over, and what is found is kept small: it stays as long as the version does.
 
 use crate::render;
+use object::access::Access;
 use object::value::read_members;
 use object::{Kind, Map, Value};
 use serde::Deserialize;
@@ -20,16 +21,22 @@ pub struct Facets {
 }
 
 impl Facets {
+    /// Those of a version.
     pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
-        // Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition. A kind that is
-        // stored in another's form has fields of its own, which are not in the stored bytes.
-        if (kind.custom && !kind.rules.selectable_fields().is_empty()) || kind.rules.converts() {
+        if !is_in_stored_form(kind) {
             let object = render::served(kind, &record.value).unwrap_or_default();
-            return Arc::new(Facets::of_object(kind, object));
+            return Arc::new(Facets::of_object(kind, &object));
         }
         let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
         // Other versions of a kind in the same form have the same selectable fields.
         made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
+    }
+
+    /// Those of an object that is about to be written, for kinds that are mostly followed by their fields: then nobody needs to read it for
+    /// them.
+    pub fn to_come(kind: &Kind, object: &Value) -> Option<Arc<Facets>> {
+        let is_followed = !kind.rules.selectable_fields().is_empty();
+        (is_followed && is_in_stored_form(kind)).then(|| Arc::new(Facets::of_object(kind, object)))
     }
 
     fn read(kind: &Kind, bytes: &[u8]) -> Facets {
@@ -37,19 +44,16 @@ impl Facets {
         // What is stored is text that we wrote.
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let object = wanted.deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap_or_default();
-        Facets::of_object(kind, object)
+        Facets::of_object(kind, &object)
     }
 
-    fn of_object(kind: &Kind, mut object: Value) -> Facets {
+    fn of_object(kind: &Kind, object: &Value) -> Facets {
         let (mut fields, mut ends) = (String::new(), Vec::new());
         for field in kind.rules.selectable_fields() {
-            fields.push_str(&kind.rules.field_value(&object, field));
+            fields.push_str(&kind.rules.field_value(object, field));
             ends.push(fields.len());
         }
-        let labels = match object::access::Access::cut(&mut object, &["metadata", "labels"]) {
-            Some(Value::Object(labels)) => labels,
-            _ => Map::new(),
-        };
+        let labels = object.members(&["metadata", "labels"]).clone();
         Facets { labels, fields: fields.into(), ends: ends.into() }
     }
 
@@ -62,6 +66,12 @@ impl Facets {
             _ => "",
         }
     }
+}
+
+/// Versions of a custom kind differ in their selectable fields and defaults, and both change with the definition. A kind that is stored in
+/// another's form has fields of its own, which are not in the stored bytes.
+fn is_in_stored_form(kind: &Kind) -> bool {
+    (!kind.custom || kind.rules.selectable_fields().is_empty()) && !kind.rules.converts()
 }
 
 /// Reads of an object its name, its labels, and what is not deeper than its selectable fields are: fields have one or two parts, and are
@@ -183,7 +193,6 @@ impl<'de> Visitor<'de> for Shallow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use object::access::Access;
     use object::json;
 
     /// An object of the kind in which every selectable field has a value, among others.
@@ -212,6 +221,10 @@ mod tests {
             let object = sample(kind);
             let read = Facets::read(kind, object.to_string().as_bytes());
             assert_eq!(read.labels, *object.members(&["metadata", "labels"]), "{}", kind.plural);
+            if let Some(known) = Facets::to_come(kind, &object) {
+                let all = |facets: &Facets| (facets.labels.clone(), facets.fields.clone(), facets.ends.clone());
+                assert_eq!(all(&known), all(&read), "{}", kind.plural);
+            }
             for field in kind.rules.selectable_fields() {
                 let wanted = kind.rules.field_value(&object, field);
                 assert_eq!(read.field(kind, field), wanted, "{field} of {}", kind.plural);

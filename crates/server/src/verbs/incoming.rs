@@ -81,7 +81,7 @@ pub fn conform(
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let unknown = unknown(kind, value)?;
+    let unknown = unknown(kind, value, None)?;
     warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
     Ok(())
 }
@@ -90,11 +90,12 @@ pub fn conform(
 pub fn conform_patched(
     call: &Call<'_>,
     value: &mut Value,
+    old: &Value,
     duplicates: Vec<String>,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let strict = Strict { unknown: unknown(&call.kind, value)?, duplicates };
+    let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates };
     warnings.extend(match call.kind.storage.as_ref() {
         "core/secrets" => strict.judge(validation, value)?,
         _ => strict.judge_patch(validation, &String::from_utf8_lossy(&call.body))?,
@@ -103,10 +104,10 @@ pub fn conform_patched(
 }
 
 /// Makes `value` an object of the kind's schema; returns the paths of what it dropped.
-fn unknown(kind: &Kind, value: &mut Value) -> Result<Vec<String>, Status> {
+fn unknown(kind: &Kind, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Status> {
     match (kind.rules.conform(value), &kind.schema) {
         (Some(conformed), _) => conformed,
-        (None, Some(schema)) => decode::conform(schema, value),
+        (None, Some(schema)) => decode::conform_changed(schema, value, old),
         (None, None) => Ok(Vec::new()),
     }
 }

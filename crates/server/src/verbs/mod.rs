@@ -140,7 +140,11 @@ impl Call<'_> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
         let object = match self.server.recent.find(&record) {
             Some(object) => object,
-            None => Arc::new(render::served(&self.kind, &record.value)?),
+            None => {
+                let mut object = render::served(&self.kind, &record.value)?;
+                object.share();
+                Arc::new(object)
+            }
         };
         Ok((object, record))
     }
@@ -214,7 +218,8 @@ impl Call<'_> {
     /// The put of an object, with the time after which it may go by itself.
     pub fn put(&self, key: &str, object: &Value) -> Operation {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
-        Operation::Put { key: key.into(), value: self.encode(object), expires_at_s }
+        let memo = facets::Facets::to_come(&self.kind, object).map(|facets| facets as store::Memo);
+        Operation::Put { key: key.into(), value: self.encode(object), expires_at_s, memo }
     }
 
     /// The stored bytes of a served object.

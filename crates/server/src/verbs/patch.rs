@@ -47,6 +47,7 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         incoming::conform_patched(
             call,
             &mut patched,
+            old,
             document.duplicates.clone(),
             options.field_validation,
             &mut found,

@@ -1,9 +1,21 @@
 //! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, is_whole, pods_of, retention, set, template, the};
+use super::operator::{
+    CLAIM, NAMESPACE, Operator, Told, VOLUME, is_bound, is_whole, pods_of, retention, set, template, the,
+};
 use object::access::{Access, name};
 use object::{Gates, Value, json};
 use std::time::Duration;
+
+/// The gates that say what becomes of sets and volumes.
+const GATES: [&str; 6] = [
+    "StatefulSetAutoDeletePVC",
+    "StatefulSetStartOrdinal",
+    "StatefulSetOrdinalPartition",
+    "StatefulSetUpdateVolumeClaimTemplate",
+    "MaxUnavailableStatefulSet",
+    "HonorPVReclaimPolicy",
+];
 
 impl Operator {
     async fn controllers_with(&self, gate: &str, on: bool) {
@@ -138,4 +150,69 @@ pub async fn reclaim_gate(me: Operator) -> Told {
     me.delete(&the("StatefulSet", "web"), "Background").await;
     me.until_claims(&[]).await?;
     me.until("the volumes are gone", |checker| checker.all(VOLUME).count() == 0).await
+}
+
+/// Any gate, for the controllers or the server alone, in the middle of everything that gates are about. What it must come to depends on how
+/// far it was; what must never happen does not, and in the end everything is as the gates that are on again want it.
+pub async fn flipped(mut me: Operator) -> Told {
+    let (gate, of_server) = (me.rng.pick(&GATES), me.rng.chance(500));
+    let web = the("StatefulSet", "web");
+    let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": me.rng.below(3)}});
+    let more = json!({"ordinals": {"start": 1}, "volumeClaimUpdatePolicy": "InPlace", "updateStrategy": update});
+    me.create(set("web", 3, "quick", object::patch::merge(&retention("Delete", "Delete"), &more))).await;
+    me.until_whole("web").await?;
+
+    me.scale("web", 1).await;
+    me.flip(gate, of_server).await;
+    me.until_whole("web").await?;
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+
+    me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
+    me.flip(gate, of_server).await;
+    me.until_whole("web").await?;
+
+    me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
+    me.flip(gate, of_server).await;
+    me.until_whole("web").await?;
+
+    let (claim, volume) = me.a_bound_claim().await?;
+    let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
+    me.delete(first, "").await;
+    me.delete(last, "").await;
+    me.flip(gate, of_server).await;
+    me.until_gone(&claim).await?;
+    me.until_gone(&volume).await?;
+
+    let propagation = me.rng.pick(&["Background", "Foreground"]);
+    me.delete(&web, propagation).await;
+    me.flip(gate, of_server).await;
+    me.until_gone(&web).await
+}
+
+impl Operator {
+    /// Off in the middle of what was begun, and on again.
+    async fn flip(&mut self, gate: &str, of_server: bool) {
+        for on in [false, true] {
+            let pause = Duration::from_millis(self.rng.below(3000));
+            self.pause(pause).await;
+            if of_server {
+                self.server_with(gate, on).await;
+            } else {
+                self.controllers_with(gate, on).await;
+            }
+        }
+    }
+
+    /// A claim of nobody's, and its volume.
+    async fn a_bound_claim(&self) -> Result<(Value, Value), String> {
+        let claim = the(CLAIM, "lone");
+        self.create(object::patch::merge(&claim, &json!({"spec": template("", "quick", "1Gi")["spec"]}))).await;
+        self.until("the claim is bound", |checker| {
+            checker.get(CLAIM, NAMESPACE, "lone").is_some_and(|claim| is_bound(claim))
+        })
+        .await?;
+        let bound = self.world.checker().get(CLAIM, NAMESPACE, "lone").cloned().unwrap_or_default();
+        Ok((claim, the(VOLUME, bound.text(&["spec", "volumeName"]))))
+    }
 }

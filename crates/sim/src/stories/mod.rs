@@ -69,6 +69,7 @@ stories![
     loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
     loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout",
     loose gates::reclaim_gate: "KEP-2644: the gate goes off and on in the middle of reclaims",
+    loose gates::flipped: "any gate goes off and on, for controllers or server, in the middle of scale-down, rollout, growth, reclaim and deletion",
     loose random::anything: "an operator who does anything at any time",
 ];
 

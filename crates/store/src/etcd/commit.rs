@@ -152,7 +152,7 @@ impl Inner {
 
     fn operation(&self, operation: &Operation) -> rpc::RequestOp {
         match operation {
-            Operation::Put { key, value, expires_at_s } => {
+            Operation::Put { key, value, expires_at_s, .. } => {
                 put(self.layout.of_key(key), encode_row(value, *expires_at_s))
             }
             Operation::Delete { key, .. } => {

@@ -57,7 +57,12 @@ pub fn finish(stored: &Bytes, revision: Revision) -> Bytes {
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn put(key: &str, value: &str) -> Operation {
-    Operation::Put { key: Arc::from(key), value: Bytes::copy_from_slice(value.as_bytes()), expires_at_s: None }
+    Operation::Put {
+        key: Arc::from(key),
+        value: Bytes::copy_from_slice(value.as_bytes()),
+        expires_at_s: None,
+        memo: None,
+    }
 }
 
 fn delete(key: &str) -> Operation {

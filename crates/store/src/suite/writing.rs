@@ -181,6 +181,7 @@ pub(super) async fn expired_keys_are_deleted(store: Arc<dyn Store>) {
         key: Arc::from(key),
         value: Bytes::from_static(b"v"),
         expires_at_s: Some(until),
+        memo: None,
     };
     let mut watcher = watch(&*store, "/expired/", store.revision());
     for n in 0..600 {
@@ -212,7 +213,8 @@ pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
         operations.push(put("/exported-not", ""));
         write(&*store, operations).await;
     }
-    let until = Operation::Put { key: Arc::from("/exported/0007"), value: "until".into(), expires_at_s: Some(7) };
+    let until =
+        Operation::Put { key: Arc::from("/exported/0007"), value: "until".into(), expires_at_s: Some(7), memo: None };
     write(&*store, vec![until, delete("/exported/0003")]).await;
     let mut export = store.export().await.expect("exports");
     let then = store.list(Range { prefix, at: Some(export.revision), ..Range::default() }).expect("lists");

@@ -42,7 +42,8 @@ async fn copies_are_the_same_and_their_revisions_are_later() {
     for n in 0..2500 {
         let key = format!("/k/{n:05}").into();
         let value = "v".repeat(n % 3000).into();
-        let operations = vec![Operation::Put { key, value, expires_at_s: n.is_multiple_of(5).then_some(n as u64) }];
+        let operations =
+            vec![Operation::Put { key, value, expires_at_s: n.is_multiple_of(5).then_some(n as u64), memo: None }];
         first.txn(Txn { conditions: vec![], operations }).await.unwrap();
     }
     let before = first.get("/k/00001").unwrap();

@@ -231,7 +231,7 @@ async fn keys_expire_once() {
     let servers = [open(&config).await, open(&config).await];
     for n in 0..20 {
         let key = format!("/e/{n}").into();
-        let operations = vec![Operation::Put { key, value: "v".into(), expires_at_s: Some(100) }];
+        let operations = vec![Operation::Put { key, value: "v".into(), expires_at_s: Some(100), memo: None }];
         servers[n % 2].txn(Txn { conditions: vec![], operations }).await.unwrap();
     }
     for store in &servers {

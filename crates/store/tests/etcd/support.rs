@@ -50,7 +50,7 @@ pub async fn open(config: &Config) -> Arc<dyn Store> {
 }
 
 pub fn put(key: &str, value: &str) -> Operation {
-    Operation::Put { key: key.into(), value: Bytes::from(value.to_owned()), expires_at_s: None }
+    Operation::Put { key: key.into(), value: Bytes::from(value.to_owned()), expires_at_s: None, memo: None }
 }
 
 pub async fn write(store: &dyn Store, key: &str, value: &str) -> Result<Committed, Error> {

@@ -20,7 +20,7 @@ fn set_of(paths: &BTreeSet<Path>) -> Set {
             node.insert((*element).to_owned(), Value::Object(below));
             node
         });
-        set.unite(&Set(leaf));
+        set.unite(Set(leaf));
     }
     set
 }
@@ -30,7 +30,7 @@ proptest! {
     fn the_algebra_is_that_of_plain_sets(a in paths(), b in paths()) {
         let (set_a, set_b) = (set_of(&a), set_of(&b));
         let mut union = set_a.clone();
-        union.unite(&set_b);
+        union.unite(set_b.clone());
         prop_assert_eq!(union, set_of(&a.union(&b).cloned().collect()));
         let mut difference = set_a.clone();
         difference.subtract(&set_b);

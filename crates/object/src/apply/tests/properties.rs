@@ -65,7 +65,7 @@ fn sets(object: &Value) -> Vec<Set> {
 
 fn union(sets: &[Set]) -> Set {
     let mut all = Set::default();
-    sets.iter().for_each(|set| all.unite(set));
+    sets.iter().for_each(|set| all.unite(set.clone()));
     all
 }
 
