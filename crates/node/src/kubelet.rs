@@ -40,13 +40,13 @@ impl Kubelets {
             let key = self.sight.pods.next().await;
             match self.sync(&key).await {
                 Ok(again) => self.sight.pods.done(&key, again),
-                Err(error) if error.is_conflict() => {
-                    let delay = self.sight.pods.failed(&key);
-                    tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "looking after a pod again");
-                }
                 Err(error) => {
                     let delay = self.sight.pods.failed(&key);
-                    tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
+                    if error.is_conflict() {
+                        tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "looking after a pod again");
+                    } else {
+                        tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
+                    }
                 }
             }
         }

@@ -3,6 +3,7 @@
 use crate::line::Work;
 use crate::sight::{Sight, State, Watched};
 use crate::voice::Voice;
+use futures::future::try_join_all;
 use object::{Value, json};
 use plan::bind::{BOUND_BY_CONTROLLER, SELECTED_NODE};
 use plan::schedule::{self, Decision, Key, Step, Unschedulable};
@@ -108,14 +109,7 @@ impl Scheduler {
     }
 
     async fn bind(&self, key: &Key, uid: &str, node: &str, claims: &[UsedClaim]) -> Result<Arc<Value>, ApiError> {
-        for (claim, claim_uid) in claims {
-            let live = self.api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
-            // A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod
-            // has one.
-            if live.is_none_or(|live| object::access::uid(&live) != &**claim_uid) {
-                return Err(ApiError::stale(format!("the claim {} is another one, or gone", claim.1)));
-            }
-        }
+        try_join_all(claims.iter().map(|claim| self.confirm(claim))).await?;
         let path = format!("{}/binding", Watched::Pods.resource().object(&key.0, &key.1));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -123,6 +117,15 @@ impl Scheduler {
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
         self.api.create(&path, &binding).await
+    }
+
+    /// A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod has one.
+    async fn confirm(&self, (claim, uid): &UsedClaim) -> Result<(), ApiError> {
+        let live = self.api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
+        match live.filter(|live| object::access::uid(live) == &**uid) {
+            Some(_) => Ok(()),
+            None => Err(ApiError::stale(format!("the claim {} is another one, or gone", claim.1))),
+        }
     }
 
     fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Arc<Value>, ApiError>) {
@@ -237,9 +240,9 @@ impl State {
 
     fn claims_used_by(&self, pod: &Key) -> Vec<UsedClaim> {
         let used = self.cluster.pod(pod).into_iter().flat_map(|facts| facts.claims.iter());
-        let used = used.map(|used| (pod.0.clone(), used.name.clone()));
-        used.filter_map(|key| self.cluster.volumes().claim(&key).map(|claim| (key.clone(), claim.uid.clone())))
-            .collect()
+        let keys = used.map(|used| (pod.0.clone(), used.name.clone()));
+        let uid = |key: &Key| self.cluster.volumes().claim(key).map(|claim| claim.uid.clone());
+        keys.filter_map(|key| uid(&key).map(|uid| (key, uid))).collect()
     }
 
     fn place(&mut self, key: &Key, node: &Arc<str>) {

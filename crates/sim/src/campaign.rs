@@ -11,6 +11,9 @@ use std::sync::{Mutex, PoisonError};
 /// Where the points of a story are counted, one seed is as good as another.
 const SEED: u64 = 1;
 
+/// After so many runs it is told how far it is.
+const PROGRESS_EVERY: u64 = 500;
+
 /// What many runs came to.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
@@ -152,7 +155,11 @@ fn all(
                     if let Some(why) = &failure {
                         told(&format!("FAILED {plan}: {why}"));
                     }
-                    tally.lock().unwrap_or_else(PoisonError::into_inner).add(plan, &outcome, failure);
+                    let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
+                    tally.add(plan, &outcome, failure);
+                    if tally.runs.is_multiple_of(PROGRESS_EVERY) {
+                        told(&format!("{} of {} runs, {} failures", tally.runs, plans.len(), tally.failures.len()));
+                    }
                 }
             });
         }

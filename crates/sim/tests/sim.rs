@@ -84,6 +84,21 @@ fn gates_go_off_and_on_in_the_middle_and_leave_data_as_documented() {
     }
 }
 
+/// R14, O5, T16, H8: the same for every gate, of controllers and server, wherever it falls.
+#[test]
+fn every_gate_goes_off_and_on_somewhere() {
+    let story = stories::find("flipped").expect("it is there");
+    let mut flips = std::collections::BTreeSet::new();
+    for seed in 1..=12 {
+        let outcome = Plan { seed, ..calm(story) }.run();
+        assert!(outcome.broken.is_empty(), "seed {seed}: {:?}", outcome.broken);
+        flips.extend(outcome.lines.iter().filter_map(|line| line.split("OPERATOR ").nth(1)).map(str::to_owned));
+    }
+    for (part, gate) in ["controllers", "server"].iter().flat_map(|part| stories::GATES.map(|gate| (part, gate))) {
+        assert!(flips.contains(&format!("{part} with {gate}=false")), "{gate} of the {part} never went off");
+    }
+}
+
 #[test]
 fn storms_break_nothing() {
     let tally = sim::seeds(1000, 8, None, jobs(), |_| {});

@@ -230,12 +230,17 @@ fn leaks_and_losses_are_noticed_at_rest() {
     assert!(world.checker.backend_at_rest(&there(&["handle"])).is_empty(), "it is retained");
     assert_eq!(world.checker.backend_at_rest(&there(&[])).len(), 1);
     // Told to go while it was to stay, and then not to stay: whoever saw that knows, and the server for a while.
-    for (lost, leaked) in [(false, 1), (true, 0)] {
+    for (lost_before, lost_after, leaked) in [(false, false, 1), (true, false, 0), (false, true, 0)] {
         let mut world = World::new();
+        world.write(SETS, volume("Retain", "Bound"));
+        world.checker.memory_lost();
         world.write(SETS, going(volume("Retain", "Bound")));
         world.write(Who::User, going(volume("Delete", "Released")));
+        if lost_before {
+            world.checker.memory_lost();
+        }
         world.remove(SETS, "PersistentVolume", "volume");
-        if lost {
+        if lost_after {
             world.checker.memory_lost();
         }
         assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), leaked);

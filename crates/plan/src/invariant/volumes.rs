@@ -21,6 +21,8 @@ struct History {
     policy: String,
     /// It was told to go with another policy than Delete: nothing could hold its object for its driver then.
     unheld: bool,
+    /// And somebody lost their memory since.
+    forgotten: bool,
     /// Its object went without having to take the backend along.
     kept: bool,
     /// An object names it.
@@ -71,10 +73,12 @@ impl Checker {
     }
 
     /// The controllers, or the server with its history, have lost their memory. A volume whose policy became Delete only after it was told to
-    /// go, and whose object is gone, is in nobody's books any more unless that was seen and written down before: it may stay.
+    /// go is in nobody's books any more unless that was seen and written down before. If its object is gone, or goes before the
+    /// controllers have looked again, it may stay.
     pub fn memory_lost(&mut self) {
-        for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld && !it.named) {
-            history.kept = true;
+        for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld) {
+            history.forgotten = true;
+            history.kept |= !history.named;
         }
     }
 
@@ -109,7 +113,7 @@ impl History {
         if change.after.is_none() {
             // Before policies were honoured, a volume that went before its claim left its backend behind.
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
-            self.kept |= self.policy != "Delete" || !honours || !was_bound;
+            self.kept |= self.policy != "Delete" || !honours || !was_bound || self.forgotten;
         }
     }
 }

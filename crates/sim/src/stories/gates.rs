@@ -8,7 +8,7 @@ use object::{Gates, Value, json};
 use std::time::Duration;
 
 /// The gates that say what becomes of sets and volumes.
-const GATES: [&str; 6] = [
+pub const GATES: [&str; 6] = [
     "StatefulSetAutoDeletePVC",
     "StatefulSetStartOrdinal",
     "StatefulSetOrdinalPartition",
@@ -152,10 +152,9 @@ pub async fn reclaim_gate(me: Operator) -> Told {
     me.until("the volumes are gone", |checker| checker.all(VOLUME).count() == 0).await
 }
 
-/// Any gate, for the controllers or the server alone, in the middle of everything that gates are about. What it must come to depends on how
+/// Any gates, each for the controllers or the server alone, in the middle of everything that gates are about. What it must come to depends on how
 /// far it was; what must never happen does not, and in the end everything is as the gates that are on again want it.
 pub async fn flipped(mut me: Operator) -> Told {
-    let (gate, of_server) = (me.rng.pick(&GATES), me.rng.chance(500));
     let web = the("StatefulSet", "web");
     let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": me.rng.below(3)}});
     let more = json!({"ordinals": {"start": 1}, "volumeClaimUpdatePolicy": "InPlace", "updateStrategy": update});
@@ -163,36 +162,37 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.until_whole("web").await?;
 
     me.scale("web", 1).await;
-    me.flip(gate, of_server).await;
+    me.flip_a_gate().await;
     me.until_whole("web").await?;
     me.scale("web", 3).await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
-    me.flip(gate, of_server).await;
+    me.flip_a_gate().await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.flip(gate, of_server).await;
+    me.flip_a_gate().await;
     me.until_whole("web").await?;
 
     let (claim, volume) = me.a_bound_claim().await?;
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
     me.delete(last, "").await;
-    me.flip(gate, of_server).await;
+    me.flip_a_gate().await;
     me.until_gone(&claim).await?;
     me.until_gone(&volume).await?;
 
     let propagation = me.rng.pick(&["Background", "Foreground"]);
     me.delete(&web, propagation).await;
-    me.flip(gate, of_server).await;
+    me.flip_a_gate().await;
     me.until_gone(&web).await
 }
 
 impl Operator {
     /// Off in the middle of what was begun, and on again.
-    async fn flip(&mut self, gate: &str, of_server: bool) {
+    async fn flip_a_gate(&mut self) {
+        let (gate, of_server) = (self.rng.pick(&GATES), self.rng.chance(500));
         for on in [false, true] {
             let pause = Duration::from_millis(self.rng.below(3000));
             self.pause(pause).await;

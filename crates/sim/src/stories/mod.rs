@@ -13,6 +13,7 @@ use crate::entropy::Rng;
 use crate::world::World;
 use futures::future::BoxFuture;
 
+pub use gates::GATES;
 pub use operator::Operator;
 
 /// A story; its errors say what was waited for in vain.
@@ -69,7 +70,7 @@ stories![
     loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
     loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout",
     loose gates::reclaim_gate: "KEP-2644: the gate goes off and on in the middle of reclaims",
-    loose gates::flipped: "any gate goes off and on, for controllers or server, in the middle of scale-down, rollout, growth, reclaim and deletion",
+    loose gates::flipped: "gates go off and on, for controllers or server, in the middle of scale-down, rollout, growth, reclaim and deletion",
     loose random::anything: "an operator who does anything at any time",
 ];
 
