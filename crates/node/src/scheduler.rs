@@ -119,12 +119,13 @@ impl Scheduler {
         self.api.create(&path, &binding).await
     }
 
-    /// A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod has one.
+    /// A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod has one. One
+    /// that is on its way out is about to be replaced: as long as its pod has no node, it does not wait for the pod.
     async fn confirm(&self, (claim, uid): &UsedClaim) -> Result<(), ApiError> {
         let live = self.api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
-        match live.filter(|live| object::access::uid(live) == &**uid) {
+        match live.filter(|live| object::access::uid(live) == &**uid && !object::access::terminating(live)) {
             Some(_) => Ok(()),
-            None => Err(ApiError::stale(format!("the claim {} is another one, or gone", claim.1))),
+            None => Err(ApiError::stale(format!("the claim {} is another one, on its way out, or gone", claim.1))),
         }
     }
 

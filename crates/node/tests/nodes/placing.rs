@@ -170,36 +170,51 @@ async fn immediate_claims_are_waited_for() {
     fleet.stop().await;
 }
 
-/// A pod that gets a node by a claim that has been replaced meanwhile would never be chosen a node for the new one.
+/// A pod that gets a node by a claim that has been replaced meanwhile, or is about to be, would never be chosen a node for the new one.
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_was_replaced_unheard_places_no_pod() {
-    let fleet = Fleet::of(1).await;
-    fleet.create(class("late", "WaitForFirstConsumer")).await;
-    let first = fleet.create(claim_of("late")).await;
-    bind(&fleet, &first, "v", json!({})).await;
-    let before = fleet.create(using("before")).await;
-    fleet.until_ready(&before).await;
-    fleet.delete(&before, "").await;
-    fleet.until_gone(&before).await;
-    fleet.faults.mute("system:kube-scheduler", "/persistentvolumeclaims");
-    // Nobody here takes it off.
-    fleet.merge(&first, json!({"metadata": {"finalizers": null}})).await;
-    fleet.delete(&first, "").await;
-    fleet.until_gone(&first).await;
-    let second = fleet.create(claim_of("late")).await;
-    fleet.requests.take().await;
-    let pod = fleet.create(using("after")).await;
-    let asks = |asked: &Asked| {
-        asked.method == "GET"
-            && asked.path.ends_with("/persistentvolumeclaims/data")
-            && asked.account.contains("scheduler")
-    };
-    fleet.until_moment("the scheduler asks", || fleet.requests.count(asks) > 0).await;
-    assert_eq!(fleet.now(&pod).await.expect("it is there").text(&["spec", "nodeName"]), "");
-    fleet.faults.release();
-    let selected = "volume.kubernetes.io/selected-node";
-    fleet.until_is(&second, "chosen a node", |claim| claim.at(&["metadata", "annotations", selected]).is_some()).await;
-    fleet.stop().await;
+    for is_gone in [true, false] {
+        let fleet = Fleet::of(1).await;
+        fleet.create(class("late", "WaitForFirstConsumer")).await;
+        let first = fleet.create(claim_of("late")).await;
+        bind(&fleet, &first, "v", json!({})).await;
+        let before = fleet.create(using("before")).await;
+        fleet.until_ready(&before).await;
+        fleet.delete(&before, "").await;
+        fleet.until_gone(&before).await;
+        fleet.faults.mute("system:kube-scheduler", "/persistentvolumeclaims");
+        fleet.delete(&first, "").await;
+        // Nobody here takes it off: until then it is on its way out.
+        let let_go = json!({"metadata": {"finalizers": null}});
+        let replace = async || {
+            fleet.merge(&first, let_go.clone()).await;
+            fleet.until_gone(&first).await;
+            fleet.create(claim_of("late")).await
+        };
+        let mut second = None;
+        if is_gone {
+            second = Some(replace().await);
+        }
+        fleet.requests.take().await;
+        let pod = fleet.create(using("after")).await;
+        let asks = |asked: &Asked| {
+            asked.method == "GET"
+                && asked.path.ends_with("/persistentvolumeclaims/data")
+                && asked.account.contains("scheduler")
+        };
+        fleet.until_moment("the scheduler asks", || fleet.requests.count(asks) > 0).await;
+        assert_eq!(fleet.now(&pod).await.expect("it is there").text(&["spec", "nodeName"]), "");
+        let second = match second {
+            Some(second) => second,
+            None => replace().await,
+        };
+        fleet.faults.release();
+        let selected = "volume.kubernetes.io/selected-node";
+        fleet
+            .until_is(&second, "chosen a node", |claim| claim.at(&["metadata", "annotations", selected]).is_some())
+            .await;
+        fleet.stop().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

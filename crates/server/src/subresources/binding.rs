@@ -26,7 +26,7 @@ pub fn bind(pod: &Value, binding: &Value, now: jiff::Timestamp) -> Result<Value,
             bound.put(&["metadata", field, key], value.clone());
         }
     }
-    let scheduled = json!({"type": "PodScheduled", "status": "True", "lastProbeTime": null});
+    let scheduled = json!({"type": "PodScheduled", "status": "True"});
     condition::set(&mut bound, &["status", "conditions"], scheduled, now);
     Ok(bound)
 }
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(bound["metadata"]["annotations"]["x"], "y");
         assert_eq!(
             bound["status"]["conditions"],
-            json!([{"type": "PodScheduled", "status": "True", "lastProbeTime": null, "lastTransitionTime": "1970-01-01T00:00:00Z"}])
+            json!([{"type": "PodScheduled", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"}])
         );
     }
 

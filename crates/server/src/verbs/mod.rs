@@ -138,7 +138,9 @@ impl Call<'_> {
     /// The stored object of that name.
     pub fn stored(&self, name: &str) -> Result<(Arc<Value>, Arc<Record>), Status> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
-        let object = match self.server.recent.find(&record) {
+        // What is kept is in its stored form, which is not what this kind is served in if it converts.
+        let kept = if self.kind.rules.converts() { None } else { self.server.recent.find(&record) };
+        let object = match kept {
             Some(object) => object,
             None => {
                 let mut object = render::served(&self.kind, &record.value)?;

@@ -192,6 +192,23 @@ async fn status_scale_columns_and_fields() {
     assert_eq!(now["spec"]["users"].as_array().unwrap().len(), 2);
 }
 
+/// Objects that are there get a new default where they are read, also by a patch that comes right after they were written.
+#[tokio::test]
+async fn a_new_default_is_there_for_patches() {
+    let (_world, admin) = world().await;
+    admin.post(DATABASES, &database("a", json!({"engine": "pg"}))).await.expect(201);
+    let mut changed = admin.get(&format!("{DEFINITIONS}/databases.x.io")).await.expect(200);
+    let properties =
+        &mut changed["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+    properties["max"]["default"] = json!(7);
+    admin.put(&format!("{DEFINITIONS}/databases.x.io"), &changed).await.expect(200);
+    let path = format!("{DATABASES}/a");
+    let patch =
+        json!([{"op": "test", "path": "/spec/max", "value": 7}, {"op": "replace", "path": "/spec/max", "value": 8}]);
+    let patched = admin.patch(&path, "application/json-patch+json", &patch).await.expect(200);
+    assert_eq!(patched["spec"]["max"], 8);
+}
+
 #[tokio::test]
 async fn two_versions_of_one_object() {
     let (world, admin) = world().await;
@@ -219,6 +236,9 @@ async fn two_versions_of_one_object() {
     assert_eq!((text(&event, "/type").as_str(), text(&event, "/object/apiVersion").as_str()), ("ADDED", "x.io/v1"));
     let list = admin.get(DATABASES).await.expect(200);
     assert!(list["items"].as_array().unwrap().iter().all(|item| item["apiVersion"] == "x.io/v1"), "{list}");
+    // It was written before, in the other version's form.
+    let patched = admin.patch(&format!("{path2}/a"), MERGE, &json!({"spec": {"max": 3}})).await.expect(200);
+    assert_eq!((&patched["apiVersion"], &patched["spec"]["max"]), (&json!("x.io/v2"), &json!(3)));
     // The version that stores something cannot be dropped.
     let mut dropped = now.clone();
     dropped["spec"]["versions"].as_array_mut().unwrap().remove(0);

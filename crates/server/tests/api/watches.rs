@@ -303,6 +303,12 @@ async fn both_views_of_events_are_the_same_objects() {
         (&json!("p"), &json!("it runs"), &json!(2))
     );
     assert_eq!(admin.get(&format!("{newer}/e")).await.expect(200), seen);
+    // It can be changed in the other view right after it was written.
+    let label = json!({"metadata": {"labels": {"seen": "yes"}}});
+    let patched = admin.patch(&format!("{newer}/e"), MERGE, &label).await.expect(200);
+    assert_eq!((&patched["apiVersion"], &patched["note"]), (&json!("events.k8s.io/v1"), &json!("it runs")));
+    assert_eq!(admin.get(&format!("{core}/e")).await.expect(200)["metadata"]["labels"], label["metadata"]["labels"]);
+    assert_eq!((core_watch.word().await, newer_watch.word().await), ("MODIFIED e".to_owned(), "MODIFIED e".to_owned()));
 
     let newer_event = json!({"metadata": {"name": "f"}, "regarding": {"kind": "Pod", "name": "q", "namespace": "default"},
         "reason": "Pulled", "note": "an image", "type": "Normal", "action": "Pulling", "reportingController": "x.io/kubelet",
