@@ -170,7 +170,11 @@ impl Sight {
         let mut state = self.lock();
         match watched {
             Watched::Pods => {
-                let (key, moved) = (key(&object), state.cluster.apply_pod(&object));
+                let key = key(&object);
+                if state.is_another(&key, uid(&object)) {
+                    self.pod_gone(&mut state, &key);
+                }
+                let moved = state.cluster.apply_pod(&object);
                 self.look_after(&mut state, object);
                 state.pod_moved(&key, moved);
             }
@@ -206,11 +210,7 @@ impl Sight {
     fn gone(&self, watched: Watched, key: &Key) {
         let mut state = self.lock();
         match watched {
-            Watched::Pods => {
-                let moved = state.cluster.remove_pod(key);
-                self.let_go(&mut state, key);
-                state.pod_moved(key, moved);
-            }
+            Watched::Pods => self.pod_gone(&mut state, key),
             Watched::Nodes => {
                 state.cluster.remove_node(&key.1);
                 if let Some(host) = state.hosts.get_mut(&key.1) {
@@ -232,6 +232,12 @@ impl Sight {
         }
         drop(state);
         self.scheduling.notify_one();
+    }
+
+    fn pod_gone(&self, state: &mut State, key: &Key) {
+        let moved = state.cluster.remove_pod(key);
+        self.let_go(state, key);
+        state.pod_moved(key, moved);
     }
 
     fn claim_changed(&self, state: &mut State, claim: &Key, changed: bool) {
@@ -277,9 +283,6 @@ impl Sight {
             return;
         };
         let (node, key, was_down) = (node.clone(), key(&pod), host.is_down());
-        if state.local.get(&key).is_some_and(|known| *known.uid != *uid(&pod)) {
-            self.let_go(state, &key);
-        }
         let version = version(&pod);
         let had: Option<Ipv4Addr> = pod.text(&["status", "podIP"]).parse().ok();
         let had = had.filter(|_| !pod.flag(&["spec", "hostNetwork"]));
@@ -334,6 +337,12 @@ impl Sight {
 }
 
 impl State {
+    /// Whether this name was another pod's, as far as is known: that one went unheard, between a watch and a new list.
+    fn is_another(&self, key: &Key, uid: &str) -> bool {
+        self.cluster.pod(key).is_some_and(|known| *known.uid != *uid)
+            || self.local.get(key).is_some_and(|known| *known.uid != *uid)
+    }
+
     /// Lets the scheduler look at a pod that changed, and again at those whom the change may help.
     fn pod_moved(&mut self, key: &Key, moved: Moved) {
         let pod = self.cluster.pod(key);
@@ -395,4 +404,41 @@ impl State {
 /// Versions are numbers that grow, on our server and (by its API's promise) on every other.
 fn version(object: &Value) -> u64 {
     object.text(&["metadata", "resourceVersion"]).parse().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::line::Work;
+    use object::json;
+    use tokio::time::Instant;
+
+    fn pod(uid: &str, node: &str) -> Arc<Value> {
+        let metadata = json!({"namespace": "default", "name": "p", "uid": uid, "resourceVersion": "7"});
+        let mut pod = json!({"metadata": metadata, "spec": {"schedulerName": "s", "containers": [{"name": "c"}]}});
+        if !node.is_empty() {
+            pod["spec"]["nodeName"] = json!(node);
+        }
+        Arc::new(pod)
+    }
+
+    /// `anything` 9133 of the simulation: a binding met nobody, and the pod's successor was heard of by a new list.
+    #[test]
+    fn a_pod_in_the_place_of_another_is_a_new_one() {
+        for first_node in ["", "n"] {
+            let sight = Sight::new("s", &["n".into()], &Metrics::default());
+            sight.seen(Watched::Pods, pod("first", first_node));
+            let key: Key = ("default".into(), "p".into());
+            if first_node.is_empty() {
+                let mut state = sight.lock();
+                assert_eq!(state.line.next(Instant::now()), Some(Work::Decide(key.clone())));
+                state.line.done(&key);
+            }
+            assert_eq!(sight.lock().local.len(), usize::from(!first_node.is_empty()));
+            sight.seen(Watched::Pods, pod("second", ""));
+            let mut state = sight.lock();
+            assert_eq!(state.line.next(Instant::now()), Some(Work::Decide(key)), "{first_node:?}");
+            assert!(state.local.is_empty());
+        }
+    }
 }

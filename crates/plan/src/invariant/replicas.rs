@@ -2,6 +2,7 @@
 
 use super::sets::ordinal;
 use super::{Change, Checker, Who};
+use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::{Value, condition};
 
@@ -55,7 +56,8 @@ impl Checker {
             history.away.remove(&number);
         }
         let taken = change.condemns() && change.who.is(Who::SETS) && change.before.as_deref().is_some_and(works);
-        if !taken || !in_range {
+        let there_since = pod.text(&["metadata", "creationTimestamp"]).parse().unwrap_or(Timestamp::MAX);
+        if !taken || !in_range || history.gave_up_lately(number, there_since, change.now) {
             return None;
         }
         history.away.insert(number, uid(pod).to_owned());

@@ -43,10 +43,15 @@ impl History {
     }
 
     /// Whether this was said last, or not long ago.
-    fn said_lately(&self, now: Timestamp, is: impl Fn(&Wants) -> bool) -> bool {
+    fn said_lately(&self, now: Timestamp, is: impl Fn(&Said) -> bool) -> bool {
         let ends = self.said.iter().skip(1).map(|next| next.from).chain([Timestamp::MAX]);
         let lately = |end: Timestamp| end == Timestamp::MAX || now.duration_since(end) <= ECHO;
-        self.said.iter().zip(ends).any(|(said, end)| is(&said.wants) && lately(end))
+        self.said.iter().zip(ends).any(|(said, end)| is(said) && lately(end))
+    }
+
+    /// Whether a replica that is there since then was out of range meanwhile, and not long ago.
+    pub fn gave_up_lately(&self, ordinal: i64, there_since: Timestamp, now: Timestamp) -> bool {
+        self.said_lately(now, |said| said.from >= there_since && !said.wants.ordinals.contains(&ordinal))
     }
 }
 
@@ -103,14 +108,16 @@ impl Sets {
 
     /// Whether the set of this uid is on its way out or gone, and says or said lately that its claims go with it.
     pub fn takes_claims_along(&self, uid: &str, now: Timestamp) -> bool {
-        self.by_uid.get(uid).is_some_and(|set| set.ends && !set.orphans && set.said_lately(now, |wants| wants.deleted))
+        self.by_uid
+            .get(uid)
+            .is_some_and(|set| set.ends && !set.orphans && set.said_lately(now, |said| said.wants.deleted))
     }
 
     /// Whether a set of this namespace said that the claims of this pod go with it: it is out of range, and the policy is so.
     pub fn gives_up(&self, namespace: &str, pod: &str, now: Timestamp) -> bool {
         let Some((set, ordinal)) = ordinal(pod) else { return false };
         let sets = self.by_uid.values().filter(|it| it.namespace == namespace && it.name == set);
-        let leaves = |wants: &Wants| wants.scaled && !wants.ordinals.contains(&ordinal);
+        let leaves = |said: &Said| said.wants.scaled && !said.wants.ordinals.contains(&ordinal);
         sets.into_iter().any(|set| set.said_lately(now, leaves))
     }
 }

@@ -296,3 +296,31 @@ fn no_more_replicas_are_away_than_the_budget_allows() {
     world.write(SETS, pod(1, "new"));
     assert!(world.write(SETS, going(pod(0, "pod-0"))).is_empty());
 }
+
+/// Who scales away and back at once takes all of them: somebody acts on the first word while the second is said.
+#[test]
+fn replicas_that_were_given_up_lately_may_go() {
+    // Given up before they were made, after that, and how long ago.
+    for (before, after, seconds, broken) in
+        [(false, true, 1, 0), (false, true, 600, 1), (true, false, 1, 1), (false, false, 1, 1)]
+    {
+        let mut world = World::new();
+        if before {
+            world.write(Who::User, set(0, json!({})));
+            world.wait(5);
+        }
+        world.write(Who::User, set(2, json!({})));
+        let made = json!({"metadata": {"creationTimestamp": world.now.to_string()}});
+        let pod = |ordinal| object::patch::merge(&pod(ordinal, &format!("pod-{ordinal}")), &made);
+        world.write(SETS, pod(0));
+        world.write(SETS, pod(1));
+        if after {
+            world.wait(5);
+            world.write(Who::User, set(0, json!({})));
+            world.write(Who::User, set(2, json!({})));
+        }
+        world.wait(seconds);
+        assert!(world.write(SETS, going(pod(1))).is_empty());
+        assert_eq!(world.write(SETS, going(pod(0))).len(), broken, "{before} {after} {seconds}");
+    }
+}
