@@ -3,7 +3,8 @@
 use crate::addresses;
 use crate::sight::{Sight, Watched};
 use crate::voice::Voice;
-use object::access::Access;
+use futures::future::try_join_all;
+use object::access::{Access, terminating};
 use object::{Value, json};
 use plan::kubelet::{self, ClaimState, Event, Plan, Seen};
 use plan::schedule::{Key, Volumes, claims_of};
@@ -63,6 +64,9 @@ impl Kubelets {
             },
         };
         let Some(plan) = self.plan(&case, &pod) else { return Ok(None) };
+        if plan.mounts {
+            try_join_all(claims_of(&pod).iter().map(|used| confirm(&case, &used.name))).await?;
+        }
         let result = self.carry_out(&case, &path, &pod, plan).await;
         match result {
             // It is gone: the watch will say so. A conflict may be that another bears its name, of which the watch will tell too, or that
@@ -150,6 +154,15 @@ impl Kubelets {
                 self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
             }
         }
+    }
+}
+
+/// Asks whether a claim can be used, as upstream's kubelets do.
+async fn confirm(case: &Case, claim: &str) -> Result<(), ApiError> {
+    let live = case.api.find(&Watched::Claims.resource().object(&case.key.0, claim)).await?;
+    match live.filter(|live| !terminating(live) && live.text(&["status", "phase"]) == "Bound") {
+        Some(_) => Ok(()),
+        None => Err(ApiError::stale(format!("the claim {claim} is on its way out, or gone"))),
     }
 }
 

@@ -295,6 +295,34 @@ async fn a_kubelet_refuses_claims_on_their_way_out() {
     fleet.stop().await;
 }
 
+/// Also when it has not heard of that yet: protection may have looked before the pod had a node, and would let go of the claim under it.
+#[tokio::test(start_paused = true)]
+async fn a_kubelet_asks_for_claims_before_it_uses_them() {
+    let fleet = Fleet::of(1).await;
+    fleet.create(class("now", "Immediate")).await;
+    let claim = fleet.create(claim_of("now")).await;
+    bind(&fleet, &claim, "v", json!({})).await;
+    // It is heard of as bound, by a pod that uses it.
+    let before = fleet.create(using("before")).await;
+    fleet.until_ready(&before).await;
+    fleet.faults.mute("system:kube-scheduler", "/persistentvolumeclaims");
+    fleet.delete(&claim, "").await;
+    let mut bound = using("p");
+    bound["spec"]["nodeName"] = json!("simulated-0");
+    let bound = fleet.create(bound).await;
+    fleet.requests.take().await;
+    let asks = |asked: &Asked| {
+        asked.method == "GET" && asked.path.ends_with("/persistentvolumeclaims/data") && asked.account.contains("node")
+    };
+    fleet.until_moment("the kubelet asks, again and again", || fleet.requests.count(asks) > 3).await;
+    let waiting = fleet.now(&bound).await.expect("it is there");
+    assert!(!waiting.has(&["status", "containerStatuses"]), "nothing has started: {waiting}");
+    fleet.faults.release();
+    let event = fleet.until_event(&bound, "FailedMount").await;
+    assert_eq!(event["message"], "error processing PVC default/data: PVC is being deleted");
+    fleet.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     let fleet = Fleet::of(1).await;

@@ -2,6 +2,7 @@
 
 use super::sets::ordinal;
 use super::{Change, Checker, Who};
+use crate::protect::claims_of;
 use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::{Value, condition};
@@ -29,8 +30,20 @@ impl Checker {
                 ));
             }
         }
+        broken.extend(self.starts_without_claim(change));
         broken.extend(self.flight(change));
         broken
+    }
+
+    /// Protection lets go of a claim when no pod on a node uses it; a node must not start a pod that came to it after that.
+    fn starts_without_claim(&self, change: &Change<'_>) -> Option<String> {
+        let pod = change.after.as_deref().filter(|pod| is_running(pod))?;
+        if change.before.as_deref().is_none_or(is_running) {
+            return None;
+        }
+        let is_there = |claim: &String| self.get("PersistentVolumeClaim", namespace(pod), claim).is_some();
+        let missing = claims_of(pod).find(|claim| !is_there(claim))?;
+        Some(format!("the pod {} starts without its claim {missing}", name(pod)))
     }
 
     fn runs_elsewhere(&self, change: &Change<'_>) -> Option<String> {

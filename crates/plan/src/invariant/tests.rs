@@ -272,6 +272,25 @@ fn no_ordinal_runs_in_two_sets_that_stand_for_one() {
 }
 
 #[test]
+fn no_pod_starts_without_its_claim() {
+    for (is_there, broken) in [(true, 0), (false, 1)] {
+        let mut world = World::new();
+        world.write(Who::User, set(1, json!({})));
+        let claim =
+            json!({"kind": "PersistentVolumeClaim", "metadata": {"namespace": "ns", "name": "data-web-0", "uid": "c"}});
+        if is_there {
+            world.write(SETS, claim);
+        }
+        let running = pod(0, "pod-0");
+        let mut waiting = running.clone();
+        waiting["status"] = json!({"phase": "Pending"});
+        assert!(world.write(SETS, waiting).is_empty());
+        assert_eq!(world.write(NODE, running.clone()).len(), broken);
+        assert!(world.write(NODE, running).is_empty(), "it is told once");
+    }
+}
+
+#[test]
 fn no_more_replicas_are_away_than_the_budget_allows() {
     for (max, wrong) in [(1, true), (2, false)] {
         let mut world = World::new();

@@ -52,6 +52,9 @@ pub struct Plan {
     pub next: Option<Timestamp>,
     /// It waits for its claims.
     pub held: bool,
+    /// From now on it uses its claims. A claim on its way out waits only for pods that were given a node before it was looked at, so whether
+    /// they are as they were seen must be asked first.
+    pub mounts: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -160,6 +163,7 @@ fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
             plan.status = draft.changes();
             return;
         }
+        plan.mounts = !seen.claims.is_empty();
     }
     let (next, events) = draft.run_containers(around);
     plan.next = earliest(plan.next, next);

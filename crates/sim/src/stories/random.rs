@@ -118,19 +118,28 @@ impl Operator {
         }
     }
 
-    /// Lets go of what holds others: what was told to go can go only when its user does.
+    /// Lets go of what holds others: what was told to go can go only when its user does, and a pod that got its node before its claim
+    /// was replaced by one that waits for a pod has to be made anew.
     async fn tidy(&self) {
         for _ in 0..20 {
             self.pause(Duration::from_secs(90)).await;
-            let (volumes, claims, pods) = {
+            let (volumes, claims, pods, stuck) = {
                 let checker = self.world.checker();
+                let placed = checker.all("Pod").filter(|pod| !pod.text(&["spec", "nodeName"]).is_empty());
+                let waits = |pod: &&Arc<Value>| {
+                    checker.all(CLAIM).any(|claim| plan::protect::uses(pod, name(claim)) && is_unasked(claim))
+                };
+                let stuck: Vec<Arc<Value>> = placed.filter(waits).cloned().collect();
                 let going = |kind: &str| -> Vec<Arc<Value>> {
                     checker.all(kind).filter(|object| terminating(object)).cloned().collect()
                 };
-                (going(VOLUME), going(CLAIM), checker.all("Pod").cloned().collect::<Vec<_>>())
+                (going(VOLUME), going(CLAIM), checker.all("Pod").cloned().collect::<Vec<_>>(), stuck)
             };
-            if volumes.is_empty() && claims.is_empty() {
+            if volumes.is_empty() && claims.is_empty() && stuck.is_empty() {
                 return;
+            }
+            for pod in &stuck {
+                self.delete(&the("Pod", name(pod)), "").await;
             }
             for volume in &volumes {
                 self.delete(&the(CLAIM, volume.text(&["spec", "claimRef", "name"])), "").await;
@@ -142,4 +151,11 @@ impl Operator {
             }
         }
     }
+}
+
+/// It waits for a pod to be given a node, and none was chosen for it.
+fn is_unasked(claim: &Value) -> bool {
+    claim.text(&["status", "phase"]) == "Pending"
+        && claim.text(&["spec", "storageClassName"]) == "late"
+        && claim.text(&["metadata", "annotations", plan::bind::SELECTED_NODE]).is_empty()
 }

@@ -272,6 +272,7 @@ fn simulated_node_rules() -> Vec<Rule> {
         allow("get create patch", "core", "nodes"),
         allow("patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
         allow("get delete", "core", "pods"),
+        allow("get", "core", "persistentvolumeclaims"),
         allow("create patch", "coordination.k8s.io", "leases"),
         allow("create", "storage.k8s.io", "csinodes"),
         events(),
