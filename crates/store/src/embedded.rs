@@ -7,10 +7,11 @@ use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
 use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
+use crate::verify::Overlay;
 use crate::writer::record;
 use crate::{Finish, OpenError, Options, Record, Revision, Store};
 use bytes::Bytes;
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -58,6 +59,7 @@ const CACHE_BYTES: usize = 8 << 20;
 
 fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
     let (engine, loaded) = unpanicked(|| {
+        look_through(&*medium)?;
         let engine = Engine::open(medium, create)?;
         let loaded = engine.load(finish)?;
         Ok((engine, loaded))
@@ -65,6 +67,22 @@ fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options)
     let memory = Memory::new(engine.head.revision, loaded.records, options.bounds);
     let bytes = Arc::clone(&engine.gauge.bytes);
     Ok(Arc::new(Local::new(memory, loaded.expiry, Box::new(engine), bytes, finish, options)))
+}
+
+/// Has the engine check its file, in an overlay that keeps what that changes.
+fn look_through(medium: &dyn Medium) -> Result<(), OpenError> {
+    let overlay = Overlay::new(medium.open()?)?;
+    if overlay.len()? == 0 {
+        return Ok(());
+    }
+    let mut database = start(Box::new(overlay), &Arc::default())?;
+    let head = read_head(&database)?;
+    // It says whether it had something to put right; where that was a commit, another one is the last.
+    database.check_integrity().map_err(opening)?;
+    if read_head(&database)? != head {
+        return Err(OpenError::Damaged("its last commit is damaged where no records are".to_owned()));
+    }
+    Ok(())
 }
 
 fn remove_if_there(path: &Path) -> io::Result<()> {

@@ -19,6 +19,7 @@ mod open;
 mod queue;
 #[cfg(feature = "suite")]
 pub mod suite;
+mod verify;
 mod writer;
 
 pub use disk::Row;

@@ -301,6 +301,30 @@ async fn missing_and_stale_rows_are_noticed() {
     assert_eq!(open(dir.path()).unwrap().get("/a").unwrap().value, "2@3");
 }
 
+/// Any lost sector is noticed, or changes nothing, also when the store stops.
+#[tokio::test]
+async fn a_lost_sector_is_never_served() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    work(&*store, 0..40).await.unwrap();
+    let truth = (store.revision(), contents(&*store));
+    drop(store);
+    let image = disk.bytes();
+    let used = image.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut noticed = 0;
+    for sector in 0..=used / 512 {
+        for filling in [0, 0xff] {
+            let mut damaged = image.clone();
+            damaged[sector * 512..][..512].fill(filling);
+            match Embedded::open_on(Arc::new(Crashable::from_image(damaged)), finish, INLINE) {
+                Ok(store) => assert!((store.revision(), contents(&*store)) == truth, "sector {sector}"),
+                Err(_) => noticed += 1,
+            }
+        }
+    }
+    assert!(noticed > 40, "{noticed} noticed");
+}
+
 /// Any damaged bit or missing end of a file is noticed, or changes nothing; never is something else served. What is written on top
 /// is held to the same.
 #[tokio::test]

@@ -118,8 +118,8 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
     let grace = SignedDuration::from_secs(pod.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0));
     let asked = deadline.checked_sub(grace).unwrap_or(deadline);
     let end = after(asked, wait).min(deadline);
-    if wait.is_zero() {
-        // Nobody could see it end: it is gone in the same moment.
+    if wait.is_zero() && (ended || pod.items(&["metadata", "finalizers"]).is_empty()) {
+        // Nobody could see it end: it is gone in the same moment. Where a finalizer holds it, it must say that it has ended.
         plan.remove = true;
         return;
     }

@@ -335,6 +335,18 @@ fn pods_go_when_they_should_and_not_later_than_they_must() {
     assert!(stuck.removed);
 }
 
+/// Whoever takes the last finalizer off removes the pod: by then it must be known that it does not run.
+#[test]
+fn a_pod_that_is_held_says_that_it_has_ended() {
+    for (finalizers, word) in [(json!([]), "running"), (json!(["foregroundDeletion"]), "Completed")] {
+        let mut life = Life::of(json!({}), json!({}));
+        life.settle();
+        life.pod["metadata"]["finalizers"] = finalizers;
+        life.delete(30);
+        assert_eq!((life.removed, life.word().as_str()), (true, word));
+    }
+}
+
 #[test]
 fn claims_hold_a_pod_back_until_it_runs() {
     let cases = [
