@@ -1,10 +1,10 @@
 //! The kubelets of all simulated nodes: one set of workers does what is planned for each pod.
 
 use crate::addresses;
-use crate::sight::{Sight, Watched};
+use crate::sight::{Sight, Watched, confirm_claim};
 use crate::voice::Voice;
 use futures::future::try_join_all;
-use object::access::{Access, terminating};
+use object::access::Access;
 use object::{Value, json};
 use plan::kubelet::{self, ClaimState, Event, Plan, Seen};
 use plan::schedule::{Key, Volumes, claims_of};
@@ -65,7 +65,9 @@ impl Kubelets {
         };
         let Some(plan) = self.plan(&case, &pod) else { return Ok(None) };
         if plan.mounts {
-            try_join_all(claims_of(&pod).iter().map(|used| confirm(&case, &used.name))).await?;
+            let is_bound = |live: &Value| live.text(&["status", "phase"]) == "Bound";
+            let used = claims_of(&pod).into_iter().map(|used| (key.0.clone(), used.name));
+            try_join_all(used.map(|claim| confirm_claim(&case.api, claim, is_bound))).await?;
         }
         let result = self.carry_out(&case, &path, &pod, plan).await;
         match result {
@@ -154,15 +156,6 @@ impl Kubelets {
                 self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
             }
         }
-    }
-}
-
-/// Asks whether a claim can be used, as upstream's kubelets do.
-async fn confirm(case: &Case, claim: &str) -> Result<(), ApiError> {
-    let live = case.api.find(&Watched::Claims.resource().object(&case.key.0, claim)).await?;
-    match live.filter(|live| !terminating(live) && live.text(&["status", "phase"]) == "Bound") {
-        Some(_) => Ok(()),
-        None => Err(ApiError::stale(format!("the claim {claim} is on its way out, or gone"))),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The scheduler at work: decides one pod after the other, and writes for many at once.
 
 use crate::line::Work;
-use crate::sight::{Sight, State, Watched};
+use crate::sight::{Sight, State, Watched, confirm_claim};
 use crate::voice::Voice;
 use futures::future::try_join_all;
 use object::{Value, json};
@@ -109,7 +109,12 @@ impl Scheduler {
     }
 
     async fn bind(&self, key: &Key, uid: &str, node: &str, claims: &[UsedClaim]) -> Result<Arc<Value>, ApiError> {
-        try_join_all(claims.iter().map(|claim| self.confirm(claim))).await?;
+        // A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod
+        // has one. One that is on its way out is about to be replaced: it does not wait for a pod that has no node.
+        let same = claims.iter().map(|(claim, uid)| {
+            confirm_claim(&self.api, claim.clone(), move |live| object::access::uid(live) == &**uid)
+        });
+        try_join_all(same).await?;
         let path = format!("{}/binding", Watched::Pods.resource().object(&key.0, &key.1));
         let binding = json!({
             "apiVersion": "v1", "kind": "Binding",
@@ -117,16 +122,6 @@ impl Scheduler {
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         });
         self.api.create(&path, &binding).await
-    }
-
-    /// A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod has one. One
-    /// that is on its way out is about to be replaced: as long as its pod has no node, it does not wait for the pod.
-    async fn confirm(&self, (claim, uid): &UsedClaim) -> Result<(), ApiError> {
-        let live = self.api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
-        match live.filter(|live| object::access::uid(live) == &**uid && !object::access::terminating(live)) {
-            Some(_) => Ok(()),
-            None => Err(ApiError::stale(format!("the claim {} is another one, on its way out, or gone", claim.1))),
-        }
     }
 
     fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Arc<Value>, ApiError>) {

@@ -4,11 +4,11 @@ use crate::addresses::Addresses;
 use crate::line::Line;
 use futures::StreamExt;
 use object::Value;
-use object::access::{Access, name, uid};
+use object::access::{Access, name, terminating, uid};
 use plan::kubelet::{self, Behaviour, Event, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
-use runtime::api::{Api, Resource};
+use runtime::api::{Api, ApiError, Resource};
 use runtime::follow::{self, Change};
 use runtime::queue::Queue;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -398,6 +398,15 @@ impl State {
             Watched::Classes => self.cluster.volumes().class_names().map(named).collect(),
             Watched::Namespaces => self.cluster.namespace_names().map(named).collect(),
         }
+    }
+}
+
+/// Asks the server whether a claim is there to stay, and so: what was heard of it may be old.
+pub async fn confirm_claim(api: &Api, claim: Key, is_so: impl Fn(&Value) -> bool) -> Result<(), ApiError> {
+    let live = api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
+    match live.filter(|live| !terminating(live) && is_so(live)) {
+        Some(_) => Ok(()),
+        None => Err(ApiError::stale(format!("the claim {} is another one, on its way out, or gone", claim.1))),
     }
 }
 

@@ -301,16 +301,22 @@ async fn missing_and_stale_rows_are_noticed() {
     assert_eq!(open(dir.path()).unwrap().get("/a").unwrap().value, "2@3");
 }
 
-/// Any lost sector is noticed, or changes nothing, also when the store stops.
-#[tokio::test]
-async fn a_lost_sector_is_never_served() {
+/// What a store held when it stopped, its file, and where in it the last byte is that is not zero.
+async fn stopped(steps: std::ops::Range<usize>) -> ((u64, Contents), Vec<u8>, usize) {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
-    work(&*store, 0..40).await.unwrap();
+    work(&*store, steps).await.unwrap();
     let truth = (store.revision(), contents(&*store));
     drop(store);
     let image = disk.bytes();
     let used = image.iter().rposition(|byte| *byte != 0).unwrap();
+    (truth, image, used)
+}
+
+/// Any lost sector is noticed, or changes nothing, also when the store stops.
+#[tokio::test]
+async fn a_lost_sector_is_never_served() {
+    let (truth, image, used) = stopped(0..40).await;
     let mut noticed = 0;
     for sector in 0..=used / 512 {
         for filling in [0, 0xff] {
@@ -329,13 +335,7 @@ async fn a_lost_sector_is_never_served() {
 /// is held to the same.
 #[tokio::test]
 async fn damage_is_never_served() {
-    let disk = Crashable::default();
-    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
-    work(&*store, 0..120).await.unwrap();
-    let truth = (store.revision(), contents(&*store));
-    drop(store);
-    let image = disk.bytes();
-    let used = image.iter().rposition(|byte| *byte != 0).unwrap();
+    let (truth, image, used) = stopped(0..120).await;
     let (mut noticed, mut harmless) = (0, 0);
     let mut random: u64 = 88_172_645_463_325_252;
     let mut roll = |below: usize| {

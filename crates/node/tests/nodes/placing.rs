@@ -136,6 +136,13 @@ fn using(name: &str) -> Value {
     pod
 }
 
+/// Requests of whoever has this in their name for the claim that pods use.
+fn asks_for_claim(account: &str) -> impl Fn(&Asked) -> bool {
+    move |asked| {
+        asked.method == "GET" && asked.path.ends_with("/persistentvolumeclaims/data") && asked.account.contains(account)
+    }
+}
+
 /// Binds the claim to a volume, as whoever provisions does.
 async fn bind(fleet: &Fleet, claim: &Value, name: &str, more: Value) {
     let mut volume = volume(name);
@@ -191,18 +198,10 @@ async fn a_claim_that_was_replaced_unheard_places_no_pod() {
             fleet.until_gone(&first).await;
             fleet.create(claim_of("late")).await
         };
-        let mut second = None;
-        if is_gone {
-            second = Some(replace().await);
-        }
+        let second = if is_gone { Some(replace().await) } else { None };
         fleet.requests.take().await;
         let pod = fleet.create(using("after")).await;
-        let asks = |asked: &Asked| {
-            asked.method == "GET"
-                && asked.path.ends_with("/persistentvolumeclaims/data")
-                && asked.account.contains("scheduler")
-        };
-        fleet.until_moment("the scheduler asks", || fleet.requests.count(asks) > 0).await;
+        fleet.until_moment("the scheduler asks", || fleet.requests.count(asks_for_claim("scheduler")) > 0).await;
         assert_eq!(fleet.now(&pod).await.expect("it is there").text(&["spec", "nodeName"]), "");
         let second = match second {
             Some(second) => second,
@@ -311,10 +310,7 @@ async fn a_kubelet_asks_for_claims_before_it_uses_them() {
     bound["spec"]["nodeName"] = json!("simulated-0");
     let bound = fleet.create(bound).await;
     fleet.requests.take().await;
-    let asks = |asked: &Asked| {
-        asked.method == "GET" && asked.path.ends_with("/persistentvolumeclaims/data") && asked.account.contains("node")
-    };
-    fleet.until_moment("the kubelet asks, again and again", || fleet.requests.count(asks) > 3).await;
+    fleet.until_moment("the kubelet asks, again", || fleet.requests.count(asks_for_claim("node")) > 3).await;
     let waiting = fleet.now(&bound).await.expect("it is there");
     assert!(!waiting.has(&["status", "containerStatuses"]), "nothing has started: {waiting}");
     fleet.faults.release();

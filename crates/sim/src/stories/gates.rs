@@ -1,7 +1,7 @@
 //! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
 
 use super::operator::{
-    CLAIM, NAMESPACE, Operator, Told, VOLUME, is_bound, is_whole, pods_of, retention, set, template, the,
+    CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_whole, pods_of, retention, set, template, the,
 };
 use object::access::{Access, name};
 use object::{Gates, Value, json};
@@ -175,7 +175,8 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.flip_a_gate().await;
     me.until_whole("web").await?;
 
-    let (claim, volume) = me.a_bound_claim().await?;
+    me.create(claim("lone", "quick")).await;
+    let (claim, volume) = (the(CLAIM, "lone"), me.volume_of("lone").await?);
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
     me.delete(last, "").await;
@@ -202,17 +203,5 @@ impl Operator {
                 self.controllers_with(gate, on).await;
             }
         }
-    }
-
-    /// A claim of nobody's, and its volume.
-    async fn a_bound_claim(&self) -> Result<(Value, Value), String> {
-        let claim = the(CLAIM, "lone");
-        self.create(object::patch::merge(&claim, &json!({"spec": template("", "quick", "1Gi")["spec"]}))).await;
-        self.until("the claim is bound", |checker| {
-            checker.get(CLAIM, NAMESPACE, "lone").is_some_and(|claim| is_bound(claim))
-        })
-        .await?;
-        let bound = self.world.checker().get(CLAIM, NAMESPACE, "lone").cloned().unwrap_or_default();
-        Ok((claim, the(VOLUME, bound.text(&["spec", "volumeName"]))))
     }
 }

@@ -47,6 +47,12 @@ pub fn template(name: &str, class: &str, size: &str) -> Value {
     })
 }
 
+/// A claim of nobody's.
+pub fn claim(name: &str, class: &str) -> Value {
+    let spec = template(name, class, "1Gi")["spec"].clone();
+    json!({"apiVersion": "v1", "kind": CLAIM, "metadata": {"namespace": NAMESPACE, "name": name}, "spec": spec})
+}
+
 pub fn retention(when_deleted: &str, when_scaled: &str) -> Value {
     json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": when_deleted, "whenScaled": when_scaled}})
 }
@@ -167,6 +173,16 @@ impl Operator {
                 && found.iter().all(|claim| is_bound(claim) && !claim.has(&["metadata", "deletionTimestamp"]))
         })
         .await
+    }
+
+    /// Waits until a claim is bound, and names its volume.
+    pub async fn volume_of(&self, named: &str) -> Result<Value, String> {
+        self.until(&format!("{named} is bound"), |checker| {
+            checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| is_bound(claim))
+        })
+        .await?;
+        let claim = self.world.checker().get(CLAIM, NAMESPACE, named).cloned().unwrap_or_default();
+        Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
     }
 
     /// Waits until there are so many volumes.

@@ -1,6 +1,6 @@
 //! An operator who does anything at any time, and tidies up in the end.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, retention, set, template, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, retention, set, the};
 use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
 use std::sync::Arc;
@@ -76,10 +76,7 @@ impl Operator {
             }
             _ => {
                 let named = format!("lone-{}", self.rng.below(3));
-                let spec = template("x", self.rng.pick(&CLASSES), "1Gi")["spec"].clone();
-                let claim = json!({
-                    "apiVersion": "v1", "kind": CLAIM, "metadata": {"namespace": NAMESPACE, "name": named}, "spec": spec,
-                });
+                let claim = claim(&named, self.rng.pick(&CLASSES));
                 self.create(claim).await;
             }
         }

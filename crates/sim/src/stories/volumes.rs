@@ -1,13 +1,8 @@
 //! PV protection and KEP-2644: bound volumes stay, and the reclaim policy is honoured in any order of deletion.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, template, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, the};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
-
-fn claim(name: &str, class: &str) -> Value {
-    let spec = template(name, class, "1Gi")["spec"].clone();
-    json!({"apiVersion": "v1", "kind": CLAIM, "metadata": {"namespace": NAMESPACE, "name": name}, "spec": spec})
-}
 
 fn pod(name: &str, claim: &str) -> Value {
     json!({
@@ -17,19 +12,6 @@ fn pod(name: &str, claim: &str) -> Value {
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
         },
     })
-}
-
-impl Operator {
-    /// The volume of a claim, once it is bound.
-    async fn volume_of(&self, named: &str) -> Result<Value, String> {
-        let bound = |claim: &Value| claim.text(&["status", "phase"]) == "Bound";
-        self.until(&format!("{named} is bound"), |checker| {
-            checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| bound(claim))
-        })
-        .await?;
-        let claim = self.world.checker().get(CLAIM, NAMESPACE, named).cloned().unwrap_or_default();
-        Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
-    }
 }
 
 /// V2, V3
