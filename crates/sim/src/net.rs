@@ -27,6 +27,8 @@ pub struct Weather {
     pub lose_answer: u64,
     pub refuse: u64,
     pub duplicate: u64,
+    /// Writes whose sender hears that the connection broke, and which arrive later all the same.
+    pub late_write: u64,
     pub cut_watch: u64,
     pub lag_watch: u64,
     /// The longest usual delay of anything.
@@ -34,9 +36,22 @@ pub struct Weather {
 }
 
 impl Weather {
-    pub const CALM: Weather =
-        Weather { drop: 0, lose_answer: 0, refuse: 0, duplicate: 0, cut_watch: 0, lag_watch: 0, delay_ms: 0 };
+    pub const CALM: Weather = Weather {
+        drop: 0,
+        lose_answer: 0,
+        refuse: 0,
+        duplicate: 0,
+        late_write: 0,
+        cut_watch: 0,
+        lag_watch: 0,
+        delay_ms: 0,
+    };
 }
+
+/// What arrives late does so within this time: shorter than the rest that a story must come to.
+const LATE_MAX: Duration = Duration::from_secs(30);
+/// How late a write is that is struck so.
+const LATE_BY: Duration = Duration::from_secs(8);
 
 /// One network with one server; clones share it.
 #[derive(Clone)]
@@ -144,6 +159,8 @@ struct Fate {
     lose_answer: bool,
     refuse: Option<u16>,
     duplicate: bool,
+    /// It arrives so much later than its sender believes it lost.
+    late_by: Option<Duration>,
 }
 
 impl Net {
@@ -190,7 +207,10 @@ impl Net {
             let codes: &[u16] = if is_read { &[500, 503, 429] } else { &[409, 500, 503, 429] };
             fate.refuse = Some(rng.pick(codes));
         }
-        fate.duplicate = is_read && rng.chance(weather.duplicate);
+        fate.duplicate = rng.chance(weather.duplicate);
+        if !is_read && rng.chance(weather.late_write) {
+            fate.late_by = Some(Duration::from_millis(rng.below(u64::try_from(LATE_MAX.as_millis()).unwrap_or(0))));
+        }
         fate
     }
 
@@ -255,6 +275,8 @@ impl Link {
             Some(Strike::Conflict) => fate.refuse = Some(409),
             Some(Strike::Refusal) => fate.refuse = Some(500),
             Some(Strike::LostAnswer) => fate.lose_answer = true,
+            Some(Strike::Duplicate) => fate.duplicate = true,
+            Some(Strike::LateWrite) => fate.late_by = Some(LATE_BY),
             _ => {}
         }
         if is_read && !is_watch {
@@ -274,6 +296,15 @@ impl Link {
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Err(broken("nobody answers"));
         };
+        if let Some(by) = fate.late_by.filter(|_| self.may_be_late(&request)) {
+            self.net.log.fault("late", format!("{what} by {} ms", by.as_millis()));
+            // It is on its way, whatever becomes of its sender.
+            tokio::spawn(async move {
+                tokio::time::sleep(by).await;
+                self.arrive(request, fate, up).await
+            });
+            return Err(broken("the connection broke"));
+        }
         if !self.process.is_cut_off() {
             return self.arrive(request, fate, up).await;
         }
@@ -287,6 +318,13 @@ impl Link {
             self.arrive(request, fate, up).await
         });
         late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
+    }
+
+    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile: only the network that such
+    /// requests do not survive.
+    fn may_be_late(&self, request: &Request<kube::client::Body>) -> bool {
+        let makes_pod = request.method() == http::Method::POST && request.uri().path().ends_with("/pods");
+        !(makes_pod && self.net.ledger.checker().has_joined())
     }
 
     /// The request is where the server was when it set out.

@@ -25,10 +25,14 @@ pub enum Strike {
     Refusal,
     /// The controllers' write is done, but they never hear of it.
     LostAnswer,
+    /// The controllers' write arrives twice, and they hear the answer to the second one.
+    Duplicate,
+    /// The controllers hear that the connection broke; their write arrives later all the same.
+    LateWrite,
 }
 
 impl Strike {
-    pub const ALL: [Strike; 9] = [
+    pub const ALL: [Strike; 11] = [
         Strike::KillControllers,
         Strike::CrashServer,
         Strike::StaleView,
@@ -38,11 +42,20 @@ impl Strike {
         Strike::Conflict,
         Strike::Refusal,
         Strike::LostAnswer,
+        Strike::Duplicate,
+        Strike::LateWrite,
     ];
 
     /// Whether it strikes requests of controllers; the others strike commits of anybody.
     pub fn is_for_requests(self) -> bool {
-        matches!(self, Strike::Conflict | Strike::Refusal | Strike::LostAnswer)
+        use Strike::{Conflict, Duplicate, LateWrite, LostAnswer, Refusal};
+        matches!(self, Conflict | Refusal | LostAnswer | Duplicate | LateWrite)
+    }
+
+    /// Whether the story may end differently: a creation that arrives when what it created is gone already makes it anew, and nothing in a
+    /// request can prevent that. What must never happen must not happen then either.
+    pub fn changes_the_end(self) -> bool {
+        self == Strike::LateWrite
     }
 
     /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
@@ -62,6 +75,8 @@ impl Strike {
             Strike::Conflict => "conflict",
             Strike::Refusal => "refusal",
             Strike::LostAnswer => "lost-answer",
+            Strike::Duplicate => "duplicate",
+            Strike::LateWrite => "late-write",
         }
     }
 

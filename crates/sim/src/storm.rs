@@ -51,6 +51,7 @@ impl Storm {
             lose_answer: some(120),
             refuse: some(120),
             duplicate: some(200),
+            late_write: some(80),
             cut_watch: some(100),
             lag_watch: some(60),
             delay_ms: 1 + some(200),

@@ -222,7 +222,7 @@ impl World {
             Strike::CutOff => self.cut_off_leader(),
             Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
-            Strike::Conflict | Strike::Refusal | Strike::LostAnswer => {}
+            Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
         }
     }
 

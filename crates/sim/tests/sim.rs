@@ -61,6 +61,16 @@ fn what_arrives_from_an_earlier_term_changes_no_end() {
     assert!(tally.faults["held-up"] > 0, "{}", tally.text());
 }
 
+/// A write that its sender believes lost arrives 8 s later: what the journal said first is not said again, and nothing is lost. (The journal
+/// once kept such an entry for ever.)
+#[test]
+fn what_arrives_late_takes_nothing_back() {
+    let story = stories::find("protected").expect("it is there");
+    let tally = sim::points(story, &[Strike::LateWrite], 1, jobs(), |_| {});
+    assert_whole(&tally, 15);
+    assert!(tally.faults["late"] >= 15, "{}", tally.text());
+}
+
 /// One of each kind of strike, at a few writes of some story; all of them take longer: `cargo run -p sim -- --points`.
 #[test]
 fn a_strike_at_some_writes_changes_no_end() {
@@ -72,7 +82,9 @@ fn a_strike_at_some_writes_changes_no_end() {
     for strike in Strike::ALL.into_iter().filter(|strike| !strike.is_for_requests()) {
         assert!(tally.faults.contains_key(strike.name()), "{strike} has not struck: {}", tally.text());
     }
-    assert!(tally.faults["refused"] > 0 && tally.faults["answer-lost"] > 0, "{}", tally.text());
+    for fault in ["refused", "answer-lost", "duplicated", "late"] {
+        assert!(tally.faults.get(fault).is_some_and(|count| *count > 0), "{fault}: {}", tally.text());
+    }
 }
 
 /// R14, O5, T16, H8

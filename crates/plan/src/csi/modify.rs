@@ -4,7 +4,7 @@ use super::provision::string_map;
 use super::resize::{SLOW, drop_conditions, status_patch};
 use super::{Code, Driver, Event, Failure, Finish, SecretRef, csi_source, secret};
 use jiff::Timestamp;
-use object::access::{Access, name, uid};
+use object::access::{Access, name};
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
 
@@ -131,7 +131,8 @@ pub fn finish(
         changed.cut(&["status", "modifyVolumeStatus"]);
         let message = format!("external resizer modified volume {} with vac {class} successfully", name(claim));
         let is_new = volume.text(&["spec", "volumeAttributesClassName"]) != class;
-        let patch = json!({"metadata": {"uid": uid(volume)}, "spec": {"volumeAttributesClassName": class}});
+        let mut patch = crate::finalizers::precondition(volume);
+        patch.put(&["spec", "volumeAttributesClassName"], class);
         return Finish {
             volume: is_new.then_some(patch),
             claim: status_patch(claim, &changed),

@@ -250,7 +250,7 @@ fn grown(claim: &Value, volume: &Value, expanded: Expanded, now: Timestamp) -> F
         changed.put(&["status", "allocatedResourceStatuses", "storage"], "NodeResizePending");
         let event = Event::normal("FileSystemResizeRequired", "Require file system resize of volume on node");
         return Finish {
-            volume: with_uid(volume, volume_change),
+            volume: of_version(volume, volume_change),
             claim: status_patch(claim, &changed),
             event: Some(event),
             again: false,
@@ -267,7 +267,7 @@ fn grown(claim: &Value, volume: &Value, expanded: Expanded, now: Timestamp) -> F
         patch.put(&["metadata", "annotations", NO_NODE_PART], "true");
     }
     let event = Event::normal("VolumeResizeSuccessful", "Resize volume succeeded");
-    Finish { volume: with_uid(volume, volume_change), claim: patch, event: Some(event), again: false }
+    Finish { volume: of_version(volume, volume_change), claim: patch, event: Some(event), again: false }
 }
 
 fn failed(
@@ -298,15 +298,14 @@ fn failed(
 }
 
 fn unmark(volume: &Value) -> Value {
-    json!({"metadata": {"uid": uid(volume), "annotations": {SIZE_BEFORE: null}}})
+    let mut patch = crate::finalizers::precondition(volume);
+    patch.put(&["metadata", "annotations", SIZE_BEFORE], Value::Null);
+    patch
 }
 
-fn with_uid(volume: &Value, mut change: Value) -> Option<Value> {
-    if change == json!({}) {
-        return None;
-    }
-    change.put(&["metadata", "uid"], uid(volume));
-    Some(change)
+/// Of exactly this version: a patch that arrives late must not take a larger size back.
+fn of_version(volume: &Value, change: Value) -> Option<Value> {
+    (change != json!({})).then(|| object::patch::merge(&change, &crate::finalizers::precondition(volume)))
 }
 
 /// A size as people wrote it, where it is theirs.

@@ -119,6 +119,11 @@ impl Checker {
         self.sets.join(sets);
     }
 
+    /// Whether sets stand for one.
+    pub fn has_joined(&self) -> bool {
+        self.sets.has_joined()
+    }
+
     /// Takes a change in; every rule that it breaks, as a sentence.
     pub fn see(&mut self, change: &Change<'_>) -> Vec<String> {
         let Some(object) = change.object() else { return Vec::new() };

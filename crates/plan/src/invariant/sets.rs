@@ -95,6 +95,10 @@ impl Sets {
         self.joined.push(sets.iter().map(owned).collect());
     }
 
+    pub fn has_joined(&self) -> bool {
+        !self.joined.is_empty()
+    }
+
     /// The other sets that stand for the same as this one.
     pub fn twins(&self, namespace: &str, name: &str) -> BTreeSet<(String, String)> {
         let is_it = |(its_namespace, its_name): &(String, String)| its_namespace == namespace && its_name == name;

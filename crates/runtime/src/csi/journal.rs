@@ -2,13 +2,16 @@
 //!
 //! Many workers write at once: one of them writes for all who wait. What is done with is taken out with the next write, or a moment
 //! later; until then it does no harm, because what it speaks of can be seen to be done.
+//!
+//! A write that got no answer may still arrive, long after: each is of the version that was seen last, so that what was taken out
+//! stays out.
 
 use crate::api::{Api, ApiError, Resource};
 use object::access::Access;
 use object::{Map, Value, json};
 use plan::csi::journal::Entry;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
 
@@ -21,6 +24,10 @@ const BYTES_MAX: usize = 700 << 10;
 const LINGER: Duration = Duration::from_millis(100);
 /// A server that refused the journal is tried again after this time.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
+/// What whoever was here before us sent has arrived by then, or never will: servers give requests up after a minute.
+const LATE_MAX: Duration = Duration::from_secs(60);
+/// A map that changes all the time is tried again later.
+const WRITE_ATTEMPTS: usize = 5;
 
 pub struct Journal {
     api: Api,
@@ -29,6 +36,7 @@ pub struct Journal {
     /// Held by the one who writes.
     writing: tokio::sync::Mutex<()>,
     done: Notify,
+    found: Notify,
 }
 
 #[derive(Default)]
@@ -39,9 +47,31 @@ struct State {
     total: usize,
     /// What the object does not say yet: `None` takes out.
     pending: BTreeMap<String, Option<String>>,
+    /// The version of the object that was seen last; empty while there is none.
+    version: String,
+    /// Volumes whose entries somebody else wrote, and which nobody has asked for yet.
+    found: Vec<String>,
 }
 
 impl State {
+    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever was here before us.
+    fn see(&mut self, object: &Value) {
+        self.version = object.text(&["metadata", "resourceVersion"]).to_owned();
+        for (volume, text) in object.members(&["data"]) {
+            let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
+            if self.entries.contains_key(volume) || self.pending.contains_key(volume) {
+                continue;
+            }
+            let Some(entry) = Entry::from_text(text) else {
+                tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
+                continue;
+            };
+            self.entries.insert(volume.to_owned(), entry);
+            self.measure(volume, text.len());
+            self.found.push(volume.to_owned());
+        }
+    }
+
     /// Has an entry written down in place of the one that it returns.
     fn put(&mut self, volume: &str, entry: Entry) -> Option<Entry> {
         let text = entry.to_text();
@@ -61,18 +91,34 @@ impl Journal {
     /// Reads what was written down before.
     pub async fn open(api: Api) -> Result<Journal, ApiError> {
         let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let found = api.find(&maps.object(NAMESPACE, NAME)).await?.unwrap_or_default();
-        let mut state = State::default();
-        for (volume, text) in found.members(&["data"]) {
-            let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
-            let Some(entry) = Entry::from_text(text) else {
-                tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
-                continue;
-            };
-            state.entries.insert(volume.to_owned(), entry);
-            state.measure(volume, text.len());
+        let journal = Journal {
+            api,
+            maps,
+            state: Mutex::default(),
+            writing: tokio::sync::Mutex::default(),
+            done: Notify::new(),
+            found: Notify::new(),
+        };
+        journal.look().await?;
+        Ok(journal)
+    }
+
+    async fn look(&self) -> Result<(), ApiError> {
+        let object = self.api.find(&self.maps.object(NAMESPACE, NAME)).await?;
+        self.lock().see(&object.unwrap_or_default());
+        self.found.notify_one();
+        Ok(())
+    }
+
+    /// Waits for volumes whose entries somebody else wrote: first for those that the journal was opened with.
+    pub async fn found(&self) -> Vec<String> {
+        loop {
+            let found = std::mem::take(&mut self.lock().found);
+            if !found.is_empty() {
+                return found;
+            }
+            self.found.notified().await;
         }
-        Ok(Journal { api, maps, state: Mutex::new(state), writing: tokio::sync::Mutex::default(), done: Notify::new() })
     }
 
     pub fn get(&self, volume: &str) -> Option<Entry> {
@@ -140,13 +186,33 @@ impl Journal {
 
     /// Takes out what is done with; ends when it is dropped.
     pub async fn tidy(&self) {
+        // What arrives late is seen at the next write, but there may be none.
+        if tokio::time::timeout(LATE_MAX, self.take_out()).await.is_err() {
+            while let Err(error) = self.look_alone().await {
+                tracing::warn!(%error, "the CSI journal cannot be read; trying again");
+                tokio::time::sleep(AGAIN_AFTER).await;
+            }
+        }
+        self.take_out().await
+    }
+
+    async fn take_out(&self) {
         loop {
-            self.done.notified().await;
-            tokio::time::sleep(LINGER).await;
+            // Whatever was done with before this began is taken out, too.
+            if self.lock().pending.is_empty() {
+                self.done.notified().await;
+                tokio::time::sleep(LINGER).await;
+            }
             while !self.flush().await {
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         }
+    }
+
+    /// Looks while nobody writes.
+    async fn look_alone(&self) -> Result<(), ApiError> {
+        let _writing = self.writing.lock().await;
+        self.look().await
     }
 
     /// Writes all there is to write; whether that could be done.
@@ -166,23 +232,34 @@ impl Journal {
     async fn write(&self) -> Result<(), ApiError> {
         let written = self.lock().pending.clone();
         let data: Map = written.iter().map(|(volume, text)| (volume.clone(), json!(text))).collect();
-        self.send(json!({"data": data})).await?;
+        let mut attempts = 0;
+        let object = loop {
+            attempts += 1;
+            match self.send(&data).await {
+                // Somebody else wrote, or what we sent before has arrived after all, or the object is gone.
+                Err(error) if error.is_stale() && attempts < WRITE_ATTEMPTS => self.look().await?,
+                result => break result?,
+            }
+        };
+        let mut state = self.lock();
+        state.see(&object);
         // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
-        self.lock().pending.retain(|volume, text| written.get(volume) != Some(text));
+        state.pending.retain(|volume, text| written.get(volume) != Some(text));
         Ok(())
     }
 
-    async fn send(&self, patch: Value) -> Result<(), ApiError> {
-        match self.api.merge(&self.maps.object(NAMESPACE, NAME), &patch).await {
-            Err(error) if error.is_absent() => {}
-            result => return result.map(drop),
+    async fn send(&self, data: &Map) -> Result<Arc<Value>, ApiError> {
+        let version = self.lock().version.clone();
+        let mut map = json!({"metadata": {"resourceVersion": version}, "data": data});
+        if !version.is_empty() {
+            return self.api.merge(&self.maps.object(NAMESPACE, NAME), &map).await;
         }
-        let mut data = patch["data"].as_object().cloned().unwrap_or_default();
-        data.retain(|_, text| !text.is_null());
-        let map = json!({
-            "apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": NAMESPACE, "name": NAME}, "data": data,
-        });
-        self.api.create(&self.maps.collection(NAMESPACE), &map).await.map(drop)
+        let all: Map = self.lock().entries.iter().map(|(volume, it)| (volume.clone(), json!(it.to_text()))).collect();
+        map["apiVersion"] = json!("v1");
+        map["kind"] = json!("ConfigMap");
+        map["metadata"] = json!({"namespace": NAMESPACE, "name": NAME});
+        map["data"] = Value::Object(all);
+        self.api.create(&self.maps.collection(NAMESPACE), &map).await
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -196,7 +273,6 @@ mod tests {
     use http::{Request, Response};
     use kube::client::Body;
     use std::convert::Infallible;
-    use std::sync::Arc;
     use tokio::sync::Semaphore;
 
     fn entry(volume: &str) -> Entry {

@@ -79,7 +79,7 @@ struct Attempt<'a> {
     place: (Key, &'static str),
     /// What it asked for.
     basis: String,
-    volume: &'a Value,
+    volume: &'a Arc<Value>,
     known: &'a Known,
     /// How it failed.
     code: Option<Code>,
@@ -141,13 +141,14 @@ impl Control {
         let Some(volume) = volume else { return Ok(None) };
         let Some(known) = self.drivers.find(|driver| resize::is_for(&claim, &volume, driver)) else { return Ok(None) };
         let resized = self.resize(&key, &claim, &volume, &known).await?;
-        // The claim may have been written meanwhile.
+        // Both may have been written meanwhile.
         let claim = self.claim_cache.get(&key).unwrap_or(claim);
+        let volume = self.volume_cache.get(&("".into(), name(&volume).into())).unwrap_or(volume);
         let modified = self.modify(&key, &claim, &volume, &known).await?;
         Ok(resized.into_iter().chain(modified).min())
     }
 
-    async fn resize(&self, key: &Key, claim: &Arc<Value>, volume: &Value, known: &Known) -> Again {
+    async fn resize(&self, key: &Key, claim: &Arc<Value>, volume: &Arc<Value>, known: &Known) -> Again {
         let memory = self.recall(key, claim).resize;
         let in_use = memory.offline_only && self.is_used(claim).await?;
         let now = (self.clock)();
@@ -175,7 +176,7 @@ impl Control {
         &self,
         key: &Key,
         claim: &Arc<Value>,
-        volume: &Value,
+        volume: &Arc<Value>,
         known: &Known,
         expansion: Expansion,
     ) -> Again {
@@ -206,7 +207,7 @@ impl Control {
         let attempt = Attempt { place, basis, volume, known, code: answer.as_ref().err().map(|failure| failure.code) };
         let (before, now) = (self.recall(key, &claim).resize, (self.clock)());
         let bytes = expansion.bytes;
-        self.finish(&attempt, claim, |claim| {
+        self.finish(&attempt, claim, |claim, volume| {
             let mut memory = before.clone();
             let finish = resize::finish(claim, volume, &driver, bytes, answer.clone(), &mut memory, now);
             let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
@@ -216,7 +217,7 @@ impl Control {
         .await
     }
 
-    async fn modify(&self, key: &Key, claim: &Arc<Value>, volume: &Value, known: &Known) -> Again {
+    async fn modify(&self, key: &Key, claim: &Arc<Value>, volume: &Arc<Value>, known: &Known) -> Again {
         let memory = self.recall(key, claim).modify;
         let class = modify::next_class(claim, &memory);
         let class = self.class_cache.get(&("".into(), class.into()));
@@ -240,7 +241,7 @@ impl Control {
         &self,
         key: &Key,
         claim: &Arc<Value>,
-        volume: &Value,
+        volume: &Arc<Value>,
         known: &Known,
         change: Modification,
     ) -> Again {
@@ -258,7 +259,7 @@ impl Control {
         let basis = change.class.clone();
         let attempt = Attempt { place, basis, volume, known, code: answer.as_ref().err().map(|failure| failure.code) };
         let (before, now) = (self.recall(key, &claim).modify, (self.clock)());
-        self.finish(&attempt, claim, |claim| {
+        self.finish(&attempt, claim, |claim, volume| {
             let mut memory = before.clone();
             let finish = modify::finish(claim, volume, &change.class, answer.clone(), &mut memory, now);
             let rests_until = memory.slow.as_ref().map(|(_, until)| *until);
@@ -268,33 +269,33 @@ impl Control {
         .await
     }
 
-    /// Writes what came of an attempt, the volume first, and says when the next one is. The call is made: if others wrote the claim
+    /// Writes what came of an attempt, and says when the next one is. The call is made: if others wrote the claim or the volume
     /// meanwhile, what is to be written is decided anew, not what is to be done.
     async fn finish(
         &self,
         attempt: &Attempt<'_>,
         mut claim: Arc<Value>,
-        decide: impl Fn(&Value) -> (Finish, Option<Timestamp>),
+        decide: impl Fn(&Value, &Value) -> (Finish, Option<Timestamp>),
     ) -> Again {
-        let (mut finish, mut rests_until) = decide(&claim);
-        if let Some(patch) = &finish.volume {
-            let answer = self.api.merge(&self.volumes.object("", name(attempt.volume)), patch).await?;
-            self.volume_cache.wrote(answer);
-        }
+        let mut volume = attempt.volume.clone();
+        let (mut finish, mut rests_until) = decide(&claim, &volume);
         for attempt in 1.. {
-            match self.mark(&claim, finish.claim.take()).await {
+            match self.write(&claim, &volume, &finish).await {
                 Err(error) if error.is_conflict() && attempt < WRITE_ATTEMPTS => {}
                 result => {
                     result?;
                     break;
                 }
             }
-            let Some(found) = self.api.find(&self.claims.object(namespace(&claim), name(&claim))).await? else { break };
-            if uid(&found) != uid(&claim) {
+            let (claim_path, volume_path) =
+                (self.claims.object(namespace(&claim), name(&claim)), self.volumes.object("", name(&volume)));
+            let found = (self.api.find(&claim_path).await?, self.api.find(&volume_path).await?);
+            let (Some(found_claim), Some(found_volume)) = found else { break };
+            if uid(&found_claim) != uid(&claim) || uid(&found_volume) != uid(&volume) {
                 break;
             }
-            claim = found;
-            (finish, rests_until) = decide(&claim);
+            (claim, volume) = (found_claim, found_volume);
+            (finish, rests_until) = decide(&claim, &volume);
         }
         finish.event.iter().for_each(|event| self.tell(&claim, event));
         if !finish.again {
@@ -305,6 +306,15 @@ impl Control {
         let wait = self.attempts.failed(&attempt.place, &attempt.basis, &attempt.known.pace, is_away);
         let rest = rests_until.map(|until| left(until, (self.clock)()));
         Ok(Some(rest.unwrap_or(wait)))
+    }
+
+    /// The volume first: what the claim says about it must be so.
+    async fn write(&self, claim: &Arc<Value>, volume: &Value, finish: &Finish) -> Result<(), ApiError> {
+        if let Some(patch) = &finish.volume {
+            let answer = self.api.merge(&self.volumes.object("", name(volume)), patch).await?;
+            self.volume_cache.wrote(answer);
+        }
+        self.mark(claim, finish.claim.clone()).await.map(drop)
     }
 
     /// Patches the status of a claim; returns the claim as it is then.

@@ -1,5 +1,6 @@
 //! A person at work, in the words of the stories.
 
+use crate::end::is_unconfirmed;
 use crate::entropy::Rng;
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
@@ -162,7 +163,10 @@ impl Operator {
 
     pub async fn until_gone(&self, object: &Value) -> Told {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
-        self.until(&format!("{kind} {named} is gone"), |checker| checker.get(kind, place, named).is_none()).await
+        self.until(&format!("{kind} {named} is gone"), |checker| {
+            checker.get(kind, place, named).is_none_or(|found| is_unconfirmed(&self.world, found))
+        })
+        .await
     }
 
     /// Waits until exactly these claims are there, and all are bound.

@@ -25,7 +25,7 @@ fn claim(wanted: &str, current: &str, target: &str, state: &str) -> Value {
 }
 
 fn volume() -> Value {
-    json!({"metadata": {"name": "v", "uid": "vu"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h"}}})
+    json!({"metadata": {"name": "v", "uid": "vu", "resourceVersion": "9"}, "spec": {"csi": {"driver": "d", "volumeHandle": "h"}}})
 }
 
 fn class(name: &str) -> Value {
@@ -94,7 +94,9 @@ fn the_volume_is_written_before_the_claim() {
     );
     assert!(condition::is_true(&claim, "ModifyingVolume"));
     let finish = finish(&claim, &volume(), "gold", Ok(()), &mut Memory::default(), now());
-    assert_eq!(finish.volume.unwrap()["spec"]["volumeAttributesClassName"], "gold");
+    // Of the version that was seen: a patch that arrives late must not take a newer class back.
+    let of_version = json!({"uid": "vu", "resourceVersion": "9"});
+    assert_eq!(finish.volume.unwrap(), json!({"metadata": of_version, "spec": {"volumeAttributesClassName": "gold"}}));
     let status = &finish.claim.unwrap()["status"];
     assert_eq!(status["currentVolumeAttributesClassName"], "gold");
     assert_eq!(status["modifyVolumeStatus"], Value::Null);

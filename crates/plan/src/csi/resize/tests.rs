@@ -26,7 +26,7 @@ fn claim(request: i64, actual: i64, allocated: i64, state: &str) -> Value {
 
 fn volume(size: i64) -> Value {
     json!({
-        "metadata": {"name": "v", "uid": "vu"},
+        "metadata": {"name": "v", "uid": "vu", "resourceVersion": "9"},
         "spec": {
             "capacity": {"storage": format!("{size}Gi")}, "accessModes": ["ReadWriteOnce"],
             "csi": {"driver": "d", "volumeHandle": "h", "fsType": "xfs", "controllerExpandSecretRef": {"name": "s", "namespace": "m"}},
@@ -144,7 +144,9 @@ fn a_driver_that_does_it_all() {
 
     let answer = Ok(Expanded { bytes: 2 * GI, node_part: false });
     let finish = finish(&marked, &volume, &driver, 2 * GI, answer, &mut Memory::default(), now());
-    assert_eq!(finish.volume.unwrap(), json!({"metadata": {"uid": "vu"}, "spec": {"capacity": {"storage": "2Gi"}}}));
+    // Of this very version: a patch that arrives late must not make a volume smaller that has grown since.
+    let of_version = json!({"uid": "vu", "resourceVersion": "9"});
+    assert_eq!(finish.volume.unwrap(), json!({"metadata": of_version, "spec": {"capacity": {"storage": "2Gi"}}}));
     let done = patched(&marked, finish.claim.as_ref());
     assert_eq!(conditions(&done), [] as [&str; 0]);
     assert_eq!(done["status"]["capacity"]["storage"], "2Gi");

@@ -46,12 +46,6 @@ pub async fn run(part: Part) {
     let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
     let control = Arc::new(Control::new(&part, journal, queue.clone()));
     control.used();
-    for volume in control.journal.volumes() {
-        if let Some(Entry::Create(_)) = control.journal.get(&volume) {
-            control.notes.doubt(&volume);
-        }
-        queue.add(volume_key(&volume));
-    }
     let mut arrivals = part.drivers.arrivals();
     let sources = control.sight.sources(&control.notes, &part.drivers);
     let work = control.clone();
@@ -68,8 +62,16 @@ pub async fn run(part: Part) {
             control.used();
         }
     };
+    let inherit = async {
+        loop {
+            for volume in control.journal.found().await {
+                control.inherit(&volume);
+            }
+        }
+    };
     tokio::select! {
         biased;
+        () = inherit => {}
         () = worker => {}
         () = greet => {}
         () = control.journal.tidy() => {}
@@ -127,6 +129,14 @@ impl Control {
             claims: super::claims(),
             volumes: super::volumes(),
         }
+    }
+
+    /// Goes on with what somebody else has written down.
+    fn inherit(&self, volume: &str) {
+        if let Some(Entry::Create(_)) = self.journal.get(volume) {
+            self.notes.doubt(volume);
+        }
+        self.queue.add(volume_key(volume));
     }
 
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
