@@ -104,6 +104,9 @@ fn storage_prefix(definition: &Value) -> String {
 }
 
 fn objects_left(server: &Server, definition: &Value) -> usize {
+    if !crd::owns_objects(definition) {
+        return 0;
+    }
     usize::try_from(server.store.count(&storage_prefix(definition))).unwrap_or(usize::MAX)
 }
 

@@ -13,9 +13,12 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The kinds that a definition serves: one for each served version, none before its names are accepted.
+/// The kinds that a definition serves: one for each served version, none before its names are accepted. It never takes the place of
+/// a built-in kind, whatever its status says.
 pub fn kinds_of(definition: &Value) -> Vec<Kind> {
-    if !names::condition_is(definition, "Established", "True") {
+    let plural = definition.text(&["status", "acceptedNames", "plural"]);
+    let is_builtin = names::is_builtin(definition.text(&["spec", "group"]), plural);
+    if is_builtin || !names::condition_is(definition, "Established", "True") {
         return Vec::new();
     }
     let versions = definition.items(&["spec", "versions"]);

@@ -48,6 +48,10 @@ impl Rules for Definition {
         super::names::store_version(new);
     }
 
+    fn prepare_status(&self, new: &mut Value, old: &Value, _ctx: &Ctx) {
+        super::names::keep_verdict(new, old);
+    }
+
     fn validate_create(&self, object: &Value, _ctx: &Ctx, errors: &mut Errors) {
         check::definition(object, None, errors);
     }

@@ -29,7 +29,7 @@ mod validation;
 
 pub use custom::kinds_of;
 pub use jsonpath::JsonPath;
-pub use names::{CLEANUP_FINALIZER, Cleanup, cleanup, establish, finish, mark_deleted, refuses_create};
+pub use names::{CLEANUP_FINALIZER, Cleanup, cleanup, establish, finish, mark_deleted, owns_objects, refuses_create};
 pub use openapi::{definition_name, openapi};
 
 pub fn rows() -> Vec<Kind> {

@@ -82,6 +82,34 @@ pub fn finish(definition: &mut Value, now: jiff::Timestamp) {
     set_condition(definition, "Terminating", "False", "InstanceDeletionCompleted", message, now);
 }
 
+/// Whether there can be objects that are the definition's own. There are none before it is established; and what is kept where it would keep
+/// its own is a built-in kind's, which must not go with it.
+pub fn owns_objects(definition: &Value) -> bool {
+    let (group, plural) = (definition.text(&["spec", "group"]), definition.text(&["spec", "names", "plural"]));
+    condition_is(definition, "Established", "True") && !is_builtin(group, plural)
+}
+
+/// Whether objects of a built-in kind are kept under this group and name.
+pub fn is_builtin(group: &str, plural: &str) -> bool {
+    static PLACES: LazyLock<BTreeSet<String>> =
+        LazyLock::new(|| crate::kinds::all().iter().map(|kind| kind.storage.to_string()).collect());
+    PLACES.contains(&format!("{group}/{plural}"))
+}
+
+/// Which names a definition has, and whether it is served, is the server's word alone: a write of its status cannot change it.
+pub fn keep_verdict(definition: &mut Value, old: &Value) {
+    const VERDICT: [&str; 2] = ["NamesAccepted", "Established"];
+    let is_verdict = |condition: &Value| VERDICT.contains(&condition.text(&["type"]));
+    let mut conditions = definition.items(&["status", "conditions"]).to_vec();
+    conditions.retain(|condition| !is_verdict(condition));
+    conditions.extend(old.items(&["status", "conditions"]).iter().filter(|it| is_verdict(it)).cloned());
+    definition.put(&["status", "conditions"], conditions);
+    match old.at(&["status", "acceptedNames"]) {
+        Some(names) => definition.put(&["status", "acceptedNames"], names.clone()),
+        None => drop(definition.cut(&["status", "acceptedNames"])),
+    }
+}
+
 /// While a definition goes, no objects are added: what a create is answered with (405).
 pub fn refuses_create(definition: &Value) -> Option<&'static str> {
     let refuses = terminating(definition) || condition_is(definition, "Terminating", "True");

@@ -7,6 +7,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
 };
+use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::fmt;
 use std::net::IpAddr;
@@ -163,17 +164,19 @@ impl fmt::Debug for Identity {
 
 /// The first certificate of a PEM text.
 pub(crate) fn certificate(pem: &str) -> Result<CertificateDer<'static>, CertError> {
-    rustls_pemfile::certs(&mut pem.as_bytes())
-        .next()
-        .ok_or_else(|| CertError::Unreadable("a certificate is missing".to_owned()))?
-        .map_err(|error| CertError::Unreadable(error.to_string()))
+    CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| unreadable(&error, "a certificate"))
 }
 
 /// The private key of a PEM text.
 pub(crate) fn private_key(pem: &str) -> Result<PrivateKeyDer<'static>, CertError> {
-    rustls_pemfile::private_key(&mut pem.as_bytes())
-        .map_err(|error| CertError::Unreadable(error.to_string()))?
-        .ok_or_else(|| CertError::Unreadable("a private key is missing".to_owned()))
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).map_err(|error| unreadable(&error, "a private key"))
+}
+
+fn unreadable(error: &pem::Error, what: &str) -> CertError {
+    CertError::Unreadable(match error {
+        pem::Error::NoItemsFound => format!("{what} is missing"),
+        error => error.to_string(),
+    })
 }
 
 fn section(text: &str, name: &str) -> Result<String, CertError> {

@@ -178,8 +178,8 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(asked, &errors));
     }
+    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     if !status {
-        definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
         about.warnings.extend(meta::warnings(new, Some(old)));
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
         call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;

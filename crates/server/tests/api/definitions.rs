@@ -336,6 +336,71 @@ async fn names_that_are_taken_wait_until_they_are_free() {
     admin.get("/apis/x.io/v1/namespaces/default/stores").await.expect(200);
 }
 
+/// A definition of a built-in kind's name, as anybody can write it who may write definitions.
+fn shadow(group: &str, plural: &str, kind: &str) -> Value {
+    let mut shadow = definition();
+    let approved = json!({"api-approved.kubernetes.io": "unapproved, for a test"});
+    shadow["metadata"] = json!({"name": format!("{plural}.{group}"), "annotations": approved});
+    shadow["spec"]["group"] = json!(group);
+    shadow["spec"]["scope"] = json!("Cluster");
+    shadow["spec"]["names"] = json!({"plural": plural, "kind": kind});
+    shadow
+}
+
+/// What is kept at the place of a built-in kind is not a definition's, and stays when the definition goes.
+#[tokio::test]
+async fn a_definition_named_like_a_built_in_kind_takes_nothing_along() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let class = json!({"metadata": {"name": "kept"}, "provisioner": "x.io/driver", "volumeBindingMode": "WaitForFirstConsumer"});
+    admin.post("/apis/storage.k8s.io/v1/storageclasses", &class).await.expect(201);
+    for (group, plural, kind) in [
+        ("storage.k8s.io", "storageclasses", "Klass"),
+        ("rbac.authorization.k8s.io", "clusterroles", "Role2"),
+        ("apiextensions.k8s.io", "customresourcedefinitions", "Definition"),
+    ] {
+        let before = names(&admin.get(&format!("/apis/{group}/v1/{plural}")).await.expect(200));
+        let shadow = shadow(group, plural, kind);
+        let made = admin.post(DEFINITIONS, &shadow).await.expect(201);
+        assert_eq!(condition(&made, "Established"), "False", "{made}");
+        let path = format!("{DEFINITIONS}/{plural}.{group}");
+        let mut watching = admin.watch(&format!("{path}?watch=1&resourceVersion={}", version(&made))).await;
+        admin.delete(&path).await.expect(200);
+        while watching.next().await["type"] != "DELETED" {}
+        assert_eq!(names(&admin.get(&format!("/apis/{group}/v1/{plural}")).await.expect(200)), before, "{plural}");
+    }
+}
+
+/// Whether a definition is served, and under which names, is not for those to say who may write its status.
+#[tokio::test]
+async fn a_forged_status_serves_nothing() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let group = "rbac.authorization.k8s.io";
+    for (plural, accepted) in [("clusterroles", "clusterroles"), ("others", "clusterroles")] {
+        let mut forged = admin.post(DEFINITIONS, &shadow(group, plural, "ClusterRole")).await.expect(201);
+        let now = forged["metadata"]["creationTimestamp"].clone();
+        let yes = |kind: &str| json!({"type": kind, "status": "True", "reason": "Forged", "message": "", "lastTransitionTime": now});
+        forged["status"]["conditions"] = json!([yes("Established"), yes("NamesAccepted"), yes("Mine")]);
+        forged["status"]["acceptedNames"] = json!({"plural": accepted, "kind": "Foo", "listKind": "FooList"});
+        let path = format!("{DEFINITIONS}/{plural}.{group}");
+        let written = admin.put(&format!("{path}/status"), &forged).await.expect(200);
+        assert_eq!(condition(&written, "Established"), "False", "{written}");
+        assert_eq!(condition(&written, "NamesAccepted"), "False", "{written}");
+        assert_eq!(condition(&written, "Mine"), "True", "what is not the server's word is kept");
+        assert_ne!(written["status"]["acceptedNames"]["kind"], "Foo");
+        let roles = admin.get(&format!("/apis/{group}/v1/clusterroles")).await.expect(200);
+        assert_eq!(roles["kind"], "ClusterRoleList");
+        assert!(names(&roles).contains(&"cluster-admin".to_owned()));
+        admin.delete(&path).await.expect(200);
+    }
+}
+
+fn condition(definition: &Value, kind: &str) -> String {
+    let conditions = definition["status"]["conditions"].as_array().expect("conditions");
+    conditions.iter().find(|it| it["type"] == kind).map(|it| text(it, "/status")).unwrap_or_default()
+}
+
 #[tokio::test]
 async fn openapi_tells_about_custom_kinds() {
     let (_world, admin) = world().await;
