@@ -1,6 +1,6 @@
 //! The end of a namespace: its content goes, pods first, then the `kubernetes` finalizer, then the namespace.
 
-use object::access::{Access, terminating};
+use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 use std::collections::BTreeMap;
 
@@ -20,6 +20,8 @@ pub struct Content {
 /// One object that is left: what its metadata says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remaining {
+    pub name: String,
+    pub uid: String,
     pub deleting: bool,
     pub finalizers: Vec<String>,
 }
@@ -27,7 +29,12 @@ pub struct Remaining {
 impl Remaining {
     pub fn of(object: &Value) -> Remaining {
         let finalizers = object.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str);
-        Remaining { deleting: terminating(object), finalizers: finalizers.map(str::to_owned).collect() }
+        Remaining {
+            name: name(object).to_owned(),
+            uid: uid(object).to_owned(),
+            deleting: terminating(object),
+            finalizers: finalizers.map(str::to_owned).collect(),
+        }
     }
 }
 

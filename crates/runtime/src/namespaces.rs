@@ -4,7 +4,8 @@ use crate::api::{Api, ApiError, Resource};
 use crate::controllers::{Clock, Part};
 use crate::discovery::{Discovery, Served};
 use crate::worker::{self, Key, Source, key};
-use object::access::{Access, name, terminating, uid};
+use futures::{StreamExt, TryStreamExt};
+use object::access::{Access, terminating, uid};
 use object::{Value, json};
 use plan::namespace::{Content, Remaining};
 use std::collections::HashMap;
@@ -16,6 +17,8 @@ use tokio::time::Instant;
 /// it goes, rarely later, when something holds it for long.
 const LOOK_AGAIN_FIRST: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// A server that is far away answers many at once as fast as one.
+const DELETIONS_AT_ONCE: usize = 16;
 
 /// Empties terminating namespaces until the part stops.
 pub async fn run(part: Part) {
@@ -68,7 +71,8 @@ impl Control {
     async fn empty(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
         let path = self.namespaces.object("", &key.1);
         let before = self.waiting().remove(key);
-        let Some(namespace) = self.api.find(&path).await? else { return Ok(None) };
+        // By now it may be gone, and another of its name be there, whose content is none of our business.
+        let Some(namespace) = self.api.find(&path).await?.filter(|found| terminating(found)) else { return Ok(None) };
         let before = before.filter(|before| before.uid == uid(&namespace));
         let since = before.as_ref().map_or_else(Instant::now, |before| before.since);
         let mut served = before.map(|before| before.left).unwrap_or_default();
@@ -113,7 +117,7 @@ impl Control {
         // What goes lets others go, such as the last pod; but nothing is told twice.
         while let Some(at) = plan::namespace::due(&content).into_iter().find(|at| !told[*at]) {
             told[at] = true;
-            let result = self.clear(&served[at], namespace).await;
+            let result = self.clear(&served[at], namespace, &content[at]).await;
             content[at] = self.look(&served[at], namespace).await;
             if let Err(error) = result {
                 content[at].error = Some(error.to_string());
@@ -135,22 +139,26 @@ impl Control {
         content
     }
 
-    async fn clear(&self, served: &Served, namespace: &str) -> Result<(), ApiError> {
-        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"});
-        let mut paths = Vec::new();
-        if served.can(&["deletecollection"]) {
-            paths.push(served.resource.collection(namespace));
-        } else {
-            let note = |object: &Value| paths.push(served.resource.object(namespace, name(object)));
-            self.api.each_metadata(&served.resource.collection(namespace), note).await?;
+    /// Tells what was found to go, each object by its uid: a deletion of the whole collection that arrives late would empty the next
+    /// namespace of this name.
+    async fn clear(&self, served: &Served, namespace: &str, found: &Content) -> Result<(), ApiError> {
+        let mut deletions = Vec::new();
+        for object in found.objects.iter().filter(|object| !object.deleting) {
+            deletions.push(self.delete(served.resource.object(namespace, &object.name), &object.uid));
         }
-        for path in paths {
-            match self.api.delete(&path, &options).await {
-                Err(error) if error.is_not_found() => {}
-                result => drop(result?),
-            }
+        futures::stream::iter(deletions).buffer_unordered(DELETIONS_AT_ONCE).try_collect().await
+    }
+
+    async fn delete(&self, path: String, uid: &str) -> Result<(), ApiError> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background",
+            "preconditions": {"uid": uid},
+        });
+        match self.api.delete(&path, &options).await {
+            // It is gone, or another one by now: the next look shows that.
+            Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
+            result => result.map(drop),
         }
-        Ok(())
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<Key, Waiting>> {

@@ -97,12 +97,14 @@ pub fn is_unconfirmed(world: &World, volume: &Value) -> bool {
 
 /// P35: a claim without a volume cannot be made what the template says, so its pod is not created until a person deletes it.
 fn is_blocked_by_a_claim(checker: &Checker, set: &Value) -> bool {
-    let storage: &[&str] = &["spec", "resources", "requests", "storage"];
+    const CHANGES: [&[&str]; 2] =
+        [&["spec", "resources", "requests", "storage"], &["spec", "volumeAttributesClassName"]];
     let templates = set.items(&["spec", "volumeClaimTemplates"]);
     set.text(&["spec", "volumeClaimUpdatePolicy"]) == "InPlace"
         && checker.all(CLAIM).filter(|claim| claim.text(&["status", "phase"]) == "Pending").any(|claim| {
             let is_of = |template: &&Value| name(claim).starts_with(&format!("{}-{}-", name(template), name(set)));
-            templates.iter().find(is_of).is_some_and(|template| template.text(storage) != claim.text(storage))
+            let differs = |template: &Value| CHANGES.iter().any(|path| template.text(path) != claim.text(path));
+            templates.iter().find(is_of).is_some_and(differs)
         })
 }
 

@@ -60,18 +60,27 @@ impl Plan {
         on_own_thread(self.seed, move || self.play())
     }
 
-    async fn play(self) -> Outcome {
+    /// Where the world, the storm and the story take their chance from.
+    fn chances(&self) -> (u64, Option<Rng>, Rng) {
         let mut rng = Rng::new(self.seed ^ 0x51);
-        let (world, orders) = World::new(rng.next()).await;
+        let world = rng.next();
+        (world, self.storm.then(|| rng.fork()), rng.fork())
+    }
+
+    /// Which gates the story `flipped` flips.
+    pub fn hand(&self) -> usize {
+        crate::stories::hand(&mut self.chances().2)
+    }
+
+    async fn play(self) -> Outcome {
+        let (seed, storm, story) = self.chances();
+        let (world, orders) = World::new(seed).await;
         world.net.set_weather(FAIR);
         let supervised = world.clone();
         let supervisor = tokio::spawn(async move { supervised.supervise(orders).await });
         world.ledger.points.begin(self.strike);
-        let raging = self.storm.then(|| {
-            let storm = Storm { world: world.clone(), rng: rng.fork() };
-            tokio::spawn(storm.rage())
-        });
-        let told = (self.story.tell)(world.clone(), rng.fork()).await;
+        let raging = storm.map(|rng| tokio::spawn(Storm { world: world.clone(), rng }.rage()));
+        let told = (self.story.tell)(world.clone(), story).await;
         if let Some(raging) = raging {
             raging.abort();
             storm::end(&world);

@@ -110,6 +110,8 @@ impl History {
         self.condemned |= self.policy == "Delete" && over;
         self.unheld |= self.policy != "Delete" && terminating(volume);
         self.named = change.after.is_some();
+        // Whoever brings back what was kept takes it over.
+        self.kept &= change.before.is_some();
         if change.after.is_none() {
             // Before policies were honoured, a volume that went before its claim left its backend behind.
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();

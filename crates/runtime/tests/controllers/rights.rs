@@ -127,7 +127,7 @@ async fn a_collector_that_may_not_patch_still_deletes_and_loses_no_orphan() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_namespace_controller_that_may_not_delete_says_so_in_the_namespace() {
     let mut world = World::bare().await;
-    forbid(&world, "namespace-controller", &["deletecollection"]).await;
+    forbid(&world, "namespace-controller", &["delete"]).await;
     let namespace = world.create(new_namespace("stuck")).await;
     let content = world.create(secret("stuck", "content")).await;
     world.delete(&namespace, "").await;
@@ -138,7 +138,7 @@ async fn a_namespace_controller_that_may_not_delete_says_so_in_the_namespace() {
         })
         .await;
     let failure = object::condition::get(&said, "NamespaceDeletionContentFailure").expect("a condition");
-    assert!(failure.text(&["message"]).contains("cannot deletecollection resource"), "{failure}");
+    assert!(failure.text(&["message"]).contains("cannot delete resource"), "{failure}");
     assert!(world.now(&content).await.is_some());
     for asked in world.requests.refused() {
         assert_eq!(asked.method, "DELETE");
@@ -146,7 +146,7 @@ async fn a_namespace_controller_that_may_not_delete_says_so_in_the_namespace() {
     // Given the right, it goes on by itself.
     let role = world.now(&role("namespace-controller")).await.expect("its role");
     let mut rules = role["rules"].clone();
-    let rule = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["deletecollection"]});
+    let rule = json!({"apiGroups": ["*"], "resources": ["*"], "verbs": ["delete"]});
     rules.as_array_mut().expect("rules").push(rule);
     world.merge(&role, json!({"rules": rules})).await;
     world.until_gone(&namespace).await;

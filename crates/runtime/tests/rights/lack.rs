@@ -20,7 +20,6 @@ pub struct Stage {
 
 /// Rights that no story shows, with the reason why they are there all the same.
 const UNSEEN: &[(&str, &str, &str, &str)] = &[
-    ("namespace-controller", "delete", "*", "other servers have kinds that know no deletecollection"),
     (
         "statefulset-controller",
         "update",
@@ -28,6 +27,7 @@ const UNSEEN: &[(&str, &str, &str, &str)] = &[
         "other servers ask for it where an owner is blocked",
     ),
     ("csi-resizer", "get", "persistentvolumeclaims", "asked for after a conflict only"),
+    ("csi-resizer", "get", "persistentvolumes", "asked for after a conflict only"),
     ("csi-provisioner", "get", "persistentvolumes", "asked for when the answer to its creation was lost"),
     ("csi-provisioner", "get", "storageclasses", "asked for when a claim is heard of before its class"),
     ("csi-provisioner", "patch", "persistentvolumes/status", "volumes that come from a backup (tests/csi/restored.rs)"),

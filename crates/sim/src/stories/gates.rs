@@ -1,8 +1,7 @@
 //! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
 
-use super::operator::{
-    CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_whole, pods_of, retention, set, template, the,
-};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, is_whole, pods_of, retention, set, template, the};
+use crate::entropy::Rng;
 use object::access::{Access, name};
 use object::{Gates, Value, json};
 use std::time::Duration;
@@ -16,6 +15,20 @@ pub const GATES: [&str; 6] = [
     "MaxUnavailableStatefulSet",
     "HonorPVReclaimPolicy",
 ];
+
+/// Every gate of the controllers and of the server is one of so many.
+const FLIPS: usize = 2 * GATES.len();
+
+/// Which gates a story flips, drawn once: each hand has another one for each phase, and all hands together have all of them for each phase.
+pub fn hand(rng: &mut Rng) -> usize {
+    usize::try_from(rng.below(FLIPS as u64)).unwrap_or(0)
+}
+
+/// The gate that is flipped in a phase, and whether it is the server's.
+fn dealt(hand: usize, phase: usize) -> (&'static str, bool) {
+    let at = (hand + 5 * phase) % FLIPS;
+    (GATES[at / 2], at % 2 == 1)
+}
 
 impl Operator {
     async fn controllers_with(&self, gate: &str, on: bool) {
@@ -149,12 +162,13 @@ pub async fn reclaim_gate(me: Operator) -> Told {
     me.controllers_with(gate, true).await;
     me.delete(&the("StatefulSet", "web"), "Background").await;
     me.until_claims(&[]).await?;
-    me.until("the volumes are gone", |checker| checker.all(VOLUME).count() == 0).await
+    me.until_volumes(0).await
 }
 
 /// Any gates, each for the controllers or the server alone, in the middle of everything that gates are about. What it must come to depends on how
 /// far it was; what must never happen does not, and in the end everything is as the gates that are on again want it.
 pub async fn flipped(mut me: Operator) -> Told {
+    let hand = hand(&mut me.rng);
     let web = the("StatefulSet", "web");
     let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": me.rng.below(3)}});
     let more = json!({"ordinals": {"start": 1}, "volumeClaimUpdatePolicy": "InPlace", "updateStrategy": update});
@@ -162,17 +176,17 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.until_whole("web").await?;
 
     me.scale("web", 1).await;
-    me.flip_a_gate().await;
+    me.flip(dealt(hand, 0)).await;
     me.until_whole("web").await?;
     me.scale("web", 3).await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
-    me.flip_a_gate().await;
+    me.flip(dealt(hand, 1)).await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.flip_a_gate().await;
+    me.flip(dealt(hand, 2)).await;
     me.until_whole("web").await?;
 
     me.create(claim("lone", "quick")).await;
@@ -180,20 +194,19 @@ pub async fn flipped(mut me: Operator) -> Told {
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
     me.delete(last, "").await;
-    me.flip_a_gate().await;
+    me.flip(dealt(hand, 3)).await;
     me.until_gone(&claim).await?;
     me.until_gone(&volume).await?;
 
     let propagation = me.rng.pick(&["Background", "Foreground"]);
     me.delete(&web, propagation).await;
-    me.flip_a_gate().await;
+    me.flip(dealt(hand, 4)).await;
     me.until_gone(&web).await
 }
 
 impl Operator {
     /// Off in the middle of what was begun, and on again.
-    async fn flip_a_gate(&mut self) {
-        let (gate, of_server) = (self.rng.pick(&GATES), self.rng.chance(500));
+    async fn flip(&mut self, (gate, of_server): (&'static str, bool)) {
         for on in [false, true] {
             let pause = Duration::from_millis(self.rng.below(3000));
             self.pause(pause).await;

@@ -7,13 +7,14 @@ mod random;
 mod restarts;
 mod retention;
 mod templates;
+mod trouble;
 mod volumes;
 
 use crate::entropy::Rng;
 use crate::world::World;
 use futures::future::BoxFuture;
 
-pub use gates::GATES;
+pub use gates::{GATES, hand};
 pub use operator::Operator;
 
 /// A story; its errors say what was waited for in vain.
@@ -60,10 +61,16 @@ stories![
     exact ordinals::moved: "KEP-3335: replicas move one by one to a set in another namespace",
     exact templates::grown_in_place: "KEP-4650: claims grow in place, alone and together with their pods",
     exact templates::changed_for_new_claims: "KEP-4650: OnClaimDelete leaves old claims alone; InPlace later brings them along",
+    exact templates::asymmetric: "KEP-4650: claims are grown by hand, each for itself, and the template is for new replicas only",
+    exact templates::modified: "KEP-4650: claims get another VolumeAttributesClass in place, and go back",
+    exact templates::several: "two claim templates: one grows, the other stays; all go with their replicas",
     exact templates::rolled: "template changes, two replicas at a time and one at a time",
     exact volumes::protected: "PV protection: claim and volume wait until nobody uses them",
     exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
     exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
+    exact volumes::taken_over: "KEP-2644: a retained volume is brought back under an object of its own, bound, and deleted by its new policy",
+    exact volumes::emptied: "a namespace goes with everything in it, and comes back",
+    exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is away: identity, claims and order stay",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
     loose gates::retention_gate: "KEP-1847: the gate goes off and on, for controllers and server, in the middle of scale-down and deletion",

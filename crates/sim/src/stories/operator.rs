@@ -63,7 +63,7 @@ fn collection(object: &Value) -> String {
     let api_version = object.text(&["apiVersion"]);
     let root = if api_version.contains('/') { "apis" } else { "api" };
     let plural = match object.text(&["kind"]) {
-        "StorageClass" => "storageclasses".to_owned(),
+        kind @ ("StorageClass" | "VolumeAttributesClass") => format!("{}es", kind.to_lowercase()),
         kind => format!("{}s", kind.to_lowercase()),
     };
     match namespace(object) {
@@ -83,7 +83,7 @@ pub fn at(namespace: &str, kind: &str, name: &str) -> Value {
         _ => "v1",
     };
     match kind {
-        "PersistentVolume" | "Namespace" => {
+        "PersistentVolume" | "Namespace" | "Node" => {
             json!({"apiVersion": api_version, "kind": kind, "metadata": {"name": name}})
         }
         _ => json!({"apiVersion": api_version, "kind": kind, "metadata": {"namespace": namespace, "name": name}}),
@@ -95,7 +95,8 @@ impl Operator {
         Operator { world, rng }
     }
 
-    /// Makes the classes that stories use: `quick` and `kept` bind at once, `late` when a pod comes; volumes of `kept` are retained.
+    /// Makes the classes that stories use: `quick` and `kept` bind at once, `late` when a pod comes; volumes of `kept` are retained. Attributes are
+    /// `silver` or `gold`.
     pub async fn prepare(&self) {
         for (name, policy, mode) in [
             ("quick", "Delete", "Immediate"),
@@ -106,6 +107,13 @@ impl Operator {
                 "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": name},
                 "provisioner": csi::directory::DEFAULT_NAME, "reclaimPolicy": policy, "volumeBindingMode": mode,
                 "allowVolumeExpansion": true,
+            }))
+            .await;
+        }
+        for (name, iops) in [("silver", "100"), ("gold", "900")] {
+            self.create(json!({
+                "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": name},
+                "driverName": csi::directory::DEFAULT_NAME, "parameters": {"iops": iops},
             }))
             .await;
         }
@@ -141,6 +149,30 @@ impl Operator {
         let path = format!("{}/{}", collection(object), name(object));
         let (code, _) = self.world.send("DELETE", &path, "application/json", Some(&options)).await;
         code == 200
+    }
+
+    /// Deletes a pod by force: whoever does so says that it does not run any more.
+    pub async fn delete_now(&self, pod: &str) -> bool {
+        self.say(format!("delete {pod} by force"));
+        let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
+        let path = format!("{}/{pod}", collection(&the("Pod", pod)));
+        self.world.send("DELETE", &path, "application/json", Some(&options)).await.0 == 200
+    }
+
+    /// Asks for a pod's eviction, as whoever drains a node does.
+    pub async fn evict(&self, pod: &str) -> bool {
+        self.say(format!("evict {pod}"));
+        let path = format!("{}/{pod}/eviction", collection(&the("Pod", pod)));
+        let eviction = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": NAMESPACE, "name": pod},
+        });
+        self.world.send("POST", &path, "application/json", Some(&eviction)).await.0 == 200
+    }
+
+    /// Has a pod or a node behave in a way, or well again.
+    pub async fn behave(&self, object: &Value, how: &str, value: Option<&str>) -> bool {
+        let annotation = format!("sim.mainstay.dev/{how}");
+        self.patch(object, json!({"metadata": {"annotations": {annotation: value}}})).await
     }
 
     pub async fn scale(&self, set: &str, replicas: i64) {
@@ -191,7 +223,11 @@ impl Operator {
 
     /// Waits until there are so many volumes.
     pub async fn until_volumes(&self, count: usize) -> Told {
-        self.until(&format!("there are {count} volumes"), |checker| checker.all(VOLUME).count() == count).await
+        let is_real = |volume: &&Arc<Value>| !is_unconfirmed(&self.world, volume);
+        self.until(&format!("there are {count} volumes"), |checker| {
+            checker.all(VOLUME).filter(is_real).count() == count
+        })
+        .await
     }
 
     pub fn uid(&self, kind: &str, named: &str) -> String {

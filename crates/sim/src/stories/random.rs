@@ -1,6 +1,8 @@
 //! An operator who does anything at any time, and tidies up in the end.
 
+use super::gates::GATES;
 use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, retention, set, the};
+use super::trouble::MISBEHAVIOURS;
 use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
 use std::sync::Arc;
@@ -9,8 +11,7 @@ use std::time::Duration;
 const SETS: [&str; 2] = ["web", "db"];
 const CLASSES: [&str; 2] = ["quick", "kept"];
 const POLICIES: [&str; 2] = ["Retain", "Delete"];
-const GATES: [&str; 3] =
-    ["StatefulSetAutoDeletePVC", "StatefulSetStartOrdinal", "StatefulSetUpdateVolumeClaimTemplate"];
+const NODES: [&str; 2] = ["simulated-0", "simulated-1"];
 
 pub async fn anything(mut me: Operator) -> Told {
     let steps = 6 + me.rng.below(20);
@@ -32,7 +33,7 @@ impl Operator {
     async fn step(&mut self) {
         let set_name = self.rng.pick(&SETS);
         let web = the("StatefulSet", set_name);
-        match self.rng.below(24) {
+        match self.rng.below(34) {
             0..=3 => {
                 let new = self.new_set(set_name);
                 self.create(new).await;
@@ -71,8 +72,24 @@ impl Operator {
             }
             22 => {
                 let (gate, on) = (self.rng.pick(&GATES), self.rng.chance(500));
-                self.world.set_controller_gates(Gates::default().with(gate, on));
-                self.world.kill_controllers();
+                let gates = Gates::default().with(gate, on);
+                if self.rng.chance(500) {
+                    self.world.set_controller_gates(gates);
+                    self.world.kill_controllers();
+                } else {
+                    self.world.set_server_gates(gates);
+                    self.world.crash_server();
+                }
+            }
+            23..=29 => self.disturb().await,
+            30 => {
+                let kind = self.rng.pick(&["RollingUpdate", "OnDelete"]);
+                let rolling = (kind == "RollingUpdate").then(|| json!({"partition": self.rng.below(4)}));
+                self.patch(&web, json!({"spec": {"updateStrategy": {"type": kind, "rollingUpdate": rolling}}})).await;
+            }
+            31 => {
+                let class = self.rng.pick(&["silver", "gold"]);
+                self.change_template(set_name, "volumeAttributesClassName", json!(class)).await;
             }
             _ => {
                 let named = format!("lone-{}", self.rng.below(3));
@@ -96,12 +113,48 @@ impl Operator {
     }
 
     async fn grow(&mut self, set_name: &str) {
+        let size = format!("{}Gi", 1 + self.rng.below(5));
+        self.change_template(set_name, "resources", json!({"requests": {"storage": size}})).await;
+    }
+
+    async fn change_template(&mut self, set_name: &str, field: &str, value: Value) {
         let found = self.world.checker().get("StatefulSet", NAMESPACE, set_name).cloned();
         let Some(found) = found else { return };
         let mut templates = found["spec"]["volumeClaimTemplates"].clone();
-        let size = format!("{}Gi", 1 + self.rng.below(5));
-        templates[0]["spec"]["resources"]["requests"]["storage"] = json!(size);
+        templates[0]["spec"][field] = value;
         self.patch(&the("StatefulSet", set_name), json!({"spec": {"volumeClaimTemplates": templates}})).await;
+    }
+
+    /// What happens to pods, nodes and claims besides what sets do.
+    async fn disturb(&mut self) {
+        let node = the("Node", self.rng.pick(&NODES));
+        let pod = self.any("Pod").map(|pod| name(&pod).to_owned()).unwrap_or_default();
+        match self.rng.below(7) {
+            0..=1 => {
+                let (how, value) = self.rng.pick(&MISBEHAVIOURS);
+                self.behave(&the("Pod", &pod), how, Some(value)).await;
+            }
+            2 => self.behave_well(&pod).await,
+            3 => {
+                let down = self.rng.chance(600).then_some("true");
+                self.behave(&node, "down", down).await;
+            }
+            4 => drop(self.evict(&pod).await),
+            5 => drop(self.delete_now(&pod).await),
+            _ => {
+                let size = format!("{}Gi", 1 + self.rng.below(6));
+                if let Some(claim) = self.any(CLAIM) {
+                    let larger = json!({"spec": {"resources": {"requests": {"storage": size}}}});
+                    self.patch(&the(CLAIM, name(&claim)), larger).await;
+                }
+            }
+        }
+    }
+
+    async fn behave_well(&self, pod: &str) {
+        let all: Value =
+            MISBEHAVIOURS.iter().map(|(how, _)| (format!("sim.mainstay.dev/{how}"), Value::Null)).collect();
+        self.patch(&the("Pod", pod), json!({"metadata": {"annotations": all}})).await;
     }
 
     fn any(&mut self, kind: &str) -> Option<Arc<Value>> {
@@ -118,6 +171,17 @@ impl Operator {
     /// Lets go of what holds others: what was told to go can go only when its user does, and a pod that got its node before its claim
     /// was replaced by one that waits for a pod has to be made anew.
     async fn tidy(&self) {
+        for node in NODES {
+            self.behave(&the("Node", node), "down", None).await;
+        }
+        for set in SETS {
+            let rolls = json!({"type": "RollingUpdate", "rollingUpdate": {"partition": 0}});
+            self.patch(&the("StatefulSet", set), json!({"spec": {"updateStrategy": rolls}})).await;
+        }
+        let pods: Vec<Arc<Value>> = self.world.checker().all("Pod").cloned().collect();
+        for pod in pods.iter().filter(|pod| pod.has(&["metadata", "annotations"])) {
+            self.behave_well(name(pod)).await;
+        }
         for _ in 0..20 {
             self.pause(Duration::from_secs(90)).await;
             let (volumes, claims, pods, stuck) = {

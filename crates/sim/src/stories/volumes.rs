@@ -1,6 +1,6 @@
 //! PV protection and KEP-2644: bound volumes stay, and the reclaim policy is honoured in any order of deletion.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_whole, set, the};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
 
@@ -80,4 +80,69 @@ pub async fn policy_edited(me: Operator) -> Told {
     me.patch(&volume, policy("Delete")).await;
     me.until_gone(&volume).await?;
     me.until_volumes(0).await
+}
+
+/// H5, V1: a volume that was retained and whose object is gone is brought back by a person, who names the claim that it is for.
+pub async fn taken_over(me: Operator) -> Told {
+    me.create(claim("first", "kept")).await;
+    let volume = me.volume_of("first").await?;
+    let found = me.world.checker().get(VOLUME, "", name(&volume)).cloned().unwrap_or_default();
+    let handle = found.text(&["spec", "csi", "volumeHandle"]).to_owned();
+    me.delete(&the(CLAIM, "first"), "").await;
+    me.until_gone(&the(CLAIM, "first")).await?;
+    me.delete(&volume, "").await;
+    me.until_gone(&volume).await?;
+    me.expect("the data is still there", me.world.handles().contains(&handle))?;
+    me.create(json!({
+        "apiVersion": "v1", "kind": VOLUME, "metadata": {"name": "imported"},
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "quick",
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": NAMESPACE, "name": "second"},
+            "csi": {"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle},
+        },
+    }))
+    .await;
+    let mut second = claim("second", "quick");
+    second["spec"]["volumeName"] = json!("imported");
+    me.create(second).await;
+    me.until_claims(&["second"]).await?;
+    // Before that nobody who deletes data has seen it bound, and nobody would delete it.
+    me.until("it is held for its driver", |checker| {
+        let held =
+            |volume: &Value| volume.items(&["metadata", "finalizers"]).iter().any(|it| it == plan::csi::FINALIZER);
+        checker.get(VOLUME, "", "imported").is_some_and(|volume| held(volume))
+    })
+    .await?;
+    me.delete(&the(VOLUME, "imported"), "").await;
+    me.delete(&the(CLAIM, "second"), "").await;
+    me.until_gone(&the(CLAIM, "second")).await?;
+    me.until_gone(&the(VOLUME, "imported")).await?;
+    for _ in 0..600 {
+        if me.world.handles().is_empty() {
+            return Ok(());
+        }
+        me.pause(std::time::Duration::from_secs(1)).await;
+    }
+    me.expect("and the data is gone", false)
+}
+
+/// A namespace goes with sets, pods, claims and, by their policy, volumes; the next one of its name has nothing of it.
+pub async fn emptied(me: Operator) -> Told {
+    let other = the("Namespace", "other");
+    for class in ["quick", "kept"] {
+        me.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
+        let mut there = set("web", 2, class, json!({}));
+        there["metadata"]["namespace"] = json!("other");
+        me.create(there).await;
+        me.until("the set is whole", |checker| is_whole(checker, "other", "web")).await?;
+        me.delete(&other, "").await;
+        me.until_gone(&other).await?;
+        me.until_claims(&[]).await?;
+    }
+    me.until_volumes(2).await?;
+    me.until("what is retained is released", |checker| {
+        checker.all(VOLUME).all(|volume| volume.text(&["status", "phase"]) == "Released")
+    })
+    .await
 }

@@ -42,7 +42,7 @@ fn cluster_roles() -> Vec<(&'static str, Vec<Rule>)> {
                 allow("get watch", "core", "namespaces"),
                 allow("update", "core", "namespaces/finalize namespaces/status"),
                 // Any kind can be in a namespace.
-                allow("list delete deletecollection", ALL, ALL),
+                allow("list delete", ALL, ALL),
             ],
         ),
         (
@@ -156,7 +156,7 @@ fn csi_provisioner_rules() -> Vec<Rule> {
 
 fn csi_resizer_rules() -> Vec<Rule> {
     vec![
-        allow("list watch patch", "core", "persistentvolumes"),
+        allow("get list watch patch", "core", "persistentvolumes"),
         allow("get list watch", "core", "persistentvolumeclaims"),
         allow("patch", "core", "persistentvolumeclaims/status"),
         allow("list", "core", "pods"),

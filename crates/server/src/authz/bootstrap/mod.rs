@@ -195,7 +195,7 @@ mod tests {
             (&account("pv-protection-controller"), "patch core persistentvolumes", true),
             (&account("pv-protection-controller"), "delete core persistentvolumes", false),
             (&account("clusterrole-aggregation-controller"), "escalate rbac.authorization.k8s.io clusterroles", true),
-            (&account("namespace-controller"), "deletecollection example.com widgets", true),
+            (&account("namespace-controller"), "delete example.com widgets", true),
             (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
             (&node, "patch core nodes/status", true),

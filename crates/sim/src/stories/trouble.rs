@@ -1,0 +1,81 @@
+//! Pods and nodes that misbehave.
+
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_ready, pods_of, retention, set, the};
+use object::access::{Access, terminating};
+use object::{Value, json};
+use std::time::Duration;
+
+/// How pods misbehave, in the words of simulated nodes.
+pub const MISBEHAVIOURS: [(&str, &str); 7] = [
+    ("ready", "false"),
+    ("start-after", "20s"),
+    ("crash-after", "1s"),
+    ("fail-after", "1s"),
+    ("evict-after", "1s"),
+    ("terminate-after", "never"),
+    ("node-down", "true"),
+];
+
+/// R4: whatever happens to pods, claims stay those that they were, and a rollout waits for what is not ready.
+pub async fn troubled(me: Operator) -> Told {
+    me.create(set("web", 3, "late", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    let claims = me.claim_uids();
+    // One that fails and one that is evicted are made anew.
+    me.behave(&the("Pod", "web-1"), "fail-after", Some("0s")).await;
+    me.until_new("web-1").await?;
+    me.evict("web-2").await;
+    me.until_new("web-2").await?;
+    // A rollout waits for a replica that is not ready, and goes on when it is.
+    let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": "false"}}});
+    me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
+    me.until("the last replica is new", |checker| {
+        let is_new = |pod: &Value| pod.has(&["metadata", "annotations", "sim.mainstay.dev/ready"]);
+        checker.get("Pod", NAMESPACE, "web-2").is_some_and(|pod| is_new(pod) && !terminating(pod))
+    })
+    .await?;
+    me.pause(Duration::from_secs(30)).await;
+    let others = {
+        let checker = me.world.checker();
+        pods_of(&checker, NAMESPACE, "web").iter().filter(|pod| is_ready(pod)).count()
+    };
+    me.expect("the others are left alone meanwhile", others == 2)?;
+    let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": null}}});
+    me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
+    // Whoever has not heard of that yet would go on with the rollout as soon as the replica is ready.
+    me.until("the template is as it was", |checker| {
+        let is_seen = |set: &Value| set.int(&["metadata", "generation"]) == set.int(&["status", "observedGeneration"]);
+        checker.get("StatefulSet", NAMESPACE, "web").is_some_and(|set| is_seen(set))
+    })
+    .await?;
+    me.behave(&the("Pod", "web-2"), "ready", None).await;
+    me.until_whole("web").await?;
+    // A node is away for longer than pods tolerate, and comes back.
+    let node = me.world.checker().get("Pod", NAMESPACE, "web-0").map(|pod| pod.text(&["spec", "nodeName"]).to_owned());
+    let node = the("Node", &node.unwrap_or_default());
+    me.behave(&node, "down", Some("true")).await;
+    me.pause(Duration::from_secs(400)).await;
+    me.expect(
+        "a pod that may still run is not made anew",
+        me.world.checker().get("Pod", NAMESPACE, "web-0").is_some(),
+    )?;
+    me.behave(&node, "down", None).await;
+    me.until_whole("web").await?;
+    me.expect("all claims are those that they were", me.claim_uids() == claims)
+}
+
+impl Operator {
+    fn claim_uids(&self) -> Vec<String> {
+        self.world.checker().all(CLAIM).map(|claim| claim.text(&["metadata", "uid"]).to_owned()).collect()
+    }
+
+    /// Waits until a pod has been made anew and the set is whole.
+    async fn until_new(&self, pod: &str) -> Told {
+        let old = self.uid("Pod", pod);
+        self.until(&format!("{pod} is another one"), |checker| {
+            checker.get("Pod", NAMESPACE, pod).is_some_and(|pod| pod.text(&["metadata", "uid"]) != old)
+        })
+        .await?;
+        self.until_whole("web").await
+    }
+}
