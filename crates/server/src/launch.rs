@@ -74,7 +74,7 @@ impl Launch {
         let mut address = None;
         if let Some(listener) = self.listener {
             address = Some(listener.local_addr()?);
-            let tls = authn::server_config(&self.identity)?;
+            let tls = authn::server_config(&self.identity, server.env.clock.clone())?;
             tasks.spawn(crate::http::serve(server.clone(), listener, tls, shutdown.clone()));
         }
         server.set_ready(true);

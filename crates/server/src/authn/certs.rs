@@ -106,6 +106,16 @@ impl Identity {
         Ok(stale_serving || stale_admin)
     }
 
+    /// Makes the serving certificate anew, with the names that it has, if it is about to expire; whether it was.
+    pub fn renew_serving(&mut self, now: Timestamp) -> Result<bool, CertError> {
+        let serving = Facts::read(&self.serving.certificate_pem)?;
+        let is_due = serving.expires_within(RENEW_BEFORE, now);
+        if is_due {
+            self.serving = make_serving(&self.ca, &serving.names, now)?;
+        }
+        Ok(is_due)
+    }
+
     /// A client certificate for `user` in `groups`.
     pub fn issue_client(&self, user: &str, groups: &[String], now: Timestamp) -> Result<Pair, CertError> {
         make_client(&self.ca, user, groups, now)

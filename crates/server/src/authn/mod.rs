@@ -7,6 +7,7 @@ pub mod files;
 mod impersonation;
 pub mod kept;
 mod kubeconfig;
+mod serving;
 pub mod static_tokens;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -6,8 +6,10 @@
 //! then on; and a good token still counts beside a bad certificate.
 
 use super::cache::Cache;
-use super::certs::{CertError, Identity, certificate, private_key};
+use super::certs::{CertError, Identity, certificate};
+use super::serving::Serving;
 use crate::attributes::User;
+use crate::env::Clock;
 use jiff::Timestamp;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::CryptoProvider;
@@ -21,18 +23,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1, resumption by tickets, and client certificates welcome but not needed.
-pub fn server_config(identity: &Identity) -> Result<Arc<ServerConfig>, CertError> {
+/// TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1, resumption by tickets, and client certificates welcome but not needed. The serving certificate is
+/// made anew in time, by the clock.
+pub fn server_config(identity: &Identity, clock: Arc<dyn Clock>) -> Result<Arc<ServerConfig>, CertError> {
     let failed = |error: rustls::Error| CertError::Tls(error.to_string());
-    let chain = vec![certificate(&identity.serving.certificate_pem)?];
-    let key = private_key(&identity.serving.key_pem)?;
+    let serving = Arc::new(Serving::new(identity, clock)?);
     let verifier = Arc::new(PossessionOnly { believed: verifier(&identity.ca.certificate_pem)? });
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13, &rustls::version::TLS12])
         .map_err(failed)?
         .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, key)
-        .map_err(failed)?;
+        .with_cert_resolver(serving);
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.ticketer = rustls::crypto::ring::Ticketer::new().map_err(failed)?;
     Ok(Arc::new(config))
@@ -125,7 +126,7 @@ fn refused(error: rustls::Error) -> Refused {
     }
 }
 
-fn provider() -> Arc<CryptoProvider> {
+pub(super) fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
@@ -192,7 +193,8 @@ impl ClientCertVerifier for PossessionOnly {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::authn::certs::{Pair, serving_names};
+    use crate::authn::certs::{Pair, private_key, serving_names};
+    use crate::env::Env;
     use rustls::{ClientConfig, ClientConnection, ServerConnection};
 
     const NOW: i64 = 1_800_000_000;
@@ -206,6 +208,10 @@ mod tests {
     fn identity() -> (Identity, Timestamp) {
         let now = Timestamp::now();
         (Identity::make(&serving_names("127.0.0.1", &[]), now).unwrap(), now)
+    }
+
+    fn clock() -> Arc<dyn Clock> {
+        Env::default().clock
     }
 
     fn client_config(identity: &Identity, pair: Option<&Pair>) -> Arc<ClientConfig> {
@@ -269,7 +275,7 @@ mod tests {
         let (identity, now) = identity();
         let groups = ["one".to_owned(), "two".to_owned(), "three".to_owned()];
         let jane = identity.issue_client("jane", &groups, now).unwrap();
-        let config = server_config(&identity).unwrap();
+        let config = server_config(&identity, clock()).unwrap();
         let (server, client) = connect(&config, &client_config(&identity, Some(&jane)));
         assert_eq!(client.alpn_protocol(), Some(&b"h2"[..]));
         let known = ClientCertificates::new(&identity.ca.certificate_pem).unwrap();
@@ -289,7 +295,7 @@ mod tests {
     #[test]
     fn foreign_and_expired_certificates_connect_and_are_refused_by_name() {
         let (identity, now) = identity();
-        let config = server_config(&identity).unwrap();
+        let config = server_config(&identity, clock()).unwrap();
         let known = ClientCertificates::new(&identity.ca.certificate_pem).unwrap();
 
         let long_ago = at(now.as_second() - 2 * YEAR);
@@ -303,6 +309,25 @@ mod tests {
 
         let (server, _) = connect(&config, &client_config(&identity, None));
         assert_eq!(peer(&server), None);
+    }
+
+    /// A server that has run for so long that its certificate has expired, or soon will, shows a new one of the same names.
+    #[test]
+    fn a_serving_certificate_is_made_anew_while_the_server_runs() {
+        let names = serving_names("10.1.2.3", &["api.example".to_owned()]);
+        for days in [400, 300, 200] {
+            let begun = at(Timestamp::now().as_second() - days * 24 * 60 * 60);
+            let identity = Identity::make(&names, begun).unwrap();
+            let config = server_config(&identity, clock()).unwrap();
+            // The handshake would fail with a certificate that has expired.
+            let (_, client) = connect(&config, &client_config(&identity, None));
+            let shown = client.peer_certificates().unwrap()[0].clone();
+            let was_new = shown == certificate(&identity.serving.certificate_pem).unwrap();
+            assert_eq!(was_new, days == 200, "{days} days");
+            let (_, parsed) = X509Certificate::from_der(&shown).unwrap();
+            let shown = parsed.subject_alternative_name().unwrap().unwrap().value.general_names.len();
+            assert_eq!(shown, names.len(), "{days} days");
+        }
     }
 
     #[test]
@@ -326,7 +351,7 @@ mod tests {
     #[test]
     fn sessions_resume_with_the_certificate_they_began_with() {
         let (identity, now) = identity();
-        let config = server_config(&identity).unwrap();
+        let config = server_config(&identity, clock()).unwrap();
         let client = client_config(&identity, Some(&identity.admin));
         let (first, _) = connect(&config, &client);
         assert_eq!(first.handshake_kind(), Some(rustls::HandshakeKind::Full));
