@@ -76,6 +76,11 @@ impl Cluster {
         (status.code(), lines)
     }
 
+    /// The same, for one that others still hold.
+    pub fn kill(&self) {
+        self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).end();
+    }
+
     /// Stops it as a power failure would.
     pub fn crash(self) {
         let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());

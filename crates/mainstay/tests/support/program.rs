@@ -166,6 +166,12 @@ impl Running {
         self.signal("-KILL");
     }
 
+    /// The same, and waits until it is gone.
+    pub fn end(&mut self) {
+        self.kill();
+        self.child.wait().expect("the child is ours");
+    }
+
     /// Freezes the program: it does nothing, and does not know it.
     pub fn pause(&self) {
         self.signal("-STOP");

@@ -1,0 +1,218 @@
+//! Gates that go off and on, for the server and for the controller of sets separately, as people restart their processes: real flags, real
+//! processes, in the middle of a scale-down, a rollout, a reclaim and a deletion.
+
+mod support;
+
+use serde_json::Value;
+use std::sync::Arc;
+use support::{Cluster, Controllers, Kubectl, Place, kubectl_on};
+use tempfile::TempDir;
+
+const RETENTION: &str = "StatefulSetAutoDeletePVC";
+const ORDINALS: &str = "StatefulSetStartOrdinal";
+const TEMPLATES: &str = "StatefulSetUpdateVolumeClaimTemplate";
+const RECLAIM: &str = "HonorPVReclaimPolicy";
+
+/// A server that keeps its state, with all controllers but that of sets, which is a process of its own: both are restarted alone, each
+/// with its own gates.
+struct Pair {
+    data: TempDir,
+    gate: &'static str,
+    /// Whether the gate is on, for the server and for the controller.
+    on: (bool, bool),
+    server: Arc<Cluster>,
+    controller: Option<Controllers>,
+    kubectl: Kubectl,
+}
+
+impl Pair {
+    /// With the gate on for both; `None` where there is no kubectl.
+    fn start(gate: &'static str) -> Option<Pair> {
+        let data = TempDir::new().expect("a temporary directory can be made");
+        let server = serve(&data, gate, true);
+        let kubectl = kubectl_on(&server)?;
+        let mut pair = Pair { data, gate, on: (true, true), server, controller: None, kubectl };
+        pair.control();
+        Some(pair)
+    }
+
+    fn control(&mut self) {
+        let gates = format!("{}={}", self.gate, self.on.1);
+        let arguments = ["--controllers", "statefulset-controller", "--lease-name", "sets", "--feature-gates", &gates];
+        self.controller = Some(Controllers::start(&self.server, &self.server.kubeconfig, &arguments));
+    }
+
+    /// The controller dies in the middle of whatever it does, and comes back with the gate so.
+    fn controller_with(&mut self, on: bool) {
+        if let Some(controller) = self.controller.take() {
+            controller.program.kill();
+            controller.program.finish();
+        }
+        // Whoever is killed leaves the lease behind; it need not be waited for here.
+        self.kubectl.ok("delete lease sets -n kube-system --ignore-not-found");
+        self.on.1 = on;
+        self.control();
+    }
+
+    /// The server is killed, with the controllers in its process, and comes back with the gate so.
+    fn server_with(&mut self, on: bool) {
+        let controller = self.controller.take();
+        self.server.kill();
+        drop(controller);
+        self.on.0 = on;
+        self.server = serve(&self.data, self.gate, on);
+        self.kubectl = kubectl_on(&self.server).expect("it was there before");
+        self.controller_with(self.on.1);
+    }
+
+    fn create(&self, replicas: usize, more: &str) {
+        self.kubectl.ok_with("create -f -", &set("web", replicas, more));
+    }
+
+    /// Waits until these are the set's pods, all ready.
+    fn until_pods(&self, wanted: &str) {
+        let ready = r#"{range .items[?(@.status.containerStatuses[0].ready==true)]}{.metadata.name} {end}"#;
+        self.kubectl.until(&format!("get pods -l app=web -o 'jsonpath={ready}'"), |pods| pods.trim() == wanted);
+    }
+
+    fn claims(&self) -> String {
+        self.kubectl.ok("get pvc -o jsonpath={.items[*].metadata.name}")
+    }
+}
+
+fn serve(data: &TempDir, gate: &str, on: bool) -> Arc<Cluster> {
+    let gates = format!("{gate}={on}");
+    let arguments = ["--controllers", "*,-statefulset-controller", "--feature-gates", &gates];
+    Arc::new(Cluster::start_with(Place::Directory(data.path()), &arguments))
+}
+
+fn set(name: &str, replicas: usize, more: &str) -> String {
+    format!(
+        "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: {name}}}\nspec:\n  serviceName: x\n  replicas: {replicas}\n  {more}\n  \
+         selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
+         spec: {{containers: [{{name: main, image: x, volumeMounts: [{{name: data, mountPath: /data}}]}}]}}\n  \
+         volumeClaimTemplates:\n  - metadata: {{name: data}}\n    \
+         spec: {{accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Gi}}}}}}\n"
+    )
+}
+
+/// R14
+#[test]
+fn r14_the_retention_policy_goes_off_and_on() {
+    let Some(mut pair) = Pair::start(RETENTION) else { return };
+    pair.create(3, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
+    pair.until_pods("web-0 web-1 web-2");
+    let first = pair.kubectl.ok("get pvc data-web-0 -o jsonpath={.metadata.uid}");
+    // Off in the middle of a scale-down. What was told to go goes, what was not belongs to nobody from then on.
+    pair.kubectl.ok("scale sts web --replicas=1");
+    pair.controller_with(false);
+    pair.until_pods("web-0");
+    pair.kubectl.until("get pvc -o json", |claims| {
+        let claims: Value = serde_json::from_str(claims).expect("JSON");
+        let goes = |claim: &Value| claim["metadata"]["deletionTimestamp"].is_string();
+        let is_free = |claim: &Value| claim["metadata"]["ownerReferences"].is_null();
+        claims["items"].as_array().expect("a list").iter().all(|claim| goes(claim) || is_free(claim))
+    });
+    // And a whole scale-down takes nothing along.
+    pair.kubectl.ok("scale sts web --replicas=2");
+    pair.until_pods("web-0 web-1");
+    pair.kubectl.ok("scale sts web --replicas=1");
+    pair.until_pods("web-0");
+    assert!(pair.claims().contains("data-web-1"), "{}", pair.claims());
+    // A server without the gate keeps what is stored, and takes nothing new.
+    pair.server_with(false);
+    let policy = "-o jsonpath={.spec.persistentVolumeClaimRetentionPolicy.whenDeleted}";
+    pair.kubectl.ok("label sts web touched=yes");
+    pair.kubectl.prints(&format!("get sts web {policy}"), "Delete");
+    pair.kubectl.ok_with(
+        "create -f -",
+        &set("other", 0, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}"),
+    );
+    pair.kubectl.prints(&format!("get sts other {policy}"), "");
+    // On again, in the middle of a deletion: the claims go with the set, because it says so, and were the same until then.
+    pair.server_with(true);
+    pair.until_pods("web-0");
+    pair.kubectl.prints("get pvc data-web-0 -o jsonpath={.metadata.uid}", &first);
+    pair.controller_with(true);
+    let owners = "get pvc -o jsonpath={.items[*].metadata.ownerReferences[0].kind}";
+    let all = vec!["StatefulSet"; pair.claims().split(' ').count()].join(" ");
+    pair.kubectl.until(owners, |owners| owners == all);
+    pair.kubectl.ok("delete sts web --wait=false --cascade=foreground");
+    pair.controller_with(false);
+    pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
+    pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
+}
+
+/// O5
+#[test]
+fn o5_ordinals_go_to_zero_and_back() {
+    let Some(mut pair) = Pair::start(ORDINALS) else { return };
+    pair.create(2, "ordinals: {start: 5}");
+    pair.until_pods("web-5 web-6");
+    pair.controller_with(false);
+    pair.until_pods("web-0 web-1");
+    pair.server_with(false);
+    pair.kubectl.ok("label sts web touched=yes");
+    pair.kubectl.prints("get sts web -o jsonpath={.spec.ordinals.start}", "5");
+    pair.server_with(true);
+    pair.until_pods("web-0 web-1");
+    pair.controller_with(true);
+    pair.until_pods("web-5 web-6");
+    assert_eq!(pair.claims(), "data-web-0 data-web-1 data-web-5 data-web-6", "no claim goes with a number");
+}
+
+/// T16
+#[test]
+fn t16_claim_templates_stop_and_go_on() {
+    let Some(mut pair) = Pair::start(TEMPLATES) else { return };
+    let sizes = "get pvc -o jsonpath={.items[*].status.capacity.storage}";
+    let grow = |size: &str| {
+        let path = "/spec/volumeClaimTemplates/0/spec/resources/requests/storage";
+        format!(r#"patch sts web --type=json -p '[{{"op":"replace","path":"{path}","value":"{size}"}}]'"#)
+    };
+    pair.create(3, "volumeClaimUpdatePolicy: InPlace");
+    pair.until_pods("web-0 web-1 web-2");
+    // Off in the middle of a rollout: it ends, with whatever has grown by then, and no claim is touched any more.
+    pair.kubectl.ok(&grow("2Gi"));
+    pair.controller_with(false);
+    pair.kubectl.until("get sts web -o 'jsonpath={.metadata.generation} {.status.observedGeneration}'", |seen| {
+        seen.split_once(' ').is_some_and(|(generation, observed)| generation == observed)
+    });
+    pair.until_pods("web-0 web-1 web-2");
+    let reached = pair.kubectl.ok(sizes);
+    pair.server_with(false);
+    let refusal = pair.kubectl.fails(&grow("3Gi"));
+    assert!(refusal.contains("field is immutable"), "{refusal}");
+    pair.kubectl.prints("get sts web -o jsonpath={.spec.volumeClaimUpdatePolicy}", "InPlace");
+    pair.kubectl.prints(sizes, &reached);
+    pair.server_with(true);
+    pair.kubectl.ok(&grow("3Gi"));
+    pair.controller_with(true);
+    pair.kubectl.until(sizes, |sizes| sizes == "3Gi 3Gi 3Gi");
+}
+
+/// H8: the provisioner is in the server's process here.
+#[test]
+fn h8_the_reclaim_policy_is_honoured_off_and_on() {
+    let Some(mut pair) = Pair::start(RECLAIM) else { return };
+    pair.create(2, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
+    pair.until_pods("web-0 web-1");
+    let held = "get pv -o jsonpath={.items[*].metadata.finalizers}";
+    let is_held = |finalizers: &str| finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer");
+    pair.kubectl.until(held, is_held);
+    // Off in the middle of a reclaim: the claim's volume goes all the same, and those that are left are let go of.
+    pair.kubectl.ok("scale sts web --replicas=1");
+    pair.server_with(false);
+    pair.kubectl.until("get pv -o name", |volumes| volumes.lines().count() == 1);
+    pair.kubectl.until(held, |finalizers| !is_held(finalizers));
+    pair.server_with(true);
+    pair.kubectl.until(held, is_held);
+    // In the order that loses the backend where the policy is not honoured.
+    pair.kubectl.ok("delete pv --all --wait=false");
+    pair.kubectl.ok("delete sts web");
+    pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
+    pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
+    let backends = pair.data.path().join("volumes").join("volumes");
+    let left = || std::fs::read_dir(&backends).expect("the driver's directory").count();
+    assert_eq!(left(), 0, "in {}", backends.display());
+}
