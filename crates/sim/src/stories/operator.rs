@@ -129,6 +129,14 @@ impl Operator {
         code == 200 || code == 409
     }
 
+    /// Creates as soon as what has the name is gone.
+    pub async fn create_anew(&self, object: Value) {
+        self.say(format!("create {} {} as soon as its name is free", object.text(&["kind"]), name(&object)));
+        while self.world.send("POST", &collection(&object), "application/json", Some(&object)).await.0 != 200 {
+            self.pause(Duration::from_millis(20)).await;
+        }
+    }
+
     pub async fn patch(&self, object: &Value, patch: Value) -> bool {
         self.say(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
         let path = format!("{}/{}", collection(object), name(object));

@@ -1,7 +1,7 @@
 //! KEP-1847: claims stay or go as the set's policy says.
 
-use super::operator::{CLAIM, Operator, Told, retention, set, the};
-use object::access::Access;
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, retention, set, the};
+use object::access::{Access, uid};
 use object::json;
 
 /// R2
@@ -101,4 +101,30 @@ pub async fn orphaned(me: Operator) -> Told {
     // A set of the same name takes them over.
     me.create(set("web", 2, "quick", retention("Retain", "Retain"))).await;
     me.until_whole("web").await
+}
+
+/// R2, R3, R10: a set is deleted and made anew at once, before anybody has heard of its end. What is retained stays what it was; what goes
+/// with the set goes, and comes anew.
+pub async fn made_anew(me: Operator) -> Told {
+    let (kept, brief) = (retention("Retain", "Retain"), retention("Delete", "Delete"));
+    me.create(set("web", 2, "quick", kept.clone())).await;
+    me.create(set("db", 1, "late", brief.clone())).await;
+    me.until_whole("web").await?;
+    me.until_whole("db").await?;
+    let claims = || [me.uid(CLAIM, "data-web-0"), me.uid(CLAIM, "data-web-1")];
+    let (before, gone) = (claims(), me.uid(CLAIM, "data-db-0"));
+    for propagation in ["Background", "Foreground", "Orphan"] {
+        for (named, class, policy) in [("web", "quick", &kept), ("db", "late", &brief)] {
+            me.delete(&the("StatefulSet", named), propagation).await;
+            let replicas = if named == "web" { 2 } else { 1 };
+            me.create_anew(set(named, replicas, class, policy.clone())).await;
+        }
+        me.until_whole("web").await?;
+        me.until_whole("db").await?;
+        me.expect("what is retained is as it was", before == claims())?;
+    }
+    me.until("what went with its set is another one", |checker| {
+        checker.get(CLAIM, NAMESPACE, "data-db-0").is_some_and(|claim| uid(claim) != gone)
+    })
+    .await
 }

@@ -146,3 +146,23 @@ pub async fn emptied(me: Operator) -> Told {
     })
     .await
 }
+
+/// A claim, and a namespace with a claim in it, are deleted and made anew at once: the new ones are left alone.
+pub async fn claimed_anew(me: Operator) -> Told {
+    me.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
+    let mut there = claim("data", "kept");
+    there["metadata"]["namespace"] = json!("other");
+    me.create(there.clone()).await;
+    me.create(claim("data", "quick")).await;
+    me.until_claims(&["data", "data"]).await?;
+    for _ in 0..3 {
+        me.delete(&the(CLAIM, "data"), "").await;
+        me.create_anew(claim("data", "quick")).await;
+        me.delete(&the("Namespace", "other"), "").await;
+        me.create_anew(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
+        me.create(there.clone()).await;
+        me.until_claims(&["data", "data"]).await?;
+    }
+    // One of each three that were made and retained, and one for each claim.
+    me.until_volumes(5).await
+}
