@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::suite::Members;
 use support::program::run;
-use support::{Cluster, Place, Said, kubectl_on, mainstay};
+use support::{Cluster, Place, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
 
 fn store(home: &Path, words: &[&str]) -> Said {
@@ -168,11 +168,7 @@ spec:
     );
     kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
     let volume = kubectl.ok("get pvc data -o jsonpath={.spec.volumeName}");
-    let directories = |data: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(data.join("volumes")).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
-    };
-    assert!(!directories(&data).is_empty());
+    assert_eq!(backend_volumes(&data).len(), 1, "the claim's volume");
     drop(kubectl);
     Arc::into_inner(cluster).unwrap().stop();
 
@@ -192,12 +188,15 @@ spec:
     assert!(said.contains("Of its 1 volumes"), "{said}");
     // The backend is live: the restored store meets it.
     std::fs::rename(data.join("volumes"), back.join("volumes")).unwrap();
-    let there = directories(&back);
+    let there = backend_volumes(&back);
+    assert_eq!(there.len(), 1, "stopping and restoring left it alone");
     let restored = Arc::new(Cluster::start(Place::Directory(&back)));
     let kubectl = kubectl_on(&restored).unwrap();
     kubectl.ok(&format!("wait --for=jsonpath={{.status.reason}}=DeletionUnconfirmed pv/{volume} --timeout=60s"));
-    assert_eq!(directories(&back), there, "the data is there");
+    assert_eq!(backend_volumes(&back), there, "the data is there");
     let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
     kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
     kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
+    // The object is held until the backend is gone.
+    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
 }

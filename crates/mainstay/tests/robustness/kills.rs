@@ -5,7 +5,7 @@
 //! twice; *ordered*: a watch sees versions rise; *gapless*: a watch that goes on where it was misses nothing and repeats nothing;
 //! *settled*: what was seen on a watch is never taken back; *leakless*: in the end every backend volume belongs to an object.
 
-use crate::support::{Cluster, PATIENCE, Place, mainstay};
+use crate::support::{Cluster, PATIENCE, Place, backend_volumes, mainstay};
 use crate::talk::*;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
@@ -302,19 +302,16 @@ async fn end_sets(client: &kube::Client, data: &Path) {
         status["readyReplicas"] == wanted && status["updatedReplicas"] == wanted && status["replicas"] == wanted
     })
     .await;
+    // Ready replicas have their volumes: were none found here, none would be looked for below.
+    let kept = backend_volumes(data).len();
+    assert!(Some(kept as u64) >= wanted.as_u64(), "{wanted} replicas have {kept} volumes");
     done(client, "DELETE", &set, Some(&json!({"propagationPolicy": "Background"}))).await;
     let empty = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
     until(client, CLAIMS, "the claims go", empty).await;
     until(client, "/api/v1/persistentvolumes", "the volumes go", empty).await;
-    let left = || -> Vec<_> {
-        let entries = std::fs::read_dir(data.join("volumes"))
-            .expect("the driver's directory")
-            .map(|entry| entry.expect("one").file_name());
-        entries.filter(|name| name.to_string_lossy().starts_with("vol-")).collect()
-    };
     let deadline = Instant::now() + PATIENCE;
-    while !left().is_empty() {
-        assert!(Instant::now() < deadline, "leakless: {:?} are left", left());
+    while !backend_volumes(data).is_empty() {
+        assert!(Instant::now() < deadline, "leakless: {:?} are left", backend_volumes(data));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
