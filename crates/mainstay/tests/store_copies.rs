@@ -76,6 +76,34 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     }
 }
 
+/// All secrets are in a backup: nobody gets to read it, or has it written elsewhere, by being in the place of its draft before.
+#[test]
+fn a_backup_is_private_whatever_is_in_the_place_of_its_draft() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let data = at("data");
+    Cluster::start_server(Place::Directory(&data)).stop();
+    let elsewhere = at("elsewhere");
+    std::fs::write(&elsewhere, "not ours").unwrap();
+    symlink(&elsewhere, at("linked.part")).unwrap();
+    symlink(at("made"), at("dangling.part")).unwrap();
+    std::fs::write(at("open.part"), "half a backup").unwrap();
+    std::fs::set_permissions(at("open.part"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    for name in ["linked", "dangling", "open"] {
+        store(root.path(), &["backup", text(&data), text(&at(name))]).succeeded();
+        let found = std::fs::symlink_metadata(at(name)).unwrap();
+        assert!(found.is_file(), "{name}");
+        assert_eq!(found.permissions().mode() & 0o777, 0o600, "{name}");
+        assert!(!at(&format!("{name}.part")).exists(), "no draft is left");
+    }
+    assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "not ours");
+    assert!(!at("made").exists());
+    std::fs::create_dir(at("taken.part")).unwrap();
+    let said = store(root.path(), &["backup", text(&data), text(&at("taken"))]).failed();
+    assert!(said.contains("cannot write") && said.contains("taken.part"), "{said}");
+}
+
 fn bad_files_are_refused(home: &Path, file: &Path) {
     let whole = std::fs::read(file).unwrap();
     let mut flipped = whole.clone();
