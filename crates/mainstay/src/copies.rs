@@ -9,7 +9,7 @@ use futures::{Stream, StreamExt, TryStreamExt};
 use object::access::Access;
 use server::{authn, codec};
 use std::fs::File;
-use std::io::{BufReader, Write};
+use std::io::{self, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -232,12 +232,11 @@ async fn ask_server(kubeconfig: &Path) -> Result<impl Stream<Item = Result<bytes
     Ok(http_body_util::BodyDataStream::new(answer.into_body()).map_err(anyhow::Error::from))
 }
 
-/// Writes a file that only its owner may read. It has its name only when all of it is on the disk.
+/// Writes a file that only its owner may read. It has its name, for good, only when all of it is on the disk.
 async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) -> Result<()> {
     let draft = PathBuf::from(format!("{}.part", file.display()));
     let cannot = || format!("cannot write {}", draft.display());
-    let mut out =
-        File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft).with_context(cannot)?;
+    let mut out = begin(&draft).with_context(cannot)?;
     let mut pieces = std::pin::pin!(pieces);
     while let Some(piece) = pieces.next().await {
         out.write_all(&piece?).with_context(cannot)?;
@@ -245,7 +244,18 @@ async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) ->
     out.sync_all().with_context(cannot)?;
     verify(&draft)?;
     std::fs::rename(&draft, file).with_context(cannot)?;
-    Ok(())
+    let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(cannot)
+}
+
+/// A new file for the draft. Whatever has its name goes first, be it of a run that was killed: all the store's keys are about to be in
+/// there, so neither a file that others may read is written on, nor one that a link leads to.
+fn begin(draft: &Path) -> io::Result<File> {
+    match std::fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    File::options().write(true).create_new(true).mode(0o600).open(draft)
 }
 
 /// Reads all of a backup; what is wrong with it is one sentence.

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::suite::Members;
 use support::program::run;
-use support::{Cluster, Place, Said, kubectl_on, mainstay};
+use support::{Cluster, Place, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
 
 fn store(home: &Path, words: &[&str]) -> Said {
@@ -74,6 +74,34 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     for word in ["certificate-authority-data", "client-certificate-data"] {
         assert_eq!(line(&admin_now, word), line(&admin, word), "{word}");
     }
+}
+
+/// All secrets are in a backup: nobody gets to read it, or has it written elsewhere, by being in the place of its draft before.
+#[test]
+fn a_backup_is_private_whatever_is_in_the_place_of_its_draft() {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let data = at("data");
+    Cluster::start_server(Place::Directory(&data)).stop();
+    let elsewhere = at("elsewhere");
+    std::fs::write(&elsewhere, "not ours").unwrap();
+    symlink(&elsewhere, at("linked.part")).unwrap();
+    symlink(at("made"), at("dangling.part")).unwrap();
+    std::fs::write(at("open.part"), "half a backup").unwrap();
+    std::fs::set_permissions(at("open.part"), std::fs::Permissions::from_mode(0o644)).unwrap();
+    for name in ["linked", "dangling", "open"] {
+        store(root.path(), &["backup", text(&data), text(&at(name))]).succeeded();
+        let found = std::fs::symlink_metadata(at(name)).unwrap();
+        assert!(found.is_file(), "{name}");
+        assert_eq!(found.permissions().mode() & 0o777, 0o600, "{name}");
+        assert!(!at(&format!("{name}.part")).exists(), "no draft is left");
+    }
+    assert_eq!(std::fs::read_to_string(&elsewhere).unwrap(), "not ours");
+    assert!(!at("made").exists());
+    std::fs::create_dir(at("taken.part")).unwrap();
+    let said = store(root.path(), &["backup", text(&data), text(&at("taken"))]).failed();
+    assert!(said.contains("cannot write") && said.contains("taken.part"), "{said}");
 }
 
 fn bad_files_are_refused(home: &Path, file: &Path) {
@@ -168,11 +196,7 @@ spec:
     );
     kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
     let volume = kubectl.ok("get pvc data -o jsonpath={.spec.volumeName}");
-    let directories = |data: &Path| -> Vec<PathBuf> {
-        let entries = std::fs::read_dir(data.join("volumes")).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
-    };
-    assert!(!directories(&data).is_empty());
+    assert_eq!(backend_volumes(&data).len(), 1, "the claim's volume");
     drop(kubectl);
     Arc::into_inner(cluster).unwrap().stop();
 
@@ -192,12 +216,15 @@ spec:
     assert!(said.contains("Of its 1 volumes"), "{said}");
     // The backend is live: the restored store meets it.
     std::fs::rename(data.join("volumes"), back.join("volumes")).unwrap();
-    let there = directories(&back);
+    let there = backend_volumes(&back);
+    assert_eq!(there.len(), 1, "stopping and restoring left it alone");
     let restored = Arc::new(Cluster::start(Place::Directory(&back)));
     let kubectl = kubectl_on(&restored).unwrap();
     kubectl.ok(&format!("wait --for=jsonpath={{.status.reason}}=DeletionUnconfirmed pv/{volume} --timeout=60s"));
-    assert_eq!(directories(&back), there, "the data is there");
+    assert_eq!(backend_volumes(&back), there, "the data is there");
     let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
     kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
     kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
+    // The object is held until the backend is gone.
+    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
 }

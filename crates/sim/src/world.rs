@@ -19,7 +19,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
-use store::suite::Crashable;
+use store::suite::{Crashable, Image};
 use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -96,8 +96,8 @@ pub enum Order {
 pub type Orders = mpsc::UnboundedReceiver<Order>;
 
 /// A fresh disk with a server's first objects on it, made once: the same for every world.
-fn first_disk() -> &'static [u8] {
-    static DISK: OnceLock<Vec<u8>> = OnceLock::new();
+fn first_disk() -> &'static Image {
+    static DISK: OnceLock<Image> = OnceLock::new();
     DISK.get_or_init(|| {
         crate::run::on_own_thread(0, || async {
             let (clock, disk) = (VirtualClock::start(), Crashable::default());
@@ -105,7 +105,7 @@ fn first_disk() -> &'static [u8] {
             let store = ledger.open(&disk).expect("a new store opens");
             let running = launch(store, Gates::default(), clock.env(Rng::new(0))).await.expect("a new server starts");
             running.stop().await;
-            disk.bytes()
+            disk.kill()
         })
     })
 }
@@ -154,7 +154,7 @@ impl World {
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
         let (orders, received) = mpsc::unbounded_channel();
         let parts = Parts {
-            disk: Crashable::from_image(first_disk().to_vec()),
+            disk: Crashable::from_image(first_disk().clone()),
             server: None,
             controllers: Vec::new(),
             candidates: 0,

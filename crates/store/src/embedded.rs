@@ -5,6 +5,7 @@ use crate::expiry::Expiry;
 use crate::export::{Rows, Snapshot};
 use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
+use crate::mark;
 use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
 use crate::memory::Memory;
 use crate::verify::Overlay;
@@ -28,7 +29,9 @@ impl Embedded {
     pub fn open(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
         let Some(lock) = medium::lock(dir)? else { return Err(OpenError::InUse(dir.to_owned())) };
         let path = dir.join(FILE);
+        let medium = FileMedium::new(path.clone(), dir.join(mark::FILE), lock);
         if !path.try_exists()? {
+            mark::check(&medium, None)?;
             // Made under another name: a crash in between leaves no half a store behind.
             let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
             remove_if_there(&draft.path)?;
@@ -37,7 +40,7 @@ impl Embedded {
             std::fs::rename(&draft.path, &path)?;
             medium::sync_dir(dir)?;
         }
-        open(Arc::new(FileMedium { path, _lock: lock }), false, finish, options)
+        open(Arc::new(medium), false, finish, options)
     }
 
     /// Opens the store on a medium of one's own, or makes one where the medium is empty.
@@ -60,8 +63,10 @@ const CACHE_BYTES: usize = 8 << 20;
 fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
     let (engine, loaded) = unpanicked(|| {
         look_through(&*medium)?;
-        let engine = Engine::open(medium, create)?;
+        let mut engine = Engine::open(medium, create)?;
         let loaded = engine.load(finish)?;
+        // It will be seen, and the engine has synced it: it does so when it opens, to say that the file is in use.
+        engine.mark();
         Ok((engine, loaded))
     })?;
     let memory = Memory::new(engine.head.revision, loaded.records, options.bounds);
@@ -73,10 +78,11 @@ fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options)
 fn look_through(medium: &dyn Medium) -> Result<(), OpenError> {
     let overlay = Overlay::new(medium.open()?)?;
     if overlay.len()? == 0 {
-        return Ok(());
+        return mark::check(medium, None);
     }
     let mut database = start(Box::new(overlay), &Arc::default())?;
     let head = read_head(&database)?;
+    mark::check(medium, Some(head.revision))?;
     // It says whether it had something to put right; where that was a commit, another one is the last.
     database.check_integrity().map_err(opening)?;
     if read_head(&database)? != head {
@@ -128,6 +134,8 @@ struct Engine {
     head: Head,
     /// `None` after a refused write, until the engine was started anew.
     database: Option<Database>,
+    /// The last mark could not be written.
+    unmarked: bool,
 }
 
 struct Loaded {
@@ -148,7 +156,7 @@ impl Engine {
             initialize(&database).map_err(opening)?;
         }
         let head = read_head(&database)?;
-        Ok(Engine { medium, gauge, head, database: Some(database) })
+        Ok(Engine { medium, gauge, head, database: Some(database), unmarked: false })
     }
 
     fn load(&self, finish: Finish) -> Result<Loaded, OpenError> {
@@ -251,6 +259,16 @@ impl Engine {
         }
     }
 
+    /// Notes how far the store has come: only what is on the disk, before anybody hears of it. A mark that cannot be written is an older one, which
+    /// says less and nothing wrong, so it stops nobody.
+    fn mark(&mut self) {
+        let noted = self.medium.note(&mark::encode(self.head.revision));
+        if let (Err(error), false) = (&noted, self.unmarked) {
+            tracing::warn!(%error, "{} cannot be written: damage to the newest writes may go unnoticed", mark::FILE);
+        }
+        self.unmarked = noted.is_err();
+    }
+
     /// Starts the engine anew on the same bytes.
     fn restart(&mut self) -> Result<Head, Fault> {
         self.leave();
@@ -284,12 +302,11 @@ impl Disk for Engine {
         assert!(revision > self.head.revision, "revision {revision} after {}", self.head.revision);
         self.ensure_started()?;
         match self.try_commit(writes, revision) {
-            Ok(head) => {
-                self.head = head;
-                Ok(())
-            }
-            Err(error) => self.judge(&error, revision),
+            Ok(head) => self.head = head,
+            Err(error) => self.judge(&error, revision)?,
         }
+        self.mark();
+        Ok(())
     }
 
     fn stored(&self, key: &str) -> Result<Option<Bytes>, Fault> {
@@ -385,6 +402,9 @@ impl Drafted {
         self.add(Vec::new())?;
         drop(self.engine);
         self.draft.sync()?;
+        // One that is left of a store that was here says nothing about this one. It goes first, for good.
+        remove_if_there(&self.dir.join(mark::FILE))?;
+        medium::sync_dir(&self.dir)?;
         std::fs::rename(&self.draft.path, self.dir.join(FILE))?;
         medium::sync_dir(&self.dir)?;
         Ok(())

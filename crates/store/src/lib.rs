@@ -13,6 +13,7 @@ mod export;
 mod fill;
 mod format;
 mod local;
+mod mark;
 mod medium;
 pub mod memory;
 mod open;

@@ -3,7 +3,7 @@
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::ops::Bound;
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -13,13 +13,29 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Opens the bytes of one store. Asked again after a refused write, when the engine must start anew.
 pub trait Medium: Send + Sync {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
+    /// Notes a few bytes beside those of the store, in place of what was noted before. Not synced: a crash may leave an older note, a part of
+    /// one, or none.
+    fn note(&self, bytes: &[u8]) -> io::Result<()>;
+    /// What was noted last; nothing where nothing was.
+    fn noted(&self) -> io::Result<Vec<u8>>;
 }
+
+const NOTE_BYTES_MAX: u64 = 512;
 
 /// A file. Holds the directory's lock as long as it lives.
 pub(crate) struct FileMedium {
-    pub path: PathBuf,
+    path: PathBuf,
+    note: PathBuf,
+    /// Opened when something is noted first.
+    note_file: Mutex<Option<File>>,
     /// Held, not read.
-    pub _lock: Arc<File>,
+    _lock: Arc<File>,
+}
+
+impl FileMedium {
+    pub fn new(path: PathBuf, note: PathBuf, lock: Arc<File>) -> FileMedium {
+        FileMedium { path, note, note_file: Mutex::default(), _lock: lock }
+    }
 }
 
 /// A file that is synced once, when all of it is written, because nobody knows it by its name before.
@@ -37,6 +53,15 @@ impl Medium for Draft {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
         let file = private().read(true).write(true).create_new(true).open(&self.path)?;
         Ok(Box::new(DraftBackend(file)))
+    }
+
+    /// Nobody has heard of what is in it.
+    fn note(&self, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn noted(&self) -> io::Result<Vec<u8>> {
+        Ok(Vec::new())
     }
 }
 
@@ -70,6 +95,24 @@ impl Medium for FileMedium {
         let file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
         let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Box::new(backend))
+    }
+
+    fn note(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut file = self.note_file.lock().unwrap_or_else(PoisonError::into_inner);
+        if file.is_none() {
+            *file = Some(private().write(true).create(true).truncate(false).open(&self.note)?);
+        }
+        file.as_ref().map_or(Ok(()), |file| file.write_all_at(bytes, 0))
+    }
+
+    fn noted(&self) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        match File::open(&self.note) {
+            // A note is small; whatever else is there is not read into memory.
+            Ok(file) => file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
+            Err(error) => Err(error),
+        }
     }
 }
 

@@ -5,13 +5,16 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
-use store::suite::{Crashable, finish};
+use store::suite::{Crashable, Image, finish};
 use store::{Embedded, Error, OpenError, Operation, Options, Range, Record, Revision, Store, Txn};
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 1000, bytes_max: 1 << 20 } };
 
 /// What the engine needs for a commit to be whole.
 const SYNCS_PER_COMMIT: usize = 1;
+
+/// Where the engine names its commits: two slots, and which of them is current.
+const HEADER_BYTES: usize = 320;
 
 fn put(key: &str, value: impl Into<Bytes>) -> Operation {
     Operation::Put { key: Arc::from(key), value: value.into(), expires_at_s: None, memo: None }
@@ -105,9 +108,12 @@ async fn a_crash_at_any_moment_loses_nothing_acknowledged() {
         for n in 0..60 {
             work(&*store, n..n + 1).await.unwrap();
             let now = (store.revision(), contents(&*store));
-            let image = Crashable::from_image(disk.crash(seed * 104_729 + n as u64));
-            let crashed = Embedded::open_on(Arc::new(image), finish, INLINE).unwrap();
-            assert_eq!((crashed.revision(), contents(&*crashed)), now, "a crash right after the answer");
+            let image = disk.crash(seed * 104_729 + n as u64);
+            let newest = Image { note: disk.kill().note, ..image.clone() };
+            for image in [image, newest] {
+                let crashed = Embedded::open_on(Arc::new(Crashable::from_image(image)), finish, INLINE).unwrap();
+                assert_eq!((crashed.revision(), contents(&*crashed)), now, "a crash right after the answer");
+            }
             acknowledged.push((disk.crashes(), now.0, now.1));
         }
         assert!(disk.crashes() as Revision >= store.revision() - acknowledged[0].1, "each write is synced");
@@ -208,7 +214,7 @@ async fn who_waits_for_the_disk_shares_its_next_sync() {
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, Options::default()).unwrap();
     let key = |n: usize| format!("/key/{n}");
     write(&*store, vec![put(&key(0), text(0, 1000))]).await.unwrap();
-    let before = disk.syncs();
+    let (before, notes) = (disk.syncs(), disk.notes());
     disk.hold_syncs(true);
     let first = tokio::spawn({
         let store = store.clone();
@@ -228,6 +234,7 @@ async fn who_waits_for_the_disk_shares_its_next_sync() {
         other.await.unwrap();
     }
     assert_eq!(disk.syncs() - before, 2 * SYNCS_PER_COMMIT, "one commit for the first, one for all the others");
+    assert_eq!(disk.notes() - notes, 2, "a mark is one more write for each commit, not for each transaction");
 }
 
 #[tokio::test]
@@ -247,7 +254,7 @@ async fn files_are_private() {
     let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!(mode(&dir), 0o700);
     let files: Vec<_> = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().path()).collect();
-    assert_eq!(files.len(), 2);
+    assert_eq!(files.len(), 3);
     assert!(files.iter().all(|file| mode(file) == 0o600), "{files:?}");
     drop(store);
 }
@@ -375,6 +382,111 @@ async fn damage_is_never_served() {
     }
     std::panic::set_hook(previous);
     assert!(noticed > 40 && harmless > 20, "{noticed} noticed, {harmless} harmless");
+}
+
+/// To the engine damage to the last commit looks like a commit that a kill cut short, and it takes the one before. What was answered is there,
+/// or the store is refused.
+#[tokio::test]
+async fn a_damaged_last_commit_is_not_taken_for_an_unfinished_one() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    work(&*store, 0..40).await.unwrap();
+    let before = disk.bytes();
+    write(&*store, vec![put("/key/7", text(7, 6000)), put("/new", "v"), delete("/both")]).await.unwrap();
+    let (truth, killed) = ((store.revision(), contents(&*store)), disk.kill());
+    let opened = |bit: usize| {
+        let mut image = killed.clone();
+        image.bytes[bit / 8] ^= 1 << (bit % 8);
+        let store = Embedded::open_on(Arc::new(Crashable::from_image(image)), finish, INLINE)?;
+        Ok::<_, OpenError>((store.revision(), contents(&*store)) == truth)
+    };
+    // Each bit of the header, and of what else the last commit wrote a bit in every few bytes.
+    let pages = (HEADER_BYTES..killed.bytes.len()).filter(|at| before.get(*at) != killed.bytes.get(*at));
+    let bits: Vec<_> = (0..HEADER_BYTES * 8).chain(pages.step_by(41).map(|at| at * 8 + at % 8)).collect();
+    assert!(bits.len() > HEADER_BYTES * 8 + 100, "{} bits", bits.len());
+    let (mut refused, mut saved) = (0, 0);
+    for bit in bits {
+        match opened(bit) {
+            Ok(same) => assert!(same, "bit {bit}: the state before is served"),
+            Err(error) => {
+                let said = error.to_string();
+                assert!(said.starts_with("the store is damaged: "), "bit {bit}: {said}");
+                refused += 1;
+                saved += usize::from(said.contains("were acknowledged"));
+            }
+        }
+    }
+    println!("{refused} refused, of these {saved} by the mark");
+    assert!(refused > 100 && saved > 50, "{refused} refused, of these {saved} by the mark");
+}
+
+/// A mark is believed where it is ahead of the store, and only there: one that is missing, torn, behind, or of a store before says nothing.
+#[tokio::test]
+async fn a_store_behind_its_mark_is_refused_until_the_mark_is_gone() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, mark) = (dir.path().join("store.redb"), dir.path().join("store.mark"));
+    let store = open(dir.path()).unwrap();
+    let older = write(&*store, vec![put("/a", "1")]).await.unwrap();
+    let (old_file, old_mark) = (std::fs::read(&file).unwrap(), std::fs::read(&mark).unwrap());
+    let newer = write(&*store, vec![put("/a", "2")]).await.unwrap();
+    drop(store);
+    let (new_file, new_mark) = (std::fs::read(&file).unwrap(), std::fs::read(&mark).unwrap());
+    let revision_with = |bytes: &[u8], noted: &[u8]| {
+        std::fs::write(&file, bytes).unwrap();
+        std::fs::write(&mark, noted).unwrap();
+        open(dir.path()).map(|store| store.revision())
+    };
+    let refused = revision_with(&old_file, &new_mark).unwrap_err().to_string();
+    let expected = format!(
+        "the store is damaged: writes up to revision {newer} were acknowledged, but it is at revision {older}; restore a backup \
+         with `mainstay store restore`, or delete store.mark beside it to go on with what is left"
+    );
+    assert_eq!(refused, expected);
+    assert_eq!(std::fs::read(&file).unwrap(), old_file, "what is refused is not touched");
+    let torn = [&new_mark[..6], &old_mark[6..10]].concat();
+    for noted in [&old_mark[..], b"", &torn, &[0; 16], &[0xff; 4000]] {
+        assert_eq!(revision_with(&old_file, noted).unwrap(), older, "{noted:?}");
+        assert_eq!(revision_with(&new_file, noted).unwrap(), newer, "{noted:?}");
+    }
+
+    std::fs::write(&mark, &new_mark).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(
+        refusal(open(dir.path())).contains("were acknowledged, but there is nothing; restore"),
+        "no new one is made"
+    );
+    // What is made of rows from elsewhere is another store, which may be at an earlier revision.
+    store::Filling::embedded(dir.path(), older).unwrap().finish().await.unwrap();
+    assert_eq!(open(dir.path()).unwrap().revision(), older);
+}
+
+/// A kill between the sync and the mark leaves a commit that nobody heard of yet, but that is seen from now on.
+#[tokio::test]
+async fn what_a_store_opens_with_is_marked_when_it_is_synced() {
+    let disk = Crashable::default();
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    write(&*store, vec![put("/a", "1")]).await.unwrap();
+    let killed = disk.kill();
+    let unmarked = || Crashable::from_image(killed.bytes.clone());
+    let failing = unmarked();
+    failing.fail_sync_after(0);
+    refusal(Embedded::open_on(Arc::new(failing.clone()), finish, INLINE));
+    assert_eq!(failing.notes(), 0, "nothing is said of what may not be on the disk");
+    let disk = unmarked();
+    let _store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+    assert_eq!(disk.kill().note, killed.note);
+}
+
+/// The mark is for the worst case; that it cannot be kept is no reason to stop.
+#[tokio::test]
+async fn a_mark_that_cannot_be_written_stops_nobody() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("store.mark")).unwrap();
+    let store = open(dir.path()).unwrap();
+    let revision = write(&*store, vec![put("/a", "1")]).await.unwrap();
+    store.healthy().unwrap();
+    drop(store);
+    assert_eq!(open(dir.path()).unwrap().revision(), revision);
 }
 
 #[test]

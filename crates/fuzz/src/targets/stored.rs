@@ -5,7 +5,7 @@
 use crate::Reader;
 use bytes::Bytes;
 use std::sync::Arc;
-use store::suite::{Crashable, finish};
+use store::suite::{Crashable, Image, finish};
 use store::{Embedded, Operation, Options, Range, Store, Txn};
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 100, bytes_max: 1 << 20 } };
@@ -15,11 +15,11 @@ type Contents = (u64, Vec<(String, Bytes, u64)>);
 pub fn start() -> Box<dyn Reader> {
     let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
     let (image, truth) = runtime.block_on(whole());
-    let used = image.iter().rposition(|byte| *byte != 0).expect("something is in it");
+    let used = image.bytes.iter().rposition(|byte| *byte != 0).expect("something is in it");
     Box::new(move |input: &[u8]| read(&image, used, &truth, input))
 }
 
-async fn whole() -> (Vec<u8>, Contents) {
+async fn whole() -> (Image, Contents) {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).expect("a store");
     for at in 0..60u32 {
@@ -33,7 +33,7 @@ async fn whole() -> (Vec<u8>, Contents) {
     }
     let truth = contents(&*store);
     drop(store);
-    (disk.bytes(), truth)
+    (disk.kill(), truth)
 }
 
 fn contents(store: &dyn Store) -> Contents {
@@ -42,8 +42,8 @@ fn contents(store: &dyn Store) -> Contents {
     (store.revision(), rows.collect())
 }
 
-fn read(image: &[u8], used: usize, truth: &Contents, input: &[u8]) -> String {
-    let mut bytes = image.to_vec();
+fn read(image: &Image, used: usize, truth: &Contents, input: &[u8]) -> String {
+    let mut bytes = image.bytes.clone();
     for change in input.chunks_exact(4).take(16) {
         let place = usize::from(u16::from_le_bytes([change[0], change[1]]));
         // Small places are the header's, which deserves its share.
@@ -60,8 +60,9 @@ fn read(image: &[u8], used: usize, truth: &Contents, input: &[u8]) -> String {
             _ => {}
         }
     }
-    let same = bytes == image;
-    match Embedded::open_on(Arc::new(Crashable::from_image(bytes)), finish, INLINE) {
+    let same = bytes == image.bytes;
+    let damaged = Image { bytes, note: image.note.clone() };
+    match Embedded::open_on(Arc::new(Crashable::from_image(damaged)), finish, INLINE) {
         Ok(store) => {
             assert!(contents(&*store) == *truth, "something else is served");
             "whole".to_owned()

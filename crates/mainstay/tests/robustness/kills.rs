@@ -2,20 +2,20 @@
 //!
 //! Named guarantees, each checked after every kill:
 //! *kept*: an acknowledged write is there; *atomic*: one in flight is there whole or not at all; *unique*: no resourceVersion is given
-//! twice; *ordered*: a watch sees versions rise; *gapless*: a watch that goes on where it was misses nothing and repeats nothing;
-//! *settled*: what was seen on a watch is never taken back; *leakless*: in the end every backend volume belongs to an object.
+//! twice; *ordered*: a watch sees versions rise; *gapless*: a watch misses nothing and repeats nothing, also one that goes on where another
+//! was, and comes to what lists show; *settled*: what was seen on a watch is never taken back; *leakless*: in the end every backend volume belongs to an object.
 
-use crate::support::{Cluster, PATIENCE, Place, mainstay};
+use crate::sight::{self, After, MAPS, Sight};
+use crate::support::{Cluster, PATIENCE, Place, backend_volumes, mainstay};
 use crate::talk::*;
 use serde_json::{Value, json};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const WRITERS: u64 = 8;
@@ -35,23 +35,13 @@ struct Writer {
     in_flight: Option<(String, Held)>,
 }
 
-#[derive(Default)]
-struct Record {
-    /// Every version that was given to an acknowledged write, and its key.
-    given: BTreeMap<u64, String>,
-    /// Every version that was seen on a watch, and its key.
-    seen: BTreeMap<u64, String>,
-    /// From which to which version the watch has no gap.
-    stretches: Vec<(u64, u64)>,
-    relisted: u64,
-    resumed: u64,
-}
-
 struct Run {
     dice: Dice,
     writes: AtomicU64,
     acknowledged: AtomicU64,
-    record: Mutex<Record>,
+    /// Every version that was given to an acknowledged write, and its key.
+    given: Mutex<BTreeMap<u64, String>>,
+    sight: Mutex<Sight>,
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -62,7 +52,8 @@ async fn nothing_acknowledged_is_lost_by_kills() {
         dice: Dice::new(setting("MAINSTAY_TEST_SEED", u64::from(std::process::id()))),
         writes: AtomicU64::new(0),
         acknowledged: AtomicU64::new(0),
-        record: Mutex::default(),
+        given: Mutex::default(),
+        sight: Mutex::default(),
     });
     let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::default()).collect();
     let mut slowest = Duration::ZERO;
@@ -77,17 +68,10 @@ async fn nothing_acknowledged_is_lost_by_kills() {
     let (cluster, took) = start(data.path());
     slowest = slowest.max(took);
     let client = connect(&cluster.kubeconfig).await;
-    check_kept(&client, &mut writers).await;
+    check_kept(&run, &client, &mut writers).await;
     end_sets(&client, data.path()).await;
-    let record = run.record.lock().expect("no panic");
-    check_watch(&record);
-    println!(
-        "{kills} kills: {} writes acknowledged, {} events seen, {} times resumed, {} times listed again, slowest start {slowest:?}",
-        record.given.len(),
-        record.seen.len(),
-        record.resumed,
-        record.relisted
-    );
+    check_watch(&run, kills);
+    println!("slowest start {slowest:?}");
     assert!(run.acknowledged.load(Ordering::Relaxed) > kills * 20, "too little was written to show anything");
 }
 
@@ -112,8 +96,11 @@ async fn kill_while_starting(data: &Path, after: Duration) {
 /// Looks at what is there, writes until the kill.
 async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill: u64) -> Vec<Writer> {
     let client = connect(&cluster.kubeconfig).await;
-    check_kept(&client, &mut writers).await;
-    let watching = tokio::spawn(follow(run.clone(), client.clone()));
+    check_kept(run, &client, &mut writers).await;
+    let watching = tokio::spawn({
+        let (run, client) = (run.clone(), client.clone());
+        async move { sight::follow(&run.sight, client).await }
+    });
     change_set(&client, kill).await;
     let until = run.acknowledged.load(Ordering::Relaxed) + 20 + run.dice.below(400);
     let mut tasks = Vec::new();
@@ -125,6 +112,13 @@ async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill:
         assert!(Instant::now() < deadline, "the writers stand still");
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
+    let list = done(&client, "GET", MAPS, None).await;
+    run.sight.lock().expect("no panic").keep(&list);
+    // Each round shows something only if the watch has come so far. The writers go on meanwhile.
+    while !has_passed(run, version(&list), kill) {
+        assert!(Instant::now() < deadline && !watching.is_finished(), "the watch stands still");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
     tokio::task::block_in_place(|| cluster.crash());
     let mut writers = Vec::new();
     for task in tasks {
@@ -132,6 +126,13 @@ async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill:
     }
     watching.await.expect("the watcher does not panic");
     writers
+}
+
+/// Whether the watch has gone on after the restart and after a cut, and has heard all up to a revision.
+fn has_passed(run: &Run, revision: u64, kill: u64) -> bool {
+    let sight = run.sight.lock().expect("no panic");
+    let told = |after| sight.told(after).events + sight.told(after).gone;
+    sight.position() >= Some(revision) && told(After::Restart) == kill && told(After::Cut) == kill + 1
 }
 
 /// Writes, one after the other, until the server is gone.
@@ -153,8 +154,7 @@ async fn write(run: Arc<Run>, client: kube::Client, at: usize, mut writer: Write
         match ask(&client, method, &path, body.as_ref()).await {
             Answer::Done(object) => {
                 if after.is_some() {
-                    let mut record = run.record.lock().expect("no panic");
-                    let before = record.given.insert(version(&object), key.clone());
+                    let before = run.given.lock().expect("no panic").insert(version(&object), key.clone());
                     assert_eq!(before, None, "unique: version {} was given twice", version(&object));
                 }
                 writer.held.insert(key, after);
@@ -169,9 +169,14 @@ async fn write(run: Arc<Run>, client: kube::Client, at: usize, mut writer: Write
     }
 }
 
-/// kept, atomic: each key is as it was acknowledged, or as the one write in flight would have it.
-async fn check_kept(client: &kube::Client, writers: &mut [Writer]) {
+/// kept, atomic: each key is as it was acknowledged, or as the one write in flight would have it. settled: and not older than seen.
+async fn check_kept(run: &Run, client: &kube::Client, writers: &mut [Writer]) {
     let list = done(client, "GET", MAPS, None).await;
+    {
+        let mut sight = run.sight.lock().expect("no panic");
+        sight.check_settled(&list);
+        sight.keep(&list);
+    }
     let number = |object: &Value| object["data"]["n"].as_str().and_then(|text| text.parse::<u64>().ok());
     let name = |object: &Value| object["metadata"]["name"].as_str().unwrap_or("").to_owned();
     let found: BTreeMap<String, Held> =
@@ -190,82 +195,18 @@ async fn check_kept(client: &kube::Client, writers: &mut [Writer]) {
     }
 }
 
-/// Follows all maps until the server is gone, from where it was if the server lets it, else from a new list.
-async fn follow(run: Arc<Run>, client: kube::Client) {
-    let position = run.record.lock().expect("no panic").stretches.last().map(|(_, to)| *to);
-    let resumed = match position {
-        Some(from) => open_from(&run, &client, from).await,
-        None => None,
-    };
-    let mut lines = match resumed {
-        Some(lines) => {
-            run.record.lock().expect("no panic").resumed += 1;
-            lines
-        }
-        None => {
-            let Answer::Done(list) = ask(&client, "GET", MAPS, None).await else { return };
-            let from = version(&list);
-            {
-                let mut record = run.record.lock().expect("no panic");
-                let newest = record.seen.last_key_value().map_or(0, |(version, _)| *version);
-                assert!(from >= newest, "settled: version {newest} was seen on a watch, and the list is at {from}");
-                record.stretches.push((from, from));
-                record.relisted += 1;
-            }
-            let path = format!("{MAPS}?watch=1&resourceVersion={from}");
-            let Ok(lines) = Lines::open(&client, &path).await else { return };
-            lines
-        }
-    };
-    while let Some(event) = lines.next().await {
-        assert_ne!(event["type"], "ERROR", "{event}");
-        hear(&run, &event);
-    }
-}
-
-/// A watch that goes on. A server that no longer knows how says 410, at once or as the first event.
-async fn open_from(run: &Run, client: &kube::Client, from: u64) -> Option<Lines> {
-    let mut lines = match Lines::open(client, &format!("{MAPS}?watch=1&resourceVersion={from}")).await {
-        Ok(lines) => lines,
-        Err(410 | 0) => return None,
-        Err(code) => panic!("a watch from {from} is answered with {code}"),
-    };
-    let first = tokio::time::timeout(Duration::from_millis(300), lines.next()).await;
-    match first {
-        Ok(Some(event)) if event["type"] == "ERROR" => {
-            assert_eq!(event["object"]["code"], 410, "{event}");
-            None
-        }
-        Ok(Some(event)) => {
-            hear(run, &event);
-            Some(lines)
-        }
-        Ok(None) => None,
-        // Nothing happened yet. Reading a line is not cut short in its middle: what came is kept.
-        Err(_) => Some(lines),
-    }
-}
-
-fn hear(run: &Run, event: &Value) {
-    let at = version(&event["object"]);
-    let key = event["object"]["metadata"]["name"].as_str().unwrap_or("").to_owned();
-    let mut record = run.record.lock().expect("no panic");
-    let before = record.seen.insert(at, key);
-    assert_eq!(before, None, "gapless: version {at} is seen twice");
-    let (_, to) = record.stretches.last_mut().expect("there is one");
-    assert!(at > *to, "ordered: version {at} after {to}");
-    *to = at;
-}
-
-/// gapless: every write that was acknowledged while the watch stood was seen.
-fn check_watch(record: &Record) {
-    for (version, key) in &record.given {
-        if record.stretches.iter().any(|(from, to)| from < version && version <= to) {
-            assert_eq!(record.seen.get(version), Some(key), "gapless: version {version} of {key} was not seen");
-        }
-    }
-    let covered: BTreeSet<_> = record.given.keys().filter(|version| record.seen.contains_key(version)).collect();
-    assert!(covered.len() * 2 > record.given.len(), "the watch saw {} of {}", covered.len(), record.given.len());
+/// Whatever was seen agrees, and enough was seen for that to mean something.
+fn check_watch(run: &Run, kills: u64) {
+    let (given, sight) = (run.given.lock().expect("no panic"), run.sight.lock().expect("no panic"));
+    let compared = sight.check(&given);
+    let (restarts, cuts) = (sight.told(After::Restart), sight.told(After::Cut));
+    println!("{kills} kills: {} writes acknowledged, {} events seen, {compared:?}", given.len(), sight.events());
+    println!("watches that went on: after a restart {restarts:?}, after a cut {cuts:?}");
+    assert!(compared.versions * 2 > given.len(), "the watch saw {} of {}", compared.versions, given.len());
+    assert!(compared.lists as u64 >= kills, "each round has a list that the watch passed");
+    // The past is in memory: after a restart 410 is an answer like events, and so every watch that went on had one.
+    assert_eq!(restarts.events + restarts.gone, kills - 1);
+    assert!(cuts.events > 0, "no watch went on where it was");
 }
 
 /// A set with storage that grows, shrinks and rolls from round to round.
@@ -302,19 +243,16 @@ async fn end_sets(client: &kube::Client, data: &Path) {
         status["readyReplicas"] == wanted && status["updatedReplicas"] == wanted && status["replicas"] == wanted
     })
     .await;
+    // Ready replicas have their volumes: were none found here, none would be looked for below.
+    let kept = backend_volumes(data).len();
+    assert!(Some(kept as u64) >= wanted.as_u64(), "{wanted} replicas have {kept} volumes");
     done(client, "DELETE", &set, Some(&json!({"propagationPolicy": "Background"}))).await;
     let empty = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
     until(client, CLAIMS, "the claims go", empty).await;
     until(client, "/api/v1/persistentvolumes", "the volumes go", empty).await;
-    let left = || -> Vec<_> {
-        let entries = std::fs::read_dir(data.join("volumes"))
-            .expect("the driver's directory")
-            .map(|entry| entry.expect("one").file_name());
-        entries.filter(|name| name.to_string_lossy().starts_with("vol-")).collect()
-    };
     let deadline = Instant::now() + PATIENCE;
-    while !left().is_empty() {
-        assert!(Instant::now() < deadline, "leakless: {:?} are left", left());
+    while !backend_volumes(data).is_empty() {
+        assert!(Instant::now() < deadline, "leakless: {:?} are left", backend_volumes(data));
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

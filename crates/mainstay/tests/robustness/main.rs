@@ -6,6 +6,7 @@ mod damage;
 mod full_disk;
 mod kills;
 mod load;
+mod sight;
 #[path = "../support/mod.rs"]
 mod support;
 mod talk;

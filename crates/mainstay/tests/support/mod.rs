@@ -18,6 +18,7 @@ pub use controllers::{Controllers, nodes};
 pub use kubectl::{Kubectl, words};
 pub use program::{PATIENCE, Running, Said};
 
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
@@ -61,6 +62,17 @@ fn in_new_namespace(kubectl: Kubectl) -> Kubectl {
 /// kubectl in the default namespace of this server, or `None` (said on stdout) where no kubectl is found.
 pub fn kubectl_on(cluster: &Arc<Cluster>) -> Option<Kubectl> {
     Some(Kubectl::new(kubectl::find()?, cluster.clone()))
+}
+
+/// The volumes that the built-in driver of a server with this data directory keeps: each is a directory.
+pub fn backend_volumes(data: &Path) -> Vec<PathBuf> {
+    let kept = data.join("volumes/volumes");
+    let entries = std::fs::read_dir(&kept).unwrap_or_else(|error| panic!("{}: {error}", kept.display()));
+    let paths = entries.map(|entry| entry.expect("an entry can be read").path());
+    let mut volumes: Vec<_> =
+        paths.filter(|path| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("vol-"))).collect();
+    volumes.sort();
+    volumes
 }
 
 /// Says why a test does not run; in CI that is a failure.

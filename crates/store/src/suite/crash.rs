@@ -45,6 +45,19 @@ impl Gate {
     }
 }
 
+/// What a disk has: the bytes of the store, and what is noted beside them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Image {
+    pub bytes: Vec<u8>,
+    pub note: Vec<u8>,
+}
+
+impl From<Vec<u8>> for Image {
+    fn from(bytes: Vec<u8>) -> Image {
+        Image { bytes, note: Vec::new() }
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// What reads see: the page cache.
@@ -53,6 +66,8 @@ struct State {
     synced: Vec<u8>,
     /// What may or may not survive, since the last sync.
     unsynced: Vec<Change>,
+    /// What was noted, newest last: none is ever synced, so any may be what a crash leaves.
+    notes: Vec<Vec<u8>>,
     /// A crash image for each sync, taken just before it, if asked for.
     images: Option<Images>,
     /// How many more blocks may be written for the first time. What was written before can be written again, as on most
@@ -75,7 +90,7 @@ enum Change {
 #[derive(Debug)]
 struct Images {
     random: u64,
-    taken: Vec<Vec<u8>>,
+    taken: Vec<Image>,
 }
 
 /// Nothing that a test waits for takes longer.
@@ -87,8 +102,10 @@ const BLOCK_BYTES: u64 = 4096;
 
 impl Crashable {
     /// A disk with these bytes, as a crash left them.
-    pub fn from_image(image: Vec<u8>) -> Crashable {
-        let state = State { cached: image.clone(), synced: image, ..State::default() };
+    pub fn from_image(image: impl Into<Image>) -> Crashable {
+        let Image { bytes, note } = image.into();
+        let notes = if note.is_empty() { Vec::new() } else { vec![note] };
+        let state = State { cached: bytes.clone(), synced: bytes, notes, ..State::default() };
         Crashable { state: Arc::new(Mutex::new(state)), gate: Arc::default() }
     }
 
@@ -102,13 +119,24 @@ impl Crashable {
         self.lock().images.as_ref().map_or(0, |images| images.taken.len())
     }
 
-    pub fn crash_image(&self, index: usize) -> Vec<u8> {
+    pub fn crash_image(&self, index: usize) -> Image {
         self.lock().images.as_ref().map(|images| images.taken[index].clone()).unwrap_or_default()
     }
 
     /// What a crash now could leave.
-    pub fn crash(&self, seed: u64) -> Vec<u8> {
+    pub fn crash(&self, seed: u64) -> Image {
         self.lock().crash(&mut (seed | 1))
+    }
+
+    /// What the end of the process now leaves: the machine goes on, and writes what it was given.
+    pub fn kill(&self) -> Image {
+        let state = self.lock();
+        Image { bytes: state.cached.clone(), note: state.notes.last().cloned().unwrap_or_default() }
+    }
+
+    /// How many notes were written.
+    pub fn notes(&self) -> usize {
+        self.lock().notes.len()
     }
 
     /// The disk is full after so many more blocks of 4 KiB; `None` makes room again.
@@ -159,6 +187,19 @@ impl Medium for Crashable {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
         Ok(Box::new(self.clone()))
     }
+
+    fn note(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.stuck {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        state.notes.push(bytes.to_vec());
+        Ok(())
+    }
+
+    fn noted(&self) -> io::Result<Vec<u8>> {
+        Ok(self.lock().notes.last().cloned().unwrap_or_default())
+    }
 }
 
 impl State {
@@ -176,7 +217,7 @@ impl State {
     }
 
     /// What a crash now could leave: some of the unsynced sectors.
-    fn crash(&self, random: &mut u64) -> Vec<u8> {
+    fn crash(&self, random: &mut u64) -> Image {
         let mut image = self.synced.clone();
         // Sometimes nearly all or nearly none arrived, else a coin for each sector.
         let odds = [1, 8, 15][(roll(random) % 3) as usize];
@@ -193,7 +234,25 @@ impl State {
                 }
             }
         }
-        image
+        Image { bytes: image, note: self.crashed_note(random) }
+    }
+
+    /// What a crash leaves of the notes: the newest, an older one, the beginning of the newest on top of an older one, or none.
+    fn crashed_note(&self, random: &mut u64) -> Vec<u8> {
+        let Some((newest, older)) = self.notes.split_last() else { return Vec::new() };
+        let older = older.get(roll(random) as usize % older.len().max(1)).cloned().unwrap_or_default();
+        match roll(random) % 4 {
+            0 => Vec::new(),
+            1 => older,
+            2 => {
+                let mut torn = older;
+                torn.resize(newest.len(), 0);
+                let arrived = roll(random) as usize % newest.len().max(1);
+                torn[..arrived].copy_from_slice(&newest[..arrived]);
+                torn
+            }
+            _ => newest.clone(),
+        }
     }
 
     /// How much of a write finds room.
