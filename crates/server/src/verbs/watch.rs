@@ -21,6 +21,8 @@ use tokio::time::Instant;
 
 /// How long a watch lasts when the client does not say.
 const LENGTH_DEFAULT: Duration = Duration::from_secs(45 * 60);
+/// The longest watch, however long the client wants it: a number in a query must not be one that no clock has.
+const LENGTH_MAX: Duration = Duration::from_secs(24 * 3600);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
 /// One chunk carries at most this many events, so that a chunk stays small enough to be sent while the next is made.
 const EVENTS_PER_CHUNK: usize = 128;
@@ -48,7 +50,8 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         Err(store::Error::Compacted { asked, oldest }) => Source::Refused(too_old(asked, oldest)),
         Err(error) => Source::Refused(store_status(&error)),
     };
-    let length = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LENGTH_DEFAULT, Duration::from_secs);
+    let asked_s = options.timeout_seconds.filter(|seconds| *seconds > 0);
+    let length = asked_s.map_or(LENGTH_DEFAULT, |seconds| Duration::from_secs(seconds).min(LENGTH_MAX));
     let start = Instant::now();
     let stream = Stream {
         definition: Definition::of(call),
