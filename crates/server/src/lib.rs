@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod app;
+mod arriving;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
