@@ -17,7 +17,6 @@ use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
-use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use object::selector::FieldSelector;
 use object::{Gates, Kind, Status};
@@ -204,9 +203,7 @@ impl Server {
         let mut answer = Box::pin(verbs::answer(&call)).await?;
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
         // A watch keeps its place until it ends.
-        if let Body::Stream(chunks) = answer.body {
-            answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| _ = &place)));
-        }
+        answer.body = answer.body.holding(place);
         // What was written is answered, whatever room there is: a client that is told to try again would write twice.
         let hold = |bytes| if call.target.verb.writes() { Ok(bytes) } else { self.limits.hold(bytes) };
         response(answer, &parts.headers, hold)

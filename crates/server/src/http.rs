@@ -4,6 +4,8 @@ use crate::app::{Caller, Server};
 use crate::arriving::Arriving;
 use crate::body::Body;
 use crate::limits::HEADER_BYTES_MAX;
+use crate::usage::Usage;
+use futures::FutureExt;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -44,7 +46,12 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(connection(server.clone(), acceptor.clone(), stream, shutdown.clone()));
+                let Ok(place) = server.limits.connections.clone().try_acquire_owned() else {
+                    server.metrics.connection_refused();
+                    continue;
+                };
+                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone());
+                connections.spawn(served.map(move |()| drop(place)));
             }
             Err(error) => {
                 // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
@@ -78,10 +85,38 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(certificate);
+    let usage = Usage::new();
+    let used = usage.clone();
     let service = hyper::service::service_fn(move |request| {
-        let (server, caller) = (server.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(respond(&server, request, &caller).await) }
+        let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
+        async move { Ok::<_, Infallible>(respond(&server, request, &caller).await.map(|body| body.holding(open))) }
     });
+    let builder = protocols();
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = usage.idle() => {
+            if !usage.asked() {
+                // It may be in the middle of its first words, and nothing is lost.
+                return tracing::debug!("a connection asked for nothing");
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "connection ended");
+    }
+}
+
+/// How HTTP is spoken, in both versions.
+fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -96,19 +131,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES * 4)
         .keep_alive_interval(PING_EVERY);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = %error, "connection ended");
-    }
+    builder
 }
 
 /// Answers a request from elsewhere. Its body is read only if the headers are those of somebody who may send it.

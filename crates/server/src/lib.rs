@@ -31,6 +31,7 @@ mod render;
 mod request;
 mod service_ip;
 pub mod subresources;
+mod usage;
 mod verbs;
 
 pub use app::Server;

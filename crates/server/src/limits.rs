@@ -14,6 +14,9 @@ pub const READS_MAX: usize = 1024;
 /// Open watches; each holds a position and a connection's stream.
 const WATCHES_MAX: usize = 20_000;
 
+/// Connections. Many clients open one for each watch, and some for other requests.
+const CONNECTIONS_MAX: usize = 25_000;
+
 /// Answers of this size are counted until the client has taken them: who asks for much and does not read must not fill the memory.
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 /// All of them together.
@@ -31,6 +34,7 @@ pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 
 /// The places that are free.
 pub struct Limits {
+    pub connections: Arc<Semaphore>,
     pub writes: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub watches: Arc<Semaphore>,
@@ -100,6 +104,7 @@ impl Limits {
     pub fn new(writes: usize, reads: usize) -> Limits {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Limits {
+            connections: places(CONNECTIONS_MAX),
             writes: places(writes),
             reads: places(reads),
             watches: places(WATCHES_MAX),

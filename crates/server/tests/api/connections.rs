@@ -4,7 +4,8 @@ use crate::support::*;
 use bytes::Bytes;
 use futures::StreamExt;
 use http_body::Frame;
-use http_body_util::{BodyExt, StreamBody};
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -281,5 +282,120 @@ async fn bodies_that_are_read_have_an_end_together() {
         tokio::task::yield_now().await;
     }
     assert!(send(CONFIG_MAPS, 200_000).await.starts_with("HTTP/1.1 201"));
+    world.running.stop().await;
+}
+
+/// A moment later by the server's clock, with everything that was due by then begun.
+async fn later(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    // While the clock stands still it would run ahead of what is on the wire.
+    tokio::time::resume();
+}
+
+/// Whether the other side has ended this connection.
+async fn has_ended(stream: &mut TlsStream<TcpStream>) -> bool {
+    let mut rest = [0; 64];
+    loop {
+        match tokio::time::timeout(Duration::from_secs(5), stream.read(&mut rest)).await {
+            Ok(Ok(0) | Err(_)) => return true,
+            // The settings of HTTP/2.
+            Ok(Ok(_)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_asks_nothing_is_let_go() {
+    let (world, address, identity) = listening().await;
+    let mut watching = connect(address, &identity.ca, Some(&identity.admin)).await;
+    let answer =
+        talk(&mut watching, &get(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", world.store.revision()))).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut silent = Vec::new();
+    for (protocol, said) in
+        [("", &b""[..]), ("h2", b""), ("http/1.1", b""), ("", b"PRI * HT"), ("h2", &preface[..10]), ("h2", preface)]
+    {
+        let mut stream = dial(address, &identity.ca, None, protocol).await;
+        stream.write_all(said).await.unwrap();
+        stream.flush().await.unwrap();
+        // The handshake has ended on the other side, too, when a later connection has an answer.
+        silent.push((protocol, said, stream));
+    }
+    assert!(talk(&mut connect(address, &identity.ca, None).await, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    later(Duration::from_secs(16)).await;
+    for (protocol, said, stream) in &mut silent {
+        assert!(has_ended(stream).await, "{protocol:?} {:?}", String::from_utf8_lossy(said));
+    }
+    // One that asked goes on for as long as it is answered.
+    later(Duration::from_secs(20 * 60)).await;
+    world.admin().post(CONFIG_MAPS, &config_map("late")).await.expect(201);
+    assert!(talk(&mut watching, b"").await.contains("late"));
+    world.running.stop().await;
+}
+
+/// A connection of HTTP/2 that was used is kept for a while, and then ends in order; one that is in use stays.
+#[tokio::test]
+async fn connections_that_are_no_longer_used_end_in_order() {
+    let (world, address, identity) = listening().await;
+    let open = async || {
+        let stream = dial(address, &identity.ca, Some(&identity.admin), "h2").await;
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        (sender, tokio::spawn(connection))
+    };
+    let ask = async |sender: &mut SendRequest<Empty<Bytes>>, path: &str| {
+        let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.into_body()
+    };
+    let (mut busy, _busy) = open().await;
+    let (mut watcher, _watcher) = open().await;
+    let (mut idle, idle_ends) = open().await;
+    let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", world.store.revision());
+    let mut watching = ask(&mut watcher, &path).await;
+    ask(&mut idle, "/version").await.collect().await.unwrap();
+    let mut waited = Duration::ZERO;
+    while !idle_ends.is_finished() {
+        assert!(waited < Duration::from_secs(10 * 60), "it is kept for ever");
+        later(Duration::from_secs(10)).await;
+        waited += Duration::from_secs(10);
+        ask(&mut busy, "/version").await.collect().await.unwrap();
+    }
+    assert!(waited > Duration::from_secs(4 * 60), "after {waited:?} only");
+    idle_ends.await.unwrap().expect("an end in order");
+    world.admin().post(CONFIG_MAPS, &config_map("late")).await.expect(201);
+    let event = tokio::time::timeout(Duration::from_secs(10), watching.frame()).await.expect("an event").unwrap();
+    assert!(String::from_utf8_lossy(&event.unwrap().into_data().unwrap()).contains("late"));
+    ask(&mut watcher, "/version").await.collect().await.unwrap();
+    world.running.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_at_once() {
+    let (world, address, identity) = listening().await;
+    let places = world.running.server.limits.connections.clone();
+    let taken = places.clone().try_acquire_many_owned(u32::try_from(places.available_permits() - 1).unwrap()).unwrap();
+    let mut first = connect(address, &identity.ca, None).await;
+    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    for _ in 0..3 {
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        let end = tokio::time::timeout(Duration::from_secs(5), refused.read(&mut [0; 16])).await.expect("an end");
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    }
+    // Who is in goes on, and its place is free when it leaves.
+    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    let text = world.admin().get("/metrics").await.bytes;
+    assert!(String::from_utf8_lossy(&text).contains("mainstay_connections_refused_total 3"));
+    drop(first);
+    while places.available_permits() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut next = connect(address, &identity.ca, None).await;
+    assert!(talk(&mut next, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    drop(taken);
     world.running.stop().await;
 }
