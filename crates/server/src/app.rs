@@ -1,6 +1,7 @@
 //! The server: one request in, one answer out.
 
 use crate::admission::Admission;
+use crate::arriving::Arriving;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
@@ -16,7 +17,6 @@ use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
-use futures::StreamExt;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use object::selector::FieldSelector;
 use object::{Gates, Kind, Status};
@@ -87,10 +87,20 @@ impl Server {
 
     /// Answers one request. Never fails: every error is an answer too.
     pub async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
-        let started = std::time::Instant::now();
         let (parts, body) = request.into_parts();
+        self.answer(&parts, &mut Arriving::Here(body), caller).await
+    }
+
+    /// As [`Server::handle`], for a body that may still be on its way: it is read when it is known that its sender may send it.
+    pub(crate) async fn answer(
+        &self,
+        parts: &http::request::Parts,
+        body: &mut Arriving,
+        caller: &Caller,
+    ) -> Response<Body> {
+        let started = std::time::Instant::now();
         let mut label = crate::metrics::RequestLabel::new(&parts.method);
-        let result = self.route(&parts, body, caller, &mut label).await;
+        let result = self.route(parts, body, caller, &mut label).await;
         let response = match result {
             Ok(response) => response,
             Err(status) => status_response(&status),
@@ -102,7 +112,7 @@ impl Server {
     async fn route(
         &self,
         parts: &http::request::Parts,
-        body: Bytes,
+        body: &mut Arriving,
         caller: &Caller,
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
@@ -159,7 +169,7 @@ impl Server {
         parts: &http::request::Parts,
         target: ResourceRequest,
         query: Query,
-        body: Bytes,
+        body: &mut Arriving,
         user: User,
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
@@ -175,6 +185,9 @@ impl Server {
         label.verb(target.verb);
         check_scope(&kind, &target)?;
         let place = self.limits.enter(&user, &target, &kind)?;
+        // What is read has no body; should one come, nobody looks at it.
+        let body =
+            if target.verb.writes() { body.read(self.limits.body_room(place.as_ref())).await? } else { Bytes::new() };
         let call = Call {
             server: self,
             kinds,
@@ -190,9 +203,7 @@ impl Server {
         let mut answer = Box::pin(verbs::answer(&call)).await?;
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
         // A watch keeps its place until it ends.
-        if let Body::Stream(chunks) = answer.body {
-            answer.body = Body::Stream(Box::pin(chunks.inspect(move |_| _ = &place)));
-        }
+        answer.body = answer.body.holding(place);
         // What was written is answered, whatever room there is: a client that is told to try again would write twice.
         let hold = |bytes| if call.target.verb.writes() { Ok(bytes) } else { self.limits.hold(bytes) };
         response(answer, &parts.headers, hold)

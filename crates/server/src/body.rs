@@ -1,7 +1,7 @@
 //! Response bodies: bytes at once, or a stream that goes on.
 
 use bytes::Bytes;
-use futures::Stream;
+use futures::{Stream, StreamExt};
 use http_body::{Frame, SizeHint};
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,6 +17,14 @@ pub enum Body {
 impl Body {
     pub fn empty() -> Body {
         Body::Once(Bytes::new())
+    }
+
+    /// Keeps what a stream needs until it ends; bytes that are all here need it no longer.
+    pub(crate) fn holding<T: Send + 'static>(self, needed: T) -> Body {
+        match self {
+            Body::Stream(chunks) => Body::Stream(Box::pin(chunks.inspect(move |_| _ = &needed))),
+            body => body,
+        }
     }
 }
 

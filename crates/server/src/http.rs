@@ -1,14 +1,15 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, bodies with a bound, and a clean end.
 
-use crate::app::{Caller, Server, status_response};
+use crate::app::{Caller, Server};
+use crate::arriving::Arriving;
 use crate::body::Body;
-use crate::limits::{BODY_BYTES_MAX, HEADER_BYTES_MAX};
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use crate::limits::HEADER_BYTES_MAX;
+use crate::usage::Usage;
+use futures::FutureExt;
+use http::{Request, Response, Version};
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
-use object::Status;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,15 +20,14 @@ use tokio_util::task::TaskTracker;
 
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
-const BODY_TIME_MAX: Duration = Duration::from_secs(60);
 /// How long open requests may take to end once the server stops.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 /// Dead peers are noticed by pings that nobody answers.
 const PING_EVERY: Duration = Duration::from_secs(30);
-const STREAMS_PER_CONNECTION: u32 = 1000;
-const WINDOW_BYTES: u32 = 1024 * 1024;
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// As upstream: clients open another connection for more.
+const STREAMS_PER_CONNECTION: u32 = 250;
+/// What a client may send before somebody reads it, for each request (as upstream) and for a connection.
+const WINDOW_BYTES: u32 = 256 * 1024;
 
 /// Serves until `shutdown`, then lets open requests end.
 pub async fn serve(
@@ -46,7 +46,12 @@ pub async fn serve(
         };
         match accepted {
             Ok((stream, _)) => {
-                connections.spawn(connection(server.clone(), acceptor.clone(), stream, shutdown.clone()));
+                let Ok(place) = server.limits.connections.clone().try_acquire_owned() else {
+                    server.metrics.connection_refused();
+                    continue;
+                };
+                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone());
+                connections.spawn(served.map(move |()| drop(place)));
             }
             Err(error) => {
                 // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
@@ -80,10 +85,38 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(certificate);
+    let usage = Usage::new();
+    let used = usage.clone();
     let service = hyper::service::service_fn(move |request| {
-        let (server, caller) = (server.clone(), caller.clone());
-        async move { Ok::<_, Infallible>(respond(&server, request, &caller).await) }
+        let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
+        async move { Ok::<_, Infallible>(respond(&server, request, &caller).await.map(|body| body.holding(open))) }
     });
+    let builder = protocols();
+    let connection = builder.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    let ended = tokio::select! {
+        biased;
+        ended = connection.as_mut() => ended,
+        () = shutdown.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+        () = usage.idle() => {
+            if !usage.asked() {
+                // It may be in the middle of its first words, and nothing is lost.
+                return tracing::debug!("a connection asked for nothing");
+            }
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(error = %error, "connection ended");
+    }
+}
+
+/// How HTTP is spoken, in both versions.
+fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
         .http1()
@@ -98,37 +131,18 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES * 4)
         .keep_alive_interval(PING_EVERY);
-    let connection = builder.serve_connection(TokioIo::new(stream), service);
-    tokio::pin!(connection);
-    let ended = tokio::select! {
-        biased;
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-    };
-    if let Err(error) = ended {
-        tracing::debug!(error = %error, "connection ended");
-    }
+    builder
 }
 
-/// Reads the body within its bounds and answers.
-pub(crate) async fn respond<B>(server: &Server, request: Request<B>, caller: &Caller) -> Response<Body>
-where
-    B: http_body::Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
-{
+/// Answers a request from elsewhere. Its body is read only if the headers are those of somebody who may send it.
+async fn respond(server: &Server, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let read = tokio::time::timeout(BODY_TIME_MAX, Limited::new(body, BODY_BYTES_MAX).collect()).await;
-    let body = match read {
-        Ok(Ok(collected)) => collected.to_bytes(),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let message = format!("Request entity too large: limit is {BODY_BYTES_MAX}");
-            return status_response(&Status::too_large(message));
-        }
-        Ok(Err(error)) => return status_response(&Status::bad_request(format!("the request body broke off: {error}"))),
-        Err(_) => return status_response(&Status::new(408, "Timeout", "the request body took too long to arrive")),
-    };
-    server.handle(Request::from_parts(parts, body), caller).await
+    let mut body = Arriving::new(body);
+    let response = server.answer(&parts, &mut body, caller).await;
+    // HTTP/2 has a way to say that the rest is not wanted; so has who asks before it sends.
+    let sends_on = parts.version <= Version::HTTP_11 && !parts.headers.contains_key(http::header::EXPECT);
+    if sends_on && matches!(body, Arriving::Coming(_)) {
+        tokio::spawn(body.forget());
+    }
+    response
 }

@@ -4,6 +4,7 @@
 
 pub mod admission;
 pub mod app;
+mod arriving;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
@@ -30,6 +31,7 @@ mod render;
 mod request;
 mod service_ip;
 pub mod subresources;
+mod usage;
 mod verbs;
 
 pub use app::Server;

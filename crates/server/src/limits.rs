@@ -14,10 +14,18 @@ pub const READS_MAX: usize = 1024;
 /// Open watches; each holds a position and a connection's stream.
 const WATCHES_MAX: usize = 20_000;
 
+/// Connections. Many clients open one for each watch, and some for other requests.
+const CONNECTIONS_MAX: usize = 25_000;
+
 /// Answers of this size are counted until the client has taken them: who asks for much and does not read must not fill the memory.
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 /// All of them together.
 const ANSWERS_KIB_MAX: u32 = 512 * 1024;
+
+/// Bodies of requests from elsewhere that are being read or worked on, all together.
+const BODIES_KIB_MAX: usize = 256 * 1024;
+/// The same for those that need no place: room of their own, so that leases are renewed whatever else is sent.
+const BODIES_WITHOUT_PLACE_KIB_MAX: usize = 32 * 1024;
 
 /// The largest request body, as upstream's.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -26,14 +34,54 @@ pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 
 /// The places that are free.
 pub struct Limits {
+    pub connections: Arc<Semaphore>,
     pub writes: Arc<Semaphore>,
     pub reads: Arc<Semaphore>,
     pub watches: Arc<Semaphore>,
     /// Room for large answers, in KiB.
     pub answers: Arc<Semaphore>,
+    /// Room for bodies of requests, in KiB.
+    pub bodies: Arc<Semaphore>,
+    /// Room for bodies of requests that need no place, in KiB.
+    pub bodies_without_place: Arc<Semaphore>,
 }
 
-/// An answer and its room, which is free again when the last of it has been sent.
+/// The room that a body takes, growing with what has come of it: who only announces much takes none.
+pub(crate) struct Room {
+    from: Option<Arc<Semaphore>>,
+    held: Option<OwnedSemaphorePermit>,
+}
+
+impl Room {
+    /// For bodies that are in this process already.
+    pub fn unbounded() -> Room {
+        Room { from: None, held: None }
+    }
+
+    /// Makes it enough for so many bytes.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), Status> {
+        let Some(from) = &self.from else { return Ok(()) };
+        let held_kib = self.held.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
+        let missing_kib = bytes.div_ceil(1024).saturating_sub(held_kib);
+        let missing_kib = u32::try_from(missing_kib).map_err(|_| too_many_requests())?;
+        let more = from.clone().try_acquire_many_owned(missing_kib).map_err(|_| too_many_requests())?;
+        match &mut self.held {
+            Some(held) => held.merge(more),
+            held => *held = Some(more),
+        }
+        Ok(())
+    }
+
+    /// Gives the room to the body.
+    pub fn keep(self, bytes: Bytes) -> Bytes {
+        match self.held {
+            Some(room) => Bytes::from_owner(Held { bytes, _room: room }),
+            None => bytes,
+        }
+    }
+}
+
+/// Bytes and their room, which is free again when the last of them is gone.
 struct Held {
     bytes: Bytes,
     _room: OwnedSemaphorePermit,
@@ -56,10 +104,13 @@ impl Limits {
     pub fn new(writes: usize, reads: usize) -> Limits {
         let places = |count: usize| Arc::new(Semaphore::new(count.min(Semaphore::MAX_PERMITS)));
         Limits {
+            connections: places(CONNECTIONS_MAX),
             writes: places(writes),
             reads: places(reads),
             watches: places(WATCHES_MAX),
             answers: places(ANSWERS_KIB_MAX as usize),
+            bodies: places(BODIES_KIB_MAX),
+            bodies_without_place: places(BODIES_WITHOUT_PLACE_KIB_MAX),
         }
     }
 
@@ -81,6 +132,12 @@ impl Limits {
             _ => &self.reads,
         };
         places.clone().try_acquire_owned().map(Some).map_err(|_| too_many_requests())
+    }
+
+    /// The room for the body of a request that has this place.
+    pub(crate) fn body_room(&self, place: Option<&OwnedSemaphorePermit>) -> Room {
+        let from = if place.is_some() { &self.bodies } else { &self.bodies_without_place };
+        Room { from: Some(from.clone()), held: None }
     }
 
     /// The answer, counted where it is large. What is larger than all the room there is has to have it alone.

@@ -1,8 +1,10 @@
 //! The server as a service inside its own process: the same requests, without a socket. Callers are held to their roles all the same.
 
-use crate::app::{Caller, Server};
+use crate::app::{Caller, Server, status_response};
+use crate::arriving::{Arriving, BoxError};
 use crate::attributes::User;
 use crate::body::Body;
+use crate::limits::Room;
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Method, Request, Response};
@@ -16,8 +18,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 const AGENT: &str = concat!("mainstay/", env!("CARGO_PKG_VERSION"));
-
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The server, as one user.
 #[derive(Clone)]
@@ -73,6 +73,13 @@ where
         let this = self.clone();
         // Who writes in this process is known by the name of its program, as everywhere else.
         request.headers_mut().entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
-        Box::pin(async move { Ok(crate::http::respond(&this.server, request, &this.caller).await) })
+        Box::pin(async move {
+            let (parts, body) = request.into_parts();
+            // It is in this process already, whoever reads it.
+            Ok(match Arriving::new(body).read(Room::unbounded()).await {
+                Ok(body) => this.server.handle(Request::from_parts(parts, body), &this.caller).await,
+                Err(status) => status_response(&status),
+            })
+        })
     }
 }

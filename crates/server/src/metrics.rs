@@ -43,6 +43,7 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     latency: Family<Latency, Histogram>,
     watches: Family<Resource, Gauge>,
+    connections_refused: Counter,
     revision: Gauge,
     oldest: Gauge,
     disk_bytes: Gauge,
@@ -64,6 +65,12 @@ impl Metrics {
         );
         let watches = Family::<Resource, Gauge>::default();
         registry.register("apiserver_longrunning_requests", "Open watches by resource", watches.clone());
+        let connections_refused = Counter::default();
+        registry.register(
+            "mainstay_connections_refused",
+            "Connections that were closed at once because there were too many",
+            connections_refused.clone(),
+        );
         let revision = Gauge::default();
         registry.register("mainstay_store_revision", "The newest revision of the store", revision.clone());
         let oldest = Gauge::default();
@@ -87,6 +94,7 @@ impl Metrics {
             requests,
             latency,
             watches,
+            connections_refused,
             revision,
             oldest,
             disk_bytes,
@@ -115,6 +123,10 @@ impl Metrics {
         let gauge = self.watches.get_or_create(&resource).clone();
         gauge.inc();
         OpenWatch(gauge)
+    }
+
+    pub fn connection_refused(&self) {
+        self.connections_refused.inc();
     }
 
     /// The page that Prometheus reads.

@@ -1,5 +1,6 @@
 //! The verbs: what each request does to the store.
 
+mod beginning;
 mod collection;
 mod create;
 mod delete;

@@ -1,9 +1,10 @@
 //! Watch: events as they happen, from a revision on, none missed and none twice.
 //!
-//! A watcher holds nothing but its position in the store's log: a slow client slows only itself, and when it falls behind what the
-//! log keeps it is told so (410) and ends.
+//! A watcher holds its position in the store's log, one chunk, and a little that it has read and not told of yet: a slow client slows
+//! only itself, and when it falls behind what the log keeps it is told so (410) and ends.
 
-use super::read::{Selection, read_page};
+use super::beginning::{Beginning, kept};
+use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
 use crate::negotiate::Form;
@@ -21,9 +22,13 @@ use tokio::time::Instant;
 
 /// How long a watch lasts when the client does not say.
 const LENGTH_DEFAULT: Duration = Duration::from_secs(45 * 60);
+/// The longest watch, however long the client wants it: a number in a query must not be one that no clock has.
+const LENGTH_MAX: Duration = Duration::from_secs(24 * 3600);
 const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
-/// One chunk carries at most this many events, so that a chunk stays small enough to be sent while the next is made.
-const EVENTS_PER_CHUNK: usize = 128;
+/// So many events are read at once; what is told of at once is less where they are large.
+const EVENTS_PER_READ: usize = 128;
+/// A chunk ends with the line that makes it this large: it is made when the client takes it, and is all that waits for a slow one.
+const CHUNK_BYTES: usize = 64 * 1024;
 
 pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     let options = ListOptions::for_watch(&call.query)?;
@@ -39,22 +44,27 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     {
         return Err(too_large(version, store.revision()));
     }
-    let mut frames =
-        Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() };
-    let (first, after) = beginning(call, &options, &mut frames)?;
-    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
-    let source = match store.watch(&prefix, after) {
-        Ok(watcher) => Source::Following(watcher),
-        Err(store::Error::Compacted { asked, oldest }) => Source::Refused(too_old(asked, oldest)),
-        Err(error) => Source::Refused(store_status(&error)),
+    let asked = options.resource_version.unwrap_or(0);
+    let wants_state = options.send_initial_events.unwrap_or(asked == 0);
+    let beginning = if wants_state { Some(Beginning::read(call, &options, &selection)?) } else { None };
+    let after = match &beginning {
+        Some(beginning) => beginning.revision,
+        None if asked == 0 => store.revision(),
+        None => asked,
     };
-    let length = options.timeout_seconds.filter(|seconds| *seconds > 0).map_or(LENGTH_DEFAULT, Duration::from_secs);
+    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let asked_s = options.timeout_seconds.filter(|seconds| *seconds > 0);
+    let length = asked_s.map_or(LENGTH_DEFAULT, |seconds| Duration::from_secs(seconds).min(LENGTH_MAX));
     let start = Instant::now();
     let stream = Stream {
         definition: Definition::of(call),
-        frames,
-        first: Some(first).filter(|bytes| !bytes.is_empty()),
-        source,
+        frames: Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() },
+        beginning,
+        marks_the_end: options.send_initial_events == Some(true) && options.bookmarks,
+        events: Vec::new().into_iter(),
+        source: Source::follow(&**store, &prefix, after),
+        store: store.clone(),
+        prefix,
         deadline: start + length,
         bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
         told: after,
@@ -68,26 +78,6 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer { code: 200, body, warnings: Vec::new() })
 }
 
-/// What a watch sends first, and the revision after which it goes on.
-fn beginning(call: &Call<'_>, options: &ListOptions, frames: &mut Frames) -> Result<(Bytes, u64), Status> {
-    let asked = options.resource_version.unwrap_or(0);
-    let wants_state = options.send_initial_events.unwrap_or(asked == 0);
-    if !wants_state {
-        let after = if asked == 0 { call.server.store.revision() } else { asked };
-        return Ok((Bytes::new(), after));
-    }
-    let now_options = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
-    let page = read_page(call, &now_options, &frames.selection)?;
-    let mut first = Vec::new();
-    for record in &page.records {
-        frames.frame("ADDED", &record.value, &mut first)?;
-    }
-    if options.send_initial_events == Some(true) && options.bookmarks {
-        frames.bookmark(page.revision, true, &mut first);
-    }
-    Ok((Bytes::from(first), page.revision))
-}
-
 enum Source {
     Following(Box<dyn Watcher>),
     /// The start was too old: the stream says so and ends.
@@ -95,10 +85,26 @@ enum Source {
     Ended,
 }
 
+impl Source {
+    fn follow(store: &dyn store::Store, prefix: &str, after: u64) -> Source {
+        match store.watch(prefix, after) {
+            Ok(watcher) => Source::Following(watcher),
+            Err(error) => Source::Refused(refusal(&error)),
+        }
+    }
+}
+
 struct Stream {
+    store: Arc<dyn store::Store>,
+    prefix: String,
     definition: Option<Definition>,
     frames: Frames,
-    first: Option<Bytes>,
+    /// What is left of the state at the start.
+    beginning: Option<Beginning>,
+    /// Whether a bookmark says where that state ends.
+    marks_the_end: bool,
+    /// What was read from the source and not told of yet.
+    events: std::vec::IntoIter<Arc<Event>>,
     source: Source,
     deadline: Instant,
     bookmark_at: Option<Instant>,
@@ -111,10 +117,13 @@ struct Stream {
 impl Stream {
     /// The next chunk; `None` ends the watch.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
         loop {
+            if self.stopping.is_cancelled() {
+                return None;
+            }
+            if let Some(chunk) = self.state().or_else(|| self.tell()) {
+                return Some(chunk);
+            }
             let watcher = match &mut self.source {
                 Source::Following(watcher) => watcher,
                 Source::Refused(status) => {
@@ -137,16 +146,12 @@ impl Stream {
                     }
                     continue;
                 }
-                next = watcher.next(EVENTS_PER_CHUNK) => next,
+                next = watcher.next(EVENTS_PER_READ) => next,
             };
             match next {
                 // What comes now is of another shape: the client begins a new watch where this one ended.
                 Next::Events { .. } if self.definition.as_mut().is_some_and(Definition::changed) => return None,
-                Next::Events { events, .. } => {
-                    if let Some(chunk) = self.take(&events) {
-                        return Some(chunk);
-                    }
-                }
+                Next::Events { events, .. } => self.take(events),
                 Next::Compacted { oldest } => {
                     self.source = Source::Refused(too_old(self.told, oldest));
                 }
@@ -155,20 +160,62 @@ impl Stream {
         }
     }
 
-    fn take(&mut self, events: &[Arc<Event>]) -> Option<Bytes> {
+    /// Keeps what was read until it is told of. What would be too much is read again when its time comes.
+    fn take(&mut self, mut events: Vec<Arc<Event>>) {
+        let count = kept(events.iter().map(|event| size(event)));
+        // What one transaction did stays together.
+        let up_to = events.get(count - 1).map_or(0, |event| event.revision);
+        let count = events.partition_point(|event| event.revision <= up_to);
+        if count < events.len() {
+            events.truncate(count);
+            self.source = Source::follow(&*self.store, &self.prefix, up_to);
+        }
+        self.events = events.into_iter();
+    }
+
+    /// A chunk of the state that the watch begins with.
+    fn state(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
-        for event in events {
-            match self.frames.event(event, &mut out) {
+        while let Some(beginning) = &mut self.beginning
+            && out.len() < CHUNK_BYTES
+        {
+            let revision = beginning.revision;
+            let next = beginning.next(&*self.store, &self.prefix, &self.frames.selection);
+            let framed = next.map_err(|error| refusal(&error)).and_then(|record| match record {
+                Some(record) => self.frames.frame("ADDED", &record.value, &mut out).map(|()| true),
+                None => Ok(false),
+            });
+            match framed {
+                Ok(true) => continue,
+                Ok(false) if self.marks_the_end => self.frames.bookmark(revision, true, &mut out),
+                Ok(false) => {}
+                Err(status) => self.fail(&status, &mut out),
+            }
+            self.beginning = None;
+        }
+        (!out.is_empty()).then(|| Bytes::from(out))
+    }
+
+    /// A chunk of what was read.
+    fn tell(&mut self) -> Option<Bytes> {
+        let mut out = Vec::new();
+        while out.len() < CHUNK_BYTES
+            && let Some(event) = self.events.next()
+        {
+            match self.frames.event(&event, &mut out) {
                 Ok(true) => self.told = event.revision,
                 Ok(false) => {}
-                Err(status) => {
-                    self.source = Source::Ended;
-                    error_frame(&status, &mut out);
-                    break;
-                }
+                Err(status) => self.fail(&status, &mut out),
             }
         }
         (!out.is_empty()).then(|| Bytes::from(out))
+    }
+
+    /// Says why, and ends.
+    fn fail(&mut self, status: &Status, out: &mut Vec<u8>) {
+        error_frame(status, out);
+        self.events = Vec::new().into_iter();
+        self.source = Source::Ended;
     }
 
     /// Time for a bookmark, or for the end.
@@ -303,6 +350,21 @@ fn plain_frame(what: &str, object: &[u8], out: &mut Vec<u8>) {
     // Mostly it is the only line: then this is exactly the memory that it takes.
     out.reserve(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+}
+
+/// What an event keeps in memory as long as it is kept.
+fn size(event: &Event) -> usize {
+    let records = [&event.current, &event.previous];
+    let records = records.iter().filter_map(|record| record.as_ref()).map(|record| record.value.len());
+    records.sum::<usize>() + event.last.as_ref().map_or(0, Bytes::len)
+}
+
+/// Why a watch cannot begin at a revision, or go on there.
+fn refusal(error: &store::Error) -> Status {
+    match error {
+        store::Error::Compacted { asked, oldest } => too_old(*asked, *oldest),
+        error => store_status(error),
+    }
 }
 
 fn too_old(asked: u64, oldest: u64) -> Status {

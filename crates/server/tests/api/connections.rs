@@ -1,9 +1,17 @@
 //! Real connections: TLS, certificates, limits of HTTP, and clients that misbehave.
 
 use crate::support::*;
+use bytes::Bytes;
+use futures::StreamExt;
+use http_body::Frame;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::client::conn::http2::SendRequest;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::json;
 use server::authn::{Identity, Pair};
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,13 +31,18 @@ async fn listening() -> (World, SocketAddr, Identity) {
 }
 
 async fn connect(address: SocketAddr, ca: &Pair, own: Option<&Pair>) -> TlsStream<TcpStream> {
+    dial(address, ca, own, "").await
+}
+
+/// As [`connect`], for a protocol that is named in the handshake.
+async fn dial(address: SocketAddr, ca: &Pair, own: Option<&Pair>, protocol: &str) -> TlsStream<TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.certificate_pem.as_bytes()).unwrap()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
         .with_safe_default_protocol_versions()
         .unwrap()
         .with_root_certificates(roots);
-    let config = match own {
+    let mut config = match own {
         None => builder.with_no_client_auth(),
         Some(own) => builder
             .with_client_auth_cert(
@@ -38,6 +51,9 @@ async fn connect(address: SocketAddr, ca: &Pair, own: Option<&Pair>) -> TlsStrea
             )
             .unwrap(),
     };
+    if !protocol.is_empty() {
+        config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
+    }
     let stream = TcpStream::connect(address).await.unwrap();
     TlsConnector::from(Arc::new(config)).connect("localhost".try_into().unwrap(), stream).await.unwrap()
 }
@@ -141,4 +157,245 @@ async fn a_watch_over_a_socket_ends_with_the_server() {
     let mut rest = Vec::new();
     tokio::time::timeout(Duration::from_secs(5), watching.read_to_end(&mut rest)).await.expect("the end").ok();
     assert!(String::from_utf8_lossy(&rest).ends_with("0\r\n\r\n"), "a clean end");
+}
+
+fn post(path: &str, headers: &str, length: usize) -> Vec<u8> {
+    let media = "content-type: application/json\r\n";
+    format!("POST {path} HTTP/1.1\r\nhost: localhost\r\n{media}{headers}content-length: {length}\r\n\r\n").into_bytes()
+}
+
+/// Who may not write is told so before a body comes, which nobody then has to keep.
+#[tokio::test]
+async fn refusals_do_not_wait_for_the_body() {
+    let (world, address, identity) = listening().await;
+    let length = 1_000_000;
+    let nobody = || connect(address, &identity.ca, None);
+    let bad_token = "authorization: Bearer nonsense\r\n";
+    for (headers, path, code) in [
+        ("", CONFIG_MAPS, "403"),
+        (bad_token, CONFIG_MAPS, "401"),
+        ("", "/version", "403"),
+        ("", "/api/v1/pods", "403"),
+    ] {
+        let answer = talk(&mut nobody().await, &post(path, headers, length)).await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {code}")), "{path}: {answer}");
+    }
+    // Nor does anybody wait for what is announced too large, or for which there is no place.
+    let admin = || connect(address, &identity.ca, Some(&identity.admin));
+    let answer = talk(&mut admin().await, &post(CONFIG_MAPS, "", 50_000_000)).await;
+    assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("limit is 3145728"), "{answer}");
+    let places = &world.running.server.limits.writes;
+    let taken = places.clone().try_acquire_many_owned(u32::try_from(places.available_permits()).unwrap()).unwrap();
+    let answer = talk(&mut admin().await, &post(CONFIG_MAPS, "", length)).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1"), "{answer}");
+    drop(taken);
+    // A client that sends its body all the same goes on with the same connection.
+    let mut stubborn = nobody().await;
+    assert!(talk(&mut stubborn, &post(CONFIG_MAPS, "", length)).await.starts_with("HTTP/1.1 403"));
+    stubborn.write_all(&vec![b' '; length]).await.unwrap();
+    assert!(talk(&mut stubborn, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    world.running.stop().await;
+}
+
+/// The same where one connection carries many requests: only the refused one ends.
+#[tokio::test]
+async fn refusals_do_not_wait_for_the_body_in_http2_either() {
+    let (world, address, identity) = listening().await;
+    let stream = dial(address, &identity.ca, None, "h2").await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let endless =
+        futures::stream::repeat(Bytes::from_static(&[b' '; 1024])).map(|bytes| Ok::<_, Infallible>(Frame::data(bytes)));
+    let silent = futures::stream::pending().boxed();
+    for (method, body, code) in
+        [("POST", endless.boxed(), 403), ("POST", silent, 403), ("GET", futures::stream::empty().boxed(), 403)]
+    {
+        let request = http::Request::builder().method(method).uri(format!("https://localhost{CONFIG_MAPS}"));
+        let request = request.body(StreamBody::new(body)).unwrap();
+        let answer =
+            tokio::time::timeout(Duration::from_secs(10), sender.send_request(request)).await.expect("an answer");
+        let answer = answer.unwrap();
+        assert_eq!(answer.status(), code);
+        let text =
+            tokio::time::timeout(Duration::from_secs(10), answer.into_body().collect()).await.expect("all of it");
+        let text = String::from_utf8_lossy(&text.unwrap().to_bytes()).into_owned();
+        assert!(text.contains("User \\\"system:anonymous\\\" cannot"), "{text}");
+    }
+    drop(sender);
+    connection.await.unwrap().unwrap();
+    world.running.stop().await;
+}
+
+/// Anonymous is a user like others: what a role gives it, it may do.
+#[tokio::test]
+async fn who_shows_nothing_may_do_what_a_role_says() {
+    let (world, address, identity) = listening().await;
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let rules = json!([{"verbs": ["create"], "apiGroups": [""], "resources": ["configmaps"]}]);
+    let role = json!({"metadata": {"name": "drop-box"}, "rules": rules});
+    world.admin().post(&format!("{rbac}/roles"), &role).await.expect(201);
+    let anonymous = json!([{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "system:anonymous"}]);
+    let binding = json!({"metadata": {"name": "drop-box"}, "subjects": anonymous,
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "drop-box"}});
+    world.admin().post(&format!("{rbac}/rolebindings"), &binding).await.expect(201);
+    let body = config_map("dropped").to_string();
+    let mut nobody = connect(address, &identity.ca, None).await;
+    let request = [post(CONFIG_MAPS, "", body.len()), body.into_bytes()].concat();
+    assert!(talk(&mut nobody, &request).await.starts_with("HTTP/1.1 201"));
+    let path = format!("{CONFIG_MAPS}/dropped");
+    assert!(talk(&mut nobody, &get(&path)).await.starts_with("HTTP/1.1 403"));
+    world.admin().get(&path).await.expect(200);
+    world.running.stop().await;
+}
+
+/// All bodies together have a bound: beyond it clients are told to come back, and what was taken is given back.
+#[tokio::test]
+async fn bodies_that_are_read_have_an_end_together() {
+    let (world, address, identity) = listening().await;
+    let limits = &world.running.server.limits;
+    let free = limits.bodies.available_permits();
+    let taken = limits.bodies.clone().try_acquire_many_owned(u32::try_from(free - 64).unwrap()).unwrap();
+    let send = async |path: &str, pad: usize| {
+        let mut admin = connect(address, &identity.ca, Some(&identity.admin)).await;
+        let body = json!({"metadata": {"generateName": "m-", "annotations": {"pad": "x".repeat(pad)}}}).to_string();
+        talk(&mut admin, &[post(path, "", body.len()), body.into_bytes()].concat()).await
+    };
+    let answer = send(CONFIG_MAPS, 200_000).await;
+    assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1"), "{answer}");
+    assert!(send(CONFIG_MAPS, 1000).await.starts_with("HTTP/1.1 201"));
+    // One that is only announced takes nothing; one that has come in part takes that part.
+    let mut announced = connect(address, &identity.ca, Some(&identity.admin)).await;
+    announced.write_all(&post(CONFIG_MAPS, "", 3_000_000)).await.unwrap();
+    let mut partly = connect(address, &identity.ca, Some(&identity.admin)).await;
+    partly.write_all(&[post(CONFIG_MAPS, "", 3_000_000), vec![b' '; 60 * 1024]].concat()).await.unwrap();
+    while limits.bodies.available_permits() > 4 {
+        tokio::task::yield_now().await;
+    }
+    let answer = send(CONFIG_MAPS, 8000).await;
+    assert!(answer.starts_with("HTTP/1.1 429"), "{answer}");
+    // Leases are renewed all the same.
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    assert!(send(leases, 8000).await.starts_with("HTTP/1.1 201"));
+    drop((taken, announced, partly));
+    while limits.bodies.available_permits() < free {
+        tokio::task::yield_now().await;
+    }
+    assert!(send(CONFIG_MAPS, 200_000).await.starts_with("HTTP/1.1 201"));
+    world.running.stop().await;
+}
+
+/// A moment later by the server's clock, with everything that was due by then begun.
+async fn later(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    // While the clock stands still it would run ahead of what is on the wire.
+    tokio::time::resume();
+}
+
+/// Whether the other side has ended this connection.
+async fn has_ended(stream: &mut TlsStream<TcpStream>) -> bool {
+    let mut rest = [0; 64];
+    loop {
+        match tokio::time::timeout(Duration::from_secs(5), stream.read(&mut rest)).await {
+            Ok(Ok(0) | Err(_)) => return true,
+            // The settings of HTTP/2.
+            Ok(Ok(_)) => {}
+            Err(_) => return false,
+        }
+    }
+}
+
+#[tokio::test]
+async fn who_asks_nothing_is_let_go() {
+    let (world, address, identity) = listening().await;
+    let mut watching = connect(address, &identity.ca, Some(&identity.admin)).await;
+    let answer =
+        talk(&mut watching, &get(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", world.store.revision()))).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let mut silent = Vec::new();
+    for (protocol, said) in
+        [("", &b""[..]), ("h2", b""), ("http/1.1", b""), ("", b"PRI * HT"), ("h2", &preface[..10]), ("h2", preface)]
+    {
+        let mut stream = dial(address, &identity.ca, None, protocol).await;
+        stream.write_all(said).await.unwrap();
+        stream.flush().await.unwrap();
+        // The handshake has ended on the other side, too, when a later connection has an answer.
+        silent.push((protocol, said, stream));
+    }
+    assert!(talk(&mut connect(address, &identity.ca, None).await, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    later(Duration::from_secs(16)).await;
+    for (protocol, said, stream) in &mut silent {
+        assert!(has_ended(stream).await, "{protocol:?} {:?}", String::from_utf8_lossy(said));
+    }
+    // One that asked goes on for as long as it is answered.
+    later(Duration::from_secs(20 * 60)).await;
+    world.admin().post(CONFIG_MAPS, &config_map("late")).await.expect(201);
+    assert!(talk(&mut watching, b"").await.contains("late"));
+    world.running.stop().await;
+}
+
+/// A connection of HTTP/2 that was used is kept for a while, and then ends in order; one that is in use stays.
+#[tokio::test]
+async fn connections_that_are_no_longer_used_end_in_order() {
+    let (world, address, identity) = listening().await;
+    let open = async || {
+        let stream = dial(address, &identity.ca, Some(&identity.admin), "h2").await;
+        let (sender, connection) =
+            hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        (sender, tokio::spawn(connection))
+    };
+    let ask = async |sender: &mut SendRequest<Empty<Bytes>>, path: &str| {
+        let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
+        let answer = sender.send_request(request).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        answer.into_body()
+    };
+    let (mut busy, _busy) = open().await;
+    let (mut watcher, _watcher) = open().await;
+    let (mut idle, idle_ends) = open().await;
+    let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={}", world.store.revision());
+    let mut watching = ask(&mut watcher, &path).await;
+    ask(&mut idle, "/version").await.collect().await.unwrap();
+    let mut waited = Duration::ZERO;
+    while !idle_ends.is_finished() {
+        assert!(waited < Duration::from_secs(10 * 60), "it is kept for ever");
+        later(Duration::from_secs(10)).await;
+        waited += Duration::from_secs(10);
+        ask(&mut busy, "/version").await.collect().await.unwrap();
+    }
+    assert!(waited > Duration::from_secs(4 * 60), "after {waited:?} only");
+    idle_ends.await.unwrap().expect("an end in order");
+    world.admin().post(CONFIG_MAPS, &config_map("late")).await.expect(201);
+    let event = tokio::time::timeout(Duration::from_secs(10), watching.frame()).await.expect("an event").unwrap();
+    assert!(String::from_utf8_lossy(&event.unwrap().into_data().unwrap()).contains("late"));
+    ask(&mut watcher, "/version").await.collect().await.unwrap();
+    world.running.stop().await;
+}
+
+#[tokio::test]
+async fn connections_beyond_the_limit_are_closed_at_once() {
+    let (world, address, identity) = listening().await;
+    let places = world.running.server.limits.connections.clone();
+    let taken = places.clone().try_acquire_many_owned(u32::try_from(places.available_permits() - 1).unwrap()).unwrap();
+    let mut first = connect(address, &identity.ca, None).await;
+    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    for _ in 0..3 {
+        let mut refused = TcpStream::connect(address).await.unwrap();
+        let end = tokio::time::timeout(Duration::from_secs(5), refused.read(&mut [0; 16])).await.expect("an end");
+        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    }
+    // Who is in goes on, and its place is free when it leaves.
+    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    let text = world.admin().get("/metrics").await.bytes;
+    assert!(String::from_utf8_lossy(&text).contains("mainstay_connections_refused_total 3"));
+    drop(first);
+    while places.available_permits() == 0 {
+        tokio::task::yield_now().await;
+    }
+    let mut next = connect(address, &identity.ca, None).await;
+    assert!(talk(&mut next, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    drop(taken);
+    world.running.stop().await;
 }

@@ -14,6 +14,7 @@ mod lists;
 mod patches;
 mod races;
 mod security;
+mod slow;
 mod strangers;
 mod volumes;
 mod watches;

@@ -274,6 +274,20 @@ impl Watching {
         }
     }
 
+    /// Takes the next piece of what is sent, and says how large it is; its events are read as others. 0 at the end.
+    pub async fn piece(&mut self) -> usize {
+        let frame = tokio::time::timeout(Duration::from_secs(20), self.body.frame()).await.expect("a piece in time");
+        let Some(frame) = frame else { return 0 };
+        let data = frame.unwrap().into_data().unwrap();
+        self.buffer.extend_from_slice(&data);
+        data.len()
+    }
+
+    /// Whether an event can be read of what was taken.
+    pub fn has_event(&self) -> bool {
+        self.buffer.contains(&b'\n')
+    }
+
     /// `TYPE name` of the next event.
     pub async fn word(&mut self) -> String {
         let event = self.next().await;

@@ -146,6 +146,20 @@ async fn a_watch_ends_in_time_even_when_busy() {
 }
 
 #[tokio::test]
+async fn a_watch_for_ever_is_one_for_long() {
+    let (_world, admin) = world().await;
+    // The largest that can be written, the largest that upstream's type holds, and one that no clock overflows at.
+    for seconds in [u64::MAX, i64::MAX.cast_unsigned(), 1 << 40] {
+        let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds={seconds}")).await;
+        watching.quiet().await;
+        let name = format!("m-{seconds}");
+        admin.post(CONFIG_MAPS, &config_map(&name)).await.expect(201);
+        assert_eq!(watching.word().await, format!("ADDED {name}"));
+        admin.delete(&format!("{CONFIG_MAPS}/{name}")).await.expect(200);
+    }
+}
+
+#[tokio::test]
 async fn selections_are_entered_and_left() {
     let (_world, admin) = world().await;
     let labels = |value: Value| json!({"metadata": {"labels": {"app": value}}});

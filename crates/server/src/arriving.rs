@@ -1,0 +1,91 @@
+//! Request bodies: read only once it is known that their sender may send them, within bounds of size, of time, and of all of them
+//! together.
+
+use crate::limits::{BODY_BYTES_MAX, Room};
+use bytes::Bytes;
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use http_body_util::combinators::UnsyncBoxBody;
+use object::Status;
+use std::time::Duration;
+
+const BODY_TIME_MAX: Duration = Duration::from_secs(60);
+/// How long a body that nobody reads may go on arriving.
+const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
+
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// A body that is here, or one that comes when it is asked for.
+pub(crate) enum Arriving {
+    Here(Bytes),
+    Coming(UnsyncBoxBody<Bytes, BoxError>),
+}
+
+impl Arriving {
+    pub fn new<B>(body: B) -> Arriving
+    where
+        B: http_body::Body<Data = Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+    {
+        if body.is_end_stream() {
+            Arriving::Here(Bytes::new())
+        } else {
+            Arriving::Coming(body.map_err(Into::into).boxed_unsync())
+        }
+    }
+
+    /// The whole body, which keeps the room that it takes for as long as it lives.
+    pub async fn read(&mut self, room: Room) -> Result<Bytes, Status> {
+        let body = match self {
+            Arriving::Here(bytes) => return Ok(std::mem::take(bytes)),
+            Arriving::Coming(body) => body,
+        };
+        let Ok(read) = tokio::time::timeout(BODY_TIME_MAX, collect(body, room)).await else {
+            return Err(Status::new(408, "Timeout", "the request body took too long to arrive"));
+        };
+        let bytes = read?;
+        *self = Arriving::Here(Bytes::new());
+        Ok(bytes)
+    }
+
+    /// Takes what is still on its way and forgets it, within bounds: who is cut off while sending may not get to read the answer.
+    pub async fn forget(self) {
+        let Arriving::Coming(mut body) = self else { return };
+        let mut left = BODY_BYTES_MAX;
+        let discard = async {
+            while let Some(Ok(frame)) = body.frame().await {
+                let Some(rest) = left.checked_sub(frame.data_ref().map_or(0, Bytes::len)) else { return };
+                left = rest;
+            }
+        };
+        // Then it is cut off after all.
+        let _may_elapse = tokio::time::timeout(UNREAD_TIME_MAX, discard).await;
+    }
+}
+
+async fn collect(body: &mut UnsyncBoxBody<Bytes, BoxError>, mut room: Room) -> Result<Bytes, Status> {
+    let too_large = || Status::too_large(format!("Request entity too large: limit is {BODY_BYTES_MAX}"));
+    if body.size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(too_large());
+    }
+    let mut first = Bytes::new();
+    // Pieces are copied together as they come: many small ones would take many times their size.
+    let mut whole = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| Status::bad_request(format!("the request body broke off: {error}")))?;
+        let Ok(data) = frame.into_data() else { continue };
+        let length = first.len() + whole.len() + data.len();
+        if length > BODY_BYTES_MAX {
+            return Err(too_large());
+        }
+        room.grow(length)?;
+        // Mostly it is the only one.
+        if first.is_empty() && whole.is_empty() {
+            first = data;
+            continue;
+        }
+        whole.extend_from_slice(&std::mem::take(&mut first));
+        whole.extend_from_slice(&data);
+    }
+    Ok(room.keep(if whole.is_empty() { first } else { Bytes::from(whole) }))
+}

@@ -1,0 +1,74 @@
+//! The state that a watch begins with: read a page at a time, all at one revision, as the client takes it. What it has not taken is
+//! in the store and nowhere else.
+
+use super::Call;
+use super::read::{Selection, read_page};
+use crate::request::ListOptions;
+use object::Status;
+use std::sync::Arc;
+use store::{Range, Record, Store};
+
+const PAGE_RECORDS: usize = 500;
+/// What a watch that is not read may keep from being forgotten, in bytes: versions that it read and has not told of.
+const UNTOLD_BYTES_MAX: usize = 1024 * 1024;
+
+pub struct Beginning {
+    pub revision: u64,
+    page: std::vec::IntoIter<Arc<Record>>,
+    /// The last key that was looked at, while others may follow.
+    after: Option<Arc<str>>,
+}
+
+impl Beginning {
+    /// The state now.
+    pub fn read(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Beginning, Status> {
+        let now = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
+        // One look at everything is cheap, and mostly this is all there is; what is more is looked up again.
+        let found = read_page(call, &now, selection)?;
+        let mut beginning = Beginning { revision: found.revision, page: Vec::new().into_iter(), after: None };
+        beginning.keep(found.records, None);
+        Ok(beginning)
+    }
+
+    /// The next object of the state; `None` at its end. Fails when the revision was forgotten meanwhile.
+    pub fn next(
+        &mut self,
+        store: &dyn Store,
+        prefix: &str,
+        selection: &Selection,
+    ) -> Result<Option<Arc<Record>>, store::Error> {
+        loop {
+            if let Some(record) = self.page.next() {
+                return Ok(Some(record));
+            }
+            let Some(after) = self.after.take() else { return Ok(None) };
+            let range = Range { prefix, after: Some(&after), limit: PAGE_RECORDS, at: Some(self.revision) };
+            let mut found = store.list(range)?;
+            let last = found.records.last().filter(|_| found.more).map(|record| record.key.clone());
+            found.records.retain(|record| selection.takes(record));
+            self.keep(found.records, last);
+        }
+    }
+
+    /// Keeps a page of these records, and where to go on: after the page, or after all that were looked at.
+    fn keep(&mut self, mut records: Vec<Arc<Record>>, looked_at: Option<Arc<str>>) {
+        let count = kept(records.iter().map(|record| record.value.len())).min(PAGE_RECORDS);
+        self.after = looked_at;
+        if count < records.len() {
+            records.truncate(count);
+            records.shrink_to_fit();
+            self.after = records.last().map(|record| record.key.clone());
+        }
+        self.page = records.into_iter();
+    }
+}
+
+/// How many of these, by their sizes, may be kept until the client takes them: always one.
+pub fn kept(sizes: impl Iterator<Item = usize>) -> usize {
+    let mut total = 0;
+    let within = sizes.take_while(|size| {
+        total += size;
+        total <= UNTOLD_BYTES_MAX
+    });
+    within.count().max(1)
+}
