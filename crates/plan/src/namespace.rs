@@ -170,6 +170,7 @@ mod tests {
         let objects = objects.iter().map(|(deleting, finalizers)| Remaining {
             deleting: *deleting,
             finalizers: finalizers.iter().map(|finalizer| (*finalizer).to_owned()).collect(),
+            ..Remaining::default()
         });
         Content { plural: plural.to_owned(), objects: objects.collect(), ..Content::default() }
     }

@@ -435,7 +435,10 @@ impl World {
         for Working { process, work, .. } in killed {
             process.dead.cancel();
             self.log.say("the controllers are down");
-            self.checker().memory_lost();
+            let mut checker = self.checker();
+            checker.memory_lost();
+            checker.provisioner_died();
+            drop(checker);
             match work {
                 Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
                 Work::Candidate(stop) => stop.cancel(),

@@ -1,4 +1,5 @@
-//! Requests of somebody who may do everything, several after one another: paths, queries, selectors, bodies of all kinds, patches.
+//! Requests of somebody who may do everything, several after one another: paths, queries, selectors, bodies of all kinds, patches. Each is
+//! sent before by nobody in particular, and by somebody without rights: whatever would write is refused.
 //!
 //! An input is requests with `--` on a line between them; the first line of each is method, path and media type, the rest is the body.
 //!
@@ -93,6 +94,7 @@ async fn talk(running: &Running, input: &[u8]) -> String {
             words.push_str("no request; ");
             continue;
         };
+        changes_nothing_for_strangers(running, &request).await;
         let (code, answer) = send(running, request).await;
         words.push_str(&format!("{code} {}; ", answer.text(&["message"])));
         let written = code < 300 && ["POST", "PUT", "PATCH"].contains(&method.as_str());
@@ -103,11 +105,26 @@ async fn talk(running: &Running, input: &[u8]) -> String {
     words
 }
 
-/// Sends a request as one who may do everything. What is streamed is not waited for.
+/// Whoever has no rights is refused whatever would write. (All may ask who they are and what they may.)
+async fn changes_nothing_for_strangers(running: &Running, request: &Request<Bytes>) {
+    let (method, path) = (request.method(), request.uri().path());
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) || path.contains("/selfsubject");
+    for (name, group) in [("system:anonymous", "system:unauthenticated"), ("somebody", "system:authenticated")] {
+        let (code, answer) = send_as(running, request.clone(), name, &[group]).await;
+        assert!(reads || code >= 400, "{method} {path} of {name} is done: {code} {answer}");
+    }
+}
+
+/// Sends a request as one who may do everything.
 async fn send(running: &Running, request: Request<Bytes>) -> (u16, Value) {
+    send_as(running, request, "admin", &["system:masters", "system:authenticated"]).await
+}
+
+/// What is streamed is not waited for.
+async fn send_as(running: &Running, request: Request<Bytes>, name: &str, groups: &[&str]) -> (u16, Value) {
     let what = format!("{} {}", request.method(), request.uri());
-    let groups = vec!["system:masters".to_owned(), "system:authenticated".to_owned()];
-    let caller = Caller::Inside(Arc::new(User { name: "admin".to_owned(), groups, ..User::default() }));
+    let groups = groups.iter().map(|group| (*group).to_owned()).collect();
+    let caller = Caller::Inside(Arc::new(User { name: name.to_owned(), groups, ..User::default() }));
     let response = running.server.handle(request, &caller).await;
     let code = response.status().as_u16();
     let is_json = response.headers().get("content-type").is_some_and(|media| media == "application/json");

@@ -55,6 +55,7 @@ impl World {
     fn take(&mut self, plan: Plan) {
         for action in plan.prepare.iter().chain(plan.stages.iter().flat_map(Stage::actions)) {
             match action {
+                Action::ConfirmSet { .. } => {}
                 Action::CreateRevision(revision) => self.revisions.push(running(revision)),
                 Action::CreateClaim { claim, .. } => self.claims.push(running(claim)),
                 Action::CreatePod(pod) => self.pods.push(SeenPod::read(running(pod).into())),

@@ -9,6 +9,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default)]
 pub struct Volumes {
     by_handle: BTreeMap<String, History>,
+    /// Nobody who deletes data at drivers has looked at volumes since they came to life.
+    unseen: bool,
 }
 
 #[derive(Default)]
@@ -27,16 +29,19 @@ struct History {
     kept: bool,
     /// An object names it.
     named: bool,
+    /// Its driver has deleted it.
+    deleted: bool,
 }
 
 impl Checker {
     pub(super) fn volume(&mut self, change: &Change<'_>) -> Vec<String> {
         let mut broken = Vec::new();
         let honours = self.gates.on("HonorPVReclaimPolicy");
+        let unseen = self.volumes.unseen;
         if let Some(volume) = change.object() {
             let handle = volume.text(&["spec", "csi", "volumeHandle"]);
             if !handle.is_empty() {
-                self.volumes.by_handle.entry(handle.to_owned()).or_default().see(volume, change, honours);
+                self.volumes.by_handle.entry(handle.to_owned()).or_default().see(volume, change, honours, unseen);
             }
         }
         if let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) {
@@ -58,6 +63,8 @@ impl Checker {
 
     /// A driver has deleted a volume.
     pub fn backend_deleted(&mut self, handle: &str) -> Vec<String> {
+        let Some(history) = self.volumes.by_handle.get_mut(handle) else { return Vec::new() };
+        history.deleted = true;
         let Some(history) = self.volumes.by_handle.get(handle) else { return Vec::new() };
         let mut broken = Vec::new();
         let (namespace, claim, claim_uid) = &history.claim;
@@ -82,6 +89,15 @@ impl Checker {
         }
     }
 
+    /// Whoever deletes volumes at their drivers has died: until the next life of it has looked, nobody hears what becomes of volumes.
+    pub fn provisioner_died(&mut self) {
+        self.volumes.unseen = true;
+    }
+
+    pub fn provisioner_looked(&mut self) {
+        self.volumes.unseen = false;
+    }
+
     /// What is leaked or lost when everything has come to rest and the driver has these volumes.
     pub fn backend_at_rest(&self, there: &BTreeSet<String>) -> Vec<String> {
         let mut broken = Vec::new();
@@ -101,7 +117,7 @@ impl Checker {
 }
 
 impl History {
-    fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool) {
+    fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool) {
         let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
         self.name = name(volume).to_owned();
         self.claim = (reference("namespace"), reference("name"), reference("uid"));
@@ -116,6 +132,8 @@ impl History {
             // Before policies were honoured, a volume that went before its claim left its backend behind.
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
             self.kept |= self.policy != "Delete" || !honours || !was_bound || self.forgotten;
+            // Nothing held it for its driver, and nobody was there who could have known.
+            self.kept |= unseen && !self.deleted;
         }
     }
 }

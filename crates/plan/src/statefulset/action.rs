@@ -6,9 +6,11 @@ use object::access::name;
 /// One request, with its precondition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Ask the server itself whether the set is still this one and not being deleted: adoptions follow.
+    /// Ask the server itself whether the set is still this one, says what it said, and is not being deleted: what no precondition can guard
+    /// follows.
     ConfirmSet {
         uid: String,
+        generation: i64,
     },
     /// Make the set the controller (and a blocking owner).
     AdoptPod {

@@ -199,7 +199,7 @@ impl Planner<'_> {
     fn finish(mut self, gates: &Gates) -> Plan {
         self.prepare();
         self.own_claims_first();
-        self.confirm_ownership();
+        self.confirm_set();
         self.status.claims = self.claims_condition();
         if self.status.complete(self.set) && self.set.strategy == Strategy::Recreate {
             self.status.recreated(self.set);
@@ -221,7 +221,7 @@ impl Planner<'_> {
         let (adoptions, releases) = self.members.claim();
         let mut adoptions: Vec<Action> = self.revisions.adoptions().chain(adoptions.iter().cloned()).collect();
         if !adoptions.is_empty() {
-            adoptions.insert(0, Action::ConfirmSet { uid: self.set.uid.to_owned() });
+            adoptions.insert(0, self.confirmation());
         }
         self.plan.prepare = adoptions;
         self.plan.prepare.extend_from_slice(releases);
@@ -240,13 +240,23 @@ impl Planner<'_> {
     }
 
     /// Who becomes an owner must be there to stay. Where a set is deleted so that its claims are left behind, and its deletion is not
-    /// seen yet, claims that lost their owner seem to want it back; with it they would be collected.
-    fn confirm_ownership(&mut self) {
+    /// seen yet, claims that lost their owner seem to want it back; with it they would be collected. And claims outlive their set: one that
+    /// is made for a set that is gone, or by words that no longer hold, is what the next set of that name gets.
+    fn confirm_set(&mut self) {
         let confirms = |action: &Action| matches!(action, Action::ConfirmSet { .. });
-        let owns = |action: &Action| matches!(action, Action::OwnClaim { owners, .. } if !owners.is_empty());
-        if !self.plan.prepare.iter().any(confirms) && self.plan.stages.iter().flat_map(Stage::actions).any(owns) {
-            self.plan.prepare.insert(0, Action::ConfirmSet { uid: self.set.uid.to_owned() });
+        let lasts = |action: &Action| match action {
+            Action::OwnClaim { owners, .. } => !owners.is_empty(),
+            action => matches!(action, Action::CreateClaim { .. }),
+        };
+        if !self.plan.prepare.iter().any(confirms) && self.plan.stages.iter().flat_map(Stage::actions).any(lasts) {
+            let confirmation = self.confirmation();
+            self.plan.prepare.insert(0, confirmation);
         }
+    }
+
+    fn confirmation(&self) -> Action {
+        let generation = self.set.object.int(&["metadata", "generation"]).unwrap_or(0);
+        Action::ConfirmSet { uid: self.set.uid.to_owned(), generation }
     }
 
     /// The claims of pods that are scaled away, before the first of them is deleted.

@@ -6,7 +6,7 @@ use crate::api::ApiError;
 use crate::cache::key;
 use futures::StreamExt;
 use futures::future::join_all;
-use object::access::{name, namespace, terminating, uid};
+use object::access::{Access, name, namespace, terminating, uid};
 use object::{Value, json};
 use plan::statefulset::{Action, Lane, Plan, Stage};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl Control {
     async fn request(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
         let sight = &self.sight;
         match action {
-            Action::ConfirmSet { uid } => self.confirm(set, uid).await,
+            Action::ConfirmSet { uid, generation } => self.confirm(set, uid, *generation).await,
             Action::AdoptPod { pod, uid } => self.adopt(&sight.pods, set, pod, uid).await,
             Action::AdoptRevision { revision, uid } => self.adopt(&sight.revisions, set, revision, uid).await,
             Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
@@ -119,18 +119,24 @@ impl Control {
         }
     }
 
-    /// The server itself says whether the set is still there to adopt anything: the collector goes by that too.
-    async fn confirm(&self, set: &Value, wanted: &str) -> Result<(), ApiError> {
+    /// The server itself says whether the set is still there, and the same, to adopt or make anything: the collector goes by that too.
+    async fn confirm(&self, set: &Value, wanted: &str, generation: i64) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
+        let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
         match self.api.find(&sets.resource.object(namespace(set), name(set))).await? {
             Some(live) if uid(&live) == wanted => {
-                let leaving = terminating(&live);
+                let (leaving, is_same) =
+                    (terminating(&live), live.int(&["metadata", "generation"]).unwrap_or(0) == generation);
                 sets.cache.wrote(live);
-                if leaving { Err(ApiError::stale(format!("{} is being deleted", name(set)))) } else { Ok(()) }
+                match (leaving, is_same) {
+                    (true, _) => stale("is being deleted"),
+                    (false, false) => stale("has changed meanwhile"),
+                    (false, true) => Ok(()),
+                }
             }
             _ => {
                 sets.cache.gone(&key(set), wanted);
-                Err(ApiError::stale(format!("{} is not there any more", name(set))))
+                stale("is not there any more")
             }
         }
     }

@@ -39,7 +39,7 @@ const LIMITS: &[Limit] = &[
 
 /// What is counted beside allocations: the most of it for one piece of work.
 const COUNTS: &[(&str, f64)] = &[
-    ("pod of an ordered set created: requests of controllers", 6.0),
+    ("pod of an ordered set created: requests of controllers", 7.1),
     ("pod of an ordered set created: writes", 7.0),
     ("pod of an ordered set rolled: requests of controllers", 5.0),
     ("pod of an ordered set rolled: writes", 6.0),

@@ -53,6 +53,8 @@ async fn the_requests_of_a_replica_do_not_grow_with_the_number_of_sets() {
         let pods = 3 * sets;
         let mut take = |kind: &str| kinds.remove(kind).unwrap_or(0);
         assert_eq!(take("POST controllerrevisions 201"), sets);
+        // Before a claim is made, which outlives its set, the server is asked whether the set still says so.
+        assert_eq!(take("GET statefulsets 200"), pods);
         assert_eq!(take("POST persistentvolumeclaims 201"), pods);
         assert_eq!(take("POST pods 201"), pods);
         (events, pods_told) = (events + take("POST events 201"), pods_told + pods);

@@ -51,7 +51,9 @@ fn b02_a_pod_has_its_identity_and_what_the_template_says() {
         json!([{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}]),
     );
     let plan = World::of(set).plan();
-    let [Action::CreateRevision(revision)] = plan.prepare.as_slice() else { panic!("{plan:#?}") };
+    let [Action::ConfirmSet { .. }, Action::CreateRevision(revision)] = plan.prepare.as_slice() else {
+        panic!("{plan:#?}")
+    };
     let Some(Action::CreatePod(pod)) = actions(&plan).last().copied() else { panic!("{plan:#?}") };
     assert_eq!(
         *pod,
@@ -323,7 +325,7 @@ fn d01_a_pod_without_owner_is_adopted_after_asking() {
     world.edit_pod("web-0", |pod| drop(pod.cut(&["metadata", "ownerReferences"])));
     let plan = world.step();
     assert!(
-        matches!(&plan.prepare[..], [Action::ConfirmSet { uid }, Action::AdoptPod { pod, .. }] if uid == "set-1" && pod == "web-0")
+        matches!(&plan.prepare[..], [Action::ConfirmSet { uid, .. }, Action::AdoptPod { pod, .. }] if uid == "set-1" && pod == "web-0")
     );
     assert_eq!(world.pods["web-0"]["metadata"]["ownerReferences"], json!([world.reference()]));
     assert_eq!(world.log.len(), 0, "it counts as the set's in the same plan");

@@ -23,7 +23,9 @@ fn a_revision_holds_the_template_as_a_patch() {
     let mut set = set(1);
     set.put(&["metadata", "annotations"], json!({"kubernetes.io/change-cause": "first"}));
     let plan = World::of(set).plan();
-    let [Action::CreateRevision(revision)] = plan.prepare.as_slice() else { panic!("{plan:#?}") };
+    let [Action::ConfirmSet { .. }, Action::CreateRevision(revision)] = plan.prepare.as_slice() else {
+        panic!("{plan:#?}")
+    };
     let hash = name(revision).strip_prefix("web-").unwrap();
     assert_eq!(
         *revision,
@@ -130,7 +132,9 @@ fn g10_revisions_keep_the_annotations_they_were_made_with() {
 #[test]
 fn a_collision_is_counted_and_a_namesake_of_the_same_content_is_taken() {
     let wanted = World::new(1).plan();
-    let [Action::CreateRevision(revision)] = wanted.prepare.as_slice() else { panic!("{wanted:#?}") };
+    let [Action::ConfirmSet { .. }, Action::CreateRevision(revision)] = wanted.prepare.as_slice() else {
+        panic!("{wanted:#?}")
+    };
     let mut foreign = revision.clone();
     foreign["metadata"]["ownerReferences"][0]["uid"] = json!("elsewhere");
     foreign["data"] = json!({"other": true});

@@ -130,9 +130,20 @@ fn whoever_becomes_an_owner_is_confirmed_first() {
     let mut world = World::new(1).settled(policy);
     world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
     let plan = world.plan();
-    assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { uid }] if uid == "set-1"), "{plan:#?}");
+    assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { uid, .. }] if uid == "set-1"), "{plan:#?}");
     let owns = |action: &&Action| matches!(action, Action::OwnClaim { claim, .. } if claim == "data-web-0");
     assert_eq!(plan.stages.iter().flat_map(crate::statefulset::Stage::actions).filter(owns).count(), 1);
+}
+
+/// A claim outlives its set, so none is made for a set that is gone or says something else by now: the server is asked first.
+#[test]
+fn whoever_makes_claims_is_confirmed_first() {
+    let mut world = World::new(1);
+    world.set.as_mut().expect("a set").put(&["metadata", "generation"], 3);
+    let plan = world.plan();
+    let makes = |action: &&Action| matches!(action, Action::CreateClaim { .. });
+    assert_eq!(plan.stages.iter().flat_map(crate::statefulset::Stage::actions).filter(makes).count(), 1, "{plan:#?}");
+    assert!(matches!(&plan.prepare[0], Action::ConfirmSet { uid, generation: 3 } if uid == "set-1"), "{plan:#?}");
 }
 
 /// R4: when a reference cannot be written, no pod goes.
