@@ -129,10 +129,17 @@ impl Operator {
         code == 200 || code == 409
     }
 
-    /// Creates as soon as what has the name is gone.
+    /// Creates as soon as what has the name, and is on its way out, is gone.
     pub async fn create_anew(&self, object: Value) {
-        self.say(format!("create {} {} as soon as its name is free", object.text(&["kind"]), name(&object)));
+        let (kind, place, named) = (object.text(&["kind"]), namespace(&object), name(&object));
+        self.say(format!("create {kind} {named} as soon as its name is free"));
+        let there = || self.world.checker().get(kind, place, named).map(|it| uid(it).to_owned()).unwrap_or_default();
+        let old = there();
         while self.world.send("POST", &collection(&object), "application/json", Some(&object)).await.0 != 200 {
+            // The answer to an earlier attempt may have gone down with the server.
+            if ![old.as_str(), ""].contains(&there().as_str()) {
+                return;
+            }
             self.pause(Duration::from_millis(20)).await;
         }
     }
