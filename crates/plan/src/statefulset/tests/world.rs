@@ -239,10 +239,9 @@ impl World {
     /// Whether the server accepted it.
     fn carry_out(&mut self, action: &Action) -> bool {
         match action {
-            Action::ConfirmSet { uid: asked, generation } => {
-                let is_same = |set: &Value| set.int(&["metadata", "generation"]).unwrap_or(0) == *generation;
-                self.set.as_ref().is_some_and(|set| uid(set) == asked && !terminating(set) && is_same(set))
-            }
+            Action::ConfirmSet { uid: asked, generation } => self.set.as_ref().is_some_and(|set| {
+                uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation) && !terminating(set)
+            }),
             Action::AdoptPod { pod, uid } => {
                 let owner = self.reference();
                 change(&mut self.pods, &mut self.version, pod, uid, None, |pod| add_owner(pod, owner))
