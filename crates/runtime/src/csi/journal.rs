@@ -10,7 +10,7 @@ use crate::api::{Api, ApiError, Resource};
 use object::access::Access;
 use object::{Map, Value, json};
 use plan::csi::journal::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -51,6 +51,8 @@ struct State {
     version: String,
     /// Volumes whose entries somebody else wrote, and which nobody has asked for yet.
     found: Vec<String>,
+    /// Volumes whose entries cannot be read, as was said once.
+    unreadable: HashSet<String>,
 }
 
 impl State {
@@ -63,7 +65,9 @@ impl State {
                 continue;
             }
             let Some(entry) = Entry::from_text(text) else {
-                tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
+                if self.unreadable.insert(volume.to_owned()) {
+                    tracing::error!(volume, text, "this entry of the CSI journal cannot be read and is left alone");
+                }
                 continue;
             };
             self.entries.insert(volume.to_owned(), entry);
@@ -193,16 +197,15 @@ impl Journal {
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
         }
+        // What it was about to take out then is still to be.
+        self.done.notify_one();
         self.take_out().await
     }
 
     async fn take_out(&self) {
         loop {
-            // Whatever was done with before this began is taken out, too.
-            if self.lock().pending.is_empty() {
-                self.done.notified().await;
-                tokio::time::sleep(LINGER).await;
-            }
+            self.done.notified().await;
+            tokio::time::sleep(LINGER).await;
             while !self.flush().await {
                 tokio::time::sleep(AGAIN_AFTER).await;
             }
