@@ -5,7 +5,7 @@ mod support;
 
 use serde_json::Value;
 use std::sync::Arc;
-use support::{Cluster, Controllers, Kubectl, Place, kubectl_on};
+use support::{Cluster, Controllers, Kubectl, Place, backend_volumes, kubectl_on};
 use tempfile::TempDir;
 
 const RETENTION: &str = "StatefulSetAutoDeletePVC";
@@ -212,7 +212,5 @@ fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     pair.kubectl.ok("delete sts web");
     pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
     pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
-    let backends = pair.data.path().join("volumes").join("volumes");
-    let left = || std::fs::read_dir(&backends).expect("the driver's directory").count();
-    assert_eq!(left(), 0, "in {}", backends.display());
+    assert_eq!(backend_volumes(pair.data.path()), [] as [std::path::PathBuf; 0]);
 }

@@ -320,8 +320,8 @@ impl Link {
         late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
     }
 
-    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile: only the network that such
-    /// requests do not survive.
+    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile (decision 21): where sets stand for one,
+    /// such a request is not late.
     fn may_be_late(&self, request: &Request<kube::client::Body>) -> bool {
         let makes_pod = request.method() == http::Method::POST && request.uri().path().ends_with("/pods");
         !(makes_pod && self.net.ledger.checker().has_joined())
