@@ -75,7 +75,7 @@ pub fn unrest(world: &World) -> Vec<String> {
     for volume in checker.all(VOLUME) {
         let (phase, policy) =
             (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
-        let is_kept = policy == "Retain" || is_unconfirmed(world, volume);
+        let is_kept = policy == "Retain" || is_left_over(world, volume);
         if !(phase == "Bound" || phase == "Available" || (phase == "Released" && is_kept)) {
             left.push(format!("the volume {} is {phase} with {policy}", name(volume)));
         }
@@ -88,11 +88,13 @@ pub fn unrest(world: &World) -> Vec<String> {
     left
 }
 
-/// An object that was created when its volume had come and gone already, by a request that was on its way for so long. To the provisioner
-/// it is one from a backup, which a person has to confirm.
-pub fn is_unconfirmed(world: &World, volume: &Value) -> bool {
-    volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED
-        && !world.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]))
+/// An object that was created when its volume had come and gone already, by a request that was on its way for so long. It waits for a
+/// person: to the provisioner it is one from a backup, and its backend is gone; or it tells of one that was retained.
+pub fn is_left_over(world: &World, volume: &Value) -> bool {
+    let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
+    let has_backend = world.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]));
+    let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
+    if has_backend { is_retained && world.ledger.has_returned(name(volume)) } else { is_unconfirmed }
 }
 
 /// P35: a claim without a volume cannot be made what the template says, so its pod is not created until a person deletes it.

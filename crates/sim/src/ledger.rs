@@ -47,6 +47,8 @@ pub struct Ledger {
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
     /// All changes so far, for those who must hear of them: revision and key.
     history: Mutex<Vec<(Revision, Arc<str>)>>,
+    /// The names of volumes that were created once more when they had come and gone, by requests that were on their way for so long.
+    returned: Mutex<BTreeSet<String>>,
     /// What the write that the disk failed in the middle of wanted.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
     pub points: Points,
@@ -67,6 +69,7 @@ impl Ledger {
             clock,
             acknowledged: Mutex::default(),
             history: Mutex::default(),
+            returned: Mutex::default(),
             torn: Mutex::default(),
             term: Mutex::default(),
             backend: Mutex::default(),
@@ -76,6 +79,20 @@ impl Ledger {
 
     pub fn checker(&self) -> MutexGuard<'_, Checker> {
         lock(&self.checker)
+    }
+
+    /// A request that was late is about to create the object of this volume.
+    pub fn volume_comes_late(&self, volume: &str) {
+        let key = format!("/core/persistentvolumes/{volume}");
+        let was_there = lock(&self.history).iter().any(|(_, known)| **known == *key);
+        if was_there && !lock(&self.acknowledged).contains_key(&*key) {
+            lock(&self.returned).insert(volume.to_owned());
+        }
+    }
+
+    /// Whether this volume's object had come and gone before it was created by a request that was late.
+    pub fn has_returned(&self, volume: &str) -> bool {
+        lock(&self.returned).contains(volume)
     }
 
     /// Opens the store on a disk and compares it with what was acknowledged before.

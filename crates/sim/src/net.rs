@@ -299,8 +299,13 @@ impl Link {
         if let Some(by) = fate.late_by.filter(|_| self.may_be_late(&request)) {
             self.net.log.fault("late", format!("{what} by {} ms", by.as_millis()));
             // It is on its way, whatever becomes of its sender.
+            let place = self.place_of_creation(&request);
             tokio::spawn(async move {
                 tokio::time::sleep(by).await;
+                if self.place_of_creation(&request) != place {
+                    self.net.log.fault("dropped", format!("{what}, in another namespace by now"));
+                    return Err(broken("the request got lost"));
+                }
                 self.arrive(request, fate, up).await
             });
             return Err(broken("the connection broke"));
@@ -327,6 +332,15 @@ impl Link {
         !(makes_pod && self.net.ledger.checker().has_joined())
     }
 
+    /// The uid of the namespace that something is created in. Nothing in a request can keep it from being created in the next namespace
+    /// of that name (decision 21), so what is late arrives in the one that it was sent to, or never.
+    fn place_of_creation(&self, request: &Request<kube::client::Body>) -> Option<String> {
+        let namespace = request.uri().path().split_once("/namespaces/")?.1.split('/').next()?;
+        let checker = self.net.ledger.checker();
+        let found = checker.get("Namespace", "", namespace).map(|found| object::access::uid(found).to_owned());
+        found.filter(|_| request.method() == http::Method::POST)
+    }
+
     /// The request is where the server was when it set out.
     async fn arrive(
         self,
@@ -337,6 +351,13 @@ impl Link {
         let (what, is_read, is_watch) = self.about(&request);
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.map_err(|error| broken(&error.to_string()))?;
+        if fate.late_by.is_some()
+            && parts.method == http::Method::POST
+            && parts.uri.path() == "/api/v1/persistentvolumes"
+        {
+            let volume: object::Value = serde_json::from_slice(&body).map_err(|error| broken(&error.to_string()))?;
+            self.net.ledger.volume_comes_late(object::access::name(&volume));
+        }
         if fate.duplicate && !is_watch {
             self.net.log.fault("duplicated", &what);
             self.ask(&up, &parts, &body).await?;

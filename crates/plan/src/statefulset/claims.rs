@@ -18,8 +18,8 @@ pub(super) struct Claims<'a>(BTreeMap<(i64, &'a str), &'a Value>);
 /// Why a claim cannot be used by a pod that is to be created.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It belongs to the pod that went before, and goes with it.
-    WithPod(String),
+    /// It belongs to the pod that went before, or to an earlier set of this name, and goes with it.
+    WithOwner(String),
     Terminating(String),
 }
 
@@ -60,13 +60,14 @@ impl<'a> Claims<'a> {
     pub fn leaving(&self, set: &Set, ordinal: i64) -> Option<Leaving> {
         let belongs = |claim: &Value| {
             let pod = set.pod_name(ordinal);
-            owners(claim).iter().any(|owner| is_pod(owner, &pod))
+            let with_pod = |owner: &Value| set.retention.with_replica && is_pod(owner, &pod);
+            owners(claim).iter().any(|owner| with_pod(owner) || is_namesake(owner, set))
         };
         self.of_ordinal(ordinal).find_map(|claim| {
             if terminating(claim) {
                 Some(Leaving::Terminating(name(claim).to_owned()))
-            } else if set.retention.with_replica && belongs(claim) {
-                Some(Leaving::WithPod(name(claim).to_owned()))
+            } else if belongs(claim) {
+                Some(Leaving::WithOwner(name(claim).to_owned()))
             } else {
                 None
             }
@@ -124,13 +125,12 @@ impl Seat<'_, '_> {
     fn wanted(&self, claim: &Value) -> Option<Vec<Value>> {
         let (ours, others): (Vec<&Value>, Vec<&Value>) = owners(claim).iter().partition(|owner| self.is_ours(owner));
         let policy = self.set.retention;
-        // An earlier set of this name has it: whatever happens to it is that one's affair.
-        let of_namesake = |owner: &&Value| is_set(owner, self.set.name) && owner.text(&["uid"]) != self.set.uid;
         // With `whenScaled: Delete` it is on its way out together with a pod that went before.
         let goes = |owner: &&Value| {
             policy.with_replica && is_pod(owner, &self.pod_name) && owner.text(&["uid"]) != self.pod_uid()
         };
-        if terminating(claim) || ours.iter().any(of_namesake) || ours.iter().any(goes) {
+        let of_namesake = ours.iter().any(|owner| is_namesake(owner, self.set));
+        if terminating(claim) || of_namesake || ours.iter().any(goes) {
             return None;
         }
         let wanted =
@@ -191,6 +191,12 @@ fn owners(claim: &Value) -> &[Value] {
 
 fn is_set(owner: &Value, name: &str) -> bool {
     is_reference(owner, "apps/v1", "StatefulSet", name)
+}
+
+/// An earlier set of this name: what belongs to it is the collector's, to delete or to set free. A pod that used it meanwhile could
+/// be placed by a claim that goes, and the two would wait for each other.
+fn is_namesake(owner: &Value, set: &Set) -> bool {
+    is_set(owner, set.name) && owner.text(&["uid"]) != set.uid
 }
 
 fn is_pod(owner: &Value, name: &str) -> bool {

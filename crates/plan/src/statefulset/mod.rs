@@ -83,7 +83,7 @@ pub enum Held {
     Terminating { pod: String },
     /// A pod that is not the set's bears a replica's name.
     NameTaken { pod: String, by: String },
-    /// A claim belongs to the pod that went before, or is on its way out: it must be gone first.
+    /// A claim belongs to the pod that went before or to an earlier set of this name, or is on its way out: it must be gone first.
     ClaimLeaving { pod: String, claim: String },
     /// A claim has not become what the update revision says; `reason` is a word for it, `why` a sentence.
     ClaimNotReady { pod: String, claim: String, reason: &'static str, why: String },

@@ -126,7 +126,7 @@ impl<'a> Planner<'a> {
                 self.cannot_create(&pod, &format!("pvc {claim} is being deleted"));
                 return Err(Held::ClaimLeaving { pod, claim });
             }
-            Some(Leaving::WithPod(claim)) => return Err(Held::ClaimLeaving { pod, claim }),
+            Some(Leaving::WithOwner(claim)) => return Err(Held::ClaimLeaving { pod, claim }),
             None => {}
         }
         let revision = self.revision_for(ordinal);

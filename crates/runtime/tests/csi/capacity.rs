@@ -21,6 +21,10 @@ async fn until_places(world: &World, wanted: &[&str]) {
 async fn node(world: &World, zone: &str) {
     let metadata = json!({"name": zone, "labels": {"zone": zone}});
     world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await;
+    csi_node(world, zone).await;
+}
+
+async fn csi_node(world: &World, zone: &str) {
     let drivers = json!([{"name": DRIVER, "nodeID": zone, "topologyKeys": ["zone"]}]);
     let csi_node = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": zone}, "spec": {"drivers": drivers},
@@ -32,7 +36,7 @@ async fn node(world: &World, zone: &str) {
 #[tokio::test(flavor = "multi_thread")]
 async fn capacity_is_told_when_the_driver_comes_late_and_when_nodes_come() {
     let zone = |zone: &str| [("zone".to_owned(), zone.to_owned())].into();
-    let options = csi::directory::Options { places: vec![zone("a"), zone("b")], ..options() };
+    let options = csi::directory::Options { places: vec![zone("a"), zone("b"), zone("c")], ..options() };
     let mut storage = Storage::new(options).await;
     storage.stop().await;
     let mut world = World::bare().await;
@@ -51,5 +55,14 @@ async fn capacity_is_told_when_the_driver_comes_late_and_when_nodes_come() {
     until_places(&world, &["a"]).await;
     node(&world, "b").await;
     until_places(&world, &["a", "b"]).await;
+    // One that has the driver, and is put into a place only then.
+    let metadata = json!({"name": "c", "labels": {"tier": "db"}});
+    let late = world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await;
+    let looks = || world.requests.count(|asked| asked.method == "GET" && asked.path.ends_with(CAPACITIES));
+    let before = looks();
+    csi_node(&world, "c").await;
+    world.until_moment("it is heard of", || looks() > before).await;
+    world.merge(&late, json!({"metadata": {"labels": {"zone": "c"}}})).await;
+    until_places(&world, &["a", "b", "c"]).await;
     world.stop().await;
 }

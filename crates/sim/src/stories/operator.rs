@@ -1,6 +1,6 @@
 //! A person at work, in the words of the stories.
 
-use crate::end::is_unconfirmed;
+use crate::end::is_left_over;
 use crate::entropy::Rng;
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
@@ -211,7 +211,7 @@ impl Operator {
     pub async fn until_gone(&self, object: &Value) -> Told {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
         self.until(&format!("{kind} {named} is gone"), |checker| {
-            checker.get(kind, place, named).is_none_or(|found| is_unconfirmed(&self.world, found))
+            checker.get(kind, place, named).is_none_or(|found| is_left_over(&self.world, found))
         })
         .await
     }
@@ -238,7 +238,7 @@ impl Operator {
 
     /// Waits until there are so many volumes.
     pub async fn until_volumes(&self, count: usize) -> Told {
-        let is_real = |volume: &&Arc<Value>| !is_unconfirmed(&self.world, volume);
+        let is_real = |volume: &&Arc<Value>| !is_left_over(&self.world, volume);
         self.until(&format!("there are {count} volumes"), |checker| {
             checker.all(VOLUME).filter(is_real).count() == count
         })

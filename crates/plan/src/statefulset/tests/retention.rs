@@ -359,6 +359,37 @@ fn r9_a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
     }
 }
 
+/// R9, I15: a claim of an earlier set of this name goes with that one, or is set free: until then no pod is made that would use it. One
+/// that is there already goes on.
+#[test]
+fn r9_a_pod_waits_until_the_collector_is_done_with_the_claim_of_an_earlier_set() {
+    for (mut world, others) in [(settled(1, "Retain", "Retain"), false), (parallel(1, "Retain", "Retain"), true)] {
+        let of = |uid: &str| json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": uid, "controller": true});
+        for claim in ["data-web-0", "data-web-1"] {
+            let mut stale = world.claims["data-web-0"].clone();
+            stale.put(&["metadata", "name"], claim);
+            stale.put(&["metadata", "uid"], format!("stale-{claim}"));
+            stale.put(&["metadata", "ownerReferences"], json!([of("set-0")]));
+            world.claims.insert(claim.to_owned(), stale);
+            world.doomed.insert(claim.to_owned());
+        }
+        world.scale(3);
+        world.log.clear();
+        let plan = world.step();
+        let held = Held::ClaimLeaving { pod: "web-1".to_owned(), claim: "data-web-1".to_owned() };
+        assert_eq!(plan.held, [held], "the first pod is there already");
+        assert_eq!((world.pods.contains_key("web-1"), world.pods.contains_key("web-2")), (false, others));
+        // What the collector sets free is used; what it deletes comes anew.
+        world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
+        world.collect();
+        world.settle();
+        assert_eq!(world.pods.len(), 3);
+        let uids = ["data-web-0", "data-web-1"]
+            .map(|claim| world.claims[claim].text(&["metadata", "uid"]).starts_with("stale"));
+        assert_eq!(uids, [true, false]);
+    }
+}
+
 /// A terminating claim is never touched.
 #[test]
 fn r12_a_claim_on_its_way_out_is_left_alone() {

@@ -57,7 +57,11 @@ impl Sight {
         });
         let attachments = resource("storage.k8s.io/v1", "VolumeAttachment", "volumeattachments");
         let attachments = Source::new(attachments, |attachment| vec![volume_key(attached_volume(attachment))]);
-        let nodes = Source::new(resource("v1", "Node", "nodes"), |_| Vec::new());
+        // It may be heard of after its CSINode. Most of its changes are signs of life, which say nothing about places.
+        let nodes = Source::changing(resource("v1", "Node", "nodes"), |before, after| {
+            let [before, after] = [before, after].map(|node| node.map(|node| node.members(&["metadata", "labels"])));
+            if before == after { Vec::new() } else { vec![Key::default()] }
+        });
         // A node that has the driver now may be in a place of its own.
         let csi_nodes = Source::new(resource("storage.k8s.io/v1", "CSINode", "csinodes"), |_| vec![Key::default()]);
         vec![
