@@ -206,7 +206,7 @@ impl Operator {
                 self.delete(&the(CLAIM, volume.text(&["spec", "claimRef", "name"])), "").await;
             }
             for claim in &claims {
-                for pod in pods.iter().filter(|pod| plan::protect::uses(pod, name(claim))) {
+                for pod in pods.iter().filter(|pod| plan::protect::holds(pod, claim)) {
                     self.delete(&the("Pod", name(pod)), "").await;
                 }
             }
