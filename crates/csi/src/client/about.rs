@@ -20,11 +20,27 @@ pub struct About {
     pub node: BTreeSet<NodeCan>,
 }
 
+/// As the interface has it.
+const NAME_MAX: usize = 63;
+
+/// Whether a driver may call itself so: like a domain, because the name becomes part of labels and of objects' names.
+pub fn is_driver_name(name: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let is_part =
+        |part: &str| part.bytes().all(is_inner) && !part.is_empty() && !part.starts_with('-') && !part.ends_with('-');
+    name.len() <= NAME_MAX && name.split('.').all(is_part)
+}
+
 impl About {
     pub(super) async fn ask(driver: &Driver) -> Result<About, Failure> {
         let info = driver.get_plugin_info(GetPluginInfoRequest {}).await?;
-        if info.name.is_empty() {
-            let message = format!("the CSI driver at {} has no name", driver.endpoint());
+        if !is_driver_name(&info.name) {
+            let message = format!(
+                "the CSI driver at {} calls itself {:?}: a driver's name has at most {NAME_MAX} letters, digits, dashes and dots, \
+                 like a domain's",
+                driver.endpoint(),
+                info.name
+            );
             return Err(Failure { method: "/csi.v1.Identity/GetPluginInfo", code: Code::Internal, message });
         }
         let mut about = About { name: info.name, version: info.vendor_version, ..About::default() };

@@ -4,7 +4,7 @@ mod about;
 mod failure;
 mod metrics;
 
-pub use about::About;
+pub use about::{About, is_driver_name};
 pub use failure::{CreateFailure, ExpandFailure, Failure, ModifyFailure};
 pub use metrics::Metrics;
 

@@ -2,9 +2,16 @@
 
 use crate::world::*;
 use csi::directory::{DirectoryDriver, Faults, Options, Order, Serving};
-use csi::v1::ProbeRequest;
+use csi::v1::identity_server::{Identity, IdentityServer};
+use csi::v1::{
+    GetPluginCapabilitiesRequest, GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse,
+    ProbeRequest, ProbeResponse,
+};
 use csi::{Code, CreateFailure, Driver, Metrics, Settings};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::service::TowerToHyperService;
 use std::time::Duration;
+use tonic::{Request, Response};
 
 #[tokio::test]
 async fn a_driver_is_asked_what_it_is_once_for_each_connection() {
@@ -81,6 +88,54 @@ async fn a_driver_whose_node_service_is_elsewhere_is_complete() {
     let world = World::new().await;
     world.server.faults().order(Order::fail("NodeGetCapabilities", Code::Unimplemented).times(1));
     assert!(world.driver.about().await.unwrap().node.is_empty());
+}
+
+/// Serves nothing but a name.
+#[derive(Clone)]
+struct Named(String);
+
+#[tonic::async_trait]
+impl Identity for Named {
+    async fn get_plugin_info(&self, _: Request<GetPluginInfoRequest>) -> Answer<GetPluginInfoResponse> {
+        Ok(Response::new(GetPluginInfoResponse { name: self.0.clone(), ..Default::default() }))
+    }
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Answer<GetPluginCapabilitiesResponse> {
+        Ok(Response::new(Default::default()))
+    }
+    async fn probe(&self, _: Request<ProbeRequest>) -> Answer<ProbeResponse> {
+        Ok(Response::new(Default::default()))
+    }
+}
+
+type Answer<T> = Result<Response<T>, tonic::Status>;
+
+/// What is made of a driver that calls itself so.
+async fn about_one_named(name: &str) -> Result<String, String> {
+    let root = tempfile::tempdir().unwrap();
+    let socket = root.path().join("csi.sock");
+    let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+    let service = TowerToHyperService::new(IdentityServer::new(Named(name.to_owned())));
+    tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+        serving.serve_connection(TokioIo::new(stream), service).await
+    });
+    let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
+    driver.about().await.map(|about| about.name.clone()).map_err(|failure| failure.message)
+}
+
+#[tokio::test]
+async fn a_driver_without_a_proper_name_is_not_taken() {
+    for name in ["", "two words", "-a", "a-", "a..b", "a.", "a/b", "ü", &"a".repeat(64)] {
+        let why = about_one_named(name).await.unwrap_err();
+        assert!(why.contains(&format!("calls itself {name:?}: a driver's name has at most 63")), "{why}");
+    }
+    for name in ["a", "Ebs.csi.example.COM", "a-1.b", &"a".repeat(63)] {
+        assert_eq!(about_one_named(name).await.unwrap(), name);
+    }
 }
 
 #[tokio::test]

@@ -9,13 +9,13 @@ use object::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
-const MANAGERS: [&str; 3] = ["one", "two", "three"];
+pub const MANAGERS: [&str; 3] = ["one", "two", "three"];
 const WRITES_MAX: usize = 24;
 /// The owner of all that is there when somebody first applies to what was not tracked.
-const BEFORE_FIRST_APPLY: (&str, bool) = ("before-first-apply", false);
+pub const BEFORE_FIRST_APPLY: (&str, bool) = ("before-first-apply", false);
 
 /// Owners are managers with how they wrote: an apply and an update of the same name are two.
-type Owners = BTreeSet<(&'static str, bool)>;
+pub type Owners = BTreeSet<(&'static str, bool)>;
 type Model = BTreeMap<&'static str, (String, Owners)>;
 
 pub fn read(input: &[u8]) -> String {

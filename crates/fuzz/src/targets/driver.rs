@@ -38,7 +38,7 @@ fn read(server: &mut dyn Reader, input: &[u8]) -> String {
     }
 }
 
-fn intent() -> Intent {
+pub fn intent() -> Intent {
     Intent {
         driver: "d.example.com".to_owned(),
         request: CreateVolume {

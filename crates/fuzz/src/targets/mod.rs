@@ -1,6 +1,8 @@
 //! What reads input, and what must hold whatever it reads.
 
+mod answers;
 mod applied;
+mod applied_items;
 mod decoding;
 mod driver;
 mod patches;
@@ -18,6 +20,8 @@ pub const ALL: &[Target] = &[
     Target { name: "selectors", start: || Box::new(selectors::read) },
     Target { name: "patches", start: || Box::new(patches::read) },
     Target { name: "apply", start: || Box::new(applied::read) },
+    Target { name: "apply-items", start: || Box::new(applied_items::read) },
     Target { name: "driver", start: driver::start },
+    Target { name: "answers", start: answers::start },
     Target { name: "store", start: stored::start },
 ];

@@ -22,18 +22,24 @@ use tokio::runtime::Runtime;
 const INPUTS_PER_SERVER: u32 = 300;
 
 pub fn start() -> Box<dyn Reader> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    Box::new(Session { runtime, server: None, inputs: 0 })
+    let mut session = Session::new();
+    Box::new(move |input: &[u8]| session.with(async |server| talk(server, input).await))
 }
 
-struct Session {
+/// A server, for one input after the other.
+pub struct Session {
     runtime: Runtime,
     server: Option<Running>,
     inputs: u32,
 }
 
-impl Reader for Session {
-    fn read(&mut self, input: &[u8]) -> String {
+impl Session {
+    pub fn new() -> Session {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        Session { runtime, server: None, inputs: 0 }
+    }
+
+    pub fn with<T>(&mut self, work: impl AsyncFnOnce(&Running) -> T) -> T {
         self.inputs += 1;
         if self.inputs.is_multiple_of(INPUTS_PER_SERVER) {
             self.server = None;
@@ -41,9 +47,9 @@ impl Reader for Session {
         let runtime = &self.runtime;
         // A server that panicked in the middle is not used again.
         let server = self.server.take().unwrap_or_else(|| runtime.block_on(launch()));
-        let words = runtime.block_on(talk(&server, input));
+        let result = runtime.block_on(work(&server));
         self.server = Some(server);
-        words
+        result
     }
 }
 
@@ -116,7 +122,7 @@ async fn changes_nothing_for_strangers(running: &Running, request: &Request<Byte
 }
 
 /// Sends a request as one who may do everything.
-async fn send(running: &Running, request: Request<Bytes>) -> (u16, Value) {
+pub async fn send(running: &Running, request: Request<Bytes>) -> (u16, Value) {
     send_as(running, request, "admin", &["system:masters", "system:authenticated"]).await
 }
 

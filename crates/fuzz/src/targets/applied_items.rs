@@ -1,0 +1,215 @@
+//! Server-side apply against a model: a list whose items are known by their names, each with members that have values and owners.
+//!
+//! Each three bytes of the input are a write: who and how, and for each of three items whether it is there and what its members are.
+
+use super::applied::{BEFORE_FIRST_APPLY, MANAGERS, Owners};
+use object::access::{Access, name};
+use object::apply::{Writer, apply, track};
+use object::schema::builtin_type;
+use object::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
+
+const ITEMS: [&str; 3] = ["a", "b", "c"];
+const MEMBERS: [&str; 2] = ["image", "workingDir"];
+const WRITES_MAX: usize = 16;
+
+/// What is written: the items, and the members of each.
+type Written = BTreeMap<&'static str, BTreeMap<&'static str, &'static str>>;
+
+/// An item: who owns that it is there, who owns its name, and who owns which of its members.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Item {
+    owners: Owners,
+    of_name: Owners,
+    members: BTreeMap<&'static str, (&'static str, Owners)>,
+}
+
+type Model = BTreeMap<&'static str, Item>;
+
+pub fn read(input: &[u8]) -> String {
+    let ty = builtin_type("io.k8s.api.core.v1.Pod");
+    let mut model = Model::new();
+    let mut live: Option<Value> = None;
+    let mut words = String::new();
+    for (second, write) in input.chunks_exact(3).take(WRITES_MAX).enumerate() {
+        let manager = MANAGERS[usize::from(write[0] & 3) % 3];
+        let (updates, force) = (write[0] & 4 != 0, write[0] & 8 != 0);
+        let written = written(u16::from_le_bytes([write[1], write[2]]));
+        let now = jiff::Timestamp::from_second(i64::try_from(second).unwrap_or(0)).expect("a time");
+        let writer = Writer { manager, subresource: "", api_version: "v1", now };
+        let mut object = pod(&written);
+        let tracked = live.as_ref().is_none_or(|live| !live.items(&["metadata", "managedFields"]).is_empty());
+        if updates {
+            let before = live.as_ref();
+            if let Some(fields) = before.and_then(|live| live.at(&["metadata", "managedFields"])) {
+                object.put(&["metadata", "managedFields"], fields.clone());
+            }
+            track(&ty, before, &mut object, &writer);
+            update(&mut model, tracked.then_some(manager), &written);
+            live = Some(object);
+            words.push('u');
+        } else {
+            if !tracked {
+                model.values_mut().for_each(|item| item.all().for_each(|owners| *owners = [BEFORE_FIRST_APPLY].into()));
+            }
+            let expected = applied(&model, manager, &written, force);
+            match (apply(&ty, live.as_ref(), &object, &writer, force), expected) {
+                (Ok(merged), Some(after)) => {
+                    let again =
+                        apply(&ty, Some(&merged), &object, &writer, false).expect("the same again is no conflict");
+                    assert_eq!(again, merged, "applying twice changes something");
+                    (live, model) = (Some(merged), after);
+                    words.push('a');
+                }
+                (Err(status), None) => {
+                    assert_eq!(status.code, 409, "{}", status.message);
+                    words.push('c');
+                }
+                (Ok(merged), None) => panic!("no conflict where one is: {model:?} with {written:?} makes {merged}"),
+                (Err(status), Some(_)) => panic!("{model:?} with {written:?} by {manager}: {}", status.message),
+            }
+        }
+        compare(live.as_ref(), &model);
+    }
+    words
+}
+
+/// Five bits for each item: whether it is there, and two for each member.
+fn written(bits: u16) -> Written {
+    let mut written = Written::new();
+    for (at, item) in ITEMS.into_iter().enumerate() {
+        let bits = bits >> (5 * at);
+        if bits & 1 == 0 {
+            continue;
+        }
+        let values = MEMBERS.into_iter().enumerate().filter_map(|(at, member)| {
+            let value = [None, Some("x"), Some("y"), None][usize::from(bits >> (1 + 2 * at)) & 3]?;
+            Some((member, value))
+        });
+        written.insert(item, values.collect());
+    }
+    written
+}
+
+fn pod(written: &Written) -> Value {
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
+    let items: Vec<Value> = written
+        .iter()
+        .map(|(item, members)| {
+            let mut container = json!(members);
+            container["name"] = json!(item);
+            container
+        })
+        .collect();
+    if !items.is_empty() {
+        pod.put(&["spec", "containers"], items);
+    }
+    pod
+}
+
+impl Item {
+    fn new(owner: Option<(&'static str, bool)>) -> Item {
+        let owners: Owners = owner.into_iter().collect();
+        Item { owners: owners.clone(), of_name: owners, members: BTreeMap::new() }
+    }
+
+    fn all(&mut self) -> impl Iterator<Item = &mut Owners> {
+        [&mut self.owners, &mut self.of_name].into_iter().chain(self.members.values_mut().map(|(_, owners)| owners))
+    }
+}
+
+/// A write of the whole: who adds something or changes a value owns it alone, what is left out is gone.
+fn update(model: &mut Model, manager: Option<&'static str>, written: &Written) {
+    let me = manager.map(|manager| (manager, false));
+    model.retain(|item, _| written.contains_key(item));
+    for (item, members) in written {
+        let item = model.entry(item).or_insert_with(|| Item::new(me));
+        item.members.retain(|member, _| members.contains_key(member));
+        for (member, value) in members {
+            if item.members.get(member).is_none_or(|(held, _)| held != value) {
+                item.members.insert(member, (value, me.into_iter().collect()));
+            }
+        }
+    }
+}
+
+/// A configuration: `None` is a conflict. What its manager no longer names, and nobody else owns, goes; with an item goes whatever of
+/// it somebody else has set since, as upstream: who only changes a member does not own that the item is there.
+fn applied(model: &Model, manager: &'static str, written: &Written, force: bool) -> Option<Model> {
+    let mut after = model.clone();
+    let me = (manager, true);
+    for (item, members) in written {
+        let item = after.entry(item).or_default();
+        item.owners.insert(me);
+        item.of_name.insert(me);
+        for (member, value) in members {
+            match item.members.get_mut(member) {
+                None => drop(item.members.insert(member, (value, [me].into()))),
+                Some((held, owners)) if held == value => drop(owners.insert(me)),
+                Some((held, owners)) => {
+                    if !force && owners.iter().any(|owner| *owner != me) {
+                        return None;
+                    }
+                    (*held, *owners) = (value, [me].into());
+                }
+            }
+        }
+    }
+    after.retain(|name, item| {
+        let members = written.get(name);
+        item.members.retain(|member, (_, owners)| {
+            let is_named = members.is_some_and(|members| members.contains_key(member));
+            is_named || !owners.remove(&me) || !owners.is_empty()
+        });
+        if members.is_some() || !item.owners.remove(&me) {
+            return true;
+        }
+        item.of_name.remove(&me);
+        !item.owners.is_empty()
+    });
+    Some(after)
+}
+
+fn compare(live: Option<&Value>, model: &Model) {
+    let Some(live) = live else { return };
+    let found: Written = live
+        .items(&["spec", "containers"])
+        .iter()
+        .map(|item| {
+            let of =
+                |words: &[&'static str], text: &str| *words.iter().find(|word| **word == text).expect("one of ours");
+            let members = MEMBERS.into_iter().filter(|member| item.has(&[member]));
+            let members = members.map(|member| (member, of(&["x", "y"], item.text(&[member])))).collect();
+            (of(&ITEMS, name_of(item)), members)
+        })
+        .collect();
+    let expected: Written = model
+        .iter()
+        .map(|(item, it)| (*item, it.members.iter().map(|(member, (value, _))| (*member, *value)).collect()))
+        .collect();
+    assert_eq!(found, expected, "{model:?} is {live}");
+    assert_eq!(live.items(&["spec", "containers"]).len(), expected.len(), "an item is there twice: {live}");
+    let entries = live.items(&["metadata", "managedFields"]);
+    if entries.is_empty() {
+        return;
+    }
+    for (item, it) in model {
+        let owners = |member: &str| -> BTreeSet<(String, bool)> {
+            let key = format!("k:{{\"name\":\"{item}\"}}");
+            let owns = |entry: &&Value| entry.has(&["fieldsV1", "f:spec", "f:containers", &key, member]);
+            let owner = |entry: &Value| (entry.text(&["manager"]).to_owned(), entry.text(&["operation"]) == "Apply");
+            entries.iter().filter(owns).map(owner).collect()
+        };
+        let expected = [(".".to_owned(), &it.owners), ("f:name".to_owned(), &it.of_name)].into_iter();
+        let of_members = it.members.iter().map(|(member, (_, owners))| (format!("f:{member}"), owners));
+        for (member, expected) in expected.chain(of_members) {
+            let expected: BTreeSet<(String, bool)> =
+                expected.iter().map(|(name, how)| ((*name).to_owned(), *how)).collect();
+            assert_eq!(owners(&member), expected, "who owns {member} of {item} of {}", name(live));
+        }
+    }
+}
+
+fn name_of(item: &Value) -> &str {
+    item.text(&["name"])
+}
