@@ -84,7 +84,7 @@ pub fn unrest(world: &World) -> Vec<String> {
         let handle = rule.split_whitespace().find(|word| word.starts_with("vol-"));
         handle.is_some_and(|handle| is_told_of(world, handle))
     };
-    left.extend(checker.backend_at_rest(&world.handles()).into_iter().filter(|rule| !told(rule)));
+    left.extend(checker.backend_at_rest(&world.driver.handles()).into_iter().filter(|rule| !told(rule)));
     left
 }
 
@@ -92,7 +92,7 @@ pub fn unrest(world: &World) -> Vec<String> {
 /// person: to the provisioner it is one from a backup, and its backend is gone; or it tells of one that was retained.
 pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
-    let has_backend = world.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]));
+    let has_backend = world.driver.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]));
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
     if has_backend { is_retained && world.ledger.has_returned(name(volume)) } else { is_unconfirmed }
 }
@@ -180,7 +180,7 @@ pub fn summary(world: &World) -> String {
             let _ = writeln!(text, "{line}");
         }
     }
-    let _ = writeln!(text, "backend volumes: {}", world.handles().len());
+    let _ = writeln!(text, "backend volumes: {}", world.driver.handles().len());
     text
 }
 

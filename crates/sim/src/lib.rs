@@ -5,6 +5,7 @@
 
 mod audit;
 mod campaign;
+mod driver;
 mod end;
 mod entropy;
 mod ledger;

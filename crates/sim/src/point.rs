@@ -11,6 +11,8 @@ pub enum Strike {
     KillControllers,
     /// The machine of the server and its disk crash after the commit.
     CrashServer,
+    /// The CSI driver is killed after the commit, in the middle of its calls.
+    KillDriver,
     /// Nothing is told to the controllers for a while from the commit on: they act on what they saw before.
     StaleView,
     /// The commit is not told to the controllers by the watches that are open: these break.
@@ -32,9 +34,10 @@ pub enum Strike {
 }
 
 impl Strike {
-    pub const ALL: [Strike; 11] = [
+    pub const ALL: [Strike; 12] = [
         Strike::KillControllers,
         Strike::CrashServer,
+        Strike::KillDriver,
         Strike::StaleView,
         Strike::MissedEvent,
         Strike::LateRead,
@@ -68,6 +71,7 @@ impl Strike {
         match self {
             Strike::KillControllers => "kill-controllers",
             Strike::CrashServer => "crash-server",
+            Strike::KillDriver => "kill-driver",
             Strike::StaleView => "stale-view",
             Strike::MissedEvent => "missed-event",
             Strike::LateRead => "late-read",

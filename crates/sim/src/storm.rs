@@ -21,7 +21,7 @@ pub const FAIR: Weather = Weather { delay_ms: 2, ..Weather::CALM };
 /// Fair weather, and nothing is held back any more.
 pub fn end(world: &World) {
     world.net.set_weather(FAIR);
-    world.driver.faults().clear();
+    world.driver.behave();
     world.each_controller(|process| process.hold_watches(false));
 }
 
@@ -60,7 +60,7 @@ impl Storm {
 
     fn blow(&mut self) {
         let world = &self.world;
-        match self.rng.below(12) {
+        match self.rng.below(13) {
             0..=2 => {
                 world.log.fault("controllers-killed", "");
                 world.kill_controllers();
@@ -96,12 +96,25 @@ impl Storm {
                 world.log.fault("cut-off", "");
                 world.cut_off_leader();
             }
+            10 => {
+                world.log.fault("driver-killed", "");
+                world.kill_driver();
+            }
             _ => self.misuse_driver(),
         }
     }
 
     fn misuse_driver(&mut self) {
-        const CALLS: [&str; 3] = ["CreateVolume", "DeleteVolume", "ControllerExpandVolume"];
+        const CALLS: [&str; 8] = [
+            "CreateVolume",
+            "DeleteVolume",
+            "ControllerExpandVolume",
+            "ControllerModifyVolume",
+            "GetCapacity",
+            "Probe",
+            "GetPluginInfo",
+            "ControllerGetCapabilities",
+        ];
         const CODES: [Code; 5] =
             [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted];
         let call = self.rng.pick(&CALLS);
@@ -112,6 +125,6 @@ impl Storm {
             _ => Order::delay(call, Duration::from_millis(self.rng.below(20_000))),
         };
         self.world.log.fault("driver-fault", format!("{order:?}"));
-        self.world.driver.faults().order(order.times(1));
+        self.world.driver.misuse(order.times(1));
     }
 }

@@ -1,12 +1,12 @@
 //! One world: a server on a disk that can crash, controllers, nodes and a driver, each of which can die and come back.
 
+use crate::driver::Driver;
 use crate::entropy::Rng;
 use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::log::Log;
 use crate::net::{Net, Process, Up};
 use crate::point::Strike;
 use crate::time::VirtualClock;
-use csi::directory::{DirectoryDriver, Faults, Options};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
@@ -15,12 +15,10 @@ use runtime::csi::{Endpoint, Pace};
 use runtime::lease::{Election, Standing, Term, Timing};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Clock, Env, Launch, Running, User};
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use store::suite::{Crashable, Image};
-use tempfile::TempDir;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
@@ -39,13 +37,12 @@ pub struct World {
     pub net: Net,
     pub ledger: Arc<Ledger>,
     pub log: Log,
-    pub driver: Arc<DirectoryDriver>,
+    pub driver: Driver,
     clock: VirtualClock,
     env: Env,
     parts: Arc<Mutex<Parts>>,
     orders: mpsc::UnboundedSender<Order>,
     operator: kube::Client,
-    _directory: Arc<TempDir>,
 }
 
 struct Parts {
@@ -88,6 +85,7 @@ pub enum Order {
     StartServer,
     StartControllers,
     StartNodes,
+    StartDriver,
     /// Lets the controllers hear again.
     Release,
 }
@@ -145,12 +143,9 @@ impl World {
         let log = Log::new(clock);
         let ledger = Ledger::new(clock, log.clone(), Gates::default());
         let net = Net::new(ledger.clone(), rng.fork());
-        let directory = tempfile::tempdir().expect("a directory for volumes");
-        let options = Options { durable: false, inline: true, ..Options::default() };
-        let driver = DirectoryDriver::open(&directory.path().join("volumes"), options, Faults::default());
-        let driver = driver.expect("an empty directory can be served");
+        let driver = Driver::new();
         let asked = driver.clone();
-        ledger.watch_backend(move || asked.volumes().into_iter().map(|(handle, _)| handle).collect());
+        ledger.watch_backend(move || asked.handles());
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
         let (orders, received) = mpsc::unbounded_channel();
         let parts = Parts {
@@ -166,8 +161,7 @@ impl World {
         };
         let env = clock.env(rng.fork());
         let parts = Arc::new(Mutex::new(parts));
-        let world =
-            World { net, ledger, log, driver, clock, env, parts, orders, operator, _directory: Arc::new(directory) };
+        let world = World { net, ledger, log, driver, clock, env, parts, orders, operator };
         let struck = world.clone();
         world.ledger.points.on_strike(move |strike| struck.strike(strike));
         world.start_server().await;
@@ -192,10 +186,6 @@ impl World {
         self.ledger.checker()
     }
 
-    pub fn handles(&self) -> BTreeSet<String> {
-        self.driver.volumes().into_iter().map(|(handle, _)| handle).collect()
-    }
-
     /// A stored object that the checker does not keep, by its key.
     pub fn stored(&self, key: &str) -> Option<Value> {
         let up = self.net.server()?;
@@ -214,6 +204,7 @@ impl World {
         match strike {
             Strike::KillControllers => self.kill_controllers(),
             Strike::CrashServer => self.crash_server(),
+            Strike::KillDriver => self.kill_driver(),
             Strike::StaleView => {
                 self.each_controller(|process| process.hold_watches(true));
                 self.order(Order::Release);
@@ -251,6 +242,7 @@ impl World {
                     tokio::time::sleep(BACK_AFTER).await;
                     self.start_nodes();
                 }
+                Order::StartDriver => self.start_driver().await,
                 Order::Release => {
                     tokio::time::sleep(STALE_FOR).await;
                     self.each_controller(|process| process.hold_watches(false));
@@ -366,7 +358,7 @@ impl World {
 
     fn setup(&self, process: &Process) -> runtime::Setup {
         let clock = self.clock;
-        let socket = csi::directory::inside(self.driver.clone(), process.dead.clone());
+        let socket = self.driver.endpoint(process.dead.clone());
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
         runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
@@ -480,6 +472,25 @@ impl World {
         self.log.say("the nodes are down");
         tokio::spawn(nodes.stop());
         self.order(Order::StartNodes);
+    }
+
+    /// The driver ends in the middle of whatever it does.
+    pub fn kill_driver(&self) {
+        self.ledger.look_at_backend();
+        if self.driver.kill() {
+            self.log.say("the driver is down");
+            self.order(Order::StartDriver);
+        }
+    }
+
+    async fn start_driver(&self) {
+        loop {
+            tokio::time::sleep(BACK_AFTER).await;
+            match self.driver.start() {
+                Ok(()) => return self.log.say("the driver is up"),
+                Err(error) => self.log.say(format!("the driver does not start: {error}")),
+            }
+        }
     }
 
     /// Sends a request for a person, who tries again as long as nobody answers.

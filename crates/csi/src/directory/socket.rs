@@ -109,19 +109,23 @@ impl Connection {
     }
 }
 
-/// A driver for callers inside this process, without a socket. Cancelling `cut` closes all connections and refuses new ones, as when
-/// the caller's process ends.
-pub fn inside(driver: Arc<DirectoryDriver>, cut: CancellationToken) -> Endpoint {
+/// A driver for callers inside this process, without a socket. `serving` is asked at each connection who serves it, and until when; nobody is
+/// a refusal. Cancelling `cut` closes all connections and refuses new ones, as when the caller's process ends.
+pub fn inside(
+    name: &str,
+    cut: CancellationToken,
+    serving: impl Fn() -> Option<(Arc<DirectoryDriver>, CancellationToken)> + Send + Sync + 'static,
+) -> Endpoint {
     let calls = Arc::new(watch::Sender::new(0));
-    let name = driver.options().name.clone();
-    Endpoint::inside(&name, move || {
-        if cut.is_cancelled() {
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
+    Endpoint::inside(name, move || {
+        let refused = || io::Error::from(io::ErrorKind::ConnectionRefused);
+        let (driver, dead) = serving().filter(|_| !cut.is_cancelled()).ok_or_else(refused)?;
         let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-        let (service, cut) = (Service { driver: Arc::clone(&driver) }, cut.clone());
-        let serving = serve(ours, service, CancellationToken::new(), Arc::clone(&calls));
-        tokio::spawn(async move { cut.run_until_cancelled(serving).await });
+        let (cut, calls) = (cut.clone(), Arc::clone(&calls));
+        tokio::spawn(async move {
+            let serving = serve(ours, Service { driver }, CancellationToken::new(), calls);
+            cut.run_until_cancelled(dead.run_until_cancelled(serving)).await
+        });
         Ok(theirs)
     })
 }

@@ -48,11 +48,12 @@ impl Operator {
     /// Every part goes and comes back, one after the other.
     async fn bounce(&self) {
         let pause = Duration::from_millis(1500);
-        for part in ["controllers", "nodes", "server"] {
+        for part in ["controllers", "nodes", "driver", "server"] {
             self.pause(pause).await;
             match part {
                 "controllers" => self.world.kill_controllers(),
                 "nodes" => self.world.kill_nodes(),
+                "driver" => self.world.kill_driver(),
                 _ => self.world.crash_server(),
             }
             self.pause(pause).await;

@@ -92,7 +92,7 @@ pub async fn taken_over(me: Operator) -> Told {
     me.until_gone(&the(CLAIM, "first")).await?;
     me.delete(&volume, "").await;
     me.until_gone(&volume).await?;
-    me.expect("the data is still there", me.world.handles().contains(&handle))?;
+    me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
     me.create(json!({
         "apiVersion": "v1", "kind": VOLUME, "metadata": {"name": "imported"},
         "spec": {
@@ -120,7 +120,7 @@ pub async fn taken_over(me: Operator) -> Told {
     me.until_gone(&the(VOLUME, "imported")).await?;
     for _ in 0..600 {
         // Whoever forgot, with the server, that the first claim's volume had come and gone may have made another one for it.
-        if !me.world.handles().contains(&handle) {
+        if !me.world.driver.handles().contains(&handle) {
             return Ok(());
         }
         me.pause(std::time::Duration::from_secs(1)).await;
