@@ -35,7 +35,11 @@ pub struct Part {
     pub drivers: Drivers,
     /// Where it works; what is elsewhere is not followed.
     pub reach: Reach,
+    pub judge: Option<Judge>,
 }
+
+/// Whoever hears of plans that break a rule, in sentences.
+pub type Judge = Arc<dyn Fn(String) + Send + Sync>;
 
 /// Which volumes are made for claims.
 #[derive(Clone, Copy, Debug)]
@@ -72,6 +76,8 @@ pub struct Setup {
     pub reader: Reader,
     /// The namespaces that they work in.
     pub reach: Reach,
+    /// For tests: every plan for a set is judged by `plan::statefulset::invariant`. Without it none is.
+    pub judge: Option<Judge>,
 }
 
 impl Setup {
@@ -87,6 +93,7 @@ impl Setup {
             drivers: Vec::new(),
             reader: Reader::default(),
             reach: Reach::default(),
+            judge: None,
         }
     }
 }
@@ -271,6 +278,7 @@ impl Controllers {
             gates: setup.gates.clone(),
             provisioning: setup.provisioning,
             clock: setup.clock.clone(),
+            judge: setup.judge.clone(),
             drivers: drivers.clone(),
             reach: setup.reach.clone(),
         }

@@ -2,7 +2,7 @@
 
 use csi::Endpoint;
 use csi::directory::{DirectoryDriver, Faults, OpenError, Options, Order};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
@@ -53,6 +53,7 @@ impl Driver {
         let mut life = self.life();
         let Life::Up(driver, dead) = &*life else { return false };
         dead.cancel();
+        driver.end();
         let left = handles(driver);
         *life = Life::Down(left);
         true
@@ -63,6 +64,14 @@ impl Driver {
         match &*self.life() {
             Life::Up(driver, _) => handles(driver),
             Life::Down(left) => left.clone(),
+        }
+    }
+
+    /// The sizes of its volumes.
+    pub fn sizes(&self) -> BTreeMap<String, i64> {
+        match &*self.life() {
+            Life::Up(driver, _) => driver.sizes().into_iter().collect(),
+            Life::Down(_) => BTreeMap::new(),
         }
     }
 

@@ -8,6 +8,7 @@ use object::quantity::Quantity;
 use object::{Value, condition};
 use plan::invariant::Checker;
 use plan::statefulset::invariant::Wants;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,7 +73,9 @@ pub fn unrest(world: &World) -> Vec<String> {
             ));
         }
     }
+    let sizes = world.driver.sizes();
     for volume in checker.all(VOLUME) {
+        left.extend(smaller_than_said(&checker, &sizes, volume));
         let (phase, policy) =
             (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
         let is_kept = policy == "Retain" || is_left_over(world, volume);
@@ -86,6 +89,19 @@ pub fn unrest(world: &World) -> Vec<String> {
     };
     left.extend(checker.backend_at_rest(&world.driver.handles()).into_iter().filter(|rule| !told(rule)));
     left
+}
+
+/// The backend is at least as large as the volume's object says, and that as its claim says.
+fn smaller_than_said(checker: &Checker, backend: &BTreeMap<String, i64>, volume: &Value) -> Option<String> {
+    let size = |object: &Value, path: &[&str]| object.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
+    let reference = |member| volume.text(&["spec", "claimRef", member]);
+    let claim = checker.get(CLAIM, reference("namespace"), reference("name"));
+    let claim = claim.filter(|claim| claim.text(&["spec", "volumeName"]) == name(volume));
+    let said = size(volume, &["spec", "capacity", "storage"]);
+    let to_user = claim.map_or(Quantity::ZERO, |claim| size(claim, &["status", "capacity", "storage"]));
+    let has = backend.get(volume.text(&["spec", "csi", "volumeHandle"])).map(|bytes| Quantity::from_bytes(*bytes))?;
+    let is_so = to_user <= said && said <= has;
+    (!is_so).then(|| format!("the volume {} has {has}, says {said} and its claim {to_user}", name(volume)))
 }
 
 /// An object that was created when its volume had come and gone already, by a request that was on its way for so long. It waits for a
@@ -179,6 +195,9 @@ pub fn summary(world: &World) -> String {
         for line in lines {
             let _ = writeln!(text, "{line}");
         }
+    }
+    for revision in world.list("/apps/controllerrevisions/") {
+        let _ = writeln!(text, "ControllerRevision {} {}", name(&revision), revision["revision"]);
     }
     let _ = writeln!(text, "backend volumes: {}", world.driver.handles().len());
     text

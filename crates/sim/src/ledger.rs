@@ -115,6 +115,9 @@ impl Ledger {
         let keys: Vec<Arc<str>> = operations.map(|it| Arc::clone(key(it))).collect();
         let torn_by = torn.as_ref().map_or(Who::Part("nobody"), |(who, _)| whose(who));
         let is_first = known.is_empty();
+        if let Some((_, txn)) = &torn {
+            self.is_whole(txn, &found, &known);
+        }
         for (key, record) in &found {
             let before = known.remove(key);
             let is_same =
@@ -137,6 +140,29 @@ impl Ledger {
             } else {
                 self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
             }
+        }
+    }
+
+    /// Of a write that was under way when the disk failed everything is there, or nothing.
+    fn is_whole(
+        &self,
+        txn: &Txn,
+        found: &BTreeMap<Arc<str>, Arc<Record>>,
+        known: &BTreeMap<Arc<str>, (Revision, Bytes)>,
+    ) {
+        let is_done = |operation: &Operation| match operation {
+            Operation::Put { key, value, .. } => {
+                found.get(key).is_some_and(|record| record.value == server::codec::finish(value, record.modified))
+            }
+            Operation::Delete { key, .. } => !found.contains_key(key),
+        };
+        let is_undone = |operation: &Operation| {
+            let key = key(operation);
+            known.get(key).map(|(revision, _)| *revision) == found.get(key).map(|record| record.modified)
+        };
+        if !txn.operations.iter().all(is_done) && !txn.operations.iter().all(is_undone) {
+            let keys: Vec<&str> = txn.operations.iter().map(|operation| &**key(operation)).collect();
+            self.log.broken(format!("after the crash half of a write is there: {}", keys.join(" ")));
         }
     }
 
@@ -293,6 +319,8 @@ impl Store for Watched {
                 return Err(Error::Unavailable("the machine is off".to_owned()));
             }
             let copy = txn.clone();
+            let keys: Vec<&str> = copy.operations.iter().map(|operation| &**key(operation)).collect();
+            self.ledger.points.committing(&who, &keys);
             let result = self.inner.txn(txn).await;
             match &result {
                 Ok(_) => self.read_tail(&who),
@@ -370,6 +398,26 @@ mod tests {
             let lost: &[&str] =
                 if forgets { &["after the crash the acknowledged /b of revision 3 is lost"] } else { &[] };
             assert_eq!(ledger.log.all_broken(), lost);
+        }
+    }
+
+    /// Of a write in the middle of which the disk failed all is there or nothing; half of it is noticed.
+    #[test]
+    fn half_a_write_after_a_crash_is_noticed() {
+        let put = |key: &str| {
+            let value = Bytes::from_static(b"\0\0\0\0{}");
+            Operation::Put { key: key.into(), value, expires_at_s: None, memo: None }
+        };
+        let txn = Txn { conditions: Vec::new(), operations: vec![put("/a"), put("/b")] };
+        for (found, is_whole) in [(&[][..], true), (&["/a"], false), (&["/a", "/b"], true)] {
+            let clock = VirtualClock::start();
+            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+            let found = found.iter().map(|key| {
+                let key: Arc<str> = Arc::from(*key);
+                (Arc::clone(&key), Arc::new(record_of(&key, 7, Bytes::from_static(b"{}"))))
+            });
+            ledger.is_whole(&txn, &found.collect(), &BTreeMap::new());
+            assert_eq!(ledger.log.is_whole(), is_whole);
         }
     }
 }

@@ -25,7 +25,7 @@ struct Args {
     /// With --points: only at every so many-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    /// Only strike like this: kill-controllers, crash-server, kill-driver, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer, duplicate, late-write
+    /// Only strike like this: kill-controllers, crash-server, torn-write, kill-driver, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer, duplicate, late-write
     #[arg(long, value_name = "STRIKE")]
     strike: Option<String>,
     /// With --replay and --strike: at this write, counted from 1; without it at every write of the controllers

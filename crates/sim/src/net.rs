@@ -9,13 +9,13 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Request, Response};
 use server::{Body, Local, Server, User};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
@@ -50,6 +50,8 @@ impl Weather {
 
 /// What arrives late does so within this time: shorter than the rest that a story must come to.
 const LATE_MAX: Duration = Duration::from_secs(30);
+/// Watches that broke are back within this time.
+const FORGOTTEN_FOR: Duration = Duration::from_secs(5);
 /// How late a write is that is struck so.
 const LATE_BY: Duration = Duration::from_secs(8);
 
@@ -83,10 +85,12 @@ pub struct Process {
     pub dead: CancellationToken,
     /// Cancelled, and replaced, to break its watches.
     watches: Arc<Mutex<CancellationToken>>,
-    /// Whether its watches are held back.
-    held: Arc<watch::Sender<bool>>,
+    /// Its watches are held back until this is cancelled. (A `tokio::sync::watch` would wake those who wait in any order.)
+    held: Arc<Mutex<Option<CancellationToken>>>,
     /// Until when what it reads arrives late, and by how much.
     late: Arc<Mutex<Option<(Instant, Duration)>>>,
+    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were.
+    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<String>)>>>,
     /// Until when it is cut off from the server.
     cut_off: Arc<Mutex<Option<Instant>>>,
     /// Whether the network may mistreat it.
@@ -99,8 +103,9 @@ impl Process {
             name,
             dead: CancellationToken::new(),
             watches: Arc::default(),
-            held: Arc::new(watch::Sender::new(false)),
+            held: Arc::default(),
             late: Arc::default(),
+            forgotten: Arc::default(),
             cut_off: Arc::default(),
             exposed,
         }
@@ -111,7 +116,36 @@ impl Process {
     }
 
     pub fn hold_watches(&self, held: bool) {
-        self.held.send_replace(held);
+        let mut until = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if held {
+            until.get_or_insert_default();
+        } else if let Some(until) = until.take() {
+            until.cancel();
+        }
+    }
+
+    /// Waits while its watches are held back.
+    async fn hears(&self) {
+        let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        while let Some(until) = held() {
+            until.cancelled().await;
+        }
+    }
+
+    /// Its watches break, and what was not told by them is forgotten by the server: whoever wants to go on must list.
+    pub fn forget_watches(&self) {
+        let until = Instant::now() + FORGOTTEN_FOR;
+        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, BTreeSet::new()));
+        self.cut_watches();
+        self.hold_watches(false);
+    }
+
+    /// Whether a watch that wants to go on is told that it cannot.
+    fn is_forgotten(&self, path: &str) -> bool {
+        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some((_, told)) = forgotten.as_mut().filter(|(until, _)| Instant::now() < *until) else { return false };
+        let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
+        path.contains("resourceVersion=") && told.insert(what.join("&"))
     }
 
     /// For so long, whatever it reads arrives so much later.
@@ -292,6 +326,10 @@ impl Link {
             self.net.log.fault("refused", format!("{what} {code}"));
             return Ok(refusal(code));
         }
+        if is_watch && self.process.is_forgotten(&path_of(request.uri())) {
+            self.net.log.fault("watch-forgotten", &what);
+            return Ok(refusal(410));
+        }
         let Some(up) = self.net.server() else {
             tokio::time::sleep(Duration::from_millis(1)).await;
             return Err(broken("nobody answers"));
@@ -433,9 +471,7 @@ impl Link {
                         this.net.log.broken(format!("{what}: {rule}"));
                     }
                 }
-                let mut held = this.process.held.subscribe();
-                // It fails only when the process is gone, and then nobody listens.
-                let _ = held.wait_for(|held| !held).await;
+                this.process.hears().await;
                 this.process.reached().await;
                 if !exposed {
                     return Some((chunk, (this, chunks, audit, what, false)));
@@ -466,6 +502,7 @@ fn path_of(uri: &http::Uri) -> String {
 fn refusal(code: u16) -> Response<Body> {
     let reason = match code {
         409 => "Conflict",
+        410 => "Expired",
         429 => "TooManyRequests",
         503 => "ServiceUnavailable",
         _ => "InternalError",

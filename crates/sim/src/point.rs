@@ -11,11 +11,13 @@ pub enum Strike {
     KillControllers,
     /// The machine of the server and its disk crash after the commit.
     CrashServer,
+    /// The disk fails in the middle of the commit, and the machine with it: it is there as a whole, or not at all.
+    TornWrite,
     /// The CSI driver is killed after the commit, in the middle of its calls.
     KillDriver,
     /// Nothing is told to the controllers for a while from the commit on: they act on what they saw before.
     StaleView,
-    /// The commit is not told to the controllers by the watches that are open: these break.
+    /// The controllers are not told of the commit, nor of what happens in the next seconds: their watches break then, and cannot go on where they were.
     MissedEvent,
     /// What the controllers read in the time from the commit on arrives late: they act on what was so when they asked.
     LateRead,
@@ -34,9 +36,10 @@ pub enum Strike {
 }
 
 impl Strike {
-    pub const ALL: [Strike; 12] = [
+    pub const ALL: [Strike; 13] = [
         Strike::KillControllers,
         Strike::CrashServer,
+        Strike::TornWrite,
         Strike::KillDriver,
         Strike::StaleView,
         Strike::MissedEvent,
@@ -64,13 +67,14 @@ impl Strike {
     /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
     /// calls a driver must.
     pub fn prevents(self) -> bool {
-        self.is_for_requests()
+        self.is_for_requests() || self == Strike::TornWrite
     }
 
     pub fn name(self) -> &'static str {
         match self {
             Strike::KillControllers => "kill-controllers",
             Strike::CrashServer => "crash-server",
+            Strike::TornWrite => "torn-write",
             Strike::KillDriver => "kill-driver",
             Strike::StaleView => "stale-view",
             Strike::MissedEvent => "missed-event",
@@ -151,8 +155,28 @@ impl Points {
         (state.commits, state.requests)
     }
 
+    /// These keys are about to be committed.
+    pub fn committing(&self, who: &str, keys: &[&str]) {
+        let coming = keys.iter().filter(|key| counts(who, key)).count() as u64;
+        let mut state = self.state();
+        let is_now = match state.armed {
+            Some((When::At(at), Strike::TornWrite)) => (state.commits + 1..=state.commits + coming).contains(&at),
+            Some((When::Every(nth), Strike::TornWrite)) => {
+                is_controller(who) && coming > 0 && (state.controllers_commits + 1).is_multiple_of(nth)
+            }
+            _ => false,
+        };
+        if !state.counting || !is_now {
+            return;
+        }
+        state.armed = state.armed.filter(|(when, _)| matches!(when, When::Every(_)));
+        drop(state);
+        self.log.fault(Strike::TornWrite.name(), format!("in the commit of {} by {who}", keys.join(" ")));
+        self.act(Strike::TornWrite);
+    }
+
     pub fn committed(&self, who: &str, key: &str) {
-        if !counts(key) {
+        if !counts(who, key) {
             return;
         }
         let strike = {
@@ -163,7 +187,7 @@ impl Points {
             state.commits += 1;
             let is_own = is_controller(who);
             state.controllers_commits += u64::from(is_own);
-            match state.armed.filter(|(_, strike)| !strike.is_for_requests()) {
+            match state.armed.filter(|(_, strike)| !strike.is_for_requests() && *strike != Strike::TornWrite) {
                 Some((When::At(at), strike)) if at == state.commits => {
                     state.armed = None;
                     Some(strike)
@@ -182,7 +206,7 @@ impl Points {
 
     /// Whether this write request of a controller meets with something.
     pub fn requested(&self, who: &str, path: &str) -> Option<Strike> {
-        if !is_controller(who) || !counts(path) {
+        if !is_controller(who) || !counts(who, path) {
             return None;
         }
         let mut state = self.state();
@@ -216,10 +240,11 @@ impl Points {
     }
 }
 
-/// What is only told or beats does not count: nothing depends on it.
-fn counts(key_or_path: &str) -> bool {
-    !["/events/", "/leases/", "/nodes/", "/events?"].iter().any(|part| key_or_path.contains(part))
-        && !key_or_path.ends_with("/events")
+/// What is only told or beats does not count: nothing depends on it. What controllers write to nodes does.
+fn counts(who: &str, key_or_path: &str) -> bool {
+    let beats = ["/events/", "/leases/", "/events?"].iter().any(|part| key_or_path.contains(part));
+    let is_node = key_or_path.contains("/nodes/") && !is_controller(who);
+    !beats && !is_node && !key_or_path.ends_with("/events")
 }
 
 /// Controllers are known by their accounts; nodes and people are not controllers.

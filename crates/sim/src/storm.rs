@@ -79,8 +79,9 @@ impl Storm {
                 world.fail_disk(usize::try_from(syncs).unwrap_or(0));
             }
             6 => {
-                world.log.fault("watches-cut", "");
-                world.each_controller(Process::cut_watches);
+                let forgotten = self.rng.chance(300);
+                world.log.fault("watches-cut", if forgotten { "and forgotten" } else { "" });
+                world.each_controller(if forgotten { Process::forget_watches } else { Process::cut_watches });
             }
             7 => {
                 let held = self.rng.chance(500);
@@ -118,10 +119,11 @@ impl Storm {
         const CODES: [Code; 5] =
             [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted];
         let call = self.rng.pick(&CALLS);
-        let order = match self.rng.below(4) {
+        let order = match self.rng.below(5) {
             0 => Order::fail(call, self.rng.pick(&CODES)),
             1 => Order::fail(call, Code::DeadlineExceeded).after(),
             2 => Order::lose_answer(call),
+            3 => Order::delay(call, Duration::from_millis(self.rng.below(60_000))).goes_on(),
             _ => Order::delay(call, Duration::from_millis(self.rng.below(20_000))),
         };
         self.world.log.fault("driver-fault", format!("{order:?}"));

@@ -88,6 +88,8 @@ pub enum Order {
     StartDriver,
     /// Lets the controllers hear again.
     Release,
+    /// Lets them hear again, but not of what has happened meanwhile.
+    Forget,
 }
 
 /// The supervisor's end of a world.
@@ -205,11 +207,15 @@ impl World {
             Strike::KillControllers => self.kill_controllers(),
             Strike::CrashServer => self.crash_server(),
             Strike::KillDriver => self.kill_driver(),
+            Strike::TornWrite => self.fail_disk(0),
             Strike::StaleView => {
                 self.each_controller(|process| process.hold_watches(true));
                 self.order(Order::Release);
             }
-            Strike::MissedEvent => self.each_controller(Process::cut_watches),
+            Strike::MissedEvent => {
+                self.each_controller(|process| process.hold_watches(true));
+                self.order(Order::Forget);
+            }
             Strike::CutOff => self.cut_off_leader(),
             Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
@@ -246,6 +252,10 @@ impl World {
                 Order::Release => {
                     tokio::time::sleep(STALE_FOR).await;
                     self.each_controller(|process| process.hold_watches(false));
+                }
+                Order::Forget => {
+                    tokio::time::sleep(STALE_FOR).await;
+                    self.each_controller(Process::forget_watches);
                 }
             }
         }
@@ -359,12 +369,20 @@ impl World {
     fn setup(&self, process: &Process) -> runtime::Setup {
         let clock = self.clock;
         let socket = self.driver.endpoint(process.dead.clone());
+        let (log, dead) = (self.log.clone(), process.dead.clone());
+        // What the dead plan is never done.
+        let judge = move |rule: String| {
+            if !dead.is_cancelled() {
+                log.broken(format!("a plan breaks a rule: {rule}"))
+            }
+        };
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
         runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
             gates: self.controller_gates(),
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
+            judge: Some(Arc::new(judge)),
             ..runtime::Setup::new("*")
         }
     }

@@ -23,6 +23,9 @@ pub struct Order {
     pub after: bool,
     /// Wait so long.
     pub delay_ms: u64,
+    /// Do the work also when the caller has left meanwhile, as most drivers do. Until it is done, other calls about the same subject are told
+    /// that it is under way.
+    pub goes_on: bool,
     /// Then fail with this code.
     #[serde(deserialize_with = "read_code")]
     pub code: Option<Code>,
@@ -90,6 +93,12 @@ impl Order {
     /// Applies once the work is done.
     pub fn after(mut self) -> Order {
         self.after = true;
+        self
+    }
+
+    /// Whether or not the caller is still there.
+    pub fn goes_on(mut self) -> Order {
+        self.goes_on = true;
         self
     }
 

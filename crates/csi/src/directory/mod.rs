@@ -32,9 +32,11 @@ pub use state::{Finding, OpenError};
 use locks::{Guard, Locks};
 use record::{Texts, VolumeRecord};
 use state::{Files, State, Volume};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 /// One driver on one directory. [`Serving`] makes it answer at a socket.
@@ -47,6 +49,10 @@ pub struct DirectoryDriver {
     faults: Faults,
     calls: Calls,
     findings: Vec<Finding>,
+    /// What calls that go on without their callers are about.
+    under_way: Mutex<BTreeSet<String>>,
+    /// They go on until this.
+    ended: CancellationToken,
 }
 
 impl DirectoryDriver {
@@ -66,6 +72,8 @@ impl DirectoryDriver {
             locks: Locks::default(),
             faults,
             findings,
+            under_way: Mutex::default(),
+            ended: CancellationToken::new(),
         }))
     }
 
@@ -86,10 +94,32 @@ impl DirectoryDriver {
         &self.options
     }
 
+    /// The ids and sizes of all volumes, for tests.
+    pub fn sizes(&self) -> Vec<(String, i64)> {
+        let state = self.state();
+        state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.size_bytes)).collect()
+    }
+
     /// The ids and names of all volumes, for tests: what the driver holds, without a call.
     pub fn volumes(&self) -> Vec<(String, String)> {
         let state = self.state();
         state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.name.clone())).collect()
+    }
+
+    /// Ends what goes on without its caller, as the end of the process would.
+    pub fn end(&self) {
+        self.ended.cancel();
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn refuse_if_under_way(&self, subject: &str) -> Result<(), Status> {
+        match !subject.is_empty() && self.under_way().contains(subject) {
+            true => Err(Status::aborted(format!("another call about {subject:?} is under way"))),
+            false => Ok(()),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

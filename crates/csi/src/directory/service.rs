@@ -27,17 +27,25 @@ impl Service {
     where
         Q: Clone + Any + Send + Sync,
         A: Any + Send,
-        F: Future<Output = Result<A, Status>> + Send,
+        F: Future<Output = Result<A, Status>> + Send + 'static,
     {
         let connection = request.extensions().get::<Connection>().cloned();
         let request = request.into_inner();
-        let order = self.driver.faults.take(name, &subject);
+        let order = self.driver.refuse_if_under_way(&subject).and_then(|()| self.driver.faults.take(name, &subject));
+        let mark = order.as_ref().ok().and_then(Option::as_ref).filter(|order| order.goes_on);
+        let mark = mark.map(|_| UnderWay::begin(&self.driver, &subject));
         let mut entry = Entry::new(&self.driver, name, subject, request.clone());
         let lost = order.as_ref().is_ok_and(|order| order.as_ref().is_some_and(|order| order.drop_connection));
         let result = match order {
             Err(status) => Err(status),
             Ok(None) => work(Arc::clone(&self.driver), request).await,
-            Ok(Some(order)) => faulty(&order, work(Arc::clone(&self.driver), request)).await,
+            Ok(Some(order)) => {
+                let work = work(Arc::clone(&self.driver), request);
+                match mark {
+                    None => faulty(&order, work).await,
+                    Some(mark) => without_caller(order, work, mark).await,
+                }
+            }
         };
         entry.code = result.as_ref().map_or_else(Status::code, |_| Code::Ok);
         drop(entry);
@@ -71,6 +79,42 @@ impl<Q: Any + Send + Sync> Drop for Entry<'_, Q> {
         if let Some(request) = self.request.take() {
             self.driver.calls.add(name, std::mem::take(subject), request, *code);
         }
+    }
+}
+
+/// While there is one, other calls about its subject are refused.
+struct UnderWay {
+    driver: Arc<DirectoryDriver>,
+    subject: String,
+}
+
+impl UnderWay {
+    fn begin(driver: &Arc<DirectoryDriver>, subject: &str) -> UnderWay {
+        driver.under_way().insert(subject.to_owned());
+        UnderWay { driver: Arc::clone(driver), subject: subject.to_owned() }
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.driver.under_way().remove(&self.subject);
+    }
+}
+
+/// Does the work of a call whether or not its caller stays, until the driver ends.
+async fn without_caller<A: Any + Send>(
+    order: Order,
+    work: impl Future<Output = Result<A, Status>> + Send + 'static,
+    mark: UnderWay,
+) -> Result<A, Status> {
+    let working = tokio::spawn(async move {
+        let ended = mark.driver.ended.clone();
+        ended.run_until_cancelled(faulty(&order, work)).await
+    });
+    match working.await {
+        Ok(Some(result)) => result,
+        Ok(None) => Err(Status::unavailable("the driver has ended")),
+        Err(error) => Err(Status::internal(error.to_string())),
     }
 }
 

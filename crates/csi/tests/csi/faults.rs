@@ -56,6 +56,38 @@ async fn a_lost_answer_is_not_a_lost_volume_and_the_client_connects_again() {
 }
 
 #[tokio::test]
+async fn work_that_goes_on_is_done_without_its_caller_and_nobody_else_gets_in_between() {
+    let world = World::new().await;
+    let gate = Gate::closed();
+    world.server.faults().order(Order::hold("CreateVolume", &gate).goes_on().times(1));
+    let caller = tokio::spawn({
+        let driver = world.driver.clone();
+        async move { driver.create_volume(create("a")).await }
+    });
+    gate.reached(1).await;
+    caller.abort();
+    assert_eq!(code(world.driver.create_volume(create("a")).await), Code::Aborted);
+    world.create("b").await;
+    assert_eq!(world.server.volumes().len(), 1, "a is not made yet");
+    gate.open();
+    while world.server.volumes().len() < 2 {
+        tokio::task::yield_now().await;
+    }
+    // The end of the driver is the end of such work, too.
+    let gate = Gate::closed();
+    world.server.faults().order(Order::hold("CreateVolume", &gate).goes_on().times(1));
+    let caller = tokio::spawn({
+        let driver = world.driver.clone();
+        async move { driver.create_volume(create("c")).await }
+    });
+    gate.reached(1).await;
+    world.server.end();
+    assert_eq!(code(caller.await.unwrap()), Code::Unavailable);
+    gate.open();
+    assert_eq!(world.create("c").await.volume_id.is_empty(), false);
+}
+
+#[tokio::test]
 async fn an_error_after_the_work_hides_that_it_was_done() {
     let world = World::new().await;
     let id = world.create("a").await.volume_id;

@@ -33,12 +33,14 @@ impl Checker {
         if change.who == Who::User || self.namespace_ends(namespace(claim)) {
             return None;
         }
-        let mut owners = claim.items(&["metadata", "ownerReferences"]).iter();
-        let said = owners.any(|owner| match owner.text(&["kind"]) {
-            "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), change.now),
-            "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), change.now),
-            _ => true,
-        });
+        // The collector deletes what has lost all of its owners; one that stays would keep it.
+        let owners = claim.items(&["metadata", "ownerReferences"]);
+        let said = !owners.is_empty()
+            && owners.iter().all(|owner| match owner.text(&["kind"]) {
+                "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), change.now),
+                "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), change.now),
+                _ => true,
+            });
         let may = change.who.is(Who::COLLECTOR) && said;
         (!may).then(|| {
             let (claim, who, owners) = (name(claim), change.who.text(), claim.at(&["metadata", "ownerReferences"]));

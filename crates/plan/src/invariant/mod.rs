@@ -88,6 +88,8 @@ pub struct Checker {
     /// When each claim was told to go, by uid.
     condemned: BTreeMap<String, u64>,
     changes: u64,
+    /// When the last of them was.
+    now: Timestamp,
     /// The gates of the controllers.
     gates: Gates,
 }
@@ -101,6 +103,7 @@ impl Checker {
             placed: BTreeMap::new(),
             condemned: BTreeMap::new(),
             changes: 0,
+            now: Timestamp::UNIX_EPOCH,
             gates,
         }
     }
@@ -132,6 +135,7 @@ impl Checker {
             return Vec::new();
         }
         self.changes += 1;
+        self.now = change.now;
         let key = (kind.clone(), namespace(object).to_owned(), name(object).to_owned());
         match &change.after {
             Some(after) => drop(self.objects.insert(key, Arc::clone(after))),

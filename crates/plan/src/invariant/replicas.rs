@@ -75,7 +75,7 @@ impl Checker {
         }
         history.away.insert(number, uid(pod).to_owned());
         let away: Vec<i64> = history.away.keys().copied().collect();
-        let max = history.budget;
+        let max = history.budget(change.now);
         let is_over = i64::try_from(away.len()).is_ok_and(|count| count > max);
         is_over.then(|| format!("the ordinals {away:?} are away at once, with a budget of {max}"))
     }

@@ -28,8 +28,6 @@ pub struct History {
     ends: bool,
     /// Replicas that its controller took away while they worked, and that are not back; by ordinal, with the uid that went.
     pub away: BTreeMap<i64, String>,
-    /// The largest budget since none was away.
-    pub budget: i64,
 }
 
 struct Said {
@@ -42,11 +40,21 @@ impl History {
         self.said.last().map(|said| &said.wants)
     }
 
-    /// Whether this was said last, or not long ago.
-    fn said_lately(&self, now: Timestamp, is: impl Fn(&Said) -> bool) -> bool {
+    /// What was said last, or not long ago.
+    fn lately(&self, now: Timestamp) -> impl Iterator<Item = &Said> {
         let ends = self.said.iter().skip(1).map(|next| next.from).chain([Timestamp::MAX]);
-        let lately = |end: Timestamp| end == Timestamp::MAX || now.duration_since(end) <= ECHO;
-        self.said.iter().zip(ends).any(|(said, end)| is(said) && lately(end))
+        let is_late = move |end: Timestamp| end == Timestamp::MAX || now.duration_since(end) <= ECHO;
+        self.said.iter().zip(ends).filter(move |(_, end)| is_late(*end)).map(|(said, _)| said)
+    }
+
+    fn said_lately(&self, now: Timestamp, is: impl Fn(&Said) -> bool) -> bool {
+        self.lately(now).any(is)
+    }
+
+    /// The largest budget that was said lately.
+    pub fn budget(&self, now: Timestamp) -> i64 {
+        let budget = |wants: &Wants| if wants.recreates { i64::MAX } else { wants.unavailable_max };
+        self.lately(now).map(|said| budget(&said.wants)).max().unwrap_or(1)
     }
 
     /// Whether a replica that is there since then was out of range meanwhile, and not long ago.
@@ -64,7 +72,6 @@ impl Sets {
             orphans: false,
             ends: false,
             away: BTreeMap::new(),
-            budget: 0,
         });
         let wants = Wants::of(set, gates);
         if history.wants() != Some(&wants) {
@@ -74,10 +81,6 @@ impl Sets {
         history.ends |= set.has(&["metadata", "deletionTimestamp"]);
         // Whoever deletes it once more may change their mind.
         history.orphans = has_orphans(set) || (history.orphans && who != Who::User);
-        if history.away.is_empty() {
-            history.budget = 0;
-        }
-        history.budget = history.budget.max(budget(set));
     }
 
     pub fn gone(&mut self, set: &Value, who: Who<'_>, now: Timestamp) {
@@ -135,15 +138,4 @@ fn has_orphans(set: &Value) -> bool {
 pub fn ordinal(pod: &str) -> Option<(&str, i64)> {
     let (set, ordinal) = pod.rsplit_once('-')?;
     Some((set, ordinal.parse().ok()?))
-}
-
-fn budget(set: &Value) -> i64 {
-    let replicas = set.int(&["spec", "replicas"]).unwrap_or(1).max(0);
-    let max = match set.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]) {
-        Some(Value::String(share)) => {
-            share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
-        }
-        other => other.and_then(Value::as_i64),
-    };
-    if set.text(&["spec", "updateStrategy", "type"]) == "Recreate" { i64::MAX } else { max.unwrap_or(1).max(1) }
 }

@@ -105,6 +105,15 @@ fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
         world.remove(Who::User, "StatefulSet", "web");
         assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong, "{deleted}");
     }
+    // Nor while somebody else has it, too.
+    let mut world = World::new();
+    world.write(Who::User, set(1, policy("Delete", "Retain")));
+    let mut shared = claim(0, OF_SET);
+    let pod = json!({"kind": "Pod", "name": "web-0", "uid": "pod-0"});
+    shared["metadata"]["ownerReferences"].as_array_mut().expect("owners").push(pod);
+    world.write(SETS, shared.clone());
+    world.remove(Who::User, "StatefulSet", "web");
+    assert_eq!(world.write(COLLECTOR, going(shared)).len(), 1);
     // Not while the set is there, not by another's hand, and by a user's always.
     let mut world = World::new();
     world.write(Who::User, set(1, policy("Delete", "Delete")));
@@ -206,7 +215,19 @@ fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
     world.write(SETS, volume("Delete", "Released"));
     assert!(world.checker.backend_deleted("handle").is_empty());
     world.write(Who::User, volume("Retain", "Released"));
-    assert!(world.checker.backend_deleted("handle").is_empty(), "it was condemned before");
+    assert!(world.checker.backend_deleted("handle").is_empty(), "it was condemned a moment before");
+    world.wait(1000);
+    world.write(Who::User, volume("Retain", "Released"));
+    assert_eq!(world.checker.backend_deleted("handle").len(), 1, "it was condemned long ago");
+    // Told to go, and saved before its claim went.
+    let mut world = World::new();
+    world.write(SETS, claim(0, None));
+    world.write(SETS, volume("Delete", "Bound"));
+    world.write(Who::User, going(volume("Delete", "Bound")));
+    world.write(Who::User, going(volume("Retain", "Bound")));
+    world.remove(Who::User, "PersistentVolumeClaim", "data-web-0");
+    world.write(SETS, going(volume("Retain", "Released")));
+    assert_eq!(world.checker.backend_deleted("handle").len(), 1, "its policy became Retain in time");
     let mut world = World::new();
     world.write(SETS, volume("Retain", "Released"));
     assert_eq!(world.checker.backend_deleted("handle").len(), 1);
@@ -303,6 +324,15 @@ fn no_more_replicas_are_away_than_the_budget_allows() {
         world.remove(NODE, "Pod", "web-2");
         assert_eq!(!world.write(SETS, going(pod(1, "pod-1"))).is_empty(), wrong, "{max}");
     }
+    // Without the gate there is no such budget.
+    let mut world = World::new();
+    world.checker.set_gates(Gates::default().with("MaxUnavailableStatefulSet", false), world.now);
+    world.write(Who::User, set(3, json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}})));
+    for ordinal in 0..3 {
+        world.write(SETS, pod(ordinal, &format!("pod-{ordinal}")));
+    }
+    assert!(world.write(SETS, going(pod(2, "pod-2"))).is_empty());
+    assert_eq!(world.write(SETS, going(pod(1, "pod-1"))).len(), 1);
     // Once the first is back, the next may go; and what is out of range counts for nothing.
     let mut world = World::new();
     world.write(Who::User, set(2, json!({})));

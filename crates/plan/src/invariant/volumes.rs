@@ -1,6 +1,8 @@
 //! No backend volume is deleted while its claim exists or the policy is Retain; none is leaked or lost; a bound volume does not go.
 
+use super::sets::ECHO;
 use super::{Change, Checker, Who, bytes};
+use jiff::Timestamp;
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +20,11 @@ struct History {
     name: String,
     /// The claim that its object names: namespace, name, uid.
     claim: (String, String, String),
-    /// The policy is or was Delete while the volume was released or on its way out: from then on it may go, whatever comes.
-    condemned: bool,
+    /// Until when its backend may be deleted: for ever while the policy is Delete and the volume is released or gone, and for a while after the
+    /// policy has changed, because somebody may be about to.
+    condemned: Option<Timestamp>,
+    /// It was, while it might be.
+    excused: bool,
     policy: String,
     /// It was told to go with another policy than Delete: nothing could hold its object for its driver then.
     unheld: bool,
@@ -63,8 +68,10 @@ impl Checker {
 
     /// A driver has deleted a volume.
     pub fn backend_deleted(&mut self, handle: &str) -> Vec<String> {
+        let now = self.now;
         let Some(history) = self.volumes.by_handle.get_mut(handle) else { return Vec::new() };
         history.deleted = true;
+        history.excused = history.may_go(now);
         let Some(history) = self.volumes.by_handle.get(handle) else { return Vec::new() };
         let mut broken = Vec::new();
         let (namespace, claim, claim_uid) = &history.claim;
@@ -73,7 +80,7 @@ impl Checker {
         if self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some_and(|claim| has_it(claim)) {
             broken.push(format!("the backend volume {handle} is deleted while its claim {claim} exists"));
         }
-        if history.policy == "Retain" && !history.condemned {
+        if history.policy == "Retain" && !history.excused {
             broken.push(format!("the backend volume {handle} is deleted though its policy is Retain"));
         }
         broken
@@ -108,7 +115,10 @@ impl Checker {
             }
         }
         for (handle, history) in &self.volumes.by_handle {
-            if !there.contains(handle) && (history.named || history.kept) && !history.condemned {
+            if !there.contains(handle)
+                && (history.named || history.kept)
+                && !(history.excused || history.may_go(self.now))
+            {
                 broken.push(format!("the backend volume {handle} is lost"));
             }
         }
@@ -117,13 +127,22 @@ impl Checker {
 }
 
 impl History {
+    fn may_go(&self, now: Timestamp) -> bool {
+        self.condemned.is_some_and(|until| now <= until)
+    }
+
     fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool) {
         let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
         self.name = name(volume).to_owned();
         self.claim = (reference("namespace"), reference("name"), reference("uid"));
         self.policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned();
-        let over = volume.text(&["status", "phase"]) == "Released" || terminating(volume) || change.after.is_none();
-        self.condemned |= self.policy == "Delete" && over;
+        let phase = volume.text(&["status", "phase"]);
+        let over = phase == "Released" || (terminating(volume) && phase != "Bound") || change.after.is_none();
+        if self.policy == "Delete" && over {
+            self.condemned = Some(Timestamp::MAX);
+        } else if self.condemned == Some(Timestamp::MAX) {
+            self.condemned = Some(change.now + ECHO);
+        }
         self.unheld |= self.policy != "Delete" && terminating(volume);
         self.named = change.after.is_some();
         // Whoever brings back what was kept takes it over.

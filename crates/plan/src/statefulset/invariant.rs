@@ -20,6 +20,10 @@ pub struct Wants {
     pub scaled: bool,
     /// Claims follow the revision of their pod.
     pub in_place: bool,
+    /// So many replicas may be away for a rollout,
+    pub unavailable_max: i64,
+    /// or all of them: that is what Recreate is for.
+    pub recreates: bool,
 }
 
 impl Wants {
@@ -38,8 +42,21 @@ impl Wants {
             scaled: policy("whenScaled"),
             in_place: set.text(&["spec", "volumeClaimUpdatePolicy"]) == "InPlace"
                 && gates.on("StatefulSetUpdateVolumeClaimTemplate"),
+            unavailable_max: unavailable_max(set, replicas, gates),
+            recreates: set.text(&["spec", "updateStrategy", "type"]) == "Recreate",
         }
     }
+}
+
+fn unavailable_max(set: &Value, replicas: i64, gates: &Gates) -> i64 {
+    let max = match set.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]) {
+        _ if !gates.on("MaxUnavailableStatefulSet") => None,
+        Some(Value::String(share)) => {
+            share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
+        }
+        other => other.and_then(Value::as_i64),
+    };
+    max.unwrap_or(1).max(1)
 }
 
 /// Every rule that the plan breaks, as a sentence.
@@ -116,12 +133,8 @@ impl Judge<'_> {
         broken
     }
 
-    /// A rollout never takes more available replicas away than the budget leaves. (Recreate takes all: that is what it is for.)
+    /// A rollout never takes more available replicas away than the budget leaves.
     fn budget(&self) -> Vec<String> {
-        let set = self.seen.set;
-        if set.text(&["spec", "updateStrategy", "type"]) == "Recreate" {
-            return Vec::new();
-        }
         let working = self.replicas().filter(|pod| self.is_available(pod)).count();
         let working = i64::try_from(working).unwrap_or(i64::MAX);
         let replicas = self.wants.ordinals.end - self.wants.ordinals.start;
@@ -129,10 +142,10 @@ impl Judge<'_> {
             self.ordinal(name(pod)).is_some_and(|at| self.wants.ordinals.contains(&at)) && self.is_available(pod)
         });
         let taken = i64::try_from(taken.count()).unwrap_or(i64::MAX);
-        let max = self.max_unavailable(replicas);
+        let max = self.wants.unavailable_max;
         // Before there was a budget, pods below the one that is updated did not count.
         let unavailable = if self.gates.on("MaxUnavailableStatefulSet") { replicas - working } else { 0 };
-        let broken = taken > 0 && unavailable + taken > max;
+        let broken = !self.wants.recreates && taken > 0 && unavailable + taken > max;
         broken
             .then(|| format!("{taken} available pods are deleted with {unavailable} unavailable and a budget of {max}"))
             .into_iter()
@@ -165,8 +178,8 @@ impl Judge<'_> {
             broken.push(format!("the ordinal {ordinal} is created though not all below it are available"));
         }
         let scaled: Vec<&str> = self.deleted().map(|(pod, _, _)| pod).filter(|pod| !self.in_range(pod)).collect();
-        let recreates = self.seen.set.text(&["spec", "updateStrategy", "type"]) == "Recreate";
-        if !recreates && (scaled.len() > 1 || (!scaled.is_empty() && !whole_below(self.wants.ordinals.end))) {
+        if !self.wants.recreates && (scaled.len() > 1 || (!scaled.is_empty() && !whole_below(self.wants.ordinals.end)))
+        {
             broken.push(format!("{scaled:?} are scaled away too early or together"));
         }
         broken
@@ -285,17 +298,5 @@ impl Judge<'_> {
             && !terminating(pod)
             && ready.is_some()
             && (min_ready == 0 || until.is_some_and(|until| until <= self.now))
-    }
-
-    fn max_unavailable(&self, replicas: i64) -> i64 {
-        let path = &["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"];
-        let max = match self.seen.set.at(path) {
-            _ if !self.gates.on("MaxUnavailableStatefulSet") => None,
-            Some(Value::String(share)) => {
-                share.trim_end_matches('%').parse::<i64>().ok().map(|share| share.saturating_mul(replicas) / 100)
-            }
-            other => other.and_then(Value::as_i64),
-        };
-        max.unwrap_or(1).max(1)
     }
 }

@@ -8,7 +8,7 @@ mod skew;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, Judge, Part};
 use crate::events::{About, Events};
 use crate::metrics::{Metrics, SetLabels};
 use crate::worker::{self, Turn};
@@ -45,6 +45,7 @@ pub async fn run(part: Part) {
         metrics: part.metrics.clone(),
         gates: part.gates.clone(),
         clock: part.clock.clone(),
+        judge: part.judge.clone(),
         sight,
         known: Mutex::default(),
         turns: AtomicUsize::new(0),
@@ -73,6 +74,7 @@ struct Control {
     metrics: Metrics,
     gates: Gates,
     clock: Clock,
+    judge: Option<Judge>,
     sight: Sight,
     known: Mutex<HashMap<Key, Known>>,
     /// How many sets have their turn now.
@@ -98,6 +100,9 @@ impl Control {
         };
         let now = (self.clock)();
         let plan = seen.plan(&self.gates, now);
+        if let Some(judge) = &self.judge {
+            seen.broken_by(&plan, &self.gates, now).into_iter().for_each(|rule| judge(rule));
+        }
         let looked = started.elapsed();
         self.note(&seen.set, &plan);
         let wait = self.patience(&seen.set, &plan);

@@ -108,10 +108,19 @@ impl Sight {
 
 impl Scene {
     pub fn plan(&self, gates: &Gates, now: Timestamp) -> Plan {
+        self.show(|seen| planner::plan(seen, gates, now))
+    }
+
+    /// The rules that a plan for this breaks.
+    pub fn broken_by(&self, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
+        self.show(|seen| planner::invariant::check(seen, plan, gates, now))
+    }
+
+    fn show<T>(&self, to: impl FnOnce(&Seen) -> T) -> T {
         let pods: Vec<&SeenPod> = self.pods.iter().map(AsRef::as_ref).collect();
         let [claims, revisions] =
             [&self.claims, &self.revisions].map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
-        planner::plan(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions }, gates, now)
+        to(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions })
     }
 }
 

@@ -128,7 +128,8 @@ async fn at_every_write(policy: &str, mishap: Mishap, meanwhile: Meanwhile) {
         after += 1;
         assert!(after < 100, "it takes so many writes and does not end");
     }
-    assert!(after > 8, "it takes more writes than {after}");
+    // What is to be written while another write is on its way goes along with the next one: on a slow machine there are fewer.
+    assert!(after > 5, "it takes more writes than {after}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -124,7 +124,7 @@ impl Judge<'_> {
         };
         let new = old().filter(|pod| applied(pod) && !flying(pod)).count();
         let stay = old().filter(|pod| flying(pod) && !ended(pod)).count();
-        let max = self.max_unavailable(self.wants.ordinals.end - self.wants.ordinals.start);
+        let max = self.wants.unavailable_max;
         let mut broken = Vec::new();
         if new > 0 && i64::try_from(new + stay).unwrap_or(i64::MAX) > max {
             broken.push(format!("{new} replicas are begun beside {stay} in flight, with a budget of {max}"));
