@@ -8,6 +8,12 @@ use object::access::{Access, name, namespace, terminating, uid};
 impl Checker {
     pub(super) fn claim(&mut self, change: &Change<'_>) -> Vec<String> {
         let mut broken = Vec::new();
+        if let (None, Some(claim)) = (&change.before, &change.after)
+            && change.who.is(Who::SETS)
+            && claim.items(&["metadata", "ownerReferences"]).iter().any(|owner| self.sets.ends(owner.text(&["uid"])))
+        {
+            self.stillborn.insert(uid(claim).to_owned());
+        }
         if change.condemns() {
             broken.extend(change.before.as_deref().and_then(|claim| self.unjustified(claim, change)));
         }
@@ -31,6 +37,10 @@ impl Checker {
 
     fn unjustified(&self, claim: &Value, change: &Change<'_>) -> Option<String> {
         if change.who == Who::User || self.namespace_ends(namespace(claim)) {
+            return None;
+        }
+        // It came when its set was on its way out already, by a controller that had not heard of that. Nobody has ever had it.
+        if change.who.is(Who::COLLECTOR) && self.stillborn.contains(uid(claim)) {
             return None;
         }
         // The collector deletes what has lost all of its owners; one that stays would keep it.

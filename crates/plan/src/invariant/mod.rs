@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use sets::Sets;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use volumes::Volumes;
 
@@ -87,6 +87,8 @@ pub struct Checker {
     placed: BTreeMap<String, u64>,
     /// When each claim was told to go, by uid.
     condemned: BTreeMap<String, u64>,
+    /// Claims that came when their set was on its way out, by uid.
+    stillborn: BTreeSet<String>,
     changes: u64,
     /// When the last of them was.
     now: Timestamp,
@@ -102,6 +104,7 @@ impl Checker {
             volumes: Volumes::default(),
             placed: BTreeMap::new(),
             condemned: BTreeMap::new(),
+            stillborn: BTreeSet::new(),
             changes: 0,
             now: Timestamp::UNIX_EPOCH,
             gates,

@@ -113,6 +113,11 @@ impl Sets {
         self.by_uid.get_mut(uid)
     }
 
+    /// Whether the set of this uid is on its way out or gone.
+    pub fn ends(&self, uid: &str) -> bool {
+        self.by_uid.get(uid).is_some_and(|set| set.ends)
+    }
+
     /// Whether the set of this uid is on its way out or gone, and says or said lately that its claims go with it.
     pub fn takes_claims_along(&self, uid: &str, now: Timestamp) -> bool {
         self.by_uid

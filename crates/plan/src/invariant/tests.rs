@@ -136,6 +136,9 @@ fn a_set_that_goes_alone_takes_no_claims_along_unless_its_user_has_another_mind(
         world.write(Who::User, orphaning);
         world.remove(last, "StatefulSet", "web");
         assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong);
+        // One that comes when the set is gone belongs to nobody.
+        world.write(SETS, claim(1, OF_SET));
+        assert!(world.write(COLLECTOR, going(claim(1, OF_SET))).is_empty());
     }
 }
 
