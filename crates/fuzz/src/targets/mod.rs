@@ -3,6 +3,7 @@
 mod answers;
 mod applied;
 mod applied_items;
+mod backups;
 mod decoding;
 mod driver;
 mod patches;
@@ -24,4 +25,5 @@ pub const ALL: &[Target] = &[
     Target { name: "driver", start: driver::start },
     Target { name: "answers", start: answers::start },
     Target { name: "store", start: stored::start },
+    Target { name: "backup", start: || Box::new(backups::read) },
 ];
