@@ -10,6 +10,7 @@ mod patches;
 mod requests;
 mod selectors;
 mod stored;
+mod strategic;
 
 use crate::Target;
 
@@ -20,6 +21,7 @@ pub const ALL: &[Target] = &[
     Target { name: "protobuf", start: || Box::new(decoding::protobuf) },
     Target { name: "selectors", start: || Box::new(selectors::read) },
     Target { name: "patches", start: || Box::new(patches::read) },
+    Target { name: "strategic", start: || Box::new(strategic::read) },
     Target { name: "apply", start: || Box::new(applied::read) },
     Target { name: "apply-items", start: || Box::new(applied_items::read) },
     Target { name: "driver", start: driver::start },
