@@ -281,7 +281,17 @@ fn verify(file: &Path) -> Result<(Revision, Sum), BadInput> {
 async fn restore(args: &RestoreArgs) -> Result<()> {
     let to = Place::parse(&args.to, &args.etcd)?;
     // All of the file is checked before anything is written.
-    let (revision, _) = verify(&args.file)?;
+    let mut strange = None;
+    let revision = each_page(&args.file, |page| {
+        strange = strange.take().or_else(|| page.into_iter().find(|(key, row)| !is_ours(key, row)));
+    })?;
+    if let Some((key, _)) = strange {
+        let file = args.file.display();
+        return Err(BadInput(format!(
+            "the backup {file} cannot be used: no server of ours keeps what it has at {key:?}"
+        ))
+        .into());
+    }
     let mut filling = to.fill(revision + AHEAD).await?;
     let mut sum = Sum::default();
     let mut pages = Vec::new();
@@ -302,6 +312,28 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
         );
     }
     Ok(())
+}
+
+/// Whether a server may have written a row. Checksums hold for whatever a stranger writes, and a server that finds something else than an
+/// object of that name where it looks for one cannot do its work.
+fn is_ours(key: &str, row: &Row) -> bool {
+    let Some(path) = key.strip_prefix('/') else { return false };
+    let words: Vec<&str> = path.split('/').collect();
+    let is_word = |word: &&str| !matches!(*word, "" | "." | "..") && !word.chars().any(char::is_control);
+    if !words.iter().all(|word| is_word(word)) || !(2..=4).contains(&words.len()) {
+        return false;
+    }
+    let read = serde_json::from_slice::<object::Value>(&codec::finish(&row.value, row.modified));
+    let Some(object) = read.ok().filter(object::Value::is_object) else { return false };
+    match words[..] {
+        // What the server keeps for itself.
+        ["mainstay", ..] => true,
+        [_, _, namespace, name] => {
+            object.text(&["metadata", "name"]) == name && object.text(&["metadata", "namespace"]) == namespace
+        }
+        [_, _, name] => object.text(&["metadata", "name"]) == name,
+        _ => false,
+    }
 }
 
 /// A row of a backup as it may come back. The world went on since: what volumes were known to be for, and what was about to be done to

@@ -238,6 +238,22 @@ fn ctrl_c_ends_a_server_of_its_own_too() {
     assert_eq!(std::fs::read_dir(home.path()).expect("readable").count(), 0, "{said:#?}");
 }
 
+/// A soak as short as it gets: it works, looks at memory and disk, and finds a plateau. What it would say of growth is tested beside it.
+#[test]
+fn a_short_soak_finds_a_plateau() {
+    let home = tempfile::tempdir().expect("a directory");
+    let file = home.path().join("soak.json");
+    let said = bench(home.path(), &format!("--soak 3 --clients 2 --json {}", file.display()));
+    // A line for each look, and most of the sixty come about even on a busy machine.
+    assert!(said.to_string().matches("MB memory").count() > 20, "{said}");
+    said.succeeded();
+    let rows = json(&file)["rows"].clone();
+    assert_eq!(names(&rows), ["soak: writes", "soak: memory in the end", "soak: disk in the end"]);
+    for row in rows.as_array().expect("rows") {
+        assert!(row["value"].as_f64() > Some(0.5), "{row}");
+    }
+}
+
 #[test]
 fn wrong_arguments_get_one_line() {
     let home = tempfile::tempdir().expect("a directory");

@@ -2,9 +2,12 @@
 
 mod support;
 
+use object::{Value, json};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use store::backup::{Reader, encode};
 use store::suite::Members;
+use store::{Export, Row, Rows};
 use support::program::run;
 use support::{Cluster, Place, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
@@ -227,4 +230,179 @@ spec:
     kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
     // The object is held until the backend is gone.
     assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
+}
+
+/// A backup as a stranger makes it who knows the format: these rows besides those of a backup of ours, all checksums right.
+fn forged(real: &Path, rows: &[(&str, bytes::Bytes)], to: &Path) {
+    use futures::StreamExt;
+    let mut reader = Reader::open(std::fs::File::open(real).unwrap()).unwrap();
+    let mut all: Rows = reader.page().unwrap();
+    for (key, value) in rows {
+        all.push((Arc::from(*key), Row { created: 2, modified: 3, expires_at_s: None, value: value.clone() }));
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    let export = Export { revision: reader.revision, pages: Box::pin(futures::stream::iter([Ok(all)])) };
+    let pieces: Vec<_> = futures::executor::block_on(encode(export).map(Result::unwrap).collect());
+    std::fs::write(to, pieces.concat()).unwrap();
+}
+
+fn object(value: Value) -> bytes::Bytes {
+    server::codec::encode(&value)
+}
+
+/// Keys and values that no server wrote are refused in a sentence before anything is made of them, whatever their checksums say.
+#[test]
+fn a_backup_with_what_no_server_keeps_is_refused() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (data, real, file, target) = (at("data"), at("real"), at("forged"), at("deep/target"));
+    Cluster::start_server(Place::Directory(&data)).stop();
+    store(root.path(), &["backup", text(&data), text(&real)]).succeeded();
+    let map = |name: &str, namespace: &str| object(json!({"metadata": {"name": name, "namespace": namespace}}));
+    let raw = |text: &'static str| bytes::Bytes::from_static(text.as_bytes());
+    for (key, value) in [
+        ("", map("", "")),
+        ("/", map("", "")),
+        ("../../etc/passwd", map("passwd", "etc")),
+        ("/etc/passwd", map("passwd", "etc")),
+        ("/core/configmaps/../../x", map("x", "..")),
+        ("/core/configmaps/default/", map("", "default")),
+        ("/core/configmaps/default/..", map("..", "default")),
+        ("/core/configmaps/default/a\0b", map("a\0b", "default")),
+        ("/core/configmaps/default/a/b", map("b", "a")),
+        ("/core/configmaps/default/other", map("one", "default")),
+        ("/core/configmaps/default/one", map("one", "kube-system")),
+        ("/core/configmaps/default/one", raw("")),
+        ("/core/configmaps/default/one", raw("\0\0\0\0{\"metadata\": {\"name\": ")),
+        ("/core/configmaps/default/one", raw("\0\0\0\0[7]")),
+        ("/core/configmaps/default/one", raw("\u{7f}\u{7f}\u{7f}\u{7f}\"one\"")),
+        ("/core/persistentvolumes/one", raw("\0\0\0\0null")),
+        ("/mainstay/identity2", raw("\0\0\0\0\"text\"")),
+    ] {
+        forged(&real, &[(key, value)], &file);
+        let said = store(root.path(), &["restore", text(&file), text(&target)]);
+        assert_eq!(said.code(), 2, "{key:?}");
+        let said = said.failed();
+        let why = format!("cannot be used: no server of ours keeps what it has at {key:?}");
+        assert!(said.trim_end().ends_with(&why) && said.lines().count() == 1, "{key:?}: {said}");
+        assert!(!at("deep").exists(), "{key:?}: nothing is made of it");
+    }
+    let map = map("one", "default");
+    forged(&real, &[("/core/configmaps/default/one", map.clone()), ("/core/configmaps/default/one", map)], &file);
+    let twice = store(root.path(), &["restore", text(&file), text(&target)]).failed();
+    assert!(twice.contains("it is damaged: the key of row") && !at("deep").exists(), "{twice}");
+}
+
+/// Objects that make no sense, and a volume that names a place elsewhere, are served and hurt nobody.
+#[test]
+fn a_backup_with_senseless_objects_is_served_harmlessly() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (data, real, file, back) = (at("data"), at("real"), at("forged"), at("back"));
+    Cluster::start_server(Place::Directory(&data)).stop();
+    store(root.path(), &["backup", text(&data), text(&real)]).succeeded();
+    let odd = |kind: &str, version: &str| {
+        let metadata = json!({"name": "odd", "namespace": "default", "uid": 7, "labels": "x", "ownerReferences": "y"});
+        object(json!({"apiVersion": version, "kind": kind, "metadata": metadata, "spec": 7, "status": []}))
+    };
+    let volume = object(json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "away", "uid": "u"},
+        "spec": {
+            "capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": "Delete",
+            "csi": {"driver": "directory.csi.mainstay.dev", "volumeHandle": "../x"},
+            "claimRef": {"namespace": "default", "name": "gone", "uid": "v"},
+        },
+        "status": {"phase": "Released"},
+    }));
+    let rows = [
+        ("/core/configmaps/default/odd", object(json!({"metadata": {"name": "odd", "namespace": "default"}}))),
+        ("/core/pods/default/odd", odd("Pod", "v1")),
+        ("/core/persistentvolumeclaims/default/odd", odd("PersistentVolumeClaim", "v1")),
+        ("/apps/statefulsets/default/odd", odd("StatefulSet", "apps/v1")),
+        ("/nowhere.example.com/things/default/odd", odd("Thing", "nowhere.example.com/v1")),
+        ("/core/persistentvolumes/away", volume),
+    ];
+    forged(&real, &rows, &file);
+    store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
+    // What the handle would lead to, from the directory of volumes and from the one it is in.
+    let kept = [back.join("x"), at("x"), back.join("volumes/x")];
+    for place in &kept {
+        std::fs::create_dir_all(place).unwrap();
+        std::fs::write(place.join("file"), "not ours").unwrap();
+    }
+    let cluster = Arc::new(Cluster::start(Place::Directory(&back)));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    for kind in ["configmaps", "pods", "persistentvolumeclaims", "statefulsets"] {
+        let names = kubectl.ok(&format!("get {kind} -o jsonpath={{.items[*].metadata.name}}"));
+        assert!(names.split(' ').any(|name| name == "odd"), "{kind}: {names}");
+    }
+    kubectl.ok("wait --for=jsonpath={.status.reason}=DeletionUnconfirmed pv/away --timeout=60s");
+    kubectl.ok("annotate pv away mainstay.dev/confirm-delete=../x");
+    // The others are served meanwhile.
+    kubectl.ok_with("apply -f -", SET);
+    kubectl.ok("rollout status statefulset/web --timeout=60s");
+    // The driver is asked to delete what the handle says, and knows no such volume.
+    kubectl.ok("wait --for=delete pv/away --timeout=60s");
+    for place in &kept {
+        assert_eq!(std::fs::read_to_string(place.join("file")).unwrap(), "not ours", "{}", place.display());
+    }
+    drop(kubectl);
+    let (code, said) = Arc::into_inner(cluster).unwrap().stop();
+    assert!(code == Some(0) && !said.iter().any(|line| line.contains("panicked")), "{code:?} {said:?}");
+}
+
+const SET: &str = r#"
+apiVersion: apps/v1
+kind: StatefulSet
+metadata: {name: web}
+spec:
+  replicas: 1
+  serviceName: web
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec:
+      containers: [{name: main, image: x, volumeMounts: [{name: data, mountPath: /data}]}]
+  volumeClaimTemplates:
+  - metadata: {name: data}
+    spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}
+"#;
+
+/// Links in the places of what is written lead nowhere else.
+#[test]
+fn backups_and_restores_do_not_follow_links() {
+    use std::os::unix::fs::symlink;
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let data = at("data");
+    Cluster::start_server(Place::Directory(&data)).stop();
+    std::fs::write(at("elsewhere"), "not ours").unwrap();
+    let untouched = || assert_eq!(std::fs::read_to_string(at("elsewhere")).unwrap(), "not ours");
+
+    symlink(at("elsewhere"), at("linked")).unwrap();
+    std::fs::create_dir(at("directory")).unwrap();
+    for name in ["elsewhere", "linked", "directory"] {
+        let said = store(root.path(), &["backup", text(&data), text(&at(name))]).failed();
+        assert!(said.contains("is there already: choose another file") && said.lines().count() == 1, "{said}");
+    }
+    assert_eq!(std::fs::read_dir(at("directory")).unwrap().count(), 0);
+    symlink(at("made"), at("backup")).unwrap();
+    store(root.path(), &["backup", text(&data), text(&at("backup"))]).succeeded();
+    assert!(std::fs::symlink_metadata(at("backup")).unwrap().is_file() && !at("made").exists(), "the link is replaced");
+    untouched();
+
+    // A data directory may be a link to one; what is made inside replaces links.
+    std::fs::create_dir_all(at("real/store")).unwrap();
+    symlink(at("real"), at("link")).unwrap();
+    symlink(at("elsewhere"), at("real/store/store.redb.new")).unwrap();
+    symlink(at("elsewhere"), at("real/store/store.mark")).unwrap();
+    store(root.path(), &["restore", text(&at("backup")), text(&at("link"))]).succeeded();
+    assert!(std::fs::symlink_metadata(at("real/store/store.redb")).unwrap().is_file());
+    untouched();
+    symlink(at("made"), at("dangling")).unwrap();
+    let said = store(root.path(), &["restore", text(&at("backup")), text(&at("dangling"))]).failed();
+    assert!(said.contains("dangling") && said.lines().count() == 1 && !at("made").exists(), "{said}");
+    let said = store(root.path(), &["restore", text(&at("backup")), text(&at("elsewhere"))]).failed();
+    assert!(said.contains("elsewhere") && said.lines().count() == 1, "{said}");
+    untouched();
 }

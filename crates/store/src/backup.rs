@@ -16,6 +16,8 @@ const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
 const END: u32 = u32::MAX;
 /// Keys and values are much smaller; what is longer is damage.
 const LENGTH_MAX: u32 = 64 << 20;
+/// No store has come so far: what follows must have room to count on.
+const REVISION_MAX: Revision = i64::MAX as u64;
 const ROWS_PER_PAGE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +89,8 @@ pub struct Reader<R> {
     header: [u8; HEADER_BYTES],
     rows: u64,
     digest: u64,
+    /// The key of the row before.
+    last: Option<Arc<str>>,
     ended: bool,
 }
 
@@ -105,7 +109,10 @@ impl<R: Read> Reader<R> {
             return Err(BadBackup::Newer(version));
         }
         let revision = u64_at(&header, MAGIC.len() + 4);
-        Ok(Reader { from, revision, header, rows: 0, digest: 0, ended: false })
+        if version == 0 || revision > REVISION_MAX {
+            return Err(BadBackup::Damaged("its version or its revision is none".to_owned()));
+        }
+        Ok(Reader { from, revision, header, rows: 0, digest: 0, last: None, ended: false })
     }
 
     /// The next rows; none when all was read and found to be whole.
@@ -134,9 +141,23 @@ impl<R: Read> Reader<R> {
         let key: Arc<str> = Arc::from(key);
         let bytes = self.exact(row_length as usize)?;
         let (row, mark) = format::decode(&key, &bytes).map_err(BadBackup::Damaged)?;
+        self.check(&key, &row)?;
         self.rows += 1;
         self.digest = self.digest.wrapping_add(mark);
+        self.last = Some(key.clone());
         Ok(Some((key, row)))
+    }
+
+    /// What no checksum tells, because whoever knows the format can make one: a store has each key once, and nothing from after its
+    /// revision.
+    fn check(&self, key: &str, row: &Row) -> Result<(), BadBackup> {
+        if self.last.as_deref().is_some_and(|last| last >= key) {
+            return Err(BadBackup::Damaged(format!("the key of row {} is not after the one before", self.rows + 1)));
+        }
+        if row.modified > self.revision {
+            return Err(BadBackup::Damaged(format!("row {} is newer than the whole", self.rows + 1)));
+        }
+        Ok(())
     }
 
     fn end(&mut self) -> Result<(), BadBackup> {
@@ -233,6 +254,26 @@ mod tests {
             let mut flipped = whole.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
             assert!(read(&flipped).is_err(), "bit {bit}");
+        }
+    }
+
+    /// Right checksums make no backup of what no store has.
+    #[test]
+    fn well_formed_nonsense_is_refused() {
+        let all = rows(3);
+        let made = |picked: &[usize]| file(picked.iter().map(|at| all[*at].clone()).collect());
+        assert_eq!(read(&made(&[0, 2])).unwrap().len(), 2);
+        for (picked, row) in [(&[0, 1, 1, 2][..], 3), (&[1, 0], 2)] {
+            let said = read(&made(picked)).unwrap_err().to_string();
+            assert_eq!(said, format!("it is damaged: the key of row {row} is not after the one before"));
+        }
+        let newer = Row { modified: 10_000, ..all[0].1.clone() };
+        let said = read(&file(vec![(all[0].0.clone(), newer)])).unwrap_err().to_string();
+        assert_eq!(said, "it is damaged: row 1 is newer than the whole");
+        for (version, revision) in [(0, 9999), (VERSION, u64::MAX), (VERSION, REVISION_MAX + 1)] {
+            let header = [&MAGIC[..], &version.to_le_bytes(), &u64::to_le_bytes(revision)].concat();
+            let said = read(&[&header[..], &trailer(&header, 0, 0)].concat()).unwrap_err().to_string();
+            assert_eq!(said, "it is damaged: its version or its revision is none");
         }
     }
 

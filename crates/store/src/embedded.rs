@@ -81,10 +81,13 @@ fn look_through(medium: &dyn Medium) -> Result<(), OpenError> {
         return mark::check(medium, None);
     }
     let mut database = start(Box::new(overlay), &Arc::default())?;
-    let head = read_head(&database)?;
+    let head = read_head(&database);
+    // It says whether it had something to put right; where that was a commit, another one is the last. Whatever is wrong is said only
+    // afterwards: an engine that is let go of before it has put its file right takes the process along.
+    let checked = database.check_integrity();
+    let head = head?;
     mark::check(medium, Some(head.revision))?;
-    // It says whether it had something to put right; where that was a commit, another one is the last.
-    database.check_integrity().map_err(opening)?;
+    checked.map_err(opening)?;
     if read_head(&database)? != head {
         return Err(OpenError::Damaged("its last commit is damaged where no records are".to_owned()));
     }

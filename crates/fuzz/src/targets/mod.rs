@@ -3,12 +3,14 @@
 mod answers;
 mod applied;
 mod applied_items;
+mod backups;
 mod decoding;
 mod driver;
 mod patches;
 mod requests;
 mod selectors;
 mod stored;
+mod strategic;
 
 use crate::Target;
 
@@ -19,9 +21,11 @@ pub const ALL: &[Target] = &[
     Target { name: "protobuf", start: || Box::new(decoding::protobuf) },
     Target { name: "selectors", start: || Box::new(selectors::read) },
     Target { name: "patches", start: || Box::new(patches::read) },
+    Target { name: "strategic", start: || Box::new(strategic::read) },
     Target { name: "apply", start: || Box::new(applied::read) },
     Target { name: "apply-items", start: || Box::new(applied_items::read) },
     Target { name: "driver", start: driver::start },
     Target { name: "answers", start: answers::start },
     Target { name: "store", start: stored::start },
+    Target { name: "backup", start: || Box::new(backups::read) },
 ];

@@ -1,6 +1,8 @@
-//! Files of the store with changes in them. The input says which: each four bytes are a place and what is done there.
+//! Files of the store with changes in them. The input says which: each four bytes are a place and what is done there, to the store's file
+//! or to the mark beside it. A byte more than that means that the process was killed, and not stopped, before.
 //!
-//! The store opens with what it held, or is refused in a sentence; it does not serve anything else.
+//! The store opens with what it held, or is refused in a sentence; it does not serve anything else. Only where the mark no longer tells,
+//! the state before the last commit may be served, as a whole (`crates/store/FORMAT.md`).
 
 use crate::Reader;
 use bytes::Bytes;
@@ -9,31 +11,63 @@ use store::suite::{Crashable, Image, finish};
 use store::{Embedded, Operation, Options, Range, Store, Txn};
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 100, bytes_max: 1 << 20 } };
+const COMMITS: u32 = 60;
+/// Commits after those, of which only the marks are kept.
+const COMMITS_LATER: u32 = 4;
+const CHANGES_MAX: usize = 16;
+const MARK_BYTES: usize = 16;
 
 type Contents = (u64, Vec<(String, Bytes, u64)>);
 
-pub fn start() -> Box<dyn Reader> {
-    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-    let (image, truth) = runtime.block_on(whole());
-    let used = image.bytes.iter().rposition(|byte| *byte != 0).expect("something is in it");
-    Box::new(move |input: &[u8]| read(&image, used, &truth, input))
+/// What there is to damage, and what was there at each of the last two commits.
+struct Truth {
+    stopped: Image,
+    killed: Image,
+    last: Contents,
+    before: Contents,
+    /// The marks of all commits, also of those that came later, with their revisions.
+    marks: Vec<(u64, Vec<u8>)>,
 }
 
-async fn whole() -> (Image, Contents) {
+pub fn start() -> Box<dyn Reader> {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let truth = runtime.block_on(whole());
+    Box::new(move |input: &[u8]| read(&truth, input))
+}
+
+async fn whole() -> Truth {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).expect("a store");
-    for at in 0..60u32 {
-        let key: Arc<str> = format!("/key/{}", at * 7 % 25).into();
-        let value = Bytes::from(format!("{at}-").repeat(usize::try_from(at * at).unwrap_or(0) % 3000 + 1));
-        let operation = match at % 5 {
-            4 => Operation::Delete { key, last: None },
-            _ => Operation::Put { key, value, expires_at_s: (at % 7 == 0).then_some(9), memo: None },
-        };
-        store.txn(Txn { conditions: vec![], operations: vec![operation] }).await.expect("it is written");
+    let (mut before, mut last, mut marks) = ((0, Vec::new()), (0, Vec::new()), Vec::new());
+    for at in 0..COMMITS {
+        commit(&*store, at).await;
+        // Deleting what is not there is no commit.
+        if store.revision() > last.0 {
+            before = std::mem::replace(&mut last, contents(&*store));
+            marks.push((store.revision(), disk.kill().note));
+        }
     }
-    let truth = contents(&*store);
+    let killed = disk.kill();
     drop(store);
-    (disk.kill(), truth)
+    let stopped = disk.kill();
+    let disk = Crashable::from_image(stopped.clone());
+    let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).expect("the same store");
+    for at in COMMITS..COMMITS + COMMITS_LATER {
+        commit(&*store, at).await;
+        marks.push((store.revision(), disk.kill().note));
+    }
+    assert!(marks.iter().all(|(_, mark)| mark.len() == MARK_BYTES), "each commit leaves a mark");
+    Truth { stopped, killed, last, before, marks }
+}
+
+async fn commit(store: &dyn Store, at: u32) {
+    let key: Arc<str> = format!("/key/{}", at * 7 % 25).into();
+    let value = Bytes::from(format!("{at}-").repeat(usize::try_from(at * at).unwrap_or(0) % 3000 + 1));
+    let operation = match at % 5 {
+        4 => Operation::Delete { key, last: None },
+        _ => Operation::Put { key, value, expires_at_s: at.is_multiple_of(7).then_some(9), memo: None },
+    };
+    store.txn(Txn { conditions: vec![], operations: vec![operation] }).await.expect("it is written");
 }
 
 fn contents(store: &dyn Store) -> Contents {
@@ -42,34 +76,63 @@ fn contents(store: &dyn Store) -> Contents {
     (store.revision(), rows.collect())
 }
 
-fn read(image: &Image, used: usize, truth: &Contents, input: &[u8]) -> String {
-    let mut bytes = image.bytes.clone();
-    for change in input.chunks_exact(4).take(16) {
-        let place = usize::from(u16::from_le_bytes([change[0], change[1]]));
-        // Small places are the header's, which deserves its share.
-        let at = if change[2] & 0x80 == 0 { place % 512 } else { (place * 97 + usize::from(change[3])) % (used + 1) };
-        match (bytes.get_mut(at), change[2] & 3) {
-            (Some(byte), 0) => *byte ^= 1 << (change[3] & 7),
-            (Some(byte), 1) => *byte = change[3],
-            (Some(_), 2) => {
-                let sector = at / 512 * 512;
-                let end = (sector + 512).min(bytes.len());
-                bytes[sector..end].fill(0);
-            }
-            (Some(_), _) if at > 0 => bytes.truncate(at),
-            _ => {}
+fn read(truth: &Truth, input: &[u8]) -> String {
+    let changes = input.chunks_exact(4);
+    let was_killed = !changes.remainder().is_empty();
+    let image = if was_killed { &truth.killed } else { &truth.stopped };
+    let used = image.bytes.iter().rposition(|byte| *byte != 0).expect("something is in it");
+    let mut damaged = image.clone();
+    for change in changes.take(CHANGES_MAX) {
+        if change[2] & 0x10 == 0 {
+            change_file(&mut damaged.bytes, used, change);
+        } else {
+            change_mark(&mut damaged.note, &truth.marks, change);
         }
     }
-    let same = bytes == image.bytes;
-    let damaged = Image { bytes, note: image.note.clone() };
+    let is_same = damaged.bytes == image.bytes;
+    // A mark that is none of those that were written cannot be read: its checksum is wrong.
+    let written = |(revision, mark): &(u64, Vec<u8>)| damaged.note.starts_with(mark).then_some(*revision);
+    let noted = truth.marks.iter().find_map(written);
     match Embedded::open_on(Arc::new(Crashable::from_image(damaged)), finish, INLINE) {
         Ok(store) => {
-            assert!(contents(&*store) == *truth, "something else is served");
-            "whole".to_owned()
+            let found = contents(&*store);
+            assert!(noted.is_none_or(|noted| noted <= found.0), "revision {noted:?} was noted, {} is served", found.0);
+            assert!(found == truth.last || found == truth.before, "something else is served");
+            if found == truth.last { "whole" } else { "as before the last commit" }.to_owned()
         }
         Err(error) => {
-            assert!(!same, "a store that was not touched is refused: {error}");
+            let is_ahead = noted.is_some_and(|noted| noted > truth.last.0);
+            assert!(!is_same || is_ahead, "a store that was not touched is refused: {error}");
             error.to_string()
         }
+    }
+}
+
+fn change_file(bytes: &mut Vec<u8>, used: usize, change: &[u8]) {
+    let place = usize::from(u16::from_le_bytes([change[0], change[1]]));
+    // Small places are the header's, which deserves its share.
+    let at = if change[2] & 0x80 == 0 { place % 512 } else { (place * 97 + usize::from(change[3])) % (used + 1) };
+    match (bytes.get_mut(at), change[2] & 3) {
+        (Some(byte), 0) => *byte ^= 1 << (change[3] & 7),
+        (Some(byte), 1) => *byte = change[3],
+        (Some(_), 2) => {
+            let sector = at / 512 * 512;
+            let end = (sector + 512).min(bytes.len());
+            bytes[sector..end].fill(0);
+        }
+        (Some(_), _) if at > 0 => bytes.truncate(at),
+        _ => {}
+    }
+}
+
+/// Bits and bytes, an early end (at its beginning: the mark is gone), or the mark of another commit, be it one that came later.
+fn change_mark(mark: &mut Vec<u8>, marks: &[(u64, Vec<u8>)], change: &[u8]) {
+    let place = usize::from(change[0]);
+    match (mark.get_mut(place % MARK_BYTES), change[2] & 3) {
+        (Some(byte), 0) => *byte ^= 1 << (change[3] & 7),
+        (Some(byte), 1) => *byte = change[3],
+        (_, 2) => mark.resize(place % (2 * MARK_BYTES), change[3]),
+        (_, 3) => mark.clone_from(&marks[place % marks.len()].1),
+        _ => {}
     }
 }

@@ -60,14 +60,9 @@ pub async fn run(load: &Load, time: Duration, report: &mut Report) -> Result<()>
     memory.and(disk)
 }
 
-/// The last third of the time may not go beyond the second: the first is for what has to fill up.
 fn plateau(what: &'static str, samples: &[Sample], of: fn(&Sample) -> f64, report: &mut Report) -> Result<()> {
-    let third = samples.len() / 3;
-    if third == 0 {
-        bail!("the soak was too short to say anything: give it more seconds");
-    }
-    let most = |samples: &[Sample]| samples.iter().map(of).fold(0.0, f64::max);
-    let [first, middle, last] = [&samples[..third], &samples[third..2 * third], &samples[2 * third..]].map(most);
+    let thirds = thirds(&samples.iter().map(of).collect::<Vec<f64>>())?;
+    let [first, middle, last] = thirds;
     let detail = format!("{what}: the most in each third {first:.0}, {middle:.0}, {last:.0}");
     report.figure(
         if what == "memory" { "soak: memory in the end" } else { "soak: disk in the end" },
@@ -75,6 +70,21 @@ fn plateau(what: &'static str, samples: &[Sample], of: fn(&Sample) -> f64, repor
         "MB",
         detail,
     );
+    judge(what, thirds)
+}
+
+/// The most in each third of the time.
+fn thirds(samples_mb: &[f64]) -> Result<[f64; 3]> {
+    let third = samples_mb.len() / 3;
+    if third == 0 {
+        bail!("the soak was too short to say anything: give it more seconds");
+    }
+    let most = |samples: &[f64]| samples.iter().copied().fold(0.0, f64::max);
+    Ok([&samples_mb[..third], &samples_mb[third..2 * third], &samples_mb[2 * third..]].map(most))
+}
+
+/// The last third of the time may not go beyond the second: the first is for what has to fill up.
+fn judge(what: &str, [_, middle, last]: [f64; 3]) -> Result<()> {
     if last > middle * TOLERANCE + TOLERANCE_MB {
         bail!(
             "the {what} still grows: {middle:.0} MB at most in the second third of the time, {last:.0} MB in the last"
@@ -219,4 +229,49 @@ async fn watch(target: Target, namespace: String, at: u64, end: Instant) -> Resu
         drop(tokio::time::timeout(stay, reading).await);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is said of sixty samples, each made from the part of the time that is over.
+    fn said(megabytes: fn(f64) -> f64) -> String {
+        let samples: Vec<f64> = (0..SAMPLES).map(|at| megabytes(f64::from(at) / f64::from(SAMPLES))).collect();
+        thirds(&samples)
+            .and_then(|thirds| judge("memory", thirds))
+            .err()
+            .map(|error| error.to_string())
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_plateau_is_one_and_growth_is_none() {
+        let plateaus: [(&str, fn(f64) -> f64); 6] = [
+            ("flat", |_| 200.0),
+            ("a spike while it fills up", |time| if time < 0.3 { 900.0 } else { 200.0 }),
+            ("filling up until half of the time", |time| 400.0 * time.min(0.5)),
+            ("waves", |time| 200.0 + 100.0 * (40.0 * time).sin()),
+            ("falling", |time| 500.0 - 400.0 * time),
+            ("a little, in lots", |time| if time < 0.9 { 20.0 } else { 36.0 }),
+        ];
+        for (what, megabytes) in plateaus {
+            assert_eq!(said(megabytes), "", "{what}");
+        }
+        let growths: [(&str, fn(f64) -> f64); 4] = [
+            ("steadily", |time| 100.0 + 300.0 * time),
+            ("faster and faster", |time| 50.0 * (3.0 * time).exp()),
+            ("at the very end", |time| if time < 0.98 { 200.0 } else { 240.0 }),
+            ("after a spike", |time| if time < 0.1 { 900.0 } else { 600.0 * time }),
+        ];
+        for (what, megabytes) in growths {
+            assert!(said(megabytes).starts_with("the memory still grows: "), "{what}: {}", said(megabytes));
+        }
+    }
+
+    #[test]
+    fn too_few_samples_say_nothing() {
+        assert!(thirds(&[1.0, 1.0]).unwrap_err().to_string().contains("too short"));
+        assert_eq!(thirds(&[3.0, 2.0, 1.0, 4.0]).unwrap(), [3.0, 2.0, 4.0]);
+    }
 }

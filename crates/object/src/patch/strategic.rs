@@ -91,11 +91,6 @@ fn merge_members(shape: Shape, mut original: Members, patch: &Members) -> Result
     }
     retain_keys(&mut original, patch)?;
     for (key, value) in patch {
-        if let Some(name) = key.strip_prefix(DELETE_FROM) {
-            delete_from_list(&mut original, name, value)?;
-        }
-    }
-    for (key, value) in patch {
         if let Some(name) = key.strip_prefix(SET_ORDER) {
             merge_ordered_list(shape, &mut original, patch, name, value)?;
         } else if !is_directive(key) {
@@ -111,6 +106,12 @@ fn merge_members(shape: Shape, mut original: Members, patch: &Members) -> Result
                 )));
             }
             merge_member(shape, &mut original, key, value)?;
+        }
+    }
+    // Last: what a patch both adds and takes away is gone, and has its place in the order until then.
+    for (key, value) in patch {
+        if let Some(name) = key.strip_prefix(DELETE_FROM) {
+            delete_from_list(&mut original, name, value)?;
         }
     }
     Ok(original)

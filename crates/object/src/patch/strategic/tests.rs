@@ -93,6 +93,17 @@ fn scalar_lists_unite_lose_and_order() {
     assert_eq!(pod(json!({}), first), json!({"metadata": {"finalizers": ["x"]}}));
 }
 
+/// As upstream, which takes away after it has united and ordered.
+#[test]
+fn a_scalar_that_is_added_and_taken_away_is_gone() {
+    let patch = json!({"metadata": {"$setElementOrder/finalizers": ["d", "a"], "finalizers": ["d", "a"],
+                                   "$deleteFromPrimitiveList/finalizers": ["d", "b"]}});
+    for before in [json!({"finalizers": ["b", "d"]}), json!({})] {
+        let patched = pod(json!({"metadata": before}), patch.clone());
+        assert_eq!(patched, json!({"metadata": {"finalizers": ["a"]}}));
+    }
+}
+
 #[test]
 fn owner_references_are_deleted_by_uid() {
     let document = json!({"metadata": {"ownerReferences": [{"uid": "1", "name": "a"}, {"uid": "2", "name": "b"}]}});
