@@ -6,12 +6,15 @@ use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, condition, json};
 use plan::invariant::Checker;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub const NAMESPACE: &str = "default";
 pub const CLAIM: &str = "PersistentVolumeClaim";
 pub const VOLUME: &str = "PersistentVolume";
+/// What somebody has sent arrives after so long at most.
+pub const LATE_MAX: Duration = Duration::from_secs(30);
 pub type Told = Result<(), String>;
 
 pub struct Operator {
@@ -249,6 +252,29 @@ impl Operator {
     pub fn handle(&self, volume: &Value) -> String {
         let found = self.world.checker().get(VOLUME, "", name(volume)).cloned().unwrap_or_default();
         found.text(&["spec", "csi", "volumeHandle"]).to_owned()
+    }
+
+    /// Waits until a volume's object is gone, and nothing brings it back. A creation that was on its way for long may do so: then the provisioner
+    /// keeps the data and waits for a person, who removes the object as `docs/volumes.md` says.
+    pub async fn until_gone_for_good(&self, volume: &Value) -> Told {
+        self.until_gone(volume).await?;
+        self.pause(LATE_MAX).await;
+        if self.world.checker().get(VOLUME, "", name(volume)).is_some() {
+            self.patch(volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+            self.delete(volume, "").await;
+        }
+        self.until_gone(volume).await
+    }
+
+    /// Waits until the driver has exactly these volumes.
+    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> Told {
+        for _ in 0..600 {
+            if self.world.driver.handles() == *wanted {
+                return Ok(());
+            }
+            self.pause(Duration::from_secs(1)).await;
+        }
+        Err(format!("in vain: the driver has {wanted:?}"))
     }
 
     /// Waits until there are so many volumes.
