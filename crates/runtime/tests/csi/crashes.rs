@@ -162,3 +162,38 @@ async fn nothing_leaks_when_it_ends_within_a_call() {
         }
     }
 }
+
+/// H6, O4: a volume is brought along to another claim while it is still written down that it is to be made for its first one. Whoever goes on with
+/// that finds the object for another claim, and leaves the backend alone: it is the same one. (It was deleted under its new claim.)
+#[tokio::test(flavor = "multi_thread")]
+async fn o4_what_is_still_written_down_does_not_delete_a_volume_that_has_moved_on() {
+    let (mut world, storage) = world().await;
+    world.create(class("c", "Delete", json!({}))).await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    let first = world.create(claim_of("first", "c")).await;
+    until_reached(&gate).await;
+    let path = "/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal";
+    let written = world.get(path).await.expect("the journal");
+    gate.open();
+    let volume = until_volume(&world, &first).await;
+    until_bound(&world, &first, object::access::name(&volume)).await;
+    until_settled(&world).await;
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.delete(&first, "").await;
+    world.until_gone(&first).await;
+    world.stop_controllers().await;
+    // As if they had died before they took it out.
+    let body = json!({"data": written["data"]});
+    let (code, answer) = world.send("PATCH", path, "application/merge-patch+json", Some(&body)).await;
+    assert_eq!(code, 200, "{answer}");
+    let next = json!({"namespace": "default", "name": "second", "uid": null, "resourceVersion": null});
+    world.merge(&volume, json!({"spec": {"claimRef": next}})).await;
+    let second = world.create(claim_of("second", "c")).await;
+    world.start(&everything());
+    until_bound(&world, &second, object::access::name(&volume)).await;
+    until_settled(&world).await;
+    assert!(storage.handles().contains(volume.text(&["spec", "csi", "volumeHandle"])), "its data is there");
+    assert_eq!(storage.calls("DeleteVolume").len(), 0);
+    world.stop().await;
+}

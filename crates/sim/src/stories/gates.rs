@@ -1,9 +1,11 @@
 //! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, is_whole, pods_of, retention, set, template, the};
+use super::operator::{CLAIM, LATE_MAX, NAMESPACE, Operator, Told, claim, pods_of, retention, set, template, the};
+use super::templates::{is_rolled, sizes};
 use crate::entropy::Rng;
 use object::access::{Access, name};
 use object::{Gates, Value, json};
+use plan::invariant::Checker;
 use std::time::Duration;
 
 /// The gates that say what becomes of sets and volumes.
@@ -31,21 +33,21 @@ fn dealt(hand: usize, phase: usize) -> (&'static str, bool) {
 }
 
 impl Operator {
-    async fn controllers_with(&self, gate: &str, on: bool) {
+    pub async fn controllers_with(&self, gate: &str, on: bool) {
         self.world.log.say(format!("OPERATOR controllers with {gate}={on}"));
         self.world.set_controller_gates(Gates::default().with(gate, on));
         self.world.kill_controllers();
         self.pause(Duration::from_secs(3)).await;
     }
 
-    async fn server_with(&self, gate: &str, on: bool) {
+    pub async fn server_with(&self, gate: &str, on: bool) {
         self.world.log.say(format!("OPERATOR server with {gate}={on}"));
         self.world.set_server_gates(Gates::default().with(gate, on));
         self.world.crash_server();
         self.pause(Duration::from_secs(3)).await;
     }
 
-    fn field(&self, set: &str, path: &[&str]) -> Option<Value> {
+    pub fn field(&self, set: &str, path: &[&str]) -> Option<Value> {
         self.world.checker().get("StatefulSet", NAMESPACE, set).and_then(|set| set.at(path).cloned())
     }
 }
@@ -89,8 +91,10 @@ pub async fn retention_gate(me: Operator) -> Told {
     me.controllers_with(gate, false).await;
     me.until_gone(&the("StatefulSet", "web")).await?;
     me.controllers_with(gate, true).await;
-    me.until("every claim is there or gone", |checker| {
-        checker.all(CLAIM).all(|claim| !claim.has(&["metadata", "deletionTimestamp"]))
+    // Which of them go is undefined, as the document says; what is left belongs to nobody, and stays.
+    me.until("every claim is there for good, or gone", |checker| {
+        let is_free = |claim: &Value| claim.items(&["metadata", "ownerReferences"]).is_empty();
+        checker.all(CLAIM).all(|claim| !claim.has(&["metadata", "deletionTimestamp"]) && is_free(claim))
     })
     .await
 }
@@ -114,7 +118,7 @@ pub async fn ordinals_gate(me: Operator) -> Told {
 
 impl Operator {
     /// Waits until exactly these pods are a set's.
-    async fn until_ordinals(&self, set: &str, wanted: &[&str]) -> Told {
+    pub async fn until_ordinals(&self, set: &str, wanted: &[&str]) -> Told {
         self.until(&format!("the pods are {wanted:?}"), |checker| {
             let pods = pods_of(checker, NAMESPACE, set);
             pods.iter().map(|pod| name(pod)).eq(wanted.iter().copied())
@@ -124,28 +128,37 @@ impl Operator {
     }
 }
 
-/// T16
+/// T16: in the middle of a rollout. The controllers that do not know the feature end it, and leave claims alone.
 pub async fn templates_gate(me: Operator) -> Told {
     let gate = "StatefulSetUpdateVolumeClaimTemplate";
     let web = the("StatefulSet", "web");
     me.create(set("web", 3, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
     me.until_whole("web").await?;
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
+    let asked = || asked(&me.world.checker());
+    me.until("one claim is to grow", |checker| self::asked(checker).contains(&"2Gi".to_owned())).await?;
     me.controllers_with(gate, false).await;
-    me.pause(Duration::from_secs(20)).await;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
+    // What those before them had sent may have arrived only now.
+    me.pause(LATE_MAX).await;
+    let left = asked();
     me.server_with(gate, false).await;
     me.patch(&web, json!({"metadata": {"labels": {"touched": "yes"}}})).await;
     let kept = me.field("web", &["spec", "volumeClaimUpdatePolicy"]);
     me.expect("the policy is still stored", kept == Some(json!("InPlace")))?;
     me.server_with(gate, true).await;
     me.controllers_with(gate, true).await;
+    me.pause(Duration::from_secs(60)).await;
+    me.expect("no claim was touched meanwhile", left == asked())?;
     // What the rollout left out stays so: it takes another one to bring the claims along.
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "3Gi")]}})).await;
-    me.until("all claims have grown", |checker| {
-        is_whole(checker, NAMESPACE, "web")
-            && checker.all(CLAIM).all(|claim| claim.text(&["status", "capacity", "storage"]) == "3Gi")
-    })
-    .await
+    me.until("all claims have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi"; 3]).await
+}
+
+/// The sizes that claims ask for.
+fn asked(checker: &Checker) -> Vec<String> {
+    let size = |claim: &Value| claim.text(&["spec", "resources", "requests", "storage"]).to_owned();
+    checker.all(CLAIM).map(|claim| size(claim)).collect()
 }
 
 /// H8

@@ -6,6 +6,7 @@ mod ordinals;
 mod random;
 mod restarts;
 mod retention;
+mod rollbacks;
 mod templates;
 mod trouble;
 mod volumes;
@@ -58,26 +59,38 @@ stories![
     exact retention::policy_flips: "KEP-1847: changes of the policy reach every claim, in the middle of a scale-down too",
     exact retention::orphaned: "KEP-1847: a set that is deleted as an orphan leaves pods and claims, and another takes them over",
     exact retention::made_anew: "KEP-1847: sets are deleted and made anew at once, under either policy",
+    exact retention::brought_back: "KEP-1847: claims go with replicas that are scaled away; the set itself goes, comes back and takes what it left",
+    exact retention::claimed_before: "KEP-1847: claims that were there before the set are its own, but for one that has another controller",
     exact ordinals::shifted: "KEP-3335: the first ordinal moves up and back",
     exact ordinals::moved: "KEP-3335: replicas move one by one to a set in another namespace",
+    exact ordinals::moved_along: "KEP-3335: replicas move to a set in another namespace and take their volumes along",
     exact templates::grown_in_place: "KEP-4650: claims grow in place, alone and together with their pods",
     exact templates::changed_for_new_claims: "KEP-4650: OnClaimDelete leaves old claims alone; InPlace later brings them along",
     exact templates::asymmetric: "KEP-4650: claims are grown by hand, each for itself, and the template is for new replicas only",
     exact templates::modified: "KEP-4650: claims get another VolumeAttributesClass in place, and go back",
     exact templates::several: "two claim templates: one grows, the other stays; all go with their replicas",
+    exact templates::labelled: "KEP-4650: labels and annotations of the template come and go in place, also when InPlace is said while the controllers are down",
+    exact templates::out_of_quota: "KEP-4650: a quota blocks a rollout of claims, which goes on by itself when there is room",
+    exact templates::blocked: "KEP-4650: a class without growth, and an attributes class that is not there, block a rollout: the ways out",
     exact templates::rolled: "template changes, two replicas at a time and one at a time",
     exact volumes::protected: "PV protection: claim and volume wait until nobody uses them",
     exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
     exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
     exact volumes::taken_over: "KEP-2644: a retained volume is brought back under an object of its own, bound, and deleted by its new policy",
+    exact volumes::on_its_way_out: "PV protection: a volume that is on its way out is for no claim; finalizers that are missing come back",
+    exact volumes::never_bound: "KEP-2644: a volume that was never bound goes at once and leaves its data",
     exact volumes::emptied: "a namespace goes with everything in it, and comes back",
     exact volumes::claimed_anew: "claims and namespaces are deleted and made anew at once",
     exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is away: identity, claims and order stay",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
+    exact rollbacks::retention_rollback: "KEP-1847: with the gate off claims stay and belong to nobody; on again, they belong to their set",
+    exact rollbacks::ordinals_rollback: "KEP-3335: pods that are orphaned stay when the gate goes off, and are taken over when it is on again",
+    exact rollbacks::templates_rollback: "KEP-4650: with the gate off no claim follows, and on again only with the next change",
+    exact rollbacks::reclaim_rollback: "KEP-2644: with the gate off a volume that is deleted first leaves its data; on again, none does",
     loose gates::retention_gate: "KEP-1847: the gate goes off and on, for controllers and server, in the middle of scale-down and deletion",
     loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
-    loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout",
+    loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout, which ends and leaves claims alone",
     loose gates::reclaim_gate: "KEP-2644: the gate goes off and on in the middle of reclaims",
     loose gates::flipped: "gates go off and on, for controllers or server, in the middle of scale-down, rollout, growth, reclaim and deletion",
     loose random::anything: "an operator who does anything at any time",

@@ -6,12 +6,15 @@ use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, condition, json};
 use plan::invariant::Checker;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub const NAMESPACE: &str = "default";
 pub const CLAIM: &str = "PersistentVolumeClaim";
 pub const VOLUME: &str = "PersistentVolume";
+/// What somebody has sent arrives after so long at most.
+pub const LATE_MAX: Duration = Duration::from_secs(30);
 pub type Told = Result<(), String>;
 
 pub struct Operator {
@@ -226,6 +229,15 @@ impl Operator {
         .await
     }
 
+    /// Waits until something has a finalizer.
+    pub async fn until_held(&self, object: &Value, finalizer: &str) -> Told {
+        let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
+        self.until(&format!("{finalizer} holds {named}"), |checker| {
+            checker.get(kind, place, named).is_some_and(|found| has_finalizer(found, finalizer))
+        })
+        .await
+    }
+
     /// Waits until a claim is bound, and names its volume.
     pub async fn volume_of(&self, named: &str) -> Result<Value, String> {
         self.until(&format!("{named} is bound"), |checker| {
@@ -236,6 +248,35 @@ impl Operator {
         Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
     }
 
+    /// What a volume is called at its driver.
+    pub fn handle(&self, volume: &Value) -> String {
+        let found = self.world.checker().get(VOLUME, "", name(volume)).cloned().unwrap_or_default();
+        found.text(&["spec", "csi", "volumeHandle"]).to_owned()
+    }
+
+    /// Waits until a volume's object is gone, and nothing brings it back. A creation that was on its way for long may do so: then the provisioner
+    /// keeps the data and waits for a person, who removes the object as `docs/volumes.md` says.
+    pub async fn until_gone_for_good(&self, volume: &Value) -> Told {
+        self.until_gone(volume).await?;
+        self.pause(LATE_MAX).await;
+        if self.world.checker().get(VOLUME, "", name(volume)).is_some() {
+            self.patch(volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+            self.delete(volume, "").await;
+        }
+        self.until_gone(volume).await
+    }
+
+    /// Waits until the driver has exactly these volumes.
+    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> Told {
+        for _ in 0..600 {
+            if self.world.driver.handles() == *wanted {
+                return Ok(());
+            }
+            self.pause(Duration::from_secs(1)).await;
+        }
+        Err(format!("in vain: the driver has {wanted:?}"))
+    }
+
     /// Waits until there are so many volumes.
     pub async fn until_volumes(&self, count: usize) -> Told {
         let is_real = |volume: &&Arc<Value>| !is_left_over(&self.world, volume);
@@ -243,6 +284,19 @@ impl Operator {
             checker.all(VOLUME).filter(is_real).count() == count
         })
         .await
+    }
+
+    /// An object as the server has it.
+    pub async fn read(&self, object: &Value) -> Value {
+        let path = format!("{}/{}", collection(object), name(object));
+        self.world.send("GET", &path, "application/json", None).await.1
+    }
+
+    /// Which volumes these claims have: uids of claims and names of volumes, which stay the same as long as nobody loses data.
+    pub fn holdings(&self, claims: &[&str]) -> Vec<(String, String)> {
+        let checker = self.world.checker();
+        let found = claims.iter().filter_map(|named| checker.get(CLAIM, NAMESPACE, named));
+        found.map(|claim| (uid(claim).to_owned(), claim.text(&["spec", "volumeName"]).to_owned())).collect()
     }
 
     pub fn uid(&self, kind: &str, named: &str) -> String {
@@ -257,6 +311,10 @@ impl Operator {
     fn say(&self, line: impl AsRef<str>) {
         self.world.log.say(format!("OPERATOR {}", line.as_ref()));
     }
+}
+
+pub fn has_finalizer(object: &Value, finalizer: &str) -> bool {
+    object.items(&["metadata", "finalizers"]).iter().any(|it| it == finalizer)
 }
 
 pub fn is_bound(claim: &Value) -> bool {

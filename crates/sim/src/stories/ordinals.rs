@@ -1,6 +1,7 @@
 //! KEP-3335: ordinals start anywhere, and move from set to set.
 
-use super::operator::{NAMESPACE, Operator, Told, at, is_whole, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, at, is_whole, retention, set, the};
+use object::access::{Access, name};
 use object::json;
 
 /// O1, O2
@@ -19,20 +20,75 @@ pub async fn shifted(me: Operator) -> Told {
 
 /// O4
 pub async fn moved(me: Operator) -> Told {
-    me.world.checker().join(&[(NAMESPACE, "web"), ("other", "web")]);
-    me.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
-    me.create(set("web", 2, "quick", retention("Retain", "Retain"))).await;
-    me.until_whole("web").await?;
-    let mut there = set("web", 0, "quick", retention("Retain", "Retain"));
-    there["metadata"]["namespace"] = json!("other");
-    there["spec"]["ordinals"] = json!({"start": 2});
-    me.create(there).await;
+    me.begin_to_move().await?;
     for ordinal in [1, 0] {
-        me.scale("web", ordinal).await;
-        me.until_gone(&the("Pod", &format!("web-{ordinal}"))).await?;
-        let grown = json!({"spec": {"ordinals": {"start": ordinal}, "replicas": 2 - ordinal}});
-        me.patch(&at("other", "StatefulSet", "web"), grown).await;
-        me.until("the other set is whole", |checker| is_whole(checker, "other", "web")).await?;
+        me.leave(ordinal).await?;
+        me.arrive(ordinal).await?;
     }
     me.until_claims(&["data-web-0", "data-web-1", "data-web-0", "data-web-1"]).await
+}
+
+/// O4, H2, H6: and each takes its volume along, as `examples/slice-migration` does it: the volume is retained, its claim goes, and it is kept for
+/// the claim of the same name over there. In the end it is deleted by its policy like any other.
+pub async fn moved_along(me: Operator) -> Told {
+    let policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
+    me.begin_to_move().await?;
+    let before = me.world.driver.handles();
+    for ordinal in [1, 0] {
+        let claim = format!("data-web-{ordinal}");
+        let volume = me.volume_of(&claim).await?;
+        me.leave(ordinal).await?;
+        me.patch(&volume, policy("Retain")).await;
+        me.delete(&the(CLAIM, &claim), "").await;
+        me.until_gone(&the(CLAIM, &claim)).await?;
+        let next = json!({"namespace": "other", "name": claim, "uid": null, "resourceVersion": null});
+        me.patch(&volume, json!({"spec": {"claimRef": next}})).await;
+        me.arrive(ordinal).await?;
+        me.until("it has its volume", |checker| {
+            let is_it = |claim: &object::Value| claim.text(&["spec", "volumeName"]) == name(&volume);
+            checker.get(CLAIM, "other", &claim).is_some_and(|claim| is_it(claim))
+        })
+        .await?;
+        me.patch(&volume, policy("Delete")).await;
+    }
+    me.until_claims(&["data-web-0", "data-web-1"]).await?;
+    // Whoever has not heard yet for whom the volume is kept has another one made; nobody gets that, and it goes again.
+    me.until_volumes(2).await?;
+    me.until_handles(&before).await?;
+    // Over there the volume of one replica is deleted first, then its claim.
+    let last = me.world.checker().get(CLAIM, "other", "data-web-1").cloned().unwrap_or_default();
+    let last = the(VOLUME, last.text(&["spec", "volumeName"]));
+    me.until_held(&last, plan::csi::FINALIZER).await?;
+    me.patch(&at("other", "StatefulSet", "web"), json!({"spec": {"replicas": 1}})).await;
+    me.until_gone(&at("other", "Pod", "web-1")).await?;
+    me.delete(&last, "").await;
+    me.delete(&at("other", CLAIM, "data-web-1"), "").await;
+    me.until_gone(&last).await?;
+    me.expect("its data is gone, the other's is not", me.world.driver.handles().len() == 1)
+}
+
+impl Operator {
+    /// A set of two replicas here, and one over there that is to take them.
+    async fn begin_to_move(&self) -> Told {
+        self.world.checker().join(&[(NAMESPACE, "web"), ("other", "web")]);
+        self.create(json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "other"}})).await;
+        self.create(set("web", 2, "quick", retention("Retain", "Retain"))).await;
+        self.until_whole("web").await?;
+        let mut there = set("web", 0, "quick", retention("Retain", "Retain"));
+        there["metadata"]["namespace"] = json!("other");
+        there["spec"]["ordinals"] = json!({"start": 2});
+        self.create(there).await;
+        Ok(())
+    }
+
+    async fn leave(&self, ordinal: i64) -> Told {
+        self.scale("web", ordinal).await;
+        self.until_gone(&the("Pod", &format!("web-{ordinal}"))).await
+    }
+
+    async fn arrive(&self, ordinal: i64) -> Told {
+        let grown = json!({"spec": {"ordinals": {"start": ordinal}, "replicas": 2 - ordinal}});
+        self.patch(&at("other", "StatefulSet", "web"), grown).await;
+        self.until("the other set is whole", |checker| is_whole(checker, "other", "web")).await
+    }
 }

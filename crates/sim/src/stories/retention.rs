@@ -1,8 +1,8 @@
 //! KEP-1847: claims stay or go as the set's policy says.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, retention, set, the};
 use object::access::{Access, uid};
-use object::json;
+use object::{Value, json};
 
 /// R2
 pub async fn retained(me: Operator) -> Told {
@@ -77,7 +77,7 @@ pub async fn policy_flips(me: Operator) -> Told {
     me.patch(&web, json!({"spec": retention("Delete", "Retain")})).await;
     me.until_whole("web").await?;
     me.until("the claims belong to the set", |checker| {
-        let owners = |claim: &object::Value| claim.items(&["metadata", "ownerReferences"]).len();
+        let owners = |claim: &Value| claim.items(&["metadata", "ownerReferences"]).len();
         checker.all(CLAIM).count() == 3 && checker.all(CLAIM).all(|claim| owners(claim) == 1)
     })
     .await?;
@@ -93,7 +93,7 @@ pub async fn orphaned(me: Operator) -> Told {
     me.delete(&the("StatefulSet", "web"), "Orphan").await;
     me.until_gone(&the("StatefulSet", "web")).await?;
     me.until("nothing belongs to the set any more", |checker| {
-        let free = |object: &object::Value| object.items(&["metadata", "ownerReferences"]).is_empty();
+        let free = |object: &Value| object.items(&["metadata", "ownerReferences"]).is_empty();
         checker.all(CLAIM).all(|claim| free(claim)) && checker.all("Pod").all(|pod| free(pod))
     })
     .await?;
@@ -127,4 +127,84 @@ pub async fn made_anew(me: Operator) -> Told {
         checker.get(CLAIM, NAMESPACE, "data-db-0").is_some_and(|claim| uid(claim) != gone)
     })
     .await
+}
+
+/// R2, R4: the document's second story. Claims go with the replicas that are scaled away; the set itself goes for a while, comes back, and
+/// takes the volumes that it left.
+pub async fn brought_back(me: Operator) -> Told {
+    let web = the("StatefulSet", "web");
+    let left = ["data-web-0", "data-web-1"];
+    me.create(set("web", 3, "late", retention("Retain", "Delete"))).await;
+    me.until_whole("web").await?;
+    let held = me.holdings(&left);
+    for propagation in ["Background", "Foreground"] {
+        let third = me.uid(CLAIM, "data-web-2");
+        me.scale("web", 2).await;
+        me.until_whole("web").await?;
+        me.until_claims(&left).await?;
+        me.delete(&web, propagation).await;
+        me.until_gone(&web).await?;
+        me.until("no pod is left", |checker| checker.all("Pod").count() == 0).await?;
+        me.until_claims(&left).await?;
+        me.create(set("web", 3, "late", retention("Retain", "Delete"))).await;
+        me.until_whole("web").await?;
+        me.expect("what was left is used again", held == me.holdings(&left))?;
+        me.expect("what was scaled away comes anew", third != me.uid(CLAIM, "data-web-2"))?;
+    }
+    me.until_volumes(3).await
+}
+
+/// Who a claim belongs to, and whether as its controller.
+fn owners(claim: &Value) -> Vec<(&str, bool)> {
+    let references = claim.items(&["metadata", "ownerReferences"]).iter();
+    references.map(|owner| (owner.text(&["kind"]), owner.flag(&["controller"]))).collect()
+}
+
+impl Operator {
+    /// Waits until these claims belong to these kinds, as their controller.
+    async fn until_owned(&self, wanted: &[(&str, &str)]) -> Told {
+        self.until(&format!("claims belong to {wanted:?}"), |checker| {
+            wanted.iter().all(|(named, kind)| {
+                checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| owners(claim) == [(*kind, true)])
+            })
+        })
+        .await
+    }
+}
+
+/// R6, R7, R8: claims that were there before the set are its own like all others, unless they have another controller: that one is left alone.
+pub async fn claimed_before(me: Operator) -> Told {
+    me.create(json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"namespace": NAMESPACE, "name": "keeper"}}))
+        .await;
+    let keeper = me.read(&the("ConfigMap", "keeper")).await;
+    let mut others = claim("data-web-2", "quick");
+    others["metadata"]["ownerReferences"] = json!([
+        {"apiVersion": "v1", "kind": "ConfigMap", "name": "keeper", "uid": uid(&keeper), "controller": true},
+    ]);
+    me.create(others).await;
+    for named in ["data-web-1", "lone"] {
+        me.create(claim(named, "quick")).await;
+    }
+    me.until_claims(&["data-web-1", "data-web-2", "lone"]).await?;
+    let before = me.holdings(&["data-web-1", "data-web-2", "lone"]);
+    me.create(set("web", 4, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    me.expect("the set uses them", before == me.holdings(&["data-web-1", "data-web-2", "lone"]))?;
+    me.until_owned(&[("data-web-1", "StatefulSet"), ("data-web-2", "ConfigMap"), ("data-web-3", "StatefulSet")])
+        .await?;
+    // As the first version of the feature left it.
+    let older = json!([
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": me.uid("StatefulSet", "web")},
+    ]);
+    me.patch(&the(CLAIM, "data-web-0"), json!({"metadata": {"ownerReferences": older}})).await;
+    me.until_owned(&[("data-web-0", "StatefulSet")]).await?;
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.until_claims(&["data-web-0", "data-web-2", "lone"]).await?;
+    me.until_owned(&[("data-web-0", "StatefulSet"), ("data-web-2", "ConfigMap")]).await?;
+    me.delete(&the("StatefulSet", "web"), "Background").await;
+    me.until_claims(&["data-web-2", "lone"]).await?;
+    me.until_owned(&[("data-web-2", "ConfigMap")]).await?;
+    me.expect("both have their volumes", before[1..] == me.holdings(&["data-web-2", "lone"]))?;
+    me.until_volumes(2).await
 }

@@ -1,23 +1,23 @@
 //! KEP-4650: claim templates change, and claims follow or not.
 
-use super::operator::{CLAIM, Operator, Told, is_whole, retention, set, template, the};
-use object::access::Access;
-use object::{Value, json};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, retention, set, template, the};
+use object::access::{Access, uid};
+use object::{Value, condition, json};
 use plan::invariant::Checker;
+use std::time::Duration;
 
-fn sizes(checker: &Checker) -> Vec<String> {
+pub fn sizes(checker: &Checker) -> Vec<String> {
     checker.all(CLAIM).map(|claim| claim.text(&["status", "capacity", "storage"]).to_owned()).collect()
 }
 
 /// The rollout is over: everything is at the newest revision.
-fn is_rolled(checker: &Checker, set: &str) -> bool {
+pub fn is_rolled(checker: &Checker, set: &str) -> bool {
     let is_over = |set: &Value| {
         let status = |member: &str| set.text(&["status", member]).to_owned();
         status("currentRevision") == status("updateRevision")
             && set.int(&["status", "updatedReplicas"]) == set.int(&["spec", "replicas"])
     };
-    is_whole(checker, super::operator::NAMESPACE, set)
-        && checker.get("StatefulSet", super::operator::NAMESPACE, set).is_some_and(|set| is_over(set))
+    is_whole(checker, NAMESPACE, set) && checker.get("StatefulSet", NAMESPACE, set).is_some_and(|set| is_over(set))
 }
 
 /// T4, T5, T6, T7
@@ -124,4 +124,139 @@ pub async fn rolled(me: Operator) -> Told {
         .await?;
     }
     Ok(())
+}
+
+impl Operator {
+    /// Waits until a rollout waits for a claim, and for this reason.
+    async fn until_blocked(&self, set: &str, reason: &str) -> Told {
+        self.until(&format!("{set} is blocked: {reason}"), |checker| {
+            let found = checker.get("StatefulSet", NAMESPACE, set);
+            let said = found.and_then(|set| condition::get(set, "VolumeClaimsUpdated"));
+            said.is_some_and(|said| said.text(&["reason"]) == reason)
+        })
+        .await
+    }
+
+    fn pod_uids(&self, set: &str) -> Vec<String> {
+        pods_of(&self.world.checker(), NAMESPACE, set).iter().map(|pod| uid(pod).to_owned()).collect()
+    }
+
+    async fn set_template(&self, set: &str, template: Value) {
+        self.patch(&the("StatefulSet", set), json!({"spec": {"volumeClaimTemplates": [template]}})).await;
+    }
+}
+
+/// T11: a quota has room for one claim more, then for another. The rollout waits, pods run on, and it goes on by itself.
+pub async fn out_of_quota(me: Operator) -> Told {
+    let room = |size: &str| json!({"spec": {"hard": {"requests.storage": size}}});
+    let quota = the("ResourceQuota", "room");
+    me.create(object::patch::merge(&quota, &room("4Gi"))).await;
+    me.create(set("web", 3, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
+    me.until_whole("web").await?;
+    let pods = me.pod_uids("web");
+    me.set_template("web", template("data", "quick", "2Gi")).await;
+    for (size, wanted) in [("4Gi", ["1Gi", "1Gi", "2Gi"]), ("5Gi", ["1Gi", "2Gi", "2Gi"])] {
+        me.patch(&quota, room(size)).await;
+        me.until(&format!("there is {wanted:?}"), |checker| sizes(checker) == wanted).await?;
+        me.until_blocked("web", "ClaimUpdateFailed").await?;
+        me.pause(Duration::from_secs(60)).await;
+        me.expect("the next one waits", sizes(&me.world.checker()) == wanted)?;
+        me.expect("all pods run on", pods == me.pod_uids("web"))?;
+    }
+    // Scaling is free: a replica goes, and its claim makes room.
+    me.scale("web", 2).await;
+    me.until_whole("web").await?;
+    me.delete(&the(CLAIM, "data-web-2"), "").await;
+    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    me.expect("no pod was made anew", pods[..2] == me.pod_uids("web"))?;
+    // A claim that there is no room for comes when there is.
+    me.scale("web", 3).await;
+    me.pause(Duration::from_secs(60)).await;
+    me.patch(&quota, room("6Gi")).await;
+    me.until("the new one is as large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await
+}
+
+/// T11, T12: a class whose volumes cannot grow, and an attributes class that is not there, block a rollout: the ways out.
+pub async fn blocked(me: Operator) -> Told {
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
+    me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
+    me.create(set("web", 2, "fixed", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
+    me.until_whole("web").await?;
+    let pods = me.pod_uids("web");
+    me.set_template("web", template("data", "fixed", "2Gi")).await;
+    me.until_blocked("web", "ClaimUpdateFailed").await?;
+    // Scaling is free, and new claims are of the new template.
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+    me.expect("no claim has grown", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    let policy = |policy: &str| json!({"spec": {"volumeClaimUpdatePolicy": policy}});
+    me.patch(&the("StatefulSet", "web"), policy("OnClaimDelete")).await;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
+    me.expect("claims are as they were", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    me.patch(&the("StatefulSet", "web"), policy("InPlace")).await;
+    me.until_blocked("web", "ClaimUpdateFailed").await?;
+    me.patch(&class, json!({"allowVolumeExpansion": true})).await;
+    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await?;
+    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])?;
+
+    let with = |class: &str| {
+        let mut template = template("data", "fixed", "2Gi");
+        template["spec"]["volumeAttributesClassName"] = json!(class);
+        template
+    };
+    let all_are = |checker: &Checker, class: &str| {
+        let is_now = |claim: &Value| claim.text(&["status", "currentVolumeAttributesClassName"]) == class;
+        is_rolled(checker, "web") && checker.all(CLAIM).all(|claim| is_now(claim))
+    };
+    me.set_template("web", with("silver")).await;
+    me.until("all are silver", |checker| all_are(checker, "silver")).await?;
+    me.set_template("web", with("nowhere")).await;
+    me.until_blocked("web", "ClaimModifying").await?;
+    // Back again: the claim that was begun is left alone, and the next rollout brings it along.
+    me.set_template("web", with("silver")).await;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
+    me.set_template("web", with("gold")).await;
+    me.until("all are gold", |checker| all_are(checker, "gold")).await?;
+    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
+}
+
+/// What is on a claim besides what everybody's has.
+fn marks(claim: &Value) -> [&str; 4] {
+    let label = |name: &str| claim.text(&["metadata", "labels", name]);
+    [label("tier"), label("mine"), claim.text(&["metadata", "annotations", "note"]), label("extra")]
+}
+
+/// T2, T5, T16, T17: labels and annotations of the template come to claims and go again, and what others put there stays. All of it is said
+/// while the controllers are down.
+pub async fn labelled(me: Operator) -> Told {
+    let web = the("StatefulSet", "web");
+    let with = |metadata: Value, size: &str| {
+        let mut template = template("data", "quick", size);
+        template["metadata"] = object::patch::merge(&template["metadata"], &metadata);
+        json!({"spec": {"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [template]}})
+    };
+    me.create(set("web", 2, "quick", json!({}))).await;
+    me.until_whole("web").await?;
+    let pods = me.pod_uids("web");
+    for named in ["data-web-0", "data-web-1"] {
+        me.patch(&the(CLAIM, named), json!({"metadata": {"labels": {"mine": "yes"}}})).await;
+    }
+    let both = json!({"labels": {"tier": "low", "extra": "yes"}, "annotations": {"note": "first"}});
+    let changed = json!({"labels": {"tier": "high"}, "annotations": {"note": "second"}});
+    let steps = [
+        (both, "1Gi", ["low", "yes", "first", "yes"]),
+        (changed, "2Gi", ["high", "yes", "second", ""]),
+        (json!({}), "2Gi", ["", "yes", "", ""]),
+    ];
+    for (metadata, size, wanted) in steps {
+        me.world.kill_controllers();
+        me.patch(&web, with(metadata, size)).await;
+        me.until(&format!("claims have {wanted:?}"), |checker| {
+            is_rolled(checker, "web")
+                && sizes(checker) == [size; 2]
+                && checker.all(CLAIM).all(|claim| marks(claim) == wanted)
+        })
+        .await?;
+    }
+    me.expect("no pod was made anew", pods == me.pod_uids("web"))
 }

@@ -1,6 +1,6 @@
 //! PV protection and KEP-2644: bound volumes stay, and the reclaim policy is honoured in any order of deletion.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_whole, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_bound, is_whole, set, the};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
 
@@ -76,6 +76,15 @@ pub async fn policy_edited(me: Operator) -> Told {
     me.patch(&other, policy("Delete")).await;
     me.delete(&the(CLAIM, "goes"), "").await;
     me.until_gone(&other).await?;
+    // One that was told to go is kept after all: its claim still held it.
+    me.create(claim("saved", "quick")).await;
+    let saved = me.volume_of("saved").await?;
+    let handle = me.handle(&saved);
+    me.delete(&saved, "").await;
+    me.patch(&saved, policy("Retain")).await;
+    me.delete(&the(CLAIM, "saved"), "").await;
+    me.until_gone_for_good(&saved).await?;
+    me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
     // The retained one goes in the end, because its owner says so.
     me.patch(&volume, policy("Delete")).await;
     me.until_gone(&volume).await?;
@@ -86,8 +95,7 @@ pub async fn policy_edited(me: Operator) -> Told {
 pub async fn taken_over(me: Operator) -> Told {
     me.create(claim("first", "kept")).await;
     let volume = me.volume_of("first").await?;
-    let found = me.world.checker().get(VOLUME, "", name(&volume)).cloned().unwrap_or_default();
-    let handle = found.text(&["spec", "csi", "volumeHandle"]).to_owned();
+    let handle = me.handle(&volume);
     me.delete(&the(CLAIM, "first"), "").await;
     me.until_gone(&the(CLAIM, "first")).await?;
     me.delete(&volume, "").await;
@@ -108,12 +116,7 @@ pub async fn taken_over(me: Operator) -> Told {
     me.create(second).await;
     me.until_claims(&["second"]).await?;
     // Before that nobody who deletes data has seen it bound, and nobody would delete it.
-    me.until("it is held for its driver", |checker| {
-        let held =
-            |volume: &Value| volume.items(&["metadata", "finalizers"]).iter().any(|it| it == plan::csi::FINALIZER);
-        checker.get(VOLUME, "", "imported").is_some_and(|volume| held(volume))
-    })
-    .await?;
+    me.until_held(&the(VOLUME, "imported"), plan::csi::FINALIZER).await?;
     me.delete(&the(VOLUME, "imported"), "").await;
     me.delete(&the(CLAIM, "second"), "").await;
     me.until_gone(&the(CLAIM, "second")).await?;
@@ -126,6 +129,76 @@ pub async fn taken_over(me: Operator) -> Told {
         me.pause(std::time::Duration::from_secs(1)).await;
     }
     me.expect("and the data is gone", false)
+}
+
+/// A volume that somebody made by hand, for claims of a class that nobody provisions.
+fn by_hand(name: &str, more: Value) -> Value {
+    let spec = json!({
+        "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "by-hand",
+    });
+    let mut volume = the(VOLUME, name);
+    volume["spec"] = object::patch::merge(&spec, &more);
+    volume
+}
+
+/// V3, V4: a volume that is on its way out is not for any claim, and neither named nor unnamed ones get it. What lacks its finalizer gets it back.
+pub async fn on_its_way_out(me: Operator) -> Told {
+    const HOLD: &str = "example.com/hold";
+    let disk = |path: &str| json!({"hostPath": {"path": path}, "persistentVolumeReclaimPolicy": "Retain"});
+    let mut going = by_hand("going", disk("/disks/0"));
+    going["metadata"]["finalizers"] = json!([HOLD]);
+    me.create(going).await;
+    me.delete(&the(VOLUME, "going"), "").await;
+    let mut named = claim("named", "by-hand");
+    named["spec"]["volumeName"] = json!("going");
+    me.create(named).await;
+    me.create(claim("any", "by-hand")).await;
+    me.pause(std::time::Duration::from_secs(30)).await;
+    let bound = me.world.checker().all(CLAIM).filter(|claim| is_bound(claim)).count();
+    me.expect("both claims wait", bound == 0)?;
+    me.create(by_hand("other", disk("/disks/1"))).await;
+    me.until("one has another volume", |checker| {
+        let has_it = |claim: &Value| is_bound(claim) && claim.text(&["spec", "volumeName"]) == "other";
+        checker.get(CLAIM, NAMESPACE, "any").is_some_and(|claim| has_it(claim))
+    })
+    .await?;
+    me.patch(&the(VOLUME, "going"), json!({"metadata": {"finalizers": null}})).await;
+    me.until_gone(&the(VOLUME, "going")).await?;
+    me.create(by_hand("going", disk("/disks/0"))).await;
+    me.until_claims(&["any", "named"]).await?;
+    // Objects from before there was any protection.
+    for (object, finalizer) in
+        [(the(VOLUME, "other"), "kubernetes.io/pv-protection"), (the(CLAIM, "any"), "kubernetes.io/pvc-protection")]
+    {
+        me.patch(&object, json!({"metadata": {"finalizers": null}})).await;
+        me.until_held(&object, finalizer).await?;
+    }
+    me.until_volumes(2).await
+}
+
+/// H5: a volume that was never bound goes at once, and its data stays, whatever its policy says.
+pub async fn never_bound(me: Operator) -> Told {
+    me.create(claim("first", "kept")).await;
+    let volume = me.volume_of("first").await?;
+    let handle = me.handle(&volume);
+    me.delete(&the(CLAIM, "first"), "").await;
+    me.until_gone(&the(CLAIM, "first")).await?;
+    me.delete(&volume, "").await;
+    me.until_gone(&volume).await?;
+    let source = json!({"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle});
+    for policy in ["Retain", "Delete"] {
+        me.create(by_hand("imported", json!({"csi": source, "persistentVolumeReclaimPolicy": policy}))).await;
+        me.until("it is there for anybody", |checker| {
+            let phase = |volume: &Value| volume.text(&["status", "phase"]) == "Available";
+            checker.get(VOLUME, "", "imported").is_some_and(|volume| phase(volume))
+        })
+        .await?;
+        me.delete(&the(VOLUME, "imported"), "").await;
+        me.until_gone(&the(VOLUME, "imported")).await?;
+        me.pause(std::time::Duration::from_secs(30)).await;
+        me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
+    }
+    Ok(())
 }
 
 /// A namespace goes with sets, pods, claims and, by their policy, volumes; the next one of its name has nothing of it.

@@ -288,9 +288,23 @@ impl Control {
         self.discard(intent, handle(object), secrets, why, known).await
     }
 
+    /// The object that stands for a backend volume, whatever claim it is for by now: who moves a volume to another claim may do so
+    /// before it is taken out of what is written down that it is to be made.
+    async fn stand_in(&self, intent: &Intent, handle: &str) -> Result<Option<Arc<Value>>, ApiError> {
+        let is_it = |volume: &Arc<Value>| plan::csi::csi_source(volume) == Some((intent.driver.as_str(), handle));
+        let namesake = self.api.find(&self.volumes.object("", &intent.request.name)).await?;
+        Ok(namesake.filter(is_it).or_else(|| self.sight.volumes.all().into_iter().find(is_it)))
+    }
+
     /// Deletes what cannot be used. Until that is done the driver may hold it, and so it stays written down.
     async fn discard(&self, intent: &Intent, handle: &str, secrets: Secrets, why: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
+        if let Some(object) = self.stand_in(intent, handle).await? {
+            tracing::info!(volume, handle, object = name(&object), "not deleted: an object stands for it");
+            self.attempts.forget(volume);
+            self.settle(volume);
+            return Ok(Some(Duration::ZERO));
+        }
         let copies = intent.request.source.is_some();
         for _ in 0..DISCARD_ATTEMPTS {
             match known.remote.delete(handle, secrets.clone()).await {

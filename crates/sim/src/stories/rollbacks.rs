@@ -1,0 +1,147 @@
+//! What the documents say of rollbacks: a gate goes off when nothing is under way, what is done meanwhile is done the older way, and what
+//! is left behind is taken up when the gate is on again.
+
+use super::operator::{CLAIM, LATE_MAX, Operator, Told, VOLUME, claim, has_finalizer, retention, set, template, the};
+use super::templates::{is_rolled, sizes};
+use object::access::{Access, name};
+use object::{Value, json};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+impl Operator {
+    /// Waits until all claims belong to a set, or to nobody.
+    async fn until_owners(&self, count: usize) -> Told {
+        self.until(&format!("each claim has {count} owners"), |checker| {
+            checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).len() == count)
+        })
+        .await
+    }
+
+    fn pods(&self) -> Vec<String> {
+        let checker = self.world.checker();
+        checker.all("Pod").map(|pod| pod.text(&["metadata", "uid"]).to_owned()).collect()
+    }
+}
+
+/// R14: off is as if the policy said Retain: the references go, and neither scale-down nor deletion takes claims along. On again, they
+/// come back, also for claims whose replica is away.
+pub async fn retention_rollback(me: Operator) -> Told {
+    let gate = "StatefulSetAutoDeletePVC";
+    let (web, policy) = (the("StatefulSet", "web"), retention("Delete", "Delete"));
+    let all = ["data-web-0", "data-web-1", "data-web-2"];
+    me.create(set("web", 3, "quick", policy.clone())).await;
+    me.until_whole("web").await?;
+    me.until_owners(1).await?;
+    let held = me.holdings(&all);
+    me.controllers_with(gate, false).await;
+    me.until_owners(0).await?;
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&all).await?;
+    me.controllers_with(gate, true).await;
+    me.until_owners(1).await?;
+    // What was left by the scale-down is used again.
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+    me.expect("all claims are as they were", held == me.holdings(&all))?;
+    me.controllers_with(gate, false).await;
+    me.until_owners(0).await?;
+    me.delete(&web, "Foreground").await;
+    me.until_gone(&web).await?;
+    me.controllers_with(gate, true).await;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&all).await?;
+    me.create(set("web", 3, "quick", policy)).await;
+    me.until_whole("web").await?;
+    me.until_owners(1).await?;
+    me.expect("and so are they for the next set", held == me.holdings(&all))?;
+    me.scale("web", 2).await;
+    me.until_claims(&all[..2]).await?;
+    me.delete(&web, "Background").await;
+    me.until_claims(&[]).await?;
+    me.until_volumes(0).await
+}
+
+/// O5: whoever orphans the pods first keeps them over a rollback, which would otherwise number them from 0.
+pub async fn ordinals_rollback(me: Operator) -> Told {
+    let gate = "StatefulSetStartOrdinal";
+    let (web, start) = (the("StatefulSet", "web"), json!({"ordinals": {"start": 5}}));
+    me.create(set("web", 2, "quick", start.clone())).await;
+    me.until_whole("web").await?;
+    let (pods, held) = (me.pods(), me.holdings(&["data-web-5", "data-web-6"]));
+    me.delete(&web, "Orphan").await;
+    me.until_gone(&web).await?;
+    me.until("the pods belong to nobody", |checker| {
+        checker.all("Pod").all(|pod| pod.items(&["metadata", "ownerReferences"]).is_empty())
+    })
+    .await?;
+    me.controllers_with(gate, false).await;
+    me.pause(LATE_MAX).await;
+    me.expect("the pods run on", pods == me.pods())?;
+    me.controllers_with(gate, true).await;
+    me.create(set("web", 2, "quick", start)).await;
+    me.until_whole("web").await?;
+    me.expect("it has the same pods", pods == me.pods())?;
+    me.expect("and claims", held == me.holdings(&["data-web-5", "data-web-6"]))?;
+    me.until_claims(&["data-web-5", "data-web-6"]).await
+}
+
+/// T16: what is said while the controllers do not know the feature is written down, but no claim follows, then or later; new claims are of
+/// the newest template. The next change brings all along.
+pub async fn templates_rollback(me: Operator) -> Told {
+    let gate = "StatefulSetUpdateVolumeClaimTemplate";
+    let web = the("StatefulSet", "web");
+    let larger = |size: &str| json!({"spec": {"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [template("data", "quick", size)]}});
+    me.create(set("web", 2, "quick", json!({}))).await;
+    me.until_whole("web").await?;
+    let pods = me.pods();
+    me.controllers_with(gate, false).await;
+    let before = me.field("web", &["status", "updateRevision"]);
+    me.patch(&web, larger("2Gi")).await;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
+    me.expect("the revision is another one", before != me.field("web", &["status", "updateRevision"]))?;
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+    for on in [false, true] {
+        me.controllers_with(gate, on).await;
+        me.pause(Duration::from_secs(60)).await;
+        me.expect("old claims are left alone", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    }
+    me.patch(&web, larger("3Gi")).await;
+    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi"; 3]).await?;
+    me.expect("no pod was made anew", pods == me.pods()[..2])
+}
+
+/// H8: off, the order of deletion matters again: a volume that is deleted before its claim leaves its data. On again, volumes that were made
+/// meanwhile are held, too.
+pub async fn reclaim_rollback(me: Operator) -> Told {
+    let gate = "HonorPVReclaimPolicy";
+    me.create(claim("old", "quick")).await;
+    let old = me.volume_of("old").await?;
+    me.until_held(&old, plan::csi::FINALIZER).await?;
+    let handle = me.handle(&old);
+    me.controllers_with(gate, false).await;
+    me.until("it is held no more", |checker| {
+        let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
+        checker.get(VOLUME, "", name(&old)).is_some_and(|volume| !is_held(volume))
+    })
+    .await?;
+    me.delete(&old, "").await;
+    me.delete(&the(CLAIM, "old"), "").await;
+    me.until_gone(&the(CLAIM, "old")).await?;
+    me.until_gone_for_good(&old).await?;
+    for named in ["usual", "new"] {
+        me.create(claim(named, "quick")).await;
+    }
+    let (usual, new) = (me.volume_of("usual").await?, me.volume_of("new").await?);
+    me.delete(&the(CLAIM, "usual"), "").await;
+    me.until_gone(&usual).await?;
+    me.controllers_with(gate, true).await;
+    me.until_held(&new, plan::csi::FINALIZER).await?;
+    me.delete(&new, "").await;
+    me.delete(&the(CLAIM, "new"), "").await;
+    me.until_gone(&new).await?;
+    // Only what was deleted first while it was off has left its data.
+    me.until_handles(&BTreeSet::from([handle])).await
+}
