@@ -320,7 +320,7 @@ fn is_ours(key: &str, row: &Row) -> bool {
     let Some(path) = key.strip_prefix('/') else { return false };
     let words: Vec<&str> = path.split('/').collect();
     let is_word = |word: &&str| !matches!(*word, "" | "." | "..") && !word.chars().any(char::is_control);
-    if !words.iter().all(|word| is_word(word)) || !(2..=4).contains(&words.len()) {
+    if !words.iter().all(is_word) || !(2..=4).contains(&words.len()) {
         return false;
     }
     let read = serde_json::from_slice::<object::Value>(&codec::finish(&row.value, row.modified));
