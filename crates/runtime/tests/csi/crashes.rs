@@ -163,30 +163,40 @@ async fn nothing_leaks_when_it_ends_within_a_call() {
     }
 }
 
+/// A volume that was made and bound for a claim while the journal's page with it was kept, so that it can be put back.
+async fn made_and_written_down(world: &World, storage: &Storage) -> (Value, Value, Value) {
+    world.create(class("c", "Delete", json!({}))).await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    let claim = world.create(claim_of("first", "c")).await;
+    until_reached(&gate).await;
+    let written = world.get(JOURNAL).await.expect("the journal");
+    gate.open();
+    let volume = until_volume(world, &claim).await;
+    until_bound(world, &claim, object::access::name(&volume)).await;
+    until_settled(world).await;
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    (claim, volume, json!({"data": written["data"]}))
+}
+
+const JOURNAL: &str = "/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal";
+
+/// As if they had died before they took it out.
+async fn write_down_again(world: &World, written: &Value) {
+    let (code, answer) = world.send("PATCH", JOURNAL, "application/merge-patch+json", Some(written)).await;
+    assert_eq!(code, 200, "{answer}");
+}
+
 /// H6, O4: a volume is brought along to another claim while it is still written down that it is to be made for its first one. Whoever goes on with
 /// that finds the object for another claim, and leaves the backend alone: it is the same one. (It was deleted under its new claim.)
 #[tokio::test(flavor = "multi_thread")]
 async fn o4_what_is_still_written_down_does_not_delete_a_volume_that_has_moved_on() {
     let (mut world, storage) = world().await;
-    world.create(class("c", "Delete", json!({}))).await;
-    let gate = Gate::closed();
-    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
-    let first = world.create(claim_of("first", "c")).await;
-    until_reached(&gate).await;
-    let path = "/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal";
-    let written = world.get(path).await.expect("the journal");
-    gate.open();
-    let volume = until_volume(&world, &first).await;
-    until_bound(&world, &first, object::access::name(&volume)).await;
-    until_settled(&world).await;
-    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    let (first, volume, written) = made_and_written_down(&world, &storage).await;
     world.delete(&first, "").await;
     world.until_gone(&first).await;
     world.stop_controllers().await;
-    // As if they had died before they took it out.
-    let body = json!({"data": written["data"]});
-    let (code, answer) = world.send("PATCH", path, "application/merge-patch+json", Some(&body)).await;
-    assert_eq!(code, 200, "{answer}");
+    write_down_again(&world, &written).await;
     let next = json!({"namespace": "default", "name": "second", "uid": null, "resourceVersion": null});
     world.merge(&volume, json!({"spec": {"claimRef": next}})).await;
     let second = world.create(claim_of("second", "c")).await;
@@ -194,6 +204,31 @@ async fn o4_what_is_still_written_down_does_not_delete_a_volume_that_has_moved_o
     until_bound(&world, &second, object::access::name(&volume)).await;
     until_settled(&world).await;
     assert!(storage.handles().contains(volume.text(&["spec", "csi", "volumeHandle"])), "its data is there");
+    assert_eq!(storage.calls("DeleteVolume").len(), 0);
+    world.stop().await;
+}
+
+/// H6: the same for one that was brought back under an object of another name: it gets no second one, whose policy would be its class's.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_brought_back() {
+    let (mut world, storage) = world().await;
+    let (_, volume, written) = made_and_written_down(&world, &storage).await;
+    world.stop_controllers().await;
+    world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
+    world.delete(&volume, "").await;
+    let mut imported = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": "imported"}, "spec": volume["spec"],
+    });
+    imported["spec"]["persistentVolumeReclaimPolicy"] = json!("Retain");
+    imported["spec"]["claimRef"] = Value::Null;
+    world.create(imported).await;
+    write_down_again(&world, &written).await;
+    world.start(&everything());
+    until_settled(&world).await;
+    assert_eq!(storage.calls("CreateVolume").len(), 2, "it was gone on with");
+    let volumes = world.get("/api/v1/persistentvolumes").await.expect("a list");
+    let names: Vec<&str> = volumes.items(&["items"]).iter().map(object::access::name).collect();
+    assert_eq!(names, ["imported"]);
     assert_eq!(storage.calls("DeleteVolume").len(), 0);
     world.stop().await;
 }

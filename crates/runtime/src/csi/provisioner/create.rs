@@ -253,6 +253,11 @@ impl Control {
     /// Saves the object of a volume that is there.
     async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
+        if basis == WRITTEN_DOWN
+            && let Some(other) = self.stand_in(intent, handle(&object)).await?.filter(|it| name(it) != volume)
+        {
+            return Ok(Some(self.leave_to(intent, &other, known)));
+        }
         let stored = match self.api.create(&self.volumes.collection(""), &object).await {
             Ok(stored) => stored,
             Err(error) if error.is_conflict() => match self.api.find(&self.volumes.object("", volume)).await? {
@@ -296,32 +301,39 @@ impl Control {
         Ok(namesake.filter(is_it).or_else(|| self.sight.volumes.all().into_iter().find(is_it)))
     }
 
+    /// Leaves a backend volume to the object that stands for it.
+    fn leave_to(&self, intent: &Intent, object: &Value, known: &Known) -> Duration {
+        let volume = &intent.request.name;
+        tracing::info!(volume, object = name(object), "an object stands for the backend volume already");
+        if self.sight.claim_of(volume).is_some() {
+            let why = format!("the driver's volume {} is that of the volume {}", handle(object), name(object));
+            return self.begin_anew(intent, &why, known);
+        }
+        self.attempts.forget(volume);
+        self.settle(volume);
+        Duration::ZERO
+    }
+
+    /// Nothing is left of what was asked for: the claim waits, and is told why.
+    fn begin_anew(&self, intent: &Intent, why: &str, known: &Known) -> Duration {
+        let volume = &intent.request.name;
+        self.settle(volume);
+        let class = self.sight.class(intent.class());
+        let basis = self.sight.claim_of(volume).map_or_else(String::new, |claim| basis(&claim, class.as_deref()));
+        let copies = intent.request.source.is_some();
+        self.fail(intent.claim(), volume, &basis, known, &Why::of(why.to_owned()), copies)
+    }
+
     /// Deletes what cannot be used. Until that is done the driver may hold it, and so it stays written down.
     async fn discard(&self, intent: &Intent, handle: &str, secrets: Secrets, why: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
         if let Some(object) = self.stand_in(intent, handle).await? {
-            tracing::info!(volume, handle, object = name(&object), "not deleted: an object stands for it");
-            self.attempts.forget(volume);
-            self.settle(volume);
-            return Ok(Some(Duration::ZERO));
+            return Ok(Some(self.leave_to(intent, &object, known)));
         }
         let copies = intent.request.source.is_some();
         for _ in 0..DISCARD_ATTEMPTS {
             match known.remote.delete(handle, secrets.clone()).await {
-                Ok(()) => {
-                    self.settle(volume);
-                    let claim = self.sight.claim_of(volume);
-                    let class = self.sight.class(intent.class());
-                    let basis = claim.map_or_else(String::new, |claim| basis(&claim, class.as_deref()));
-                    return Ok(Some(self.fail(
-                        intent.claim(),
-                        volume,
-                        &basis,
-                        known,
-                        &Why::of(why.to_owned()),
-                        copies,
-                    )));
-                }
+                Ok(()) => return Ok(Some(self.begin_anew(intent, why, known))),
                 Err(failure) => {
                     tracing::warn!(volume, handle, %failure, why, "a volume that cannot be used cannot be deleted")
                 }
