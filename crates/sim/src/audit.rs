@@ -54,12 +54,17 @@ impl Audit {
             let Some(position) = self.position else { continue };
             let next = ledger.next_after(&self.prefix, position);
             match (kind.as_str(), next) {
-                ("BOOKMARK", Some(next)) if next <= revision => {
+                ("BOOKMARK", Some((next, _))) if next <= revision => {
                     broken.push(format!("the watch says that it told all up to {revision}, but not {next}"));
                 }
                 ("BOOKMARK", _) => {}
-                (_, Some(next)) if next == revision => {}
+                (kind, Some((next, told))) if next == revision => {
+                    if kind != told {
+                        broken.push(format!("the watch tells {revision} as {kind}, but it is {told}"));
+                    }
+                }
                 (_, next) => {
+                    let next = next.map(|(next, _)| next);
                     broken.push(format!("after {position} the watch tells {revision}, but next comes {next:?}"))
                 }
             }
@@ -104,9 +109,9 @@ mod tests {
     fn audit(lines: &[(&str, u64)]) -> Vec<String> {
         let clock = VirtualClock::start();
         let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
-        for (revision, key) in [(6, "/core/pods/a/x"), (7, "/core/podtemplates/a/x"), (9, "/core/pods/b/y")] {
-            ledger.remember(revision, key.into());
-        }
+        ledger.remember(6, "/core/pods/a/x".into(), "ADDED");
+        ledger.remember(7, "/core/podtemplates/a/x".into(), "ADDED");
+        ledger.remember(9, "/core/pods/b/y".into(), "MODIFIED");
         let mut audit = Audit::of("/api/v1/pods?watch=true&resourceVersion=5").expect("a plain watch");
         lines.iter().flat_map(|(kind, revision)| audit.hear(&line(kind, *revision), &ledger)).collect()
     }
@@ -116,6 +121,7 @@ mod tests {
         assert_eq!(audit(&[("ADDED", 6), ("BOOKMARK", 8), ("MODIFIED", 9), ("BOOKMARK", 9)]), [] as [&str; 0]);
         assert_eq!(audit(&[("MODIFIED", 9)]), ["after 5 the watch tells 9, but next comes Some(6)"], "one is missed");
         assert_eq!(audit(&[("ADDED", 6), ("ADDED", 6)]).len(), 1, "one is told twice");
+        assert_eq!(audit(&[("DELETED", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
         assert_eq!(audit(&[("BOOKMARK", 6)]), ["the watch says that it told all up to 6, but not 6"]);
         assert_eq!(audit(&[("ADDED", 6), ("ERROR", 0), ("ADDED", 6)]), [] as [&str; 0], "it begins anew");
     }

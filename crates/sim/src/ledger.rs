@@ -45,8 +45,8 @@ pub struct Ledger {
     clock: VirtualClock,
     /// What was acknowledged, by key: revision and value.
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
-    /// All changes so far, for those who must hear of them: revision and key.
-    history: Mutex<Vec<(Revision, Arc<str>)>>,
+    /// All changes so far, for those who must hear of them: revision, key, and how watches call it.
+    history: Mutex<Vec<(Revision, Arc<str>, &'static str)>>,
     /// The names of volumes that were created once more when they had come and gone, by requests that were on their way for so long.
     returned: Mutex<BTreeSet<String>>,
     /// What the write that the disk failed in the middle of wanted.
@@ -84,7 +84,7 @@ impl Ledger {
     /// A request that was late is about to create the object of this volume.
     pub fn volume_comes_late(&self, volume: &str) {
         let key = format!("/core/persistentvolumes/{volume}");
-        let was_there = lock(&self.history).iter().any(|(_, known)| **known == *key);
+        let was_there = lock(&self.history).iter().any(|(_, known, _)| **known == *key);
         if was_there && !lock(&self.acknowledged).contains_key(&*key) {
             lock(&self.returned).insert(volume.to_owned());
         }
@@ -126,7 +126,7 @@ impl Ledger {
                 self.take(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
             } else if keys.contains(key) {
                 let before = before.map(|(revision, value)| Arc::new(record_of(key, revision, value)));
-                self.remember(record.modified, Arc::clone(key));
+                self.remember(record.modified, Arc::clone(key), told(before.is_some(), true));
                 self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
             } else {
                 self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
@@ -135,7 +135,7 @@ impl Ledger {
         for (key, (revision, value)) in known {
             if keys.contains(&key) {
                 let before = Some(Arc::new(record_of(&key, revision, value)));
-                self.remember(store.revision(), Arc::clone(&key));
+                self.remember(store.revision(), Arc::clone(&key), told(true, false));
                 self.take(key, before, None, &torn_by);
             } else {
                 self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
@@ -205,7 +205,8 @@ impl Ledger {
                 self.log.broken(format!("{who} writes {} in the term {current} for the term {term}", event.key));
             }
         }
-        self.remember(event.revision, Arc::clone(&event.key));
+        let told = told(event.previous.is_some(), event.current.is_some());
+        self.remember(event.revision, Arc::clone(&event.key), told);
         self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
     }
 
@@ -215,8 +216,8 @@ impl Ledger {
         *lock(&self.term) = format!("kube-system/{LEASE} {} {holder}", number.as_i64().unwrap_or(0));
     }
 
-    pub fn remember(&self, revision: Revision, key: Arc<str>) {
-        lock(&self.history).push((revision, key));
+    pub fn remember(&self, revision: Revision, key: Arc<str>, told: &'static str) {
+        lock(&self.history).push((revision, key, told));
     }
 
     /// Where to ask which volumes the driver has.
@@ -241,11 +242,20 @@ impl Ledger {
         *known = there;
     }
 
-    /// The first change of a key with this prefix after a revision.
-    pub fn next_after(&self, prefix: &str, revision: Revision) -> Option<Revision> {
+    /// The first change of a key with this prefix after a revision, and how it is told of.
+    pub fn next_after(&self, prefix: &str, revision: Revision) -> Option<(Revision, &'static str)> {
         let history = lock(&self.history);
-        let from = history.partition_point(|(at, _)| *at <= revision);
-        history[from..].iter().find(|(_, key)| key.starts_with(prefix)).map(|(at, _)| *at)
+        let from = history.partition_point(|(at, _, _)| *at <= revision);
+        history[from..].iter().find(|(_, key, _)| key.starts_with(prefix)).map(|(at, _, told)| (*at, *told))
+    }
+}
+
+/// How a watch tells of a change of what was there, or is.
+fn told(was: bool, is: bool) -> &'static str {
+    match (was, is) {
+        (false, _) => "ADDED",
+        (true, true) => "MODIFIED",
+        (true, false) => "DELETED",
     }
 }
 
