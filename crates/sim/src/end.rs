@@ -110,11 +110,8 @@ pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
     let has_backend = world.driver.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]));
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
-    if has_backend {
-        (is_retained || is_unconfirmed) && world.ledger.has_returned(name(volume))
-    } else {
-        is_unconfirmed
-    }
+    let has_returned = world.ledger.has_returned(name(volume));
+    (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
 }
 
 /// P35: a claim without a volume cannot be made what the template says, so its pod is not created until a person deletes it.

@@ -47,7 +47,8 @@ pub struct Ledger {
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
     /// All changes so far, for those who must hear of them: revision, key, and how watches call it.
     history: Mutex<Vec<(Revision, Arc<str>, &'static str)>>,
-    /// The names of volumes that were created once more when they had come and gone, by requests that were on their way for so long.
+    /// The names of volumes that may be created once more when they have come and gone: by requests that were on their way for so long, or by
+    /// a provisioner that has not heard of their end, and that nobody can tell.
     returned: Mutex<BTreeSet<String>>,
     /// What the write that the disk failed in the middle of wanted.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
@@ -86,11 +87,16 @@ impl Ledger {
         let key = format!("/core/persistentvolumes/{volume}");
         let was_there = lock(&self.history).iter().any(|(_, known, _)| **known == *key);
         if was_there && !lock(&self.acknowledged).contains_key(&*key) {
-            lock(&self.returned).insert(volume.to_owned());
+            self.volume_may_return(volume);
         }
     }
 
-    /// Whether this volume's object had come and gone before it was created by a request that was late.
+    /// The object of this volume may come when it has come and gone already.
+    pub fn volume_may_return(&self, volume: &str) {
+        lock(&self.returned).insert(volume.to_owned());
+    }
+
+    /// Whether this volume's object may have come once more when it had come and gone.
     pub fn has_returned(&self, volume: &str) -> bool {
         lock(&self.returned).contains(volume)
     }

@@ -328,6 +328,7 @@ impl Link {
         }
         if is_watch && self.process.is_forgotten(&path_of(request.uri())) {
             self.net.log.fault("watch-forgotten", &what);
+            self.note_forgotten(request.uri(), 410);
             return Ok(refusal(410));
         }
         let Some(up) = self.net.server() else {
@@ -379,6 +380,24 @@ impl Link {
         found.filter(|_| request.method() == http::Method::POST)
     }
 
+    /// Whoever asks how a volume's object went, and is told that nobody remembers, may bring it back.
+    fn note_forgotten(&self, uri: &http::Uri, code: u16) {
+        let volume = uri.query().and_then(|query| query.split_once("fieldSelector=metadata.name%3D"));
+        if let (Some((_, volume)), 410) = (volume, code) {
+            self.net.ledger.volume_may_return(volume);
+        }
+    }
+
+    /// The uid of the namespace of a set that is asked for. Whoever hears late that the set is there may make its claims in the next namespace
+    /// of that name, and nothing in a request can prevent that either: such an answer comes in time, or never.
+    fn place_of_set(&self, parts: &http::request::Parts) -> Option<String> {
+        let (namespace, rest) = parts.uri.path().split_once("/namespaces/")?.1.split_once('/')?;
+        let is_asked = parts.method == http::Method::GET && rest.starts_with("statefulsets/");
+        let checker = self.net.ledger.checker();
+        let found = checker.get("Namespace", "", namespace).map(|found| object::access::uid(found).to_owned());
+        found.filter(|_| is_asked)
+    }
+
     /// The request is where the server was when it set out.
     async fn arrive(
         self,
@@ -402,6 +421,7 @@ impl Link {
         }
         let response = self.ask(&up, &parts, &body).await?;
         let code = response.status().as_u16();
+        self.note_forgotten(&parts.uri, code);
         match is_read {
             true => self.net.log.detail(|| format!("{what} {code}")),
             false => self.net.log.say(format!("{what} {code}")),
@@ -410,8 +430,13 @@ impl Link {
             self.net.log.fault("answer-lost", &what);
             return Err(broken("the answer got lost"));
         }
+        let place = self.place_of_set(&parts);
         tokio::time::sleep(fate.after).await;
         self.process.reached().await;
+        if self.place_of_set(&parts) != place {
+            self.net.log.fault("answer-lost", format!("{what}, of another namespace by now"));
+            return Err(broken("the answer got lost"));
+        }
         if up.dead.is_cancelled() {
             return Err(broken("the server died"));
         }

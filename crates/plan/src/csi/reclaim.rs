@@ -34,6 +34,8 @@ pub struct Seen<'a> {
 pub struct Plan {
     /// A strategic merge patch of the volume: finalizer and record.
     pub patch: Option<Value>,
+    /// It takes the finalizer off.
+    pub lets_go: bool,
     /// A merge patch of the volume's status: why it is kept, or that it no longer is.
     pub status: Option<Value>,
     pub step: Step,
@@ -85,7 +87,7 @@ pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let patch = patch(seen.volume, add, remove, wanted.filter(|wanted| facts.record != Some(*wanted)));
     let step = step(seen, &facts, driver, honor);
     let status = status(seen.volume, &step);
-    Plan { patch, status, step }
+    Plan { patch, lets_go: remove, status, step }
 }
 
 /// What to write down about a volume whose object has gone although nobody here let it go: `None` when its backend is to stay.

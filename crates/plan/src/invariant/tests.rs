@@ -235,6 +235,14 @@ fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
     world.write(SETS, volume("Retain", "Released"));
     assert_eq!(world.checker.backend_deleted("handle").len(), 1);
     assert!(world.checker.backend_deleted("of nobody").is_empty());
+    // It was retained, and comes back with another policy: only a user may mean that.
+    for (who, broken) in [(Who::User, 0), (SETS, 1)] {
+        let mut world = World::new();
+        world.write(SETS, volume("Retain", "Released"));
+        world.remove(Who::User, "PersistentVolume", "volume");
+        world.write(who, volume("Delete", "Released"));
+        assert_eq!(world.checker.backend_deleted("handle").len(), broken, "{who:?}");
+    }
 }
 
 #[test]

@@ -32,6 +32,8 @@ struct History {
     forgotten: bool,
     /// Its object went without having to take the backend along.
     kept: bool,
+    /// Its object went while the policy was Retain, and no user has had a hand in it since.
+    retained: bool,
     /// An object names it.
     named: bool,
     /// Its driver has deleted it.
@@ -79,6 +81,9 @@ impl Checker {
         let has_it = |claim: &Value| claim.text(&["spec", "volumeName"]) == history.name;
         if self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some_and(|claim| has_it(claim)) {
             broken.push(format!("the backend volume {handle} is deleted while its claim {claim} exists"));
+        }
+        if history.retained {
+            broken.push(format!("the backend volume {handle} is deleted though it was retained when its object went"));
         }
         if history.policy == "Retain" && !history.excused {
             broken.push(format!("the backend volume {handle} is deleted though its policy is Retain"));
@@ -145,6 +150,8 @@ impl History {
         }
         self.unheld |= self.policy != "Delete" && terminating(volume);
         self.named = change.after.is_some();
+        self.retained |= change.after.is_none() && self.policy == "Retain";
+        self.retained &= change.after.is_none() || change.who != Who::User;
         // Whoever brings back what was kept takes it over.
         self.kept &= change.before.is_some();
         if change.after.is_none() {

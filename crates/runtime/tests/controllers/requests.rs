@@ -62,6 +62,13 @@ impl Requests {
         self.all.lock().expect("no panic").push(asked);
     }
 
+    /// Waits until so many such requests were answered.
+    pub async fn until(&self, which: impl Fn(&Asked) -> bool, times: usize) {
+        let mut open = self.open.subscribe();
+        let are_answered = open.wait_for(|_| self.count(&which) >= times);
+        tokio::time::timeout(PATIENCE, are_answered).await.expect("they are asked").expect("it is ours");
+    }
+
     pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {
         self.all.lock().expect("no panic").iter().filter(|asked| which(asked)).count()
     }

@@ -330,6 +330,8 @@ struct FaultState {
     refuse: Option<u16>,
     /// The next requests of a method are answered with a code, so many times.
     refuse_times: Option<(&'static str, usize, u16)>,
+    /// Writes of this method to paths with this end are answered with this code.
+    refuse_at: Option<(&'static str, &'static str, u16)>,
     mishap: Option<(Mishap, &'static str, usize)>,
     release: CancellationToken,
     /// No request is answered at all.
@@ -351,6 +353,11 @@ impl Faults {
     /// The next requests of this method, watches excepted, are answered with this code.
     pub fn refuse_times(&self, method: &'static str, times: usize, code: u16) {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
+    }
+
+    /// From now on requests of this method to paths with this end are answered with this code, or (`None`) as usual.
+    pub fn refuse_at(&self, refused: Option<(&'static str, &'static str, u16)>) {
+        self.state.lock().expect("no panic").refuse_at = refused;
     }
 
     /// From now on the server does not know this part of a query, and passes over it, as others do.
@@ -461,7 +468,8 @@ impl FaultState {
             *times -= 1;
             return Some(*code);
         }
-        self.refuse
+        let refused = self.refuse_at.filter(|(refused, end, _)| *refused == method && path.ends_with(end));
+        refused.map(|(_, _, code)| code).or(self.refuse)
     }
 }
 

@@ -232,3 +232,75 @@ async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_
     assert_eq!(storage.calls("DeleteVolume").len(), 0);
     world.stop().await;
 }
+
+/// H6: as long as it is written down that a volume is to be made, its object is not let go of: whoever went on with that after the server has
+/// forgotten how the object went would make it again, with its class's policy.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_is_let_go_of_only_when_nothing_is_written_down_that_would_make_it_again() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Delete", json!({}))).await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    let claim = world.create(claim_of("claim", "c")).await;
+    until_reached(&gate).await;
+    world.faults.refuse_at(Some(("PATCH", "mainstay-csi-journal", 503)));
+    gate.open();
+    let volume = until_volume(&world, &claim).await;
+    until_bound(&world, &claim, object::access::name(&volume)).await;
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.delete(&volume, "").await;
+    world.delete(&claim, "").await;
+    world.until_gone(&claim).await;
+    let is_tried = |asked: &Asked| asked.path.ends_with("mainstay-csi-journal") && asked.code == 503;
+    let before = world.requests.count(is_tried);
+    world.requests.until(is_tried, before + 3).await;
+    assert!(has_finalizer(&world.now(&volume).await.expect("it is still there")));
+    world.faults.refuse_at(None);
+    world.until_gone(&volume).await;
+    assert_eq!(journal(&world).await, [] as [&str; 0]);
+    assert_eq!(storage.handles().len(), 1, "it is retained");
+    world.stop().await;
+}
+
+/// H6: the object of a volume came, though the provisioner never heard that, and was deleted. It does not come again.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_object_that_came_and_went_unheard_does_not_come_again() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Retain", json!({}))).await;
+    let gate = Gate::closed();
+    storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+    let claim = world.create(claim_of("claim", "c")).await;
+    until_reached(&gate).await;
+    world.faults.refuse_at(Some(("POST", "/api/v1/persistentvolumes", 503)));
+    world.faults.mute("csi-provisioner", "/persistentvolumes?watch=true&allowWatchBookmarks");
+    gate.open();
+    let is_tried = |asked: &Asked| asked.path.ends_with("/api/v1/persistentvolumes") && asked.code == 503;
+    world.requests.until(is_tried, 1).await;
+    // As if the refusal had been a lost answer; nothing is tried until the object is gone again.
+    world.faults.refuse(Some(503));
+    let uid = object::access::uid(&claim);
+    let handle = storage.handles().into_iter().next().expect("a volume");
+    let volume = world
+        .create(json!({
+            "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": format!("pvc-{uid}")},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "storageClassName": "c",
+                "persistentVolumeReclaimPolicy": "Retain",
+                "csi": {"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle},
+                "claimRef": {
+                    "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": "default", "name": "claim", "uid": uid,
+                },
+            },
+        }))
+        .await;
+    for object in [&claim, &volume] {
+        force_delete(&world, object).await;
+    }
+    world.faults.refuse_at(None);
+    world.faults.refuse(None);
+    until_settled(&world).await;
+    world.faults.release();
+    assert!(world.now(&volume).await.is_none(), "its user has deleted it");
+    assert_eq!(storage.handles().len(), 1, "it is retained");
+    world.stop().await;
+}

@@ -162,7 +162,11 @@ impl Control {
         let volume = &intent.request.name;
         let Some(known) = self.driver(&intent.driver) else { return Ok(None) };
         if let Some(made) = self.notes.made(volume) {
-            return self.save(intent, made, WRITTEN_DOWN, &known).await;
+            // The answer to an earlier attempt may have got lost, and the object have come and gone since.
+            return match self.end_of(intent).await? {
+                Some(last) => self.bury(intent, &last).await,
+                None => self.save(intent, made, WRITTEN_DOWN, &known).await,
+            };
         }
         if self.notes.is_doubted(volume)
             && let Some(last) = self.end_of(intent).await?
@@ -253,27 +257,15 @@ impl Control {
     /// Saves the object of a volume that is there.
     async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
-        if basis == WRITTEN_DOWN
-            && let Some(other) = self.stand_in(intent, handle(&object)).await?.filter(|it| name(it) != volume)
-        {
-            return Ok(Some(self.leave_to(intent, &other, known)));
-        }
-        let stored = match self.api.create(&self.volumes.collection(""), &object).await {
-            Ok(stored) => stored,
-            Err(error) if error.is_conflict() => match self.api.find(&self.volumes.object("", volume)).await? {
-                Some(found) if handle(&found) == handle(&object) && is_of(&found, intent) => found,
-                Some(_) => {
-                    let why = format!("the name of the volume {volume} is taken by another one");
-                    return self.give_up(intent, &object, &why, known).await;
-                }
-                None => return Err(error),
+        // An earlier attempt may have been heard, or somebody have brought it back under another name.
+        let found = if basis == WRITTEN_DOWN { self.stand_in(intent, handle(&object)).await? } else { None };
+        let stored = match found {
+            Some(found) if name(&found) == volume && is_of(&found, intent) => found,
+            Some(other) => return Ok(Some(self.leave_to(intent, &other, known))),
+            None => match self.create_object(intent, &object).await? {
+                Ok(stored) => stored,
+                Err(why) => return self.give_up(intent, &object, &why, known).await,
             },
-            Err(error) if matches!(error.code(), 400 | 413 | 422) => {
-                let why = format!("the volume object cannot be saved: {error}");
-                return self.give_up(intent, &object, &why, known).await;
-            }
-            // The rest passes: the volume stays, and so does what is written down.
-            Err(error) => return Err(error),
         };
         let took = self.notes.end(volume).map_or(Duration::ZERO, |begun| begun.elapsed());
         self.metrics.provisioned(intent.class(), intent.request.source.is_some(), took);
@@ -286,6 +278,28 @@ impl Control {
         self.sight.volumes.wrote(stored.clone());
         tracing::debug!(volume, basis, "provisioned");
         self.tend(&stored).await
+    }
+
+    /// The object as it is stored, or why it never will be.
+    async fn create_object(
+        &self,
+        intent: &Intent,
+        object: &Arc<Value>,
+    ) -> Result<Result<Arc<Value>, String>, ApiError> {
+        let volume = &intent.request.name;
+        match self.api.create(&self.volumes.collection(""), object).await {
+            Ok(stored) => Ok(Ok(stored)),
+            Err(error) if error.is_conflict() => match self.api.find(&self.volumes.object("", volume)).await? {
+                Some(found) if handle(&found) == handle(object) && is_of(&found, intent) => Ok(Ok(found)),
+                Some(_) => Ok(Err(format!("the name of the volume {volume} is taken by another one"))),
+                None => Err(error),
+            },
+            Err(error) if matches!(error.code(), 400 | 413 | 422) => {
+                Ok(Err(format!("the volume object cannot be saved: {error}")))
+            }
+            // The rest passes: the volume stays, and so does what is written down.
+            Err(error) => Err(error),
+        }
     }
 
     async fn give_up(&self, intent: &Intent, object: &Value, why: &str, known: &Known) -> Again {

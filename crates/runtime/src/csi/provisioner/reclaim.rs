@@ -34,14 +34,22 @@ impl Control {
             doomed: matches!(entry, Some(Entry::Delete(_))),
         };
         let plan = reclaim::plan(&seen, driver, self.notes.honor);
+        let is_made = || {
+            if matches!(entry, Some(Entry::Create(_))) {
+                self.journal.erase(name(volume));
+                self.notes.settled(name(volume));
+            }
+        };
+        if plan.lets_go {
+            // The object may go at any moment from then on: nothing may be left written down that would make it again, with another policy.
+            is_made();
+            self.journal.settle(name(volume)).await?;
+        }
         if let Some(patch) = &plan.patch {
             self.patch_volume(volume, patch).await?;
         }
         // Its making is done and on record.
-        if matches!(entry, Some(Entry::Create(_))) {
-            self.journal.erase(name(volume));
-            self.notes.settled(name(volume));
-        }
+        is_made();
         if let Some(patch) = &plan.status {
             let path = format!("{}/status", self.volumes.object("", name(volume)));
             self.sight.volumes.wrote(self.api.merge(&path, patch).await?);
