@@ -300,7 +300,7 @@ async fn an_object_that_came_and_went_unheard_does_not_come_again() {
     world.faults.refuse(None);
     until_settled(&world).await;
     world.faults.release();
-    assert!(world.now(&volume).await.is_none(), "its user has deleted it");
+    assert!(handles(&world).await.is_empty(), "its user has deleted it");
     assert_eq!(storage.handles().len(), 1, "it is retained");
     world.stop().await;
 }
