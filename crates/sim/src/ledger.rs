@@ -47,7 +47,7 @@ pub struct Ledger {
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
     /// All changes so far, for those who must hear of them: revision, key, and how watches call it.
     history: Mutex<Vec<(Revision, Arc<str>, &'static str)>>,
-    /// The names of volumes that may be created once more when they have come and gone: by requests that were on their way for so long, or by
+    /// The names of volumes, and of claims with their namespaces, that may be created once more when they have come and gone: by requests that were on their way for so long, or by
     /// a provisioner that has not heard of their end, and that nobody can tell.
     returned: Mutex<BTreeSet<String>>,
     /// What the write that the disk failed in the middle of wanted.
@@ -84,11 +84,21 @@ impl Ledger {
 
     /// A request that was late is about to create the object of this volume.
     pub fn volume_comes_late(&self, volume: &str) {
-        let key = format!("/core/persistentvolumes/{volume}");
-        let was_there = lock(&self.history).iter().any(|(_, known, _)| **known == *key);
-        if was_there && !lock(&self.acknowledged).contains_key(&*key) {
+        if self.has_come_and_gone(&format!("/core/persistentvolumes/{volume}")) {
             self.volume_may_return(volume);
         }
+    }
+
+    /// A request that was late is about to create this claim, a namespace and a name.
+    pub fn claim_comes_late(&self, claim: &str) {
+        if self.has_come_and_gone(&format!("/core/persistentvolumeclaims/{claim}")) {
+            lock(&self.returned).insert(claim.to_owned());
+        }
+    }
+
+    fn has_come_and_gone(&self, key: &str) -> bool {
+        let was_there = lock(&self.history).iter().any(|(_, known, _)| **known == *key);
+        was_there && !lock(&self.acknowledged).contains_key(key)
     }
 
     /// The object of this volume may come when it has come and gone already.
@@ -96,7 +106,7 @@ impl Ledger {
         lock(&self.returned).insert(volume.to_owned());
     }
 
-    /// Whether this volume's object may have come once more when it had come and gone.
+    /// Whether this volume's object, or this claim, may have come once more when it had come and gone.
     pub fn has_returned(&self, volume: &str) -> bool {
         lock(&self.returned).contains(volume)
     }

@@ -380,6 +380,17 @@ impl Link {
         found.filter(|_| request.method() == http::Method::POST)
     }
 
+    /// What is created late, with a POST or by applying it, may have come and gone already.
+    fn note_creation(&self, body: &[u8]) {
+        let object = serde_json::from_slice::<object::Value>(body).unwrap_or_default();
+        let (namespace, name) = (object::access::namespace(&object), object::access::name(&object));
+        match object["kind"].as_str() {
+            Some("PersistentVolume") => self.net.ledger.volume_comes_late(name),
+            Some("PersistentVolumeClaim") => self.net.ledger.claim_comes_late(&format!("{namespace}/{name}")),
+            _ => {}
+        }
+    }
+
     /// Whoever asks how a volume's object went, and is told that nobody remembers, may bring it back.
     fn note_forgotten(&self, uri: &http::Uri, code: u16) {
         let volume = uri.query().and_then(|query| query.split_once("fieldSelector=metadata.name%3D"));
@@ -408,12 +419,8 @@ impl Link {
         let (what, is_read, is_watch) = self.about(&request);
         let (parts, body) = request.into_parts();
         let body = body.collect_bytes().await.map_err(|error| broken(&error.to_string()))?;
-        if fate.late_by.is_some()
-            && parts.method == http::Method::POST
-            && parts.uri.path() == "/api/v1/persistentvolumes"
-        {
-            let volume: object::Value = serde_json::from_slice(&body).map_err(|error| broken(&error.to_string()))?;
-            self.net.ledger.volume_comes_late(object::access::name(&volume));
+        if fate.late_by.is_some() {
+            self.note_creation(&body);
         }
         if fate.duplicate && !is_watch {
             self.net.log.fault("duplicated", &what);

@@ -219,10 +219,12 @@ impl Operator {
         .await
     }
 
-    /// Waits until exactly these claims are there, and all are bound.
+    /// Waits until exactly these claims are there, and all are bound. One whose creation was on its way for so long that it had come and gone may be
+    /// there again: nothing in a request can prevent that (decision 21).
     pub async fn until_claims(&self, wanted: &[&str]) -> Told {
         self.until(&format!("the claims are {wanted:?}"), |checker| {
-            let found: Vec<&Arc<Value>> = checker.all(CLAIM).collect();
+            let is_meant = |claim: &&Arc<Value>| wanted.contains(&name(claim)) || !self.has_returned(claim);
+            let found: Vec<&Arc<Value>> = checker.all(CLAIM).filter(is_meant).collect();
             found.iter().map(|claim| name(claim)).eq(wanted.iter().copied())
                 && found.iter().all(|claim| is_bound(claim) && !claim.has(&["metadata", "deletionTimestamp"]))
         })
@@ -277,11 +279,17 @@ impl Operator {
         Err(format!("in vain: the driver has {wanted:?}"))
     }
 
+    fn has_returned(&self, claim: &Value) -> bool {
+        self.world.ledger.has_returned(&format!("{}/{}", namespace(claim), name(claim)))
+    }
+
     /// Waits until there are so many volumes.
     pub async fn until_volumes(&self, count: usize) -> Told {
-        let is_real = |volume: &&Arc<Value>| !is_left_over(&self.world, volume);
         self.until(&format!("there are {count} volumes"), |checker| {
-            checker.all(VOLUME).filter(is_real).count() == count
+            let there = checker.all(VOLUME).filter(|volume| !is_left_over(&self.world, volume)).count();
+            let claims = checker.all(CLAIM).filter(|claim| is_bound(claim) && self.has_returned(claim)).count();
+            // Those of claims that came once more may be meant, or not.
+            (count..=count + claims).contains(&there)
         })
         .await
     }
