@@ -28,13 +28,15 @@ pub struct Seen<'a> {
     pub served: bool,
     /// Its deletion is written down.
     pub doomed: bool,
+    /// It is still written down that it is to be made.
+    pub written: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// A strategic merge patch of the volume: finalizer and record.
     pub patch: Option<Value>,
-    /// It takes the finalizer off.
+    /// The finalizer is taken off, or will be when nothing is written down that would make the volume again.
     pub lets_go: bool,
     /// A merge patch of the volume's status: why it is kept, or that it no longer is.
     pub status: Option<Value>,
@@ -70,14 +72,15 @@ pub fn is_of(volume: &Value, driver: &str) -> bool {
 
 /// Whether a volume's record is of this very volume and of the claim that it names.
 pub fn is_recorded(volume: &Value) -> bool {
-    Facts::of(&Seen { volume, class: None, served: false, doomed: false }).record.is_some()
+    Facts::of(&Seen { volume, class: None, served: false, doomed: false, written: false }).record.is_some()
 }
 
 /// What to do about a volume. `honor`: the reclaim policy is honoured in any order of deletion.
 pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let facts = Facts::of(seen);
     let add = honor && facts.deletes && !facts.leaving && facts.phase == "Bound" && !facts.held;
-    let remove = facts.held && (!facts.deletes || !honor);
+    let lets_go = facts.held && (!facts.deletes || !honor);
+    let remove = lets_go && !seen.written;
     let held = (facts.held || add) && !remove;
     let wanted = facts.served.then(|| Record {
         // What had the finalizer and lost it by another's hand is still marked: see `Step::Stripped`.
@@ -87,7 +90,7 @@ pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let patch = patch(seen.volume, add, remove, wanted.filter(|wanted| facts.record != Some(*wanted)));
     let step = step(seen, &facts, driver, honor);
     let status = status(seen.volume, &step);
-    Plan { patch, lets_go: remove, status, step }
+    Plan { patch, lets_go, status, step }
 }
 
 /// What to write down about a volume whose object has gone although nobody here let it go: `None` when its backend is to stay.

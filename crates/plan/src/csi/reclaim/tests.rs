@@ -40,7 +40,7 @@ fn volume(phase: &str, policy: &str, marks: &str) -> Value {
 }
 
 fn planned(volume: &Value, doomed: bool, honor: bool) -> Plan {
-    plan(&Seen { volume, class: None, served: false, doomed }, "d", honor)
+    plan(&Seen { volume, class: None, served: false, doomed, written: false }, "d", honor)
 }
 
 /// `+` the finalizer is added, `-` taken off, `r` the record is written.
@@ -150,7 +150,10 @@ fn with_the_gate_off_volumes_on_their_way_out_are_not_looked_at() {
         assert_eq!((patched(&plan).as_str(), word(&plan.step)), (patch, step), "{phase} {policy} [{marks}]");
     }
     let gone = volume("Released", DELETE, "recorded leaving");
-    assert_eq!(vanished(&Seen { volume: &gone, class: None, served: false, doomed: false }, "d", false), None);
+    assert_eq!(
+        vanished(&Seen { volume: &gone, class: None, served: false, doomed: false, written: false }, "d", false),
+        None
+    );
 }
 
 #[test]
@@ -166,11 +169,15 @@ fn what_vanished_unheld_is_deleted_and_what_was_freed_by_hand_is_not() {
     ];
     for (policy, marks, want) in cases {
         let gone = volume("Released", policy, marks);
-        let found = vanished(&Seen { volume: &gone, class: None, served: false, doomed: false }, "d", true);
+        let found =
+            vanished(&Seen { volume: &gone, class: None, served: false, doomed: false, written: false }, "d", true);
         assert_eq!(found.is_some(), want, "{policy} [{marks}]");
     }
     let seen = volume("Released", DELETE, "");
-    assert!(vanished(&Seen { volume: &seen, class: None, served: true, doomed: false }, "d", true).is_some());
+    assert!(
+        vanished(&Seen { volume: &seen, class: None, served: true, doomed: false, written: false }, "d", true)
+            .is_some()
+    );
 }
 
 #[test]

@@ -200,7 +200,7 @@ impl Control {
     /// The object of a volume was there and is gone: the backend stays or follows it, as its policy was in the end.
     async fn bury(&self, intent: &Intent, last: &Value) -> Again {
         let volume = &intent.request.name;
-        let seen = reclaim::Seen { volume: last, class: None, served: true, doomed: false };
+        let seen = reclaim::Seen { volume: last, class: None, served: true, doomed: false, written: false };
         match reclaim::vanished(&seen, &intent.driver, self.notes.honor) {
             Some(doomed) => {
                 self.journal.record(volume, Entry::Delete(Box::new(doomed))).await?;

@@ -185,7 +185,13 @@ impl State {
     fn see_go(&mut self, volume: &Value, driver: &str, classes: &Cache, honor: bool) {
         let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
         let class = class.and_then(|key| classes.get(&key));
-        let seen = reclaim::Seen { volume, class: class.as_deref(), served: self.has_served(volume), doomed: false };
+        let seen = reclaim::Seen {
+            volume,
+            class: class.as_deref(),
+            served: self.has_served(volume),
+            doomed: false,
+            written: false,
+        };
         let was_deleted = self.deleted.remove(uid(volume));
         let doomed = reclaim::vanished(&seen, driver, honor).filter(|_| !was_deleted);
         match (self.deleting.get_mut(uid(volume)), doomed) {

@@ -32,24 +32,24 @@ impl Control {
             class: class.as_deref(),
             served: self.notes.has_served(volume),
             doomed: matches!(entry, Some(Entry::Delete(_))),
+            written: matches!(entry, Some(Entry::Create(_))),
         };
         let plan = reclaim::plan(&seen, driver, self.notes.honor);
-        let is_made = || {
-            if matches!(entry, Some(Entry::Create(_))) {
-                self.journal.erase(name(volume));
-                self.notes.settled(name(volume));
-            }
-        };
-        if plan.lets_go {
+        if plan.lets_go && !seen.written {
             // The object may go at any moment from then on: nothing may be left written down that would make it again, with another policy.
-            is_made();
             self.journal.settle(name(volume)).await?;
         }
         if let Some(patch) = &plan.patch {
             self.patch_volume(volume, patch).await?;
         }
-        // Its making is done and on record.
-        is_made();
+        if seen.written {
+            // Its making is done and on record.
+            self.journal.erase(name(volume));
+            self.notes.settled(name(volume));
+            if plan.lets_go {
+                return Ok(Some(Duration::ZERO));
+            }
+        }
         if let Some(patch) = &plan.status {
             let path = format!("{}/status", self.volumes.object("", name(volume)));
             self.sight.volumes.wrote(self.api.merge(&path, patch).await?);
@@ -185,7 +185,13 @@ impl Control {
     async fn settle_end(&self, doomed: &Doomed) -> Again {
         // Those that we saw go and that were to be deleted have been written down as gone.
         let last = if self.notes.has_gone(&doomed.uid) { None } else { self.last_state(doomed).await? };
-        let seen = last.as_ref().map(|volume| reclaim::Seen { volume, class: None, served: true, doomed: true });
+        let seen = last.as_ref().map(|volume| reclaim::Seen {
+            volume,
+            class: None,
+            served: true,
+            doomed: true,
+            written: false,
+        });
         match seen.and_then(|seen| reclaim::vanished(&seen, &doomed.driver, self.notes.honor)) {
             Some(_) => {
                 let gone = Doomed { gone: true, ..doomed.clone() };

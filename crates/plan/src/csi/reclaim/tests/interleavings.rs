@@ -87,7 +87,13 @@ impl World {
         self.memory.served |= volume.text(&["status", "phase"]) == "Bound";
         if terminating(volume) && volume.items(&["metadata", "finalizers"]).is_empty() {
             let last = self.volume.take().expect("it is there");
-            let seen = Seen { volume: &last, class: None, served: self.memory.served, doomed: self.journal.is_some() };
+            let seen = Seen {
+                volume: &last,
+                class: None,
+                served: self.memory.served,
+                doomed: self.journal.is_some(),
+                written: false,
+            };
             let doomed = vanished(&seen, "d", true).filter(|_| !self.memory.deleted);
             if doomed.is_none() && !self.memory.deleted {
                 // What was written down is no longer wanted.
@@ -108,7 +114,13 @@ impl World {
         if self.memory.deleted {
             return self.finish(&volume);
         }
-        let seen = Seen { volume: &volume, class: None, served: self.memory.served, doomed: self.journal.is_some() };
+        let seen = Seen {
+            volume: &volume,
+            class: None,
+            served: self.memory.served,
+            doomed: self.journal.is_some(),
+            written: false,
+        };
         let plan = plan(&seen, "d", true);
         if let Some(patch) = plan.patch {
             assert!(!(terminating(&volume) && patch.has(&["metadata", "finalizers"])), "the server refuses that");
