@@ -7,37 +7,40 @@ use object::apply::{Writer, apply, track};
 use object::schema::builtin_type;
 use object::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
 
 const KEYS: [&str; 4] = ["a", "b", "c", "d"];
-pub const MANAGERS: [&str; 3] = ["one", "two", "three"];
+const MANAGERS: [&str; 3] = ["one", "two", "three"];
 const WRITES_MAX: usize = 24;
 /// The owner of all that is there when somebody first applies to what was not tracked.
 pub const BEFORE_FIRST_APPLY: (&str, bool) = ("before-first-apply", false);
 
 /// Owners are managers with how they wrote: an apply and an update of the same name are two.
 pub type Owners = BTreeSet<(&'static str, bool)>;
-type Model = BTreeMap<&'static str, (String, Owners)>;
+type Members = BTreeMap<&'static str, (String, Owners)>;
+type Data = BTreeMap<&'static str, String>;
 
-pub fn read(input: &[u8]) -> String {
-    let ty = builtin_type("io.k8s.api.core.v1.ConfigMap");
-    let mut model = Model::new();
-    let mut live: Option<Value> = None;
-    let mut words = String::new();
-    for (second, pair) in input.chunks_exact(2).take(WRITES_MAX).enumerate() {
-        let manager = MANAGERS[usize::from(pair[0] & 3) % 3];
-        let (updates, force) = (pair[0] & 4 != 0, pair[0] & 8 != 0);
-        let data: BTreeMap<&'static str, String> = KEYS
-            .iter()
-            .enumerate()
-            .filter(|(at, _)| pair[1] >> at & 1 == 1)
-            .map(|(at, key)| (*key, if pair[1] >> (4 + at) & 1 == 1 { "x" } else { "y" }.to_owned()))
-            .collect();
+/// What is expected of an object that several managers write.
+pub trait Model: Clone + Debug + Default {
+    type Written: Debug;
+    /// A write of the whole, by a manager whose fields are tracked or by nobody.
+    fn update(&mut self, manager: Option<&'static str>, written: &Self::Written);
+    /// A configuration: `None` is a conflict.
+    fn applied(&self, manager: &'static str, written: &Self::Written, force: bool) -> Option<Self>;
+    /// Everything becomes the property of whoever was there before the first apply.
+    fn give_to_those_before(&mut self);
+    fn compare(&self, live: &Value);
+}
+
+/// Has an object and its model written, and compares them after each write: who and how, what, and the object that says so.
+pub fn play<M: Model>(kind: &str, writes: impl Iterator<Item = (u8, M::Written, Value)>) -> String {
+    let ty = builtin_type(kind);
+    let (mut model, mut live, mut words) = (M::default(), None::<Value>, String::new());
+    for (second, (how, written, mut object)) in writes.enumerate() {
+        let manager = MANAGERS[usize::from(how & 3) % 3];
+        let (updates, force) = (how & 4 != 0, how & 8 != 0);
         let now = jiff::Timestamp::from_second(i64::try_from(second).unwrap_or(0)).expect("a time");
         let writer = Writer { manager, subresource: "", api_version: "v1", now };
-        let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
-        if !data.is_empty() {
-            object["data"] = json!(data);
-        }
         let tracked = live.as_ref().is_none_or(|live| !live.items(&["metadata", "managedFields"]).is_empty());
         if updates {
             let before = live.as_ref();
@@ -46,15 +49,14 @@ pub fn read(input: &[u8]) -> String {
                 object.put(&["metadata", "managedFields"], fields.clone());
             }
             track(&ty, before, &mut object, &writer);
-            update(&mut model, tracked.then_some(manager), &data);
+            model.update(tracked.then_some(manager), &written);
             live = Some(object);
             words.push('u');
         } else {
             if !tracked {
-                model.values_mut().for_each(|(_, owners)| *owners = Owners::from([BEFORE_FIRST_APPLY]));
+                model.give_to_those_before();
             }
-            let expected = applied(&model, manager, &data, force);
-            match (apply(&ty, live.as_ref(), &object, &writer, force), expected) {
+            match (apply(&ty, live.as_ref(), &object, &writer, force), model.applied(manager, &written, force)) {
                 (Ok(merged), Some(after)) => {
                     let again =
                         apply(&ty, Some(&merged), &object, &writer, false).expect("the same again is no conflict");
@@ -67,19 +69,54 @@ pub fn read(input: &[u8]) -> String {
                     words.push('c');
                 }
                 (Ok(merged), None) => {
-                    panic!("no conflict where one is: {model:?} with {data:?} by {manager} makes {merged}")
+                    panic!("no conflict where one is: {model:?} with {written:?} by {manager} makes {merged}")
                 }
-                (Err(status), Some(_)) => panic!("{model:?} with {data:?} by {manager}: {}", status.message),
+                (Err(status), Some(_)) => panic!("{model:?} with {written:?} by {manager}: {}", status.message),
             }
         }
-        compare(live.as_ref(), &model);
+        if let Some(live) = &live {
+            model.compare(live);
+        }
     }
     words
 }
 
+pub fn read(input: &[u8]) -> String {
+    let writes = input.chunks_exact(2).take(WRITES_MAX).map(|pair| {
+        let data: Data = KEYS
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| pair[1] >> at & 1 == 1)
+            .map(|(at, key)| (*key, if pair[1] >> (4 + at) & 1 == 1 { "x" } else { "y" }.to_owned()))
+            .collect();
+        let mut object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
+        if !data.is_empty() {
+            object["data"] = json!(data);
+        }
+        (pair[0], data, object)
+    });
+    play::<Members>("io.k8s.api.core.v1.ConfigMap", writes)
+}
+
+impl Model for Members {
+    type Written = Data;
+    fn update(&mut self, manager: Option<&'static str>, data: &Data) {
+        update(self, manager, data);
+    }
+    fn applied(&self, manager: &'static str, data: &Data, force: bool) -> Option<Members> {
+        applied(self, manager, data, force)
+    }
+    fn give_to_those_before(&mut self) {
+        self.values_mut().for_each(|(_, owners)| *owners = Owners::from([BEFORE_FIRST_APPLY]));
+    }
+    fn compare(&self, live: &Value) {
+        compare(live, self);
+    }
+}
+
 /// A write of the whole: who changes a value owns it alone, what is left out is gone. Where nobody owns anything any more, nobody comes to
 /// by an update: that is how tracking is switched off.
-fn update(model: &mut Model, manager: Option<&'static str>, data: &BTreeMap<&'static str, String>) {
+fn update(model: &mut Members, manager: Option<&'static str>, data: &Data) {
     model.retain(|key, _| data.contains_key(key));
     for (key, value) in data {
         match model.get_mut(key) {
@@ -97,7 +134,7 @@ fn update(model: &mut Model, manager: Option<&'static str>, data: &BTreeMap<&'st
 }
 
 /// A configuration: `None` is a conflict. What its manager no longer names, and nobody else owns, goes.
-fn applied(model: &Model, manager: &'static str, data: &BTreeMap<&'static str, String>, force: bool) -> Option<Model> {
+fn applied(model: &Members, manager: &'static str, data: &Data, force: bool) -> Option<Members> {
     let mut after = model.clone();
     let me = (manager, true);
     for (key, value) in data {
@@ -122,8 +159,7 @@ fn applied(model: &Model, manager: &'static str, data: &BTreeMap<&'static str, S
     Some(after)
 }
 
-fn compare(live: Option<&Value>, model: &Model) {
-    let Some(live) = live else { return };
+fn compare(live: &Value, model: &Members) {
     let data: Map = model.iter().map(|(key, (value, _))| ((*key).to_owned(), json!(value))).collect();
     assert_eq!(live.members(&["data"]), &data, "{model:?}");
     let mut owners: BTreeMap<&str, BTreeSet<(String, bool)>> = BTreeMap::new();

@@ -2,10 +2,8 @@
 //!
 //! Each three bytes of the input are a write: who and how, and for each of three items whether it is there and what its members are.
 
-use super::applied::{BEFORE_FIRST_APPLY, MANAGERS, Owners};
+use super::applied::{BEFORE_FIRST_APPLY, Model, Owners, play};
 use object::access::{Access, name};
-use object::apply::{Writer, apply, track};
-use object::schema::builtin_type;
 use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,54 +22,31 @@ struct Item {
     members: BTreeMap<&'static str, (&'static str, Owners)>,
 }
 
-type Model = BTreeMap<&'static str, Item>;
+type Items = BTreeMap<&'static str, Item>;
 
 pub fn read(input: &[u8]) -> String {
-    let ty = builtin_type("io.k8s.api.core.v1.Pod");
-    let mut model = Model::new();
-    let mut live: Option<Value> = None;
-    let mut words = String::new();
-    for (second, write) in input.chunks_exact(3).take(WRITES_MAX).enumerate() {
-        let manager = MANAGERS[usize::from(write[0] & 3) % 3];
-        let (updates, force) = (write[0] & 4 != 0, write[0] & 8 != 0);
+    let writes = input.chunks_exact(3).take(WRITES_MAX).map(|write| {
         let written = written(u16::from_le_bytes([write[1], write[2]]));
-        let now = jiff::Timestamp::from_second(i64::try_from(second).unwrap_or(0)).expect("a time");
-        let writer = Writer { manager, subresource: "", api_version: "v1", now };
-        let mut object = pod(&written);
-        let tracked = live.as_ref().is_none_or(|live| !live.items(&["metadata", "managedFields"]).is_empty());
-        if updates {
-            let before = live.as_ref();
-            if let Some(fields) = before.and_then(|live| live.at(&["metadata", "managedFields"])) {
-                object.put(&["metadata", "managedFields"], fields.clone());
-            }
-            track(&ty, before, &mut object, &writer);
-            update(&mut model, tracked.then_some(manager), &written);
-            live = Some(object);
-            words.push('u');
-        } else {
-            if !tracked {
-                model.values_mut().for_each(|item| item.all().for_each(|owners| *owners = [BEFORE_FIRST_APPLY].into()));
-            }
-            let expected = applied(&model, manager, &written, force);
-            match (apply(&ty, live.as_ref(), &object, &writer, force), expected) {
-                (Ok(merged), Some(after)) => {
-                    let again =
-                        apply(&ty, Some(&merged), &object, &writer, false).expect("the same again is no conflict");
-                    assert_eq!(again, merged, "applying twice changes something");
-                    (live, model) = (Some(merged), after);
-                    words.push('a');
-                }
-                (Err(status), None) => {
-                    assert_eq!(status.code, 409, "{}", status.message);
-                    words.push('c');
-                }
-                (Ok(merged), None) => panic!("no conflict where one is: {model:?} with {written:?} makes {merged}"),
-                (Err(status), Some(_)) => panic!("{model:?} with {written:?} by {manager}: {}", status.message),
-            }
-        }
-        compare(live.as_ref(), &model);
+        let object = pod(&written);
+        (write[0], written, object)
+    });
+    play::<Items>("io.k8s.api.core.v1.Pod", writes)
+}
+
+impl Model for Items {
+    type Written = Written;
+    fn update(&mut self, manager: Option<&'static str>, written: &Written) {
+        update(self, manager, written);
     }
-    words
+    fn applied(&self, manager: &'static str, written: &Written, force: bool) -> Option<Items> {
+        applied(self, manager, written, force)
+    }
+    fn give_to_those_before(&mut self) {
+        self.values_mut().for_each(|item| item.all().for_each(|owners| *owners = [BEFORE_FIRST_APPLY].into()));
+    }
+    fn compare(&self, live: &Value) {
+        compare(live, self);
+    }
 }
 
 /// Five bits for each item: whether it is there, and two for each member.
@@ -119,7 +94,7 @@ impl Item {
 }
 
 /// A write of the whole: who adds something or changes a value owns it alone, what is left out is gone.
-fn update(model: &mut Model, manager: Option<&'static str>, written: &Written) {
+fn update(model: &mut Items, manager: Option<&'static str>, written: &Written) {
     let me = manager.map(|manager| (manager, false));
     model.retain(|item, _| written.contains_key(item));
     for (item, members) in written {
@@ -135,7 +110,7 @@ fn update(model: &mut Model, manager: Option<&'static str>, written: &Written) {
 
 /// A configuration: `None` is a conflict. What its manager no longer names, and nobody else owns, goes; with an item goes whatever of
 /// it somebody else has set since, as upstream: who only changes a member does not own that the item is there.
-fn applied(model: &Model, manager: &'static str, written: &Written, force: bool) -> Option<Model> {
+fn applied(model: &Items, manager: &'static str, written: &Written, force: bool) -> Option<Items> {
     let mut after = model.clone();
     let me = (manager, true);
     for (item, members) in written {
@@ -170,8 +145,7 @@ fn applied(model: &Model, manager: &'static str, written: &Written, force: bool)
     Some(after)
 }
 
-fn compare(live: Option<&Value>, model: &Model) {
-    let Some(live) = live else { return };
+fn compare(live: &Value, model: &Items) {
     let found: Written = live
         .items(&["spec", "containers"])
         .iter()

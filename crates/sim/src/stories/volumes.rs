@@ -91,15 +91,23 @@ pub async fn policy_edited(me: Operator) -> Told {
     me.until_volumes(0).await
 }
 
+impl Operator {
+    /// Makes a volume of a class that retains, and deletes its claim and its object; the handle of what is left.
+    async fn left_behind(&self) -> Result<String, String> {
+        self.create(claim("first", "kept")).await;
+        let volume = self.volume_of("first").await?;
+        let handle = self.handle(&volume);
+        self.delete(&the(CLAIM, "first"), "").await;
+        self.until_gone(&the(CLAIM, "first")).await?;
+        self.delete(&volume, "").await;
+        self.until_gone(&volume).await?;
+        Ok(handle)
+    }
+}
+
 /// H5, V1: a volume that was retained and whose object is gone is brought back by a person, who names the claim that it is for.
 pub async fn taken_over(me: Operator) -> Told {
-    me.create(claim("first", "kept")).await;
-    let volume = me.volume_of("first").await?;
-    let handle = me.handle(&volume);
-    me.delete(&the(CLAIM, "first"), "").await;
-    me.until_gone(&the(CLAIM, "first")).await?;
-    me.delete(&volume, "").await;
-    me.until_gone(&volume).await?;
+    let handle = me.left_behind().await?;
     me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
     me.create(json!({
         "apiVersion": "v1", "kind": VOLUME, "metadata": {"name": "imported"},
@@ -178,13 +186,7 @@ pub async fn on_its_way_out(me: Operator) -> Told {
 
 /// H5: a volume that was never bound goes at once, and its data stays, whatever its policy says.
 pub async fn never_bound(me: Operator) -> Told {
-    me.create(claim("first", "kept")).await;
-    let volume = me.volume_of("first").await?;
-    let handle = me.handle(&volume);
-    me.delete(&the(CLAIM, "first"), "").await;
-    me.until_gone(&the(CLAIM, "first")).await?;
-    me.delete(&volume, "").await;
-    me.until_gone(&volume).await?;
+    let handle = me.left_behind().await?;
     let source = json!({"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle});
     for policy in ["Retain", "Delete"] {
         me.create(by_hand("imported", json!({"csi": source, "persistentVolumeReclaimPolicy": policy}))).await;
