@@ -1,29 +1,68 @@
 //! Watches miss nothing and repeat nothing: each is compared with what was committed.
 
 use crate::ledger::Ledger;
+use bytes::Bytes;
 use object::Value;
+use object::access::Access;
 
-/// One watch of everything of a kind, or of a namespace's.
-pub struct Audit {
-    /// The keys that it is about.
-    prefix: String,
-    /// Up to where it has told everything; `None` before it has said where it begins.
-    position: Option<u64>,
+/// What a list or a watch is about.
+#[derive(Debug, PartialEq)]
+pub struct Selection {
+    /// The keys of its kind, or of a namespace's.
+    pub prefix: String,
+    /// What is selected of these.
+    by: Vec<Requirement>,
 }
 
-impl Audit {
-    /// `None` for watches that select: what they leave out is theirs.
-    pub fn of(path: &str) -> Option<Audit> {
-        let (path, query) = path.split_once('?')?;
-        if query.contains("Selector=") && !query.contains("Selector=&") {
+/// What a selector wants, read anew here: the server's reading is what is audited.
+#[derive(Debug, PartialEq)]
+enum Requirement {
+    HasLabel(String, bool),
+    LabelIs(String, String),
+    FieldIs(Vec<String>, String),
+}
+
+impl Requirement {
+    /// `None` for what nobody in a simulation asks for.
+    fn read(name: &str, text: &str) -> Option<Requirement> {
+        let text = text.replace("%3D", "=");
+        if text.contains(['%', ',', '(', ' ']) || text.contains("!=") || text.contains("==") {
             return None;
         }
-        let from = query
-            .split('&')
-            .find_map(|part| part.strip_prefix("resourceVersion="))?
-            .parse()
-            .ok()
-            .filter(|from| *from > 0);
+        match (name, text.split_once('=')) {
+            ("labelSelector", Some((label, value))) => Some(Requirement::LabelIs(label.to_owned(), value.to_owned())),
+            ("labelSelector", None) => {
+                let label = text.strip_prefix('!');
+                Some(Requirement::HasLabel(label.unwrap_or(&text).to_owned(), label.is_none()))
+            }
+            ("fieldSelector", Some((field, value))) => {
+                let path = field.split('.').map(str::to_owned).collect();
+                Some(Requirement::FieldIs(path, value.to_owned()))
+            }
+            _ => None,
+        }
+    }
+
+    fn takes(&self, object: &Value) -> bool {
+        let label = |label: &str| object.at(&["metadata", "labels", label]).and_then(Value::as_str);
+        match self {
+            Requirement::HasLabel(name, has) => label(name).is_some() == *has,
+            Requirement::LabelIs(name, value) => label(name) == Some(value),
+            Requirement::FieldIs(path, value) => {
+                let path: Vec<&str> = path.iter().map(String::as_str).collect();
+                object.text(&path) == value
+            }
+        }
+    }
+}
+
+impl Selection {
+    /// `None` for what is not understood here.
+    pub fn of(path: &str) -> Option<Selection> {
+        let (path, query) = path.split_once('?').unwrap_or((path, ""));
+        let selectors = query.split('&').filter_map(|part| part.split_once('='));
+        let selectors = selectors.filter(|(name, text)| name.ends_with("Selector") && !text.is_empty());
+        let by = selectors.map(|(name, text)| Requirement::read(name, text)).collect::<Option<Vec<_>>>()?;
         let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
         let (group, rest) = match parts.as_slice() {
             ["api", "v1", rest @ ..] => ("core", rest),
@@ -36,7 +75,37 @@ impl Audit {
             ["namespaces", namespace, plural] => format!("/{group}/{plural}/{namespace}/"),
             _ => return None,
         };
-        Some(Audit { prefix, position: from })
+        Some(Selection { prefix, by })
+    }
+
+    /// Whether there is an object here, and it is one of these.
+    pub fn takes(&self, object: Option<&Bytes>) -> bool {
+        let Some(object) = object else { return false };
+        if self.by.is_empty() {
+            return true;
+        }
+        let object = serde_json::from_slice::<Value>(object).unwrap_or_default();
+        self.by.iter().all(|requirement| requirement.takes(&object))
+    }
+}
+
+/// One watch.
+pub struct Audit {
+    selection: Selection,
+    /// Up to where it has told everything; `None` before it has said where it begins.
+    position: Option<u64>,
+}
+
+impl Audit {
+    pub fn of(path: &str) -> Option<Audit> {
+        let (_, query) = path.split_once('?')?;
+        let from = query
+            .split('&')
+            .find_map(|part| part.strip_prefix("resourceVersion="))?
+            .parse()
+            .ok()
+            .filter(|from| *from > 0);
+        Some(Audit { selection: Selection::of(path)?, position: from })
     }
 
     /// What is wrong with the next chunk.
@@ -52,7 +121,7 @@ impl Audit {
                 continue;
             }
             let Some(position) = self.position else { continue };
-            let next = ledger.next_after(&self.prefix, position);
+            let next = ledger.next_after(&self.selection, position);
             match (kind.as_str(), next) {
                 ("BOOKMARK", Some((next, _))) if next <= revision => {
                     broken.push(format!("the watch says that it told all up to {revision}, but not {next}"));
@@ -105,31 +174,54 @@ mod tests {
         format!("{object}\n").into_bytes()
     }
 
-    /// A watch of pods after revision 5, when pods changed at 6 and 9.
-    fn audit(lines: &[(&str, u64)]) -> Vec<String> {
+    /// A watch of pods after revision 5, when pods changed at 6 and 9, and one got and lost a label at 10 and 12.
+    fn audit(selector: &str, lines: &[(&str, u64)]) -> Vec<String> {
         let clock = VirtualClock::start();
         let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
-        ledger.remember(6, "/core/pods/a/x".into(), "ADDED");
-        ledger.remember(7, "/core/podtemplates/a/x".into(), "ADDED");
-        ledger.remember(9, "/core/pods/b/y".into(), "MODIFIED");
-        let mut audit = Audit::of("/api/v1/pods?watch=true&resourceVersion=5").expect("a plain watch");
+        let pod = |labels: Value| Some(Bytes::from(json!({"metadata": {"labels": labels}}).to_string()));
+        let (bare, labelled) = (pod(json!({})), pod(json!({"app": "web"})));
+        ledger.remember(6, "/core/pods/a/x".into(), None, bare.clone());
+        ledger.remember(7, "/core/podtemplates/a/x".into(), None, bare.clone());
+        ledger.remember(9, "/core/pods/b/y".into(), bare.clone(), bare.clone());
+        ledger.remember(10, "/core/pods/a/x".into(), bare.clone(), labelled.clone());
+        ledger.remember(12, "/core/pods/a/x".into(), labelled, bare);
+        let mut audit = Audit::of(&format!("/api/v1/pods?watch=true&resourceVersion=5{selector}")).expect("a watch");
         lines.iter().flat_map(|(kind, revision)| audit.hear(&line(kind, *revision), &ledger)).collect()
     }
 
     #[tokio::test]
     async fn what_a_watch_misses_repeats_or_claims_is_noticed() {
-        assert_eq!(audit(&[("ADDED", 6), ("BOOKMARK", 8), ("MODIFIED", 9), ("BOOKMARK", 9)]), [] as [&str; 0]);
-        assert_eq!(audit(&[("MODIFIED", 9)]), ["after 5 the watch tells 9, but next comes Some(6)"], "one is missed");
-        assert_eq!(audit(&[("ADDED", 6), ("ADDED", 6)]).len(), 1, "one is told twice");
-        assert_eq!(audit(&[("DELETED", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
-        assert_eq!(audit(&[("BOOKMARK", 6)]), ["the watch says that it told all up to 6, but not 6"]);
-        assert_eq!(audit(&[("ADDED", 6), ("ERROR", 0), ("ADDED", 6)]), [] as [&str; 0], "it begins anew");
+        let plain = |lines: &[(&str, u64)]| audit("", lines);
+        assert_eq!(plain(&[("ADDED", 6), ("BOOKMARK", 8), ("MODIFIED", 9), ("BOOKMARK", 9)]), [] as [&str; 0]);
+        assert_eq!(plain(&[("MODIFIED", 9)]), ["after 5 the watch tells 9, but next comes Some(6)"], "one is missed");
+        assert_eq!(plain(&[("ADDED", 6), ("ADDED", 6)]).len(), 1, "one is told twice");
+        assert_eq!(plain(&[("DELETED", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
+        assert_eq!(plain(&[("BOOKMARK", 6)]), ["the watch says that it told all up to 6, but not 6"]);
+        assert_eq!(plain(&[("ADDED", 6), ("ERROR", 0), ("ADDED", 6)]), [] as [&str; 0], "it begins anew");
+    }
+
+    /// What comes into a selection is new to its watch, and what leaves it is gone.
+    #[tokio::test]
+    async fn watches_that_select_tell_what_comes_and_goes() {
+        for selector in ["&labelSelector=app", "&labelSelector=app%3Dweb"] {
+            assert_eq!(audit(selector, &[("BOOKMARK", 9), ("ADDED", 10), ("DELETED", 12)]), [] as [&str; 0]);
+            assert_eq!(audit(selector, &[("ADDED", 6)]), ["after 5 the watch tells 6, but next comes Some(10)"]);
+            assert_eq!(audit(selector, &[("ADDED", 10), ("MODIFIED", 12)]).len(), 1, "it is gone");
+            assert_eq!(audit(selector, &[("BOOKMARK", 12)]).len(), 1, "two are missed");
+        }
+        let without = [("ADDED", 6), ("MODIFIED", 9), ("DELETED", 10), ("ADDED", 12)];
+        assert_eq!(audit("&labelSelector=!app", &without), [] as [&str; 0]);
+        assert_eq!(audit("&fieldSelector=metadata.name%3Dx", &[("BOOKMARK", 12)]), [] as [&str; 0], "nobody is x");
     }
 
     #[test]
-    fn watches_that_select_are_left_alone() {
-        assert!(Audit::of("/api/v1/pods?watch=true&fieldSelector=spec.nodeName%3Da&resourceVersion=5").is_none());
+    fn what_is_watched_is_read_from_the_path() {
         let audit = Audit::of("/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5").expect("a plain watch");
-        assert_eq!((audit.prefix.as_str(), audit.position), ("/apps/statefulsets/a/", Some(5)));
+        assert_eq!(audit.selection, Selection { prefix: "/apps/statefulsets/a/".to_owned(), by: Vec::new() });
+        assert_eq!(audit.position, Some(5));
+        let by_node = Selection::of("/api/v1/pods?fieldSelector=spec.nodeName%3Da&watch=true").expect("understood");
+        let path = vec!["spec".to_owned(), "nodeName".to_owned()];
+        assert_eq!(by_node.by, [Requirement::FieldIs(path, "a".to_owned())]);
+        assert_eq!(Selection::of("/api/v1/pods?labelSelector=a+in+(b)"), None);
     }
 }

@@ -1,5 +1,6 @@
 //! The store as the server has it, with every committed write judged before its writer hears of it.
 
+use crate::audit::Selection;
 use crate::entropy::Rng;
 use crate::log::Log;
 use crate::point::Points;
@@ -45,8 +46,8 @@ pub struct Ledger {
     clock: VirtualClock,
     /// What was acknowledged, by key: revision and value.
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
-    /// All changes so far, for those who must hear of them: revision, key, and how watches call it.
-    history: Mutex<Vec<(Revision, Arc<str>, &'static str)>>,
+    /// All changes so far, for those who must hear of them.
+    history: Mutex<Vec<Past>>,
     /// The names of volumes, and of claims with their namespaces, that may be created once more when they have come and gone: by requests that were on their way for so long, or by
     /// a provisioner that has not heard of their end, and that nobody can tell.
     returned: Mutex<BTreeSet<String>>,
@@ -59,6 +60,14 @@ pub struct Ledger {
     backend: Mutex<Option<(Backend, BTreeSet<String>)>>,
     /// Moves with every commit.
     pub commits: watch::Sender<u64>,
+}
+
+/// One change, with the object as it was and is.
+struct Past {
+    revision: Revision,
+    key: Arc<str>,
+    was: Option<Bytes>,
+    is: Option<Bytes>,
 }
 
 impl Ledger {
@@ -97,7 +106,7 @@ impl Ledger {
     }
 
     fn has_come_and_gone(&self, key: &str) -> bool {
-        let was_there = lock(&self.history).iter().any(|(_, known, _)| **known == *key);
+        let was_there = lock(&self.history).iter().any(|past| *past.key == *key);
         was_there && !lock(&self.acknowledged).contains_key(key)
     }
 
@@ -142,7 +151,7 @@ impl Ledger {
                 self.take(Arc::clone(key), None, Some(Arc::clone(record)), &Who::User);
             } else if keys.contains(key) {
                 let before = before.map(|(revision, value)| Arc::new(record_of(key, revision, value)));
-                self.remember(record.modified, Arc::clone(key), told(before.is_some(), true));
+                self.remember(record.modified, Arc::clone(key), value_of(&before), Some(record.value.clone()));
                 self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
             } else {
                 self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
@@ -151,7 +160,7 @@ impl Ledger {
         for (key, (revision, value)) in known {
             if keys.contains(&key) {
                 let before = Some(Arc::new(record_of(&key, revision, value)));
-                self.remember(store.revision(), Arc::clone(&key), told(true, false));
+                self.remember(store.revision(), Arc::clone(&key), value_of(&before), None);
                 self.take(key, before, None, &torn_by);
             } else {
                 self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
@@ -221,8 +230,8 @@ impl Ledger {
                 self.log.broken(format!("{who} writes {} in the term {current} for the term {term}", event.key));
             }
         }
-        let told = told(event.previous.is_some(), event.current.is_some());
-        self.remember(event.revision, Arc::clone(&event.key), told);
+        let (was, is) = (value_of(&event.previous), value_of(&event.current));
+        self.remember(event.revision, Arc::clone(&event.key), was, is);
         self.take(Arc::clone(&event.key), event.previous.clone(), event.current.clone(), &whose(who));
     }
 
@@ -232,8 +241,8 @@ impl Ledger {
         *lock(&self.term) = format!("kube-system/{LEASE} {} {holder}", number.as_i64().unwrap_or(0));
     }
 
-    pub fn remember(&self, revision: Revision, key: Arc<str>, told: &'static str) {
-        lock(&self.history).push((revision, key, told));
+    pub fn remember(&self, revision: Revision, key: Arc<str>, was: Option<Bytes>, is: Option<Bytes>) {
+        lock(&self.history).push(Past { revision, key, was, is });
     }
 
     /// Where to ask which volumes the driver has.
@@ -258,20 +267,38 @@ impl Ledger {
         *known = there;
     }
 
-    /// The first change of a key with this prefix after a revision, and how it is told of.
-    pub fn next_after(&self, prefix: &str, revision: Revision) -> Option<(Revision, &'static str)> {
+    /// The first change after a revision that a watch of these keys has to tell of, and as what.
+    pub fn next_after(&self, keys: &Selection, revision: Revision) -> Option<(Revision, &'static str)> {
         let history = lock(&self.history);
-        let from = history.partition_point(|(at, _, _)| *at <= revision);
-        history[from..].iter().find(|(_, key, _)| key.starts_with(prefix)).map(|(at, _, told)| (*at, *told))
+        let from = history.partition_point(|past| past.revision <= revision);
+        let of_keys = history[from..].iter().filter(|past| past.key.starts_with(&keys.prefix));
+        let told = |past: &Past| told(keys.takes(past.was.as_ref()), keys.takes(past.is.as_ref()));
+        of_keys.filter_map(|past| told(past).map(|told| (past.revision, told))).next()
+    }
+
+    /// The keys that are selected, if this is the newest revision.
+    pub fn selected(&self, keys: &Selection, revision: Revision) -> Option<BTreeSet<String>> {
+        let newest = lock(&self.history).last().map(|past| past.revision);
+        let known = lock(&self.acknowledged);
+        let is_meant = |(key, (_, value)): &(&Arc<str>, &(Revision, Bytes))| {
+            key.starts_with(&keys.prefix) && keys.takes(Some(value))
+        };
+        let found = known.iter().filter(is_meant).map(|(key, _)| key.to_string());
+        (newest == Some(revision)).then(|| found.collect())
     }
 }
 
-/// How a watch tells of a change of what was there, or is.
-fn told(was: bool, is: bool) -> &'static str {
+fn value_of(record: &Option<Arc<Record>>) -> Option<Bytes> {
+    record.as_ref().map(|record| record.value.clone())
+}
+
+/// How a watch tells of a change of what it was about before, or is now.
+fn told(was: bool, is: bool) -> Option<&'static str> {
     match (was, is) {
-        (false, _) => "ADDED",
-        (true, true) => "MODIFIED",
-        (true, false) => "DELETED",
+        (false, false) => None,
+        (false, true) => Some("ADDED"),
+        (true, true) => Some("MODIFIED"),
+        (true, false) => Some("DELETED"),
     }
 }
 

@@ -11,6 +11,7 @@ mod entropy;
 mod ledger;
 mod log;
 mod net;
+mod onlooker;
 mod point;
 mod run;
 pub mod stories;

@@ -5,6 +5,7 @@ use crate::entropy::Rng;
 use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::log::Log;
 use crate::net::{Net, Process, Up};
+use crate::onlooker::{Onlooker, VIEWS};
 use crate::point::Strike;
 use crate::time::VirtualClock;
 use node::{Identity as NodeIdentity, Nodes};
@@ -31,6 +32,9 @@ const STALE_FOR: Duration = Duration::from_secs(8);
 /// How long controllers are cut off when they are struck so: another takes the lease after 15 s.
 const CUT_OFF_FOR: Duration = Duration::from_secs(25);
 
+/// The gate by which reclaim policies are honoured.
+pub const HONOURS: &str = "HonorPVReclaimPolicy";
+
 /// Clones share it.
 #[derive(Clone)]
 pub struct World {
@@ -56,7 +60,21 @@ struct Parts {
     candidates_named: usize,
     nodes: Option<(Nodes, Process)>,
     server_gates: Gates,
-    controller_gates: Gates,
+    crews: Vec<Crew>,
+}
+
+/// What a process of controllers runs, and with which gates.
+#[derive(Clone)]
+struct Crew {
+    list: &'static str,
+    gates: Gates,
+}
+
+impl Crew {
+    /// One process runs all.
+    fn whole(gates: Gates) -> Vec<Crew> {
+        vec![Crew { list: "*", gates }]
+    }
 }
 
 struct Serving {
@@ -68,6 +86,7 @@ struct Serving {
 /// A process of controllers: one that works, or wants to lead.
 struct Working {
     process: Process,
+    list: &'static str,
     work: Work,
     /// Whether it works now.
     leads: Arc<AtomicBool>,
@@ -158,7 +177,7 @@ impl World {
             candidates_named: 0,
             nodes: None,
             server_gates: Gates::default(),
-            controller_gates: Gates::default(),
+            crews: Crew::whole(Gates::default()),
             rng: rng.fork(),
         };
         let env = clock.env(rng.fork());
@@ -169,6 +188,7 @@ impl World {
         world.start_server().await;
         world.start_controllers();
         world.start_nodes();
+        world.start_onlookers(seed);
         (world, received)
     }
 
@@ -330,17 +350,29 @@ impl World {
 
     pub fn set_controller_gates(&self, gates: Gates) {
         self.checker().set_gates(gates.clone(), self.now());
-        self.parts().controller_gates = gates;
+        self.parts().crews = Crew::whole(gates);
     }
 
+    /// From the next start on the provisioner is a process of its own, with gates of its own.
+    pub fn set_gates_apart(&self, gates: Gates, provisioner: Gates) {
+        // What becomes of a driver's volumes is up to the provisioner.
+        let honours = provisioner.on(HONOURS);
+        self.checker().set_gates(gates.clone().with(HONOURS, honours), self.now());
+        self.parts().crews = vec![
+            Crew { list: "*,-csi-provisioner-controller", gates },
+            Crew { list: "csi-provisioner-controller", gates: provisioner },
+        ];
+    }
+
+    /// Those of all controllers but the provisioner, which may have its own.
     pub fn controller_gates(&self) -> Gates {
-        self.parts().controller_gates.clone()
+        self.parts().crews[0].gates.clone()
     }
 
     pub fn start_controllers(&self) {
-        while let Some(name) = self.next_controllers() {
+        while let Some((Crew { list, gates }, name)) = self.next_controllers() {
             let process = Process::new("controllers", true);
-            let setup = self.setup(&process);
+            let setup = self.setup(&process, list, gates);
             let (net, dead) = (self.net.clone(), process.clone());
             let client = move |account: &str| net.client(&dead, account, service_account_user("kube-system", account));
             let leads = Arc::new(AtomicBool::new(name.is_none()));
@@ -352,21 +384,25 @@ impl World {
                 }
                 Some(name) => Work::Candidate(self.stand(name, &process, setup, client, leads.clone())),
             };
-            self.parts().controllers.push(Working { process, work, leads });
+            self.parts().controllers.push(Working { process, list, work, leads });
         }
     }
 
-    /// Whether another process of controllers is wanted, and by which name it wants to lead, if it has to.
-    fn next_controllers(&self) -> Option<Option<String>> {
+    /// The process of controllers that is missing, and by which name it wants to lead, if it has to.
+    fn next_controllers(&self) -> Option<(Crew, Option<String>)> {
         let mut parts = self.parts();
-        if parts.controllers.len() >= parts.candidates.max(1) {
+        if parts.candidates == 0 {
+            let is_at_work = |crew: &Crew| parts.controllers.iter().any(|working| working.list == crew.list);
+            return parts.crews.iter().find(|crew| !is_at_work(crew)).map(|crew| (crew.clone(), None));
+        }
+        if parts.controllers.len() >= parts.candidates {
             return None;
         }
         parts.candidates_named += 1;
-        Some((parts.candidates > 0).then(|| format!("controllers-{}", parts.candidates_named)))
+        Some((parts.crews[0].clone(), Some(format!("controllers-{}", parts.candidates_named))))
     }
 
-    fn setup(&self, process: &Process) -> runtime::Setup {
+    fn setup(&self, process: &Process, list: &str, gates: Gates) -> runtime::Setup {
         let clock = self.clock;
         let socket = self.driver.endpoint(process.dead.clone());
         let (log, dead) = (self.log.clone(), process.dead.clone());
@@ -379,11 +415,11 @@ impl World {
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
         runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
-            gates: self.controller_gates(),
+            gates,
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
             judge: Some(Arc::new(judge)),
-            ..runtime::Setup::new("*")
+            ..runtime::Setup::new(list)
         }
     }
 
@@ -482,6 +518,15 @@ impl World {
         });
         parts.nodes = Some((nodes, process));
         self.log.say("the nodes are up");
+    }
+
+    /// They are not part of what is simulated, and take nothing of its chance.
+    fn start_onlookers(&self, seed: u64) {
+        for (view, at) in VIEWS.into_iter().zip(1..) {
+            let client = self.net.client(&Process::new("onlooker", false), "onlooker", User::apiserver());
+            let (ledger, log, rng) = (self.ledger.clone(), self.log.clone(), Rng::new(seed ^ at));
+            tokio::spawn(Onlooker { client, ledger, log, rng, view }.look());
+        }
     }
 
     pub fn kill_nodes(&self) {

@@ -49,7 +49,7 @@ impl Checker {
             && owners.iter().all(|owner| match owner.text(&["kind"]) {
                 "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), change.now),
                 "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), change.now),
-                _ => true,
+                kind => self.same(kind, namespace(claim), owner.text(&["name"]), owner.text(&["uid"])).is_none(),
             });
         let may = change.who.is(Who::COLLECTOR) && said;
         (!may).then(|| {

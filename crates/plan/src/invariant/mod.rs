@@ -76,7 +76,11 @@ impl Change<'_> {
 type Key = (String, String, String);
 
 /// The kinds that are judged; others need not be told.
-pub const KINDS: [&str; 5] = ["Namespace", "Pod", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"];
+pub const KINDS: [&str; 6] =
+    ["ConfigMap", "Namespace", "Pod", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"];
+
+/// The gate by which reclaim policies are honoured in any order of deletion.
+const HONOURS: &str = "HonorPVReclaimPolicy";
 
 /// Remembers what it needs of the past, and all objects of [`KINDS`] as they are.
 pub struct Checker {
@@ -113,6 +117,9 @@ impl Checker {
 
     /// The controllers have other gates from now on: what policies say changes with them.
     pub fn set_gates(&mut self, gates: Gates, now: Timestamp) {
+        if self.gates.on(HONOURS) != gates.on(HONOURS) {
+            self.honours_turned(now);
+        }
         self.gates = gates;
         let sets: Vec<Arc<Value>> = self.all("StatefulSet").cloned().collect();
         for set in sets {

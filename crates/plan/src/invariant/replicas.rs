@@ -23,10 +23,10 @@ impl Checker {
             self.placed.remove(uid(pod));
             // Its own node knows that it has ended.
             let node = format!("system:node:{}", pod.text(&["spec", "nodeName"]));
-            if change.who != Who::User && !change.who.is(&node) && is_running(pod) {
+            if change.who != Who::User && !change.who.is(&node) && may_run(pod) {
                 let (pod, who) = (name(pod), change.who.text());
                 broken.push(format!(
-                    "the pod {pod} is removed by {who} while it runs: another of its name could run beside it"
+                    "the pod {pod} is removed by {who} while it may run: another of its name could run beside it"
                 ));
             }
         }
@@ -88,7 +88,15 @@ fn works(pod: &Value) -> bool {
 }
 
 fn is_running(pod: &Value) -> bool {
-    let over = matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed");
     let mut containers = pod.items(&["status", "containerStatuses"]).iter();
-    !over && containers.any(|container| container.has(&["state", "running"]))
+    !is_over(pod) && containers.any(|container| container.has(&["state", "running"]))
+}
+
+/// Its node may have started it and not said so yet.
+fn may_run(pod: &Value) -> bool {
+    !is_over(pod) && !pod.text(&["spec", "nodeName"]).is_empty()
+}
+
+fn is_over(pod: &Value) -> bool {
+    matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
 }

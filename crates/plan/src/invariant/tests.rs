@@ -280,12 +280,95 @@ fn leaks_and_losses_are_noticed_at_rest() {
     }
 }
 
+fn held(mut volume: Value) -> Value {
+    volume["metadata"]["finalizers"] = json!([crate::csi::FINALIZER]);
+    volume
+}
+
+/// Nobody was there who could have known: that excuses what nothing held, and nothing else.
 #[test]
-fn a_running_pod_is_removed_by_its_node_or_a_user_alone() {
-    for (who, wrong) in [(NODE, false), (Who::User, false), (COLLECTOR, true), (Who::Part("system:node:b"), true)] {
+fn what_is_held_for_its_driver_is_not_forgotten() {
+    let there = BTreeSet::from(["handle".to_owned()]);
+    for (is_held, looked, leaked) in [(true, false, 1), (false, false, 0), (false, true, 1)] {
+        let with = |volume: Value| if is_held { held(volume) } else { volume };
         let mut world = World::new();
-        world.write(SETS, pod(0, "pod-0"));
-        assert_eq!(!world.remove(who, "Pod", "web-0").is_empty(), wrong, "{who:?}");
+        world.write(SETS, with(volume("Delete", "Bound")));
+        world.checker.provisioner_died();
+        world.write(Who::User, going(with(volume("Delete", "Released"))));
+        if looked {
+            world.checker.provisioner_looked();
+        }
+        world.remove(Who::User, "PersistentVolume", "volume");
+        assert_eq!(world.checker.backend_at_rest(&there).len(), leaked, "held {is_held}, looked {looked}");
+    }
+}
+
+/// Where policies are not honoured, what a user deletes leaves its backend, and what goes with its claim does not.
+#[test]
+fn with_the_gate_off_only_what_a_user_deletes_leaves_its_backend() {
+    let there = BTreeSet::from(["handle".to_owned()]);
+    for (who, leaked) in [(Who::User, 0), (SETS, 1)] {
+        let mut world = World::new();
+        let off = Gates::default().with(super::HONOURS, false);
+        world.checker.set_gates(off, "2026-01-01T00:00:00Z".parse().expect("a time"));
+        world.write(SETS, volume("Delete", "Bound"));
+        world.write(who, going(volume("Delete", "Bound")));
+        world.remove(SETS, "PersistentVolume", "volume");
+        assert_eq!(world.checker.backend_at_rest(&there).len(), leaked, "{who:?}");
+    }
+}
+
+#[test]
+fn nobody_lets_go_of_a_volume_whose_backend_is_to_be_deleted() {
+    let released = |policy: &str| volume(policy, "Released");
+    let begin = |policy: &str| {
+        let mut world = World::new();
+        world.write(SETS, held(released(policy)));
+        world
+    };
+    assert_eq!(begin("Delete").write(SETS, released("Delete")).len(), 1);
+    assert_eq!(begin("Delete").remove(SETS, "PersistentVolume", "volume").len(), 1);
+    assert!(begin("Delete").write(Who::User, released("Delete")).is_empty(), "a user may");
+    assert!(begin("Retain").write(SETS, released("Retain")).is_empty(), "it is not to be deleted");
+    let mut world = begin("Delete");
+    world.checker.backend_deleted("handle");
+    assert!(world.write(SETS, released("Delete")).is_empty(), "it is deleted");
+    // Somebody may still act on the policy that was.
+    for (seconds, broken) in [(60, 0), (200, 1)] {
+        let mut world = begin("Retain");
+        world.write(Who::User, held(released("Delete")));
+        world.wait(seconds);
+        assert_eq!(world.write(SETS, released("Delete")).len(), broken, "after {seconds} s");
+    }
+}
+
+#[test]
+fn a_claim_stays_with_an_owner_that_is_there() {
+    let mut world = World::new();
+    let owner = json!({"kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "owner", "uid": "owner"}});
+    world.write(Who::User, owner);
+    let owned = claim(0, Some(("ConfigMap", "owner", "owner")));
+    world.write(Who::User, owned.clone());
+    assert_eq!(world.write(COLLECTOR, going(owned.clone())).len(), 1);
+    world.write(Who::User, owned.clone());
+    world.remove(Who::User, "ConfigMap", "owner");
+    assert!(world.write(COLLECTOR, going(owned)).is_empty());
+}
+
+#[test]
+fn a_pod_on_a_node_is_removed_by_its_node_or_a_user_alone() {
+    for (who, wrong) in [(NODE, false), (Who::User, false), (COLLECTOR, true), (Who::Part("system:node:b"), true)] {
+        for (status, may_run) in [
+            (pod(0, "pod-0")["status"].clone(), true),
+            (json!({"phase": "Pending"}), true),
+            (json!({"phase": "Failed"}), false),
+        ] {
+            let mut world = World::new();
+            let mut pod = pod(0, "pod-0");
+            pod["status"] = status;
+            world.write(SETS, pod);
+            assert_eq!(!world.remove(who, "Pod", "web-0").is_empty(), wrong && may_run, "{who:?}");
+        }
     }
 }
 

@@ -1,7 +1,9 @@
 //! No backend volume is deleted while its claim exists or the policy is Retain; none is leaked or lost; a bound volume does not go.
 
 use super::sets::ECHO;
-use super::{Change, Checker, Who, bytes};
+use super::{Change, Checker, HONOURS, Who, bytes};
+use crate::csi::FINALIZER;
+use crate::finalizers::has;
 use jiff::Timestamp;
 use object::Value;
 use object::access::{Access, name, terminating, uid};
@@ -26,8 +28,12 @@ struct History {
     /// It was, while it might be.
     excused: bool,
     policy: String,
-    /// It was told to go with another policy than Delete: nothing could hold its object for its driver then.
+    /// When the policy, or whether policies are honoured, became another: somebody may still act on what was so before.
+    turned: Option<Timestamp>,
+    /// It was on its way out and nothing held its object for its driver, though the backend was there.
     unheld: bool,
+    /// A user told it to go while its backend was there.
+    told_by_user: bool,
     /// And somebody lost their memory since.
     forgotten: bool,
     /// Its object went without having to take the backend along.
@@ -43,12 +49,14 @@ struct History {
 impl Checker {
     pub(super) fn volume(&mut self, change: &Change<'_>) -> Vec<String> {
         let mut broken = Vec::new();
-        let honours = self.gates.on("HonorPVReclaimPolicy");
+        let honours = self.gates.on(HONOURS);
         let unseen = self.volumes.unseen;
         if let Some(volume) = change.object() {
             let handle = volume.text(&["spec", "csi", "volumeHandle"]);
             if !handle.is_empty() {
-                self.volumes.by_handle.entry(handle.to_owned()).or_default().see(volume, change, honours, unseen);
+                let history = self.volumes.by_handle.entry(handle.to_owned()).or_default();
+                broken.extend(history.let_go(change, honours));
+                history.see(volume, change, honours, unseen);
             }
         }
         if let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) {
@@ -66,6 +74,11 @@ impl Checker {
             }
         }
         broken
+    }
+
+    /// Policies are honoured from now on, or no longer.
+    pub(super) fn honours_turned(&mut self, now: Timestamp) {
+        self.volumes.by_handle.values_mut().for_each(|history| history.turned = Some(now));
     }
 
     /// A driver has deleted a volume.
@@ -91,9 +104,9 @@ impl Checker {
         broken
     }
 
-    /// The controllers, or the server with its history, have lost their memory. A volume whose policy became Delete only after it was told to
-    /// go is in nobody's books any more unless that was seen and written down before. If its object is gone, or goes before the
-    /// controllers have looked again, it may stay.
+    /// The controllers, or the server with its history, have lost their memory. A volume whose object nothing held when it was told to go,
+    /// because its policy became Delete, or was honoured, only later, is in nobody's books any more unless that was seen and written down before. If
+    /// its object is gone, or goes before the controllers have looked again, it may stay.
     pub fn memory_lost(&mut self) {
         for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld) {
             history.forgotten = true;
@@ -136,11 +149,25 @@ impl History {
         self.condemned.is_some_and(|until| now <= until)
     }
 
+    /// Nobody takes off what holds a volume for its driver while the backend is there and to be deleted, but a user.
+    fn let_go(&self, change: &Change<'_>, honours: bool) -> Option<String> {
+        let before = change.before.as_deref().filter(|before| has(before, FINALIZER))?;
+        let is_held = change.after.as_deref().is_some_and(|after| has(after, FINALIZER));
+        let is_meant = self.turned.is_some_and(|at| change.now.duration_since(at) <= ECHO);
+        let is_to_go = before.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete" && honours && !is_meant;
+        let is_wrong = !is_held && is_to_go && !self.deleted && change.who != Who::User;
+        is_wrong.then(|| format!("{} lets go of the volume {} whose backend is there", change.who.text(), name(before)))
+    }
+
     fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool) {
         let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
         self.name = name(volume).to_owned();
         self.claim = (reference("namespace"), reference("name"), reference("uid"));
-        self.policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]).to_owned();
+        let policy = volume.text(&["spec", "persistentVolumeReclaimPolicy"]);
+        if !self.policy.is_empty() && self.policy != policy {
+            self.turned = Some(change.now);
+        }
+        policy.clone_into(&mut self.policy);
         let phase = volume.text(&["status", "phase"]);
         let over = phase == "Released" || (terminating(volume) && phase != "Bound") || change.after.is_none();
         if self.policy == "Delete" && over {
@@ -148,18 +175,25 @@ impl History {
         } else if self.condemned == Some(Timestamp::MAX) {
             self.condemned = Some(change.now + ECHO);
         }
-        self.unheld |= self.policy != "Delete" && terminating(volume);
+        self.unheld |= terminating(volume) && !has(volume, FINALIZER) && !self.deleted;
+        self.told_by_user |= change.condemns() && change.who == Who::User && !self.deleted;
         self.named = change.after.is_some();
         self.retained |= change.after.is_none() && self.policy == "Retain";
         self.retained &= change.after.is_none() || change.who != Who::User;
         // Whoever brings back what was kept takes it over.
         self.kept &= change.before.is_some();
+        if change.before.is_none() {
+            self.unheld = false;
+            self.told_by_user = false;
+            self.forgotten = false;
+        }
         if change.after.is_none() {
-            // Before policies were honoured, a volume that went before its claim left its backend behind.
+            // Before policies were honoured, a volume whose object its user deleted left its backend behind.
+            let is_left = !honours && self.told_by_user;
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
-            self.kept |= self.policy != "Delete" || !honours || !was_bound || self.forgotten;
+            self.kept |= self.policy != "Delete" || is_left || !was_bound || self.forgotten;
             // Nothing held it for its driver, and nobody was there who could have known.
-            self.kept |= unseen && !self.deleted;
+            self.kept |= unseen && self.unheld && !self.deleted;
         }
     }
 }

@@ -37,7 +37,8 @@ pub struct World {
     /// How long anything may take.
     pub patience: Duration,
     admin: kube::Client,
-    controllers: Option<Controllers>,
+    /// Each is a process of its own.
+    controllers: Vec<Controllers>,
     /// Servers that nobody asks any more. They would take the store with them.
     retired: Vec<Running>,
 }
@@ -77,24 +78,30 @@ impl World {
         let (running, admin) = launch(store.clone(), gates, env).await;
         let (requests, faults) = (Requests::default(), Faults::default());
         let setup = Setup { root_ca: Some(Arc::from("THE CERTIFICATE")), ..Setup::new("") };
-        let (controllers, retired) = (None, Vec::new());
+        let (controllers, retired) = (Vec::new(), Vec::new());
         World { running, store, requests, faults, setup, patience: PATIENCE, admin, controllers, retired }
     }
 
     /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
     pub async fn restart_server(&mut self, gates: Gates) {
-        assert!(self.controllers.is_none(), "they would lose their server");
+        assert!(self.controllers.is_empty(), "they would lose their server");
         let (running, admin) = launch(self.store.clone(), gates, Env::default()).await;
         self.admin = admin;
         self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
     pub fn start(&mut self, list: &str) {
+        assert!(self.controllers.is_empty(), "they run already");
+        self.start_beside(list);
+    }
+
+    /// The same beside those that run already, which have other work.
+    pub fn start_beside(&mut self, list: &str) {
         let client =
             |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
         let setup = Setup { list: list.to_owned(), ..self.setup.clone() };
         let started = Controllers::start(&setup, client).expect("a good list");
-        assert!(self.controllers.replace(started).is_none(), "they run already");
+        self.controllers.push(started);
     }
 
     /// A client of the server, with a record of what it asks under `name`.
@@ -105,14 +112,13 @@ impl World {
     }
 
     pub async fn stop_controllers(&mut self) {
-        self.controllers.take().expect("they run").stop().await;
+        assert!(!self.controllers.is_empty(), "they run");
+        join_all(self.controllers.drain(..).map(Controllers::stop)).await;
     }
 
     /// Stops everything, in order.
     pub async fn stop(mut self) {
-        if let Some(controllers) = self.controllers.take() {
-            controllers.stop().await;
-        }
+        join_all(self.controllers.drain(..).map(Controllers::stop)).await;
         for server in self.retired.into_iter().chain([self.running]) {
             server.stop().await;
         }
@@ -333,6 +339,8 @@ struct FaultState {
     /// Writes of this method to paths with this end are answered with this code.
     refuse_at: Option<(&'static str, &'static str, u16)>,
     mishap: Option<(Mishap, &'static str, usize)>,
+    /// The answer to the read of this account after so many others, watches excepted, comes only when it is released.
+    late_read: Option<(&'static str, usize)>,
     release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
@@ -410,6 +418,31 @@ impl Faults {
         let mishap = *mishap;
         state.mishap = None;
         Some(mishap)
+    }
+
+    /// What this account reads after so many other reads, watches excepted, is answered as it is then, but only when [`Faults::release`] is
+    /// called.
+    pub fn answer_late(&self, account: &'static str, after: usize) {
+        self.state.lock().expect("no panic").late_read = Some((account, after));
+    }
+
+    /// Whether the read whose answer is to be late was not made yet.
+    pub fn late_read_waits(&self) -> bool {
+        self.state.lock().expect("no panic").late_read.is_some()
+    }
+
+    fn is_late(&self, account: &str, method: &str, path: &str) -> bool {
+        let mut state = self.state.lock().expect("no panic");
+        let Some((whose, after)) = &mut state.late_read else { return false };
+        if account != *whose || method != "GET" || path.contains("watch=") {
+            return false;
+        }
+        if *after > 0 {
+            *after -= 1;
+            return false;
+        }
+        state.late_read = None;
+        true
     }
 
     async fn hold(&self) {
@@ -526,6 +559,9 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
                 Some(Mishap::AnswerStuck) => std::future::pending().await,
                 _ => response,
             };
+            if this.faults.is_late(&this.account, &method, &path) {
+                this.faults.hold().await;
+            }
             let code = response.status().as_u16();
             this.to.note(Asked { account: this.account, method, path, code });
             Ok(response)

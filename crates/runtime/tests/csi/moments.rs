@@ -1,5 +1,6 @@
 //! Bad input and bad moments: drivers that never answer, classes and secrets that go in the middle.
 
+use crate::pairs::until_phase;
 use crate::storage::*;
 use crate::world::*;
 use csi::Code;
@@ -242,5 +243,47 @@ async fn a_claim_that_is_heard_of_late_gets_no_second_volume() {
     let other = world.create(claim_of("other", "c")).await;
     until_volume(&world, &other).await;
     assert_eq!(asked(&storage).len(), 2, "one for each claim");
+    world.stop().await;
+}
+
+/// The object of a retained volume is saved, and nobody hears the answer; its user deletes it with its claim, at any moment of the attempt that
+/// follows. It does not come again. (It did, where the claim was asked for before the object.)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_saved_unheard_and_deleted_does_not_come_again() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Retain", json!({}))).await;
+    for after in 0.. {
+        let gate = Gate::closed();
+        storage.driver.faults().order(Order::hold("CreateVolume", &gate).times(1));
+        let claim = world.create(claim_of("claim", "c")).await;
+        until_reached(&gate).await;
+        world.faults.mute("csi-provisioner", "/persistentvolumes");
+        world.faults.mishap("csi-provisioner", 0, Mishap::AnswerLost);
+        world.faults.answer_late("csi-provisioner", after);
+        gate.open();
+        let bound = until_phase(&world, &claim, "Bound").await;
+        let volume = world.get(&format!("/api/v1/persistentvolumes/{}", bound.text(&["spec", "volumeName"]))).await;
+        let volume = volume.expect("its volume");
+        // It is in the middle of its next attempt, or done with it.
+        let next_attempt = async {
+            while world.faults.late_read_waits() && !journal(&world).await.is_empty() {
+                tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(world.patience, next_attempt).await.expect("another attempt");
+        let is_over = world.faults.late_read_waits();
+        world.delete(&claim, "").await;
+        world.until_gone(&claim).await;
+        world.delete(&volume, "").await;
+        world.until_gone(&volume).await;
+        world.faults.release();
+        until_settled(&world).await;
+        assert_eq!(world.names("/api/v1/persistentvolumes").await, [] as [&str; 0], "after {after} reads");
+        assert_eq!(storage.handles().len(), after + 1, "it is retained");
+        if is_over {
+            assert!(after > 0, "it asks before it tries again");
+            break;
+        }
+    }
     world.stop().await;
 }

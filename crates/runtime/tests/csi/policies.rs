@@ -224,6 +224,45 @@ async fn h8_with_the_gate_off_the_order_matters_again() {
     world.stop().await;
 }
 
+/// H8, version skew: binder and provisioner are processes with gates of their own, and each honours policies, or does not, for its own volumes.
+#[tokio::test(flavor = "multi_thread")]
+async fn h8_binder_and_provisioner_have_gates_of_their_own() {
+    let (mut world, storage) = world().await;
+    world.setup.provisioning.host_path = true;
+    world.create(class("outside", "Delete", json!({}))).await;
+    world.create(a_class("in-tree", "kubernetes.io/host-path", json!({}))).await;
+    let gates = world.setup.gates.clone();
+    for (binder, provisioner) in [(true, false), (false, true)] {
+        world.stop_controllers().await;
+        world.setup.gates = gates.clone().with("HonorPVReclaimPolicy", binder);
+        world.start(&all());
+        world.setup.gates = gates.clone().with("HonorPVReclaimPolicy", provisioner);
+        world.start_beside(PROVISIONER);
+        for (class, honours) in [("in-tree", binder), ("outside", provisioner)] {
+            let before = storage.handles();
+            let claim = world.create(claim_of("claim", class)).await;
+            let bound = until_phase(&world, &claim, "Bound").await;
+            let volume = world.get(&format!("/api/v1/persistentvolumes/{}", bound.text(&["spec", "volumeName"]))).await;
+            let volume = volume.expect("its volume");
+            let directory = volume.text(&["spec", "hostPath", "path"]).to_owned();
+            let is_there = || match class {
+                "in-tree" => std::path::Path::new(&directory).is_dir(),
+                _ => storage.handles() != before,
+            };
+            assert!(is_there(), "{class} was made");
+            world.delete(&volume, "").await;
+            world.delete(&claim, "").await;
+            world.until_all_gone(&[claim, volume]).await;
+            settle(&world).await;
+            assert_eq!(is_there(), !honours, "{class}, binder {binder}, provisioner {provisioner}");
+            if class == "in-tree" && !honours {
+                std::fs::remove_dir_all(&directory).expect("what is left is removed by hand");
+            }
+        }
+    }
+    world.stop().await;
+}
+
 /// A policy that becomes Retain while the deletion keeps failing saves the data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_that_becomes_retain_in_time_saves_the_data() {

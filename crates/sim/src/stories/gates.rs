@@ -3,6 +3,7 @@
 use super::operator::{CLAIM, LATE_MAX, NAMESPACE, Operator, Told, claim, pods_of, retention, set, template, the};
 use super::templates::{is_rolled, sizes};
 use crate::entropy::Rng;
+use crate::world::HONOURS;
 use object::access::{Access, name};
 use object::{Gates, Value, json};
 use plan::invariant::Checker;
@@ -15,7 +16,7 @@ pub const GATES: [&str; 6] = [
     "StatefulSetOrdinalPartition",
     "StatefulSetUpdateVolumeClaimTemplate",
     "MaxUnavailableStatefulSet",
-    "HonorPVReclaimPolicy",
+    HONOURS,
 ];
 
 /// Every gate of the controllers and of the server is one of so many.
@@ -163,7 +164,7 @@ fn asked(checker: &Checker) -> Vec<String> {
 
 /// H8
 pub async fn reclaim_gate(me: Operator) -> Told {
-    let gate = "HonorPVReclaimPolicy";
+    let gate = HONOURS;
     me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
     me.until_whole("web").await?;
     me.scale("web", 1).await;

@@ -3,8 +3,9 @@
 
 use super::operator::{CLAIM, LATE_MAX, Operator, Told, VOLUME, claim, has_finalizer, retention, set, template, the};
 use super::templates::{is_rolled, sizes};
+use crate::world::HONOURS;
 use object::access::{Access, name};
-use object::{Value, json};
+use object::{Gates, Value, json};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -15,6 +16,24 @@ impl Operator {
             checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).len() == count)
         })
         .await
+    }
+
+    /// Waits until the provisioner does not hold a volume any more.
+    async fn until_free(&self, volume: &Value) -> Told {
+        self.until(&format!("nothing holds {} for its driver", name(volume)), |checker| {
+            let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
+            checker.get(VOLUME, "", name(volume)).is_some_and(|volume| !is_held(volume))
+        })
+        .await
+    }
+
+    /// The provisioner is a process of its own; each of the two honours reclaim policies, or does not.
+    async fn honours_apart(&self, binder: bool, provisioner: bool) {
+        self.world.log.say(format!("OPERATOR {HONOURS}={binder} of the binder, {provisioner} of the provisioner"));
+        let with = |on| Gates::default().with(HONOURS, on);
+        self.world.set_gates_apart(with(binder), with(provisioner));
+        self.world.kill_controllers();
+        self.pause(Duration::from_secs(3)).await;
     }
 
     fn pods(&self) -> Vec<String> {
@@ -116,17 +135,13 @@ pub async fn templates_rollback(me: Operator) -> Told {
 /// H8: off, the order of deletion matters again: a volume that is deleted before its claim leaves its data. On again, volumes that were made
 /// meanwhile are held, too.
 pub async fn reclaim_rollback(me: Operator) -> Told {
-    let gate = "HonorPVReclaimPolicy";
+    let gate = HONOURS;
     me.create(claim("old", "quick")).await;
     let old = me.volume_of("old").await?;
     me.until_held(&old, plan::csi::FINALIZER).await?;
     let handle = me.handle(&old);
     me.controllers_with(gate, false).await;
-    me.until("it is held no more", |checker| {
-        let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
-        checker.get(VOLUME, "", name(&old)).is_some_and(|volume| !is_held(volume))
-    })
-    .await?;
+    me.until_free(&old).await?;
     me.delete(&old, "").await;
     me.delete(&the(CLAIM, "old"), "").await;
     me.until_gone(&the(CLAIM, "old")).await?;
@@ -144,4 +159,41 @@ pub async fn reclaim_rollback(me: Operator) -> Told {
     me.until_gone(&new).await?;
     // Only what was deleted first while it was off has left its data.
     me.until_handles(&BTreeSet::from([handle])).await
+}
+
+/// H8, version skew: binder and provisioner are processes of their own, and only one of them honours policies, in the middle of a reclaim too.
+/// What becomes of a driver's volume is up to the provisioner alone.
+pub async fn reclaim_skew(me: Operator) -> Told {
+    let mut left = BTreeSet::new();
+    for (binder, provisioner) in [(true, false), (false, true), (true, true)] {
+        me.honours_apart(binder, provisioner).await;
+        for class in ["quick", "kept"] {
+            for named in ["usual", "reversed"] {
+                me.create(claim(named, class)).await;
+                let volume = me.volume_of(named).await?;
+                if provisioner && class == "quick" {
+                    me.until_held(&volume, plan::csi::FINALIZER).await?;
+                } else {
+                    me.until_free(&volume).await?;
+                }
+                let (is_reversed, handle) = (named == "reversed", me.handle(&volume));
+                if class == "kept" || (is_reversed && !provisioner) {
+                    left.insert(handle);
+                }
+                if is_reversed {
+                    me.delete(&volume, "").await;
+                    // The binder is another one when it hears that the claim is gone.
+                    me.honours_apart(!binder, provisioner).await;
+                }
+                me.delete(&the(CLAIM, named), "").await;
+                me.until_gone(&the(CLAIM, named)).await?;
+                if class == "kept" {
+                    me.delete(&volume, "").await;
+                }
+                me.until_gone_for_good(&volume).await?;
+                me.honours_apart(binder, provisioner).await;
+            }
+        }
+    }
+    me.until_handles(&left).await
 }

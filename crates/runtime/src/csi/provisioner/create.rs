@@ -162,11 +162,7 @@ impl Control {
         let volume = &intent.request.name;
         let Some(known) = self.driver(&intent.driver) else { return Ok(None) };
         if let Some(made) = self.notes.made(volume) {
-            // The answer to an earlier attempt may have got lost, and the object have come and gone since.
-            return match self.end_of(intent).await? {
-                Some(last) => self.bury(intent, &last).await,
-                None => self.save(intent, made, WRITTEN_DOWN, &known).await,
-            };
+            return self.save(intent, made, WRITTEN_DOWN, &known).await;
         }
         if self.notes.is_doubted(volume)
             && let Some(last) = self.end_of(intent).await?
@@ -258,14 +254,22 @@ impl Control {
     async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
         // An earlier attempt may have been heard, or somebody have brought it back under another name.
-        let found = if basis == WRITTEN_DOWN { self.stand_in(intent, handle(&object)).await? } else { None };
+        let is_first = basis != WRITTEN_DOWN;
+        let found = if is_first { None } else { self.stand_in(intent, handle(&object)).await? };
         let stored = match found {
             Some(found) if name(&found) == volume && is_of(&found, intent) => found,
             Some(other) => return Ok(Some(self.leave_to(intent, &other, known))),
-            None => match self.create_object(intent, &object).await? {
-                Ok(stored) => stored,
-                Err(why) => return self.give_up(intent, &object, &why, known).await,
-            },
+            None => {
+                // Or it was heard, and the object has come and gone. Asked in this order, nothing is missed: what is not there any more has
+                // gone before the question about its end.
+                if !is_first && let Some(last) = self.end_of(intent).await? {
+                    return self.bury(intent, &last).await;
+                }
+                match self.create_object(intent, &object).await? {
+                    Ok(stored) => stored,
+                    Err(why) => return self.give_up(intent, &object, &why, known).await,
+                }
+            }
         };
         let took = self.notes.end(volume).map_or(Duration::ZERO, |begun| begun.elapsed());
         self.metrics.provisioned(intent.class(), intent.request.source.is_some(), took);
