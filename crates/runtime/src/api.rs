@@ -228,10 +228,23 @@ impl Api {
         self.reader.object(&self.text(path, METADATA).await?).map_err(unreadable)
     }
     /// GET where absence is an answer.
+    /// `None` when the server says that it has no such object. That it does not know the kind, or somebody in between the place, is an error:
+    /// what cannot be undone may depend on it.
     pub async fn find(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
+        self.get_unless(path, ApiError::is_absent).await
+    }
+    /// `None` also when the server does not know the kind.
+    pub async fn find_if_served(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
+        self.get_unless(path, ApiError::is_not_found).await
+    }
+    async fn get_unless(
+        &self,
+        path: &str,
+        is_missing: impl Fn(&ApiError) -> bool,
+    ) -> Result<Option<Arc<Value>>, ApiError> {
         match self.get(path).await {
             Ok(value) => Ok(Some(value)),
-            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) if is_missing(&error) => Ok(None),
             Err(error) => Err(error),
         }
     }

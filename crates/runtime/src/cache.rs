@@ -170,18 +170,23 @@ impl Cache {
         if !is_final(&answer) {
             return self.wrote(answer);
         }
-        self.gone(key, uid);
+        let is_it = object::access::uid(&answer) == uid;
+        self.bury(key, uid, is_it.then_some(&answer));
     }
 
     /// The object of this uid is certainly not there any more.
     pub fn gone(&self, key: &Key, uid: &str) {
+        self.bury(key, uid, None);
+    }
+
+    fn bury(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
         self.change(|state, changes| {
             state.buried.insert(uid.to_owned(), Instant::now());
             let was = state.objects.get(key).filter(|entry| object::access::uid(&entry.object) == uid);
             if let Some(version) = was.and_then(|entry| entry.version) {
                 state.floors.insert(key.clone(), version);
             }
-            state.remove(key, uid, changes);
+            state.remove(key, uid, last, changes);
         });
     }
 
@@ -195,8 +200,8 @@ impl Cache {
         }
     }
 
-    /// Whom to tell of changes: the object as it was and as it is. It is told after the change, and may look into the cache.
-    pub(crate) fn listen(&self, listener: impl Fn(Option<&Value>, Option<&Value>) + Send + Sync + 'static) {
+    /// Whom to tell of changes. It is told after the change, and may look into the cache.
+    pub(crate) fn listen(&self, listener: impl Fn(&Changed) + Send + Sync + 'static) {
         self.lock().listener = Some(Arc::new(listener));
     }
     pub(crate) fn stop_listening(&self) {
@@ -220,7 +225,7 @@ impl Cache {
             state.ahead.remove(&(version, key.clone()));
             let doubted = state.objects.get(&key).filter(|entry| entry.ahead && entry.version == Some(version));
             if is_absent && doubted.is_some() {
-                state.take(&key, changes);
+                state.take(&key, None, changes);
             }
         });
         found.into_iter().for_each(|object| self.wrote(object));
@@ -234,7 +239,7 @@ impl Cache {
             state.listener.clone()
         };
         if let Some(listener) = listener {
-            changes.iter().for_each(|(before, after)| listener(before.as_deref(), after.as_deref()));
+            changes.iter().for_each(|changed| listener(changed));
         }
     }
 
@@ -257,10 +262,16 @@ impl Index {
     }
 }
 
-type Listener = Arc<dyn Fn(Option<&Value>, Option<&Value>) + Send + Sync>;
+type Listener = Arc<dyn Fn(&Changed) + Send + Sync>;
 
 /// An object as it was and as it is.
-type Changed = (Option<Arc<Value>>, Option<Arc<Value>>);
+#[derive(Clone, Debug)]
+pub struct Changed {
+    pub before: Option<Arc<Value>>,
+    pub after: Option<Arc<Value>>,
+    /// It has gone, and nobody said how it was then: others may have written it after it was seen last.
+    pub unheard: bool,
+}
 
 #[derive(Default)]
 struct State {
@@ -371,9 +382,9 @@ impl State {
         self.advance(version, changes);
     }
 
-    fn see_go(&mut self, object: &Value, changes: &mut Vec<Changed>) {
+    fn see_go(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
         if self.buried.remove(uid(object)).is_none() {
-            self.remove(&key(object), uid(object), changes);
+            self.remove(&key(object), uid(object), Some(object), changes);
         }
         self.advance(version(object), changes);
     }
@@ -394,7 +405,7 @@ impl State {
         self.give_up_before(newest.saturating_add(1), changes);
         let unseen = self.objects.iter().filter(|(key, entry)| !entry.ahead && !seen.contains(*key));
         for key in unseen.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
-            self.take(&key, changes);
+            self.take(&key, None, changes);
         }
     }
 
@@ -414,15 +425,15 @@ impl State {
         while self.ahead.first().is_some_and(|(written, _)| *written < version) {
             let Some((written, key)) = self.ahead.pop_first() else { return };
             if self.objects.get(&key).is_some_and(|entry| entry.ahead && entry.version == Some(written)) {
-                self.take(&key, changes);
+                self.take(&key, None, changes);
             }
         }
     }
 
-    fn remove(&mut self, key: &Key, of_uid: &str, changes: &mut Vec<Changed>) {
+    fn remove(&mut self, key: &Key, of_uid: &str, last: Option<&Arc<Value>>, changes: &mut Vec<Changed>) {
         // Another one may bear the name by now.
         if self.objects.get(key).is_some_and(|entry| uid(&entry.object) == of_uid) {
-            self.take(key, changes);
+            self.take(key, last, changes);
         }
     }
 
@@ -430,14 +441,19 @@ impl State {
         let after = entry.object.clone();
         let before = self.objects.insert(key.clone(), entry).map(|entry| entry.object);
         self.find_anew(&key, before.as_ref(), Some(&after));
-        changes.push((before, Some(after)));
+        changes.push(Changed { before, after: Some(after), unheard: false });
     }
 
-    fn take(&mut self, key: &Key, changes: &mut Vec<Changed>) {
-        if let Some(entry) = self.objects.remove(key) {
-            self.find_anew(key, Some(&entry.object), None);
-            changes.push((Some(entry.object), None));
+    /// Takes an object out. What it was in the end, where that is told, counts more than what it was when it was seen last.
+    fn take(&mut self, key: &Key, last: Option<&Arc<Value>>, changes: &mut Vec<Changed>) {
+        let Some(entry) = self.objects.remove(key) else { return };
+        self.find_anew(key, Some(&entry.object), None);
+        let mut before = entry.object;
+        if let Some(last) = last.filter(|last| differs(Some(&before), Some(last))) {
+            changes.push(Changed { before: Some(before), after: Some(last.clone()), unheard: false });
+            before = last.clone();
         }
+        changes.push(Changed { before: Some(before), after: None, unheard: last.is_none() });
     }
 
     fn find_anew(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {

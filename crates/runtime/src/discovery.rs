@@ -81,7 +81,7 @@ impl Discovery {
             let mut group = Vec::new();
             for version in versions {
                 // What vanished between the two requests is not there any more: nothing to find in it.
-                let Some(list) = self.api.find(&format!("{root}/{version}")).await? else { continue };
+                let Some(list) = self.api.find_if_served(&format!("{root}/{version}")).await? else { continue };
                 let resources = list.items(&["resources"]);
                 for resource in resources.iter().filter(|resource| !resource.text(&["name"]).contains('/')) {
                     let scale = format!("{}/scale", resource.text(&["name"]));

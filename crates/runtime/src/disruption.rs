@@ -120,7 +120,7 @@ impl Control {
         });
         let Some(served) = served.filter(|served| served.scales) else { return Ok(Scale::None) };
         let path = served.resource.object(namespace, owner.text(&["name"]));
-        match self.api.find(&format!("{path}/scale")).await? {
+        match self.api.find_if_served(&format!("{path}/scale")).await? {
             Some(scale) if is_owner(&scale) => Ok(Scale::Replicas(scale.int(&["spec", "replicas"]).unwrap_or(0))),
             _ => Ok(Scale::Gone),
         }

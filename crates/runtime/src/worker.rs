@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-pub use crate::cache::{Cache, Key, key};
+pub use crate::cache::{Cache, Changed, Key, key};
 
 /// A cache that is being filled, and what its changes wake.
 pub struct Source {
@@ -25,8 +25,7 @@ pub struct Source {
     wakes: Wakes,
 }
 
-/// Takes an object as it was and as it is.
-type Wakes = Box<dyn Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync>;
+type Wakes = Box<dyn Fn(&Changed) -> Vec<Key> + Send + Sync>;
 
 impl Source {
     /// Follows all objects of a resource; each change wakes what `wakes` says of the object as it was and of it as it is.
@@ -39,6 +38,11 @@ impl Source {
         resource: Resource,
         wakes: impl Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync + 'static,
     ) -> Source {
+        Source::hearing(resource, move |changed| wakes(changed.before.as_deref(), changed.after.as_deref()))
+    }
+
+    /// Like [`Source::changing`], for those to whom it matters whether an object was seen to go.
+    pub fn hearing(resource: Resource, wakes: impl Fn(&Changed) -> Vec<Key> + Send + Sync + 'static) -> Source {
         Source { resource, cache: Cache::default(), fields: None, wakes: Box::new(wakes) }
     }
 
@@ -92,7 +96,7 @@ where
     let mut listening = Listening(Vec::new());
     for Source { resource, cache, fields, wakes } in sources {
         let woken = queue.clone();
-        cache.listen(move |before, after| wakes(before, after).into_iter().for_each(|key| woken.add(key)));
+        cache.listen(move |changed| wakes(changed).into_iter().for_each(|key| woken.add(key)));
         listening.0.push(cache.clone());
         tasks.spawn(fill(part.clone(), resource, fields, cache, unfilled.clone()));
     }

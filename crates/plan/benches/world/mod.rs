@@ -135,6 +135,9 @@ impl bind::Seen for Shelves {
     fn class(&self, _name: &str) -> Option<Arc<Value>> {
         None
     }
+    fn went_without(&self, _claim_uid: &str) -> bool {
+        false
+    }
     fn default_class(&self) -> Option<String> {
         None
     }

@@ -1,7 +1,7 @@
 //! Which volume suits which claim.
 
-use super::is_reserved_for;
-use object::access::{Access, name, terminating};
+use super::{PROVISIONED_BY, is_reserved_for};
+use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::quantity::Quantity;
 use object::selector::LabelSelector;
@@ -81,9 +81,30 @@ pub fn choose_reserved<T: AsRef<Value>>(volumes: Vec<T>, claim: &Value) -> Optio
     };
     let rank = |volume: &Value| {
         let is_exact = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
-        (!is_exact, modes(volume).count_ones(), capacity(volume), name(volume).to_owned())
+        // What was made for the claim, by somebody who did not know of the others, is empty; what a person reserved may not be.
+        (
+            is_named_for(volume, uid(claim)),
+            !is_exact,
+            modes(volume).count_ones(),
+            capacity(volume),
+            name(volume).to_owned(),
+        )
     };
     volumes.into_iter().filter(|volume| suits(volume.as_ref())).min_by_key(|volume| rank(volume.as_ref()))
+}
+
+/// Whether a provisioner made a volume for the claim of this uid, as its name says.
+pub(super) fn is_named_for(volume: &Value, claim_uid: &str) -> bool {
+    let is_named_so = !claim_uid.is_empty() && name(volume).contains(claim_uid);
+    is_named_so && volume.has(&["metadata", "annotations", PROVISIONED_BY])
+}
+
+/// Whether a provisioner can have made a volume for this claim. One that is older than the claim was made for another, and somebody has reserved it
+/// for this one since.
+pub(super) fn can_be_made_for(volume: &Value, claim: &Value) -> bool {
+    let born = |object: &Value| object.text(&["metadata", "creationTimestamp"]).parse::<jiff::Timestamp>().ok();
+    let is_older = born(volume).zip(born(claim)).is_some_and(|(volume, claim)| volume < claim);
+    volume.has(&["metadata", "annotations", PROVISIONED_BY]) && !is_older
 }
 
 /// Why a claim cannot have the volume that it names.

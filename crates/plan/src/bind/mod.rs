@@ -43,6 +43,8 @@ pub trait Seen {
     fn volume(&self, name: &str) -> Option<Arc<Value>>;
     fn claim(&self, namespace: &str, name: &str) -> Option<Arc<Value>>;
     fn class(&self, name: &str) -> Option<Arc<Value>>;
+    /// Whether the claim of this uid was seen to go, and never had a volume.
+    fn went_without(&self, claim_uid: &str) -> bool;
     /// The name of the default class in effect.
     fn default_class(&self) -> Option<String>;
     /// The volumes whose `claimRef` is of this name.

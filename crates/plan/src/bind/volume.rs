@@ -1,7 +1,7 @@
 //! What to do about a volume.
 
-use super::matching::{place, volume_mode};
-use super::{Action, BOUND_BY_CONTROLLER, PROVISIONED_BY, Plan, Seen, Target, is_bound, pair};
+use super::matching::{can_be_made_for, is_named_for, place, volume_mode};
+use super::{Action, BOUND_BY_CONTROLLER, Plan, Seen, Target, is_bound, pair};
 use crate::reclaim::{self, Plugins};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
@@ -16,7 +16,7 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
         return available(volume);
     };
     let claim = seen.claim(&reference.namespace, &reference.name).filter(|claim| uid(claim) == reference.uid);
-    let Some(claim) = claim else { return without_claim(volume, reference, plugins) };
+    let Some(claim) = claim else { return without_claim(volume, reference, seen, plugins) };
     let bound_to = claim.text(&["spec", "volumeName"]);
     // A volume on its way out is not bound any more, or it would wait for its claim, and its claim for another volume.
     let comes_too_late = terminating(volume) && !is_bound(&claim);
@@ -26,7 +26,7 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     if bound_to == name(volume) && !comes_too_late {
         return Plan::default().then(pair::set_phase(volume, "Bound", ""));
     }
-    let was_made_for_it = volume.has(&["metadata", "annotations", PROVISIONED_BY]) && !was_free(volume);
+    let was_made_for_it = can_be_made_for(volume, &claim) && !was_free(volume);
     let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
     if was_made_for_it && is_deleted {
         // It was made for a claim that took another one, or cannot have it any more.
@@ -36,8 +36,14 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
 }
 
 /// The claim is gone.
-fn without_claim(volume: &Value, claim: Target, plugins: &Plugins) -> Plan {
-    if was_free(volume) { free(volume, claim, false) } else { reclaim::released(volume, &claim, false, plugins) }
+fn without_claim(volume: &Value, claim: Target, seen: &impl Seen, plugins: &Plugins) -> Plan {
+    // Where volume and phase are written at once, only the claim's end tells whether it had the volume.
+    let is_begun = volume.text(&["status", "phase"]) == "Bound" && !is_named_for(volume, &claim.uid);
+    if was_free(volume) || (is_begun && seen.went_without(&claim.uid)) {
+        free(volume, claim, false)
+    } else {
+        reclaim::released(volume, &claim, false, plugins)
+    }
 }
 
 /// Takes the volume from a claim that does not have it. A write of ours may have succeeded without our knowing: hence the question.

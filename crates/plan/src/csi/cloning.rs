@@ -96,6 +96,11 @@ pub fn handle<'a>(
     Ok(handle)
 }
 
+/// Whether a source is on its way out, and only the copies of it hold it.
+pub fn is_held(source: &Value) -> bool {
+    terminating(source) && crate::finalizers::has(source, PROTECTION)
+}
+
 /// The merge patch that lets go of a source that is held for nothing: it is on its way out, and no claim of its namespace still waits
 /// to be a copy of it.
 pub fn free<'a>(source: &Value, claims: impl IntoIterator<Item = &'a Value>) -> Option<Value> {
@@ -104,8 +109,7 @@ pub fn free<'a>(source: &Value, claims: impl IntoIterator<Item = &'a Value>) -> 
             && claim.text(&["status", "phase"]) == "Pending"
             && start(claim) == Start::Claim(name(source))
     };
-    let is_held = terminating(source) && crate::finalizers::has(source, PROTECTION);
-    let is_free = is_held && !claims.into_iter().any(copies);
+    let is_free = is_held(source) && !claims.into_iter().any(copies);
     is_free.then(|| crate::finalizers::patch(source, &[], &[PROTECTION]))
 }
 

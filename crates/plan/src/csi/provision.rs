@@ -93,8 +93,8 @@ pub fn wanted_driver(claim: &Value) -> Option<&str> {
     asked.chain([migrated]).find(|driver| !driver.is_empty())
 }
 
-/// What to do for a claim that has no volume object yet. `honor`: the reclaim policy is honoured in any order of deletion.
-pub fn plan(seen: &Seen, driver: &Driver, honor: bool) -> Step {
+/// What to do for a claim that has no volume object yet.
+pub fn plan(seen: &Seen, driver: &Driver) -> Step {
     let claim = seen.claim;
     // A claim on its way out needs no volume any more.
     if !claim.text(&["spec", "volumeName"]).is_empty() || terminating(claim) {
@@ -118,7 +118,7 @@ pub fn plan(seen: &Seen, driver: &Driver, honor: bool) -> Step {
     if waits && annotation(claim, SELECTED_NODE).is_empty() {
         return Step::Nothing;
     }
-    match create(seen, class, driver, honor) {
+    match create(seen, class, driver) {
         Ok(step) => step,
         Err(Obstacle::Passing(why)) => Step::Failed(why),
         Err(Obstacle::Reschedule(why)) => Step::Reschedule(why),
@@ -131,7 +131,7 @@ impl From<String> for Obstacle {
     }
 }
 
-fn create(seen: &Seen, class: &Value, driver: &Driver, honor: bool) -> Result<Step, Obstacle> {
+fn create(seen: &Seen, class: &Value, driver: &Driver) -> Result<Step, Obstacle> {
     let claim = seen.claim;
     let source = match cloning::start(claim) {
         Start::Empty => None,
@@ -167,7 +167,7 @@ fn create(seen: &Seen, class: &Value, driver: &Driver, honor: bool) -> Result<St
         topology,
         secret: secrets.get(Use::Provision).cloned(),
     };
-    let volume = volume(claim, class, driver, &access, &secrets, honor);
+    let volume = volume(claim, class, driver, &access, &secrets);
     let reschedules = driver.can.topology && !annotation(claim, SELECTED_NODE).is_empty();
     Ok(Step::Create(Box::new(Intent { driver: driver.name.clone(), request, volume, reschedules })))
 }
@@ -255,7 +255,7 @@ impl Secrets {
 }
 
 /// The volume object, all but what only the driver can say.
-fn volume(claim: &Value, class: &Value, driver: &Driver, access: &AccessType, secrets: &Secrets, honor: bool) -> Value {
+fn volume(claim: &Value, class: &Value, driver: &Driver, access: &AccessType, secrets: &Secrets) -> Value {
     let policy = match class.text(&["reclaimPolicy"]) {
         "" => "Delete",
         policy => policy,
@@ -296,7 +296,8 @@ fn volume(claim: &Value, class: &Value, driver: &Driver, access: &AccessType, se
             "csi": source,
         },
     });
-    if policy == "Delete" && honor {
+    // Also where policies are not to be honoured: then it is taken off when the journal says nothing of the volume any more.
+    if policy == "Delete" {
         volume.put(&["metadata", "finalizers"], json!([FINALIZER]));
     }
     if let Some(options) = class.at(&["mountOptions"]) {

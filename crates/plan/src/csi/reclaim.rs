@@ -185,6 +185,8 @@ fn patch(volume: &Value, add: bool, remove: bool, record: Option<Record>) -> Opt
     }
     if remove {
         patch.put(&["metadata", "$deleteFromPrimitiveList/finalizers"], json!([FINALIZER]));
+        // It may arrive late, when the policy is another.
+        patch.put(&["metadata", "resourceVersion"], volume.text(&["metadata", "resourceVersion"]));
     }
     if let Some(record) = record {
         patch.put(&["metadata", "annotations", RECORD], record.text());

@@ -270,6 +270,10 @@ impl Control {
         match self.api.create(&volumes.resource.collection(""), &volume).await {
             Ok(created) => volumes.cache.wrote(created),
             Err(error) if error.is_conflict() => {}
+            // It may have been created all the same: the next attempt finds the directory, and perhaps the object.
+            Err(error) if !error.is_refusal() => {
+                return Err(format!("Error creating provisioned PV object for claim: {error}."));
+            }
             Err(error) => {
                 let text = format!("Error creating provisioned PV object for claim: {error}. Deleting the volume.");
                 return match directories::destroy(directory).await {

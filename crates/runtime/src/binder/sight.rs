@@ -13,8 +13,8 @@ use object::kinds::volumes::class_of;
 use plan::bind::{self, Action, Place, Plan, Seen, Target, is_bound};
 use plan::protect;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A kind's resource and its objects.
@@ -39,7 +39,12 @@ pub struct Sight {
     unbound: Index,
     pods_of: Index,
     held: Arc<Holds>,
+    /// The uids of claims that were seen to go and never had a volume.
+    went_without: Mutex<HashSet<String>>,
 }
+
+/// How many of these are remembered; beyond that the memory starts over. Each matters for a moment only.
+const GONE_MAX: usize = 10_000;
 
 impl Sight {
     /// Volumes whose turn came while a claim held them have it in `queue` when it lets go.
@@ -67,13 +72,18 @@ impl Sight {
             classes,
             pods,
             held: Arc::new(Holds { volumes: Mutex::default(), queue }),
+            went_without: Mutex::default(),
         }
     }
 
     pub fn sources(self: &Arc<Sight>, figures: &Figures, reach: &Reach) -> Vec<Source> {
         let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (of_claims, of_volumes, reach) = (figures.clone(), figures.clone(), reach.clone());
-        let claims = Source::changing(self.claims.resource.clone(), move |before, after| {
+        let claims = Source::hearing(self.claims.resource.clone(), move |changed| {
+            let (before, after) = (changed.before.as_deref(), changed.after.as_deref());
+            if let (Some(claim), None, false) = (before, after, changed.unheard) {
+                by_claim.note_end(claim);
+            }
             of_claims.claim_changed(before, after);
             if differs_at(before, after, OF_CLAIMS) { by_claim.woken_by_claim(before, after) } else { Vec::new() }
         });
@@ -93,6 +103,16 @@ impl Sight {
             classes.into(self.classes.cache.clone()),
             pods.into(self.pods.cache.clone()).only("spec.nodeName=".to_owned()),
         ]
+    }
+
+    fn note_end(&self, claim: &Value) {
+        if claim.text(&["spec", "volumeName"]).is_empty() {
+            let mut gone = self.went_without.lock().expect("no panic happens under this lock");
+            if gone.len() >= GONE_MAX {
+                gone.clear();
+            }
+            gone.insert(uid(claim).to_owned());
+        }
     }
 
     /// The claim itself; and, when its part in a pair changed, the volumes of that pair.
@@ -147,6 +167,9 @@ impl Seen for Sight {
     }
     fn class(&self, name: &str) -> Option<Arc<Value>> {
         Sight::class(self, name)
+    }
+    fn went_without(&self, claim_uid: &str) -> bool {
+        self.went_without.lock().expect("no panic happens under this lock").contains(claim_uid)
     }
     fn default_class(&self) -> Option<String> {
         effective_default_class(self.classes.cache.all().iter().map(AsRef::as_ref)).map(str::to_owned)
@@ -232,6 +255,9 @@ impl Seen for Look<'_> {
     }
     fn class(&self, name: &str) -> Option<Arc<Value>> {
         self.sight.class(name)
+    }
+    fn went_without(&self, claim_uid: &str) -> bool {
+        self.sight.went_without(claim_uid)
     }
     fn default_class(&self) -> Option<String> {
         self.sight.default_class()

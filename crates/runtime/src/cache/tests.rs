@@ -230,6 +230,41 @@ enum Wire {
     Watching(u64),
 }
 
+/// Those who listen hear what an object was in the end, where that is told, and else that nobody said.
+#[test]
+fn an_end_is_told_as_it_was() {
+    let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+    let cache = Cache::default();
+    let (listening, color) = (heard.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
+    cache.listen(move |Changed { before, after, unheard }| {
+        let said = match (before, after) {
+            (_, Some(after)) => color(after),
+            (Some(before), None) => format!("{} goes", color(before)),
+            (None, None) => String::new(),
+        };
+        listening.lock().expect("no panic").push((said, *unheard));
+    });
+    let object = |version: &str, color: &str| {
+        let metadata = json!({"namespace": "a", "name": "b", "uid": "u", "resourceVersion": version});
+        Arc::new(json!({"metadata": metadata, "spec": {"color": color}}))
+    };
+    let told = |changes: Vec<Change<Arc<Value>>>| {
+        changes.into_iter().for_each(|change| cache.hear(change));
+        std::mem::take(&mut *heard.lock().expect("no panic"))
+    };
+    let said = |text: &str, unheard: bool| (text.to_owned(), unheard);
+    let red = || vec![Change::Restart, Change::Seen(object("1", "red")), Change::Ready];
+    assert_eq!(told(red()), [said("red", false)]);
+    assert_eq!(told(vec![Change::Gone(object("3", "blue"))]), [said("blue", false), said("blue goes", false)]);
+    told(red());
+    assert_eq!(told(vec![Change::Gone(object("3", "red"))]), [said("red goes", false)], "nothing was new");
+    told(red());
+    assert_eq!(told(vec![Change::Restart, Change::Ready]), [said("red goes", true)], "it is not in the list");
+    told(red());
+    cache.deleted(&("a".into(), "b".into()), "u", object("3", "green"));
+    assert_eq!(told(Vec::new()), [said("green", false), said("green goes", false)], "the answer says how it was");
+}
+
 struct World {
     server: Server,
     cache: Cache,
@@ -250,14 +285,14 @@ impl World {
         let index = cache.index(by_color);
         let mirror: Arc<Mutex<HashMap<Key, Arc<Value>>>> = Arc::default();
         let listening = mirror.clone();
-        cache.listen(move |before, after| {
+        cache.listen(move |Changed { before, after, .. }| {
             let mut mirror = listening.lock().expect("no panic");
-            let at = key(after.or(before).expect("one of them"));
+            let at = key(after.as_ref().or(before.as_ref()).expect("one of them"));
             let known = match after {
-                Some(after) => mirror.insert(at, Arc::new(after.clone())),
+                Some(after) => mirror.insert(at, after.clone()),
                 None => mirror.remove(&at),
             };
-            assert_eq!(known.as_deref(), before);
+            assert_eq!(known, *before);
         });
         cache.hear(Change::Restart);
         World {

@@ -129,6 +129,15 @@ impl Journal {
         self.lock().entries.get(volume).cloned()
     }
 
+    /// Whether a copy of the volume of this handle is being made.
+    pub fn copies(&self, handle: &str) -> bool {
+        let is_copy = |entry: &Entry| match entry {
+            Entry::Create(intent) => intent.request.source.as_deref() == Some(handle),
+            Entry::Delete(_) => false,
+        };
+        self.lock().entries.values().any(is_copy)
+    }
+
     pub fn len(&self) -> usize {
         self.lock().entries.len()
     }

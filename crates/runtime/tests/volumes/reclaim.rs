@@ -268,6 +268,26 @@ async fn h3_directories_are_made_and_deleted_for_claims() {
     world.stop().await;
 }
 
+/// A claim goes when the volume's part of binding is written and its own cannot be: nobody had the volume, and it is free again, with its data.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_a_claim_only_began_to_take_is_free_again() {
+    let world = World::with(&all()).await;
+    let directory = Directory::new();
+    let volume = world.create(of_directory(&directory, "Delete", None)).await;
+    until_phase(&world, &volume, "Available").await;
+    world.faults.refuse_at(Some(("PATCH", "persistentvolumeclaims/c?withStatus=true", 503)));
+    let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
+    world.until_is(&volume, "it is begun", |volume| volume.has(&["spec", "claimRef", "uid"])).await;
+    world.delete(&claim, "").await;
+    world.until_gone(&claim).await;
+    world.faults.refuse_at(None);
+    until_phase(&world, &volume, "Available").await;
+    settle(&world).await;
+    assert!(directory.exists());
+    assert!(!world.now(&volume).await.expect("there").has(&["spec", "claimRef"]));
+    world.stop().await;
+}
+
 // H9, 2.11: figures.
 #[tokio::test(flavor = "multi_thread")]
 async fn h9_figures_of_volumes_and_claims() {

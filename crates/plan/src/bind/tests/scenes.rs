@@ -441,6 +441,95 @@ fn b18_of_two_volumes_that_were_made_for_a_claim_the_other_is_reclaimed() {
     assert_eq!(world.directories, ["/tmp/a".to_owned()].into());
 }
 
+/// A provisioner made a volume for a claim because it did not know of the one that somebody had reserved, with data on it. That one is taken, also when it
+/// was begun to be bound already, and whatever their sizes; the other goes. (It was the other way round, and the data went.)
+#[test]
+fn what_somebody_reserved_is_taken_before_what_was_made_meanwhile() {
+    for is_begun in [false, true] {
+        for size in ["1Gi", "5Gi"] {
+            let mut world = World::default();
+            let mut claim = claim("c", "1Gi", none());
+            claim.put(&["metadata", "creationTimestamp"], "2026-01-02T00:00:00Z");
+            let claim = world.add(claim);
+            let with_data = |name: &str, size: &str, born: &str| {
+                let mut made = volume(name, size, none());
+                made.put(&["metadata", "annotations", PROVISIONED_BY], "kubernetes.io/host-path");
+                made.put(&["metadata", "creationTimestamp"], born);
+                made.put(&["spec", "persistentVolumeReclaimPolicy"], "Delete");
+                made
+            };
+            let mut reserved = with_data("pvc-of-another", size, "2026-01-01T00:00:00Z");
+            reserved.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c"}));
+            if is_begun {
+                reserved.put(&["spec", "claimRef", "uid"], uid(&claim));
+                reserved.put(&["status", "phase"], "Bound");
+            }
+            world.add(reserved);
+            let empty = format!("pvc-{}", uid(&claim));
+            let mut made = with_data(&empty, "2Gi", "2026-01-02T00:00:01Z");
+            made.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": uid(&claim)}));
+            world.add(made);
+            let places = ["pvc-of-another", &empty].map(|name| format!("/tmp/{name}"));
+            world.directories.extend(places.clone());
+            world.settle();
+            assert_eq!(world.bound(&claim), got("pvc-of-another"), "{is_begun} {size}");
+            assert_eq!(world.volumes.keys().collect::<Vec<_>>(), ["pvc-of-another"]);
+            assert_eq!(world.directories, [places[0].clone()].into());
+        }
+    }
+}
+
+/// A claim goes in the middle of being bound, after the volume's write and before its own: nobody ever had the volume, and it is free again, as
+/// far as that is known. One that was made for the claim is of no use to anybody else.
+#[test]
+fn what_a_claim_only_began_to_take_is_free_again() {
+    for (is_known, is_made, is_free) in [(true, false, true), (false, false, false), (true, true, false)] {
+        let mut world = World::default();
+        let mut begun = volume(if is_made { "pvc-gone" } else { "free" }, "1Gi", json!({"status": {"phase": "Bound"}}));
+        begun.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": "gone"}));
+        begun.put(&["spec", "persistentVolumeReclaimPolicy"], "Delete");
+        if is_made {
+            begun.put(&["metadata", "annotations", PROVISIONED_BY], "kubernetes.io/host-path");
+        } else {
+            begun.put(&["metadata", "annotations", BOUND_BY_CONTROLLER], "yes");
+        }
+        let directory = format!("/tmp/{}", object::access::name(&begun));
+        world.directories.insert(directory.clone());
+        let begun = world.add(begun);
+        if is_known {
+            world.went_without.insert("gone".to_owned());
+        }
+        world.settle();
+        assert_eq!(world.directories.contains(&directory), is_free, "known {is_known}, made for it {is_made}");
+        if is_free {
+            assert_eq!(phase(&world.now(&begun)), "Available");
+            assert!(!world.now(&begun).has(&["spec", "claimRef"]));
+        }
+    }
+}
+
+/// One that was made for another claim, reserved for this one and not taken is left as it is.
+#[test]
+fn what_somebody_reserved_in_vain_is_not_deleted() {
+    let mut world = World::default();
+    let mut claim = claim("c", "1Gi", none());
+    claim.put(&["metadata", "creationTimestamp"], "2026-01-02T00:00:00Z");
+    world.add(volume("taken", "1Gi", none()));
+    let claim = world.add(claim);
+    world.settle();
+    assert_eq!(world.bound(&claim), got("taken"));
+    let mut left = volume("left", "1Gi", json!({"status": {"phase": "Bound"}}));
+    left.put(&["metadata", "annotations", PROVISIONED_BY], "kubernetes.io/host-path");
+    left.put(&["metadata", "creationTimestamp"], "2026-01-01T00:00:00Z");
+    left.put(&["spec", "persistentVolumeReclaimPolicy"], "Delete");
+    left.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": uid(&claim)}));
+    let left = world.add(left);
+    world.directories.insert("/tmp/left".to_owned());
+    world.settle();
+    assert_eq!(phase(&world.now(&left)), "Available");
+    assert!(world.directories.contains("/tmp/left"));
+}
+
 #[test]
 fn b19_a_pair_of_different_modes_is_told_on_both_sides() {
     let mut world = World::default();

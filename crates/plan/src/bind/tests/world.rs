@@ -26,6 +26,8 @@ pub struct World {
     pub leaked: Vec<String>,
     pub events: Vec<Event>,
     pub plugins: Plugins,
+    /// The uids of claims that went and never had a volume.
+    pub went_without: BTreeSet<String>,
     version: u64,
 }
 
@@ -38,6 +40,9 @@ impl Seen for World {
     }
     fn class(&self, name: &str) -> Option<Arc<Value>> {
         self.classes.get(name).cloned()
+    }
+    fn went_without(&self, claim_uid: &str) -> bool {
+        self.went_without.contains(claim_uid)
     }
     fn default_class(&self) -> Option<String> {
         effective_default_class(self.classes.values().map(AsRef::as_ref)).map(str::to_owned)

@@ -43,7 +43,7 @@ fn merge(object: &mut Value, change: Value) {
 fn planned(claim: &Value, class: Option<&Value>, driver: &Driver) -> Step {
     let seen =
         Seen { claim, class, attributes_class: None, source: None, source_volume: None, cluster: Cluster::default() };
-    plan(&seen, driver, true)
+    plan(&seen, driver)
 }
 
 fn intent(claim: Value, class: Value) -> Intent {
@@ -86,22 +86,12 @@ fn the_request_and_the_volume_to_be() {
     );
 }
 
-/// D2, H8: the finalizer is for what is to be deleted, and for the gate.
+/// D2: the finalizer is for what is to be deleted.
 #[test]
 fn a_retained_volume_has_no_finalizer() {
-    let made = intent(claim(json!({})), class(json!({"reclaimPolicy": "Retain"})));
-    assert!(!made.volume.has(&["metadata", "finalizers"]));
-    let (claim, class) = (claim(json!({})), class(json!({})));
-    let seen = Seen {
-        claim: &claim,
-        class: Some(&class),
-        attributes_class: None,
-        source: None,
-        source_volume: None,
-        cluster: Cluster::default(),
-    };
-    let Step::Create(made) = plan(&seen, &driver(), false) else { panic!() };
-    assert!(!made.volume.has(&["metadata", "finalizers"]));
+    let made = |policy: &str| intent(claim(json!({})), class(json!({"reclaimPolicy": policy})));
+    assert!(!made("Retain").volume.has(&["metadata", "finalizers"]));
+    assert_eq!(made("Delete").volume["metadata"]["finalizers"], json!([FINALIZER]));
 }
 
 #[test]
@@ -229,7 +219,7 @@ fn attribute_classes_go_along_if_they_are_the_drivers() {
             source_volume: None,
             cluster: Cluster::default(),
         };
-        plan(&seen, &driver(), true)
+        plan(&seen, &driver())
     };
     let Step::Create(made) = step(&gold("d.example.com")) else { panic!() };
     assert_eq!(made.request.mutable_parameters, BTreeMap::from([("iops".to_owned(), "9".to_owned())]));
@@ -264,7 +254,7 @@ fn the_source_of_a_copy_is_held_first() {
             source_volume: Some(&volume),
             cluster: Cluster::default(),
         };
-        plan(&seen, &driver(), true)
+        plan(&seen, &driver())
     };
     let Step::HoldSource(patch) = step(&source) else { panic!() };
     assert_eq!(patch["metadata"]["finalizers"], json!([cloning::PROTECTION]));

@@ -52,6 +52,10 @@ fn patched(plan: &Plan) -> String {
         text.push('+');
     }
     if patch.has(&["metadata", "$deleteFromPrimitiveList/finalizers"]) {
+        assert!(
+            patch.has(&["metadata", "resourceVersion"]),
+            "only this version: it may arrive when the policy is another"
+        );
         text.push('-');
     }
     if patch.has(&["metadata", "annotations", RECORD]) {

@@ -92,7 +92,7 @@ impl Control {
         let attributes_class = if wanted.is_empty() {
             None
         } else {
-            self.api.find(&crate::csi::attributes_classes().object("", wanted)).await?
+            self.api.find_if_served(&crate::csi::attributes_classes().object("", wanted)).await?
         };
         let source = match cloning::start(claim) {
             Start::Claim(source) => self.sight.claims.get(&(namespace(claim).into(), source.into())),
@@ -114,7 +114,7 @@ impl Control {
             source_volume: source_volume.as_deref(),
             cluster: Cluster { nodes: &nodes, csi_nodes: &csi_nodes },
         };
-        Ok(provision::plan(&seen, driver, self.notes.honor))
+        Ok(provision::plan(&seen, driver))
     }
 
     /// Writes an intent down and asks the driver for the first time.
@@ -201,6 +201,7 @@ impl Control {
             Some(doomed) => {
                 self.journal.record(volume, Entry::Delete(Box::new(doomed))).await?;
                 self.notes.settled(volume);
+                self.wake_sources();
                 Ok(Some(Duration::ZERO))
             }
             None => {
@@ -245,9 +246,19 @@ impl Control {
     }
 
     /// Nothing is open about a volume any more.
-    fn settle(&self, volume: &str) {
+    pub(super) fn settle(&self, volume: &str) {
+        let was_copy =
+            matches!(self.journal.get(volume), Some(Entry::Create(intent)) if intent.request.source.is_some());
         self.journal.erase(volume);
         self.notes.settled(volume);
+        if was_copy {
+            self.wake_sources();
+        }
+    }
+
+    /// What was held as the source of a copy may go.
+    fn wake_sources(&self) {
+        self.sight.held_sources().into_iter().for_each(|source| self.queue.add(source));
     }
 
     /// Saves the object of a volume that is there.
@@ -436,6 +447,6 @@ fn basis(claim: &Value, class: Option<&Value>) -> String {
     format!("{} {node} {attributes} {size}", class.map_or("", uid))
 }
 
-fn handle(volume: &Value) -> &str {
+pub fn handle(volume: &Value) -> &str {
     volume.text(&["spec", "csi", "volumeHandle"])
 }

@@ -175,6 +175,12 @@ impl Control {
     /// Lets go of the source of copies that is on its way out, once no copy of it waits any more.
     async fn free_source(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
         let Some(source) = self.sight.claims.get(key) else { return Ok(None) };
+        // A driver that was asked for a copy is asked again until it answers, also when nobody wants the copy any more.
+        let handle =
+            self.sight.volume(source.text(&["spec", "volumeName"])).map(|volume| create::handle(&volume).to_owned());
+        if handle.is_some_and(|handle| self.journal.copies(&handle)) {
+            return Ok(None);
+        }
         let copies = self.sight.copies(&key.0, &key.1);
         if let Some(patch) = cloning::free(&source, copies.iter().map(AsRef::as_ref)) {
             let answer = self.api.merge(&self.claims.object(&key.0, &key.1), &patch).await?;

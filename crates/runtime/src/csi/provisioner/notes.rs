@@ -1,6 +1,6 @@
 //! What the provisioner remembers between turns. A crash loses it: what must not be lost is in the journal or on the objects.
 
-use crate::cache::{Cache, Key};
+use crate::cache::{Cache, Changed, Key};
 use crate::csi::drivers::Drivers;
 use jiff::Timestamp;
 use object::Value;
@@ -37,12 +37,20 @@ struct State {
     deleted: HashSet<String>,
     /// By the volume's name: what went unheld and is to be written down.
     vanished: HashMap<String, Doomed>,
-    /// The uids of volumes that were seen to go.
+    /// The uids of volumes that were seen to go, as they were then.
     gone: HashSet<String>,
     /// Volumes that went before all drivers were met: one of those may turn out to be responsible.
-    unclaimed: Vec<Value>,
+    unclaimed: Vec<Gone>,
     /// Of which volume what was said last, where it is said only once.
     said: HashMap<String, String>,
+}
+
+/// A volume that is not there any more.
+struct Gone {
+    /// As it was in the end, or when it was seen last.
+    volume: Arc<Value>,
+    /// Nobody said how it was in the end.
+    unheard: bool,
 }
 
 /// How many volumes that are gone are remembered; beyond that the memory starts over, and history is asked instead.
@@ -54,8 +62,8 @@ impl Notes {
     }
 
     /// Takes note of a volume as it was and as it is.
-    pub fn see(&self, before: Option<&Value>, after: Option<&Value>, drivers: &Drivers, classes: &Cache) {
-        match (before, after) {
+    pub fn see(&self, changed: &Changed, drivers: &Drivers, classes: &Cache) {
+        match (&changed.before, &changed.after) {
             (_, Some(volume)) => {
                 let bound_to = volume.text(&["spec", "claimRef", "uid"]);
                 let is_bound = volume.text(&["status", "phase"]) == "Bound" && !bound_to.is_empty();
@@ -65,27 +73,30 @@ impl Notes {
                     self.lock().served.insert(uid(volume).to_owned(), bound_to.to_owned());
                 }
             }
-            (Some(volume), None) => self.see_go(volume, drivers, classes),
+            (Some(volume), None) => {
+                self.see_go(Gone { volume: volume.clone(), unheard: changed.unheard }, drivers, classes);
+            }
             (None, None) => {}
         }
     }
 
-    fn see_go(&self, volume: &Value, drivers: &Drivers, classes: &Cache) {
+    fn see_go(&self, gone: Gone, drivers: &Drivers, classes: &Cache) {
         let mut state = self.lock();
         // In this order: whoever is met in between is then found.
         let are_all_met = drivers.are_all_met();
-        match drivers.find(|driver| reclaim::is_of(volume, driver)) {
-            Some(known) => state.see_go(volume, &known.driver.name, classes, self.honor),
+        match drivers.find(|driver| reclaim::is_of(&gone.volume, driver)) {
+            Some(known) => state.see_go(&gone, &known.driver.name, classes, self.honor),
             None if are_all_met || state.unclaimed.len() >= GONE_MAX => {}
-            None => state.unclaimed.push(volume.clone()),
+            None => state.unclaimed.push(gone),
         }
     }
 
     /// Takes note of volumes of drivers that are known by now and went before; returns their names.
     pub fn claim(&self, drivers: &Drivers, classes: &Cache) -> Vec<String> {
         let unclaimed = std::mem::take(&mut self.lock().unclaimed);
-        unclaimed.iter().for_each(|volume| self.see_go(volume, drivers, classes));
-        unclaimed.iter().map(|volume| name(volume).to_owned()).collect()
+        let names = unclaimed.iter().map(|gone| name(&gone.volume).to_owned()).collect();
+        unclaimed.into_iter().for_each(|gone| self.see_go(gone, drivers, classes));
+        names
     }
 
     pub fn vanished(&self, volume: &str) -> Option<Doomed> {
@@ -182,7 +193,8 @@ impl Notes {
 }
 
 impl State {
-    fn see_go(&mut self, volume: &Value, driver: &str, classes: &Cache, honor: bool) {
+    fn see_go(&mut self, gone: &Gone, driver: &str, classes: &Cache, honor: bool) {
+        let Gone { volume, unheard } = gone;
         let class: Option<Key> = class_of(volume).map(|class| ("".into(), class.into()));
         let class = class.and_then(|key| classes.get(&key));
         let seen = reclaim::Seen {
@@ -193,7 +205,9 @@ impl State {
             written: false,
         };
         let was_deleted = self.deleted.remove(uid(volume));
+        // Where nobody said how it was in the end, its policy may have become another: the server is asked before anything is deleted.
         let doomed = reclaim::vanished(&seen, driver, honor).filter(|_| !was_deleted);
+        let doomed = doomed.map(|doomed| Doomed { gone: !unheard, ..doomed });
         match (self.deleting.get_mut(uid(volume)), doomed) {
             (Some(went), doomed) => *went = doomed,
             (None, Some(doomed)) => drop(self.vanished.insert(name(volume).to_owned(), doomed)),
@@ -202,7 +216,9 @@ impl State {
         if self.gone.len() >= GONE_MAX {
             self.gone.clear();
         }
-        self.gone.insert(uid(volume).to_owned());
+        if !unheard {
+            self.gone.insert(uid(volume).to_owned());
+        }
         self.served.remove(uid(volume));
         self.said.remove(name(volume));
     }

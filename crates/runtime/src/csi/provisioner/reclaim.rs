@@ -44,8 +44,7 @@ impl Control {
         }
         if seen.written {
             // Its making is done and on record.
-            self.journal.erase(name(volume));
-            self.notes.settled(name(volume));
+            self.settle(name(volume));
             if plan.lets_go {
                 return Ok(Some(Duration::ZERO));
             }
@@ -109,6 +108,9 @@ impl Control {
         }
         // Nothing may be left written down that would make it again.
         self.journal.settle(&doomed.volume).await?;
+        if !self.is_current(volume).await? {
+            return Ok(Some(Duration::ZERO));
+        }
         self.notes.begin_deletion(doomed);
         let answer = self.call(doomed, known).await;
         self.notes.end_deletion(uid(volume), matches!(answer, Ok(Ok(()))));
@@ -118,6 +120,20 @@ impl Control {
         }
         self.attempts.forget(&doomed.volume);
         self.remove(volume).await
+    }
+
+    /// Whether a volume is still as it was seen: somebody may have bound it to another claim since, or want its data kept. What is new is
+    /// taken in.
+    async fn is_current(&self, volume: &Value) -> Result<bool, ApiError> {
+        let live = self.api.find(&self.volumes.object("", name(volume))).await?;
+        let Some(live) = live.filter(|live| uid(live) == uid(volume)) else {
+            self.sight.volumes.gone(&volume_key(name(volume)), uid(volume));
+            return Ok(false);
+        };
+        let version = |volume: &Value| volume.text(&["metadata", "resourceVersion"]).to_owned();
+        let is_same = version(&live) == version(volume);
+        self.sight.volumes.wrote(live);
+        Ok(is_same)
     }
 
     /// The backend is gone: so goes the object.
@@ -147,6 +163,20 @@ impl Control {
 
     /// Deletes what was written down, whose object is gone, or another one bears its name.
     pub(super) async fn finish(&self, doomed: &Doomed, namesake: Option<&Value>) -> Again {
+        let is_same = |volume: &Value| {
+            reclaim::is_of(volume, &doomed.driver)
+                && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
+        };
+        let leave = || {
+            let (volume, handle) = (&doomed.volume, &doomed.handle);
+            tracing::warn!(volume, handle, "not deleted: another object stands for it now");
+            self.journal.erase(volume);
+            Ok(Some(Duration::ZERO))
+        };
+        // Before anything else: that one decides from now on, also when it has gone in its turn.
+        if namesake.is_some_and(is_same) || self.sight.volumes.all().iter().any(|volume| is_same(volume)) {
+            return leave();
+        }
         if !doomed.gone {
             return self.settle_end(doomed).await;
         }
@@ -157,18 +187,11 @@ impl Control {
         if self.is_used(doomed, true).await? {
             return Ok(None);
         }
-        let is_same = |volume: &Value| {
-            reclaim::is_of(volume, &doomed.driver)
-                && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
-        };
-        if namesake.is_some_and(is_same) || self.sight.volumes.all().iter().any(|volume| is_same(volume)) {
-            tracing::warn!(
-                volume = doomed.volume,
-                handle = doomed.handle,
-                "not deleted: another object stands for it now"
-            );
-            self.journal.erase(&doomed.volume);
-            return Ok(None);
+        // What is heard of volumes may be late, and what follows cannot be undone.
+        let mut is_taken = false;
+        self.api.each(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
+        if is_taken {
+            return leave();
         }
         if let Err(failure) = self.call(doomed, &known).await? {
             let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };

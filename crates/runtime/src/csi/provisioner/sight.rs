@@ -45,9 +45,9 @@ impl Sight {
     /// What is followed, and what its changes wake. Volumes that come and go are noted as they do.
     pub fn sources(&self, notes: &Arc<Notes>, drivers: &Drivers) -> Vec<Source> {
         let (notes, drivers, classes) = (notes.clone(), drivers.clone(), self.classes.clone());
-        let volumes = Source::changing(crate::csi::volumes(), move |before, after| {
-            let volume = after.or(before).expect("a change is of something");
-            notes.see(before, after, &drivers, &classes);
+        let volumes = Source::hearing(crate::csi::volumes(), move |changed| {
+            let volume = changed.after.as_ref().or(changed.before.as_ref()).expect("a change is of something");
+            notes.see(changed, &drivers, &classes);
             vec![volume_key(name(volume))]
         });
         let waiting = self.waiting.clone();
@@ -90,6 +90,11 @@ impl Sight {
     /// The claims that wait to be a copy of another one.
     pub fn copies(&self, namespace: &str, source: &str) -> Vec<Arc<Value>> {
         self.waiting.get(&for_source(namespace, source))
+    }
+
+    /// The claims that are on their way out and held as sources of copies.
+    pub fn held_sources(&self) -> Vec<Key> {
+        self.claims.all().iter().filter(|claim| cloning::is_held(claim)).map(|claim| key(claim)).collect()
     }
 
     /// The node that a volume is attached to, or is to be, or is about to be no more.
