@@ -328,7 +328,7 @@ impl Link {
         }
         if is_watch && self.process.is_forgotten(&path_of(request.uri())) {
             self.net.log.fault("watch-forgotten", &what);
-            self.note_forgotten(request.uri(), 410);
+            self.note_forgotten(&what);
             return Ok(refusal(410));
         }
         let Some(up) = self.net.server() else {
@@ -392,9 +392,8 @@ impl Link {
     }
 
     /// Whoever asks how a volume's object went, and is told that nobody remembers, may bring it back.
-    fn note_forgotten(&self, uri: &http::Uri, code: u16) {
-        let volume = uri.query().and_then(|query| query.split_once("fieldSelector=metadata.name%3D"));
-        if let (Some((_, volume)), 410) = (volume, code) {
+    fn note_forgotten(&self, path: &str) {
+        if let Some((_, volume)) = path.split_once("fieldSelector=metadata.name%3D") {
             self.net.ledger.volume_may_return(volume);
         }
     }
@@ -428,7 +427,9 @@ impl Link {
         }
         let response = self.ask(&up, &parts, &body).await?;
         let code = response.status().as_u16();
-        self.note_forgotten(&parts.uri, code);
+        if code == 410 {
+            self.note_forgotten(&what);
+        }
         match is_read {
             true => self.net.log.detail(|| format!("{what} {code}")),
             false => self.net.log.say(format!("{what} {code}")),
@@ -498,6 +499,9 @@ impl Link {
                     return None;
                 }
                 let chunk = chunks.next().await?;
+                if chunk.starts_with(b"{\"type\":\"ERROR\"") {
+                    this.note_forgotten(&what);
+                }
                 if let Some(audit) = &mut audit {
                     for rule in audit.hear(&chunk, &this.net.ledger) {
                         this.net.log.broken(format!("{what}: {rule}"));
