@@ -77,6 +77,8 @@ stories![
     exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
     exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
     exact volumes::taken_over: "KEP-2644: a retained volume is brought back under an object of its own, bound, and deleted by its new policy",
+    exact volumes::reserved: "a volume with data is reserved for a claim that asks for a new one: the claim gets the data",
+    exact volumes::last_word: "KEP-2644: the policy becomes Delete and Retain again while the volume is on its way out: its data stays",
     exact volumes::on_its_way_out: "PV protection: a volume that is on its way out is for no claim; finalizers that are missing come back",
     exact volumes::never_bound: "KEP-2644: a volume that was never bound goes at once and leaves its data",
     exact volumes::emptied: "a namespace goes with everything in it, and comes back",

@@ -92,6 +92,15 @@ pub async fn policy_edited(me: Operator) -> Told {
 }
 
 impl Operator {
+    /// Waits until something is written down about a volume.
+    async fn until_written(&self, volume: &str) -> Told {
+        self.until(&format!("something is written down about {volume}"), |checker| {
+            let journal = checker.get("ConfigMap", "kube-system", "mainstay-csi-journal");
+            journal.is_some_and(|journal| journal.has(&["data", volume]))
+        })
+        .await
+    }
+
     /// Makes a volume of a class that retains, and deletes its claim and its object; the handle of what is left.
     async fn left_behind(&self) -> Result<String, String> {
         self.create(claim("first", "kept")).await;
@@ -137,6 +146,48 @@ pub async fn taken_over(me: Operator) -> Told {
         me.pause(std::time::Duration::from_secs(1)).await;
     }
     me.expect("and the data is gone", false)
+}
+
+/// A volume with data is reserved for a claim that any provisioner would make one for: the claim gets the data, however late anybody hears of it.
+pub async fn reserved(me: Operator) -> Told {
+    let handle = me.left_behind().await?;
+    me.create(json!({
+        "apiVersion": "v1", "kind": VOLUME,
+        "metadata": {
+            "name": "imported", "annotations": {"pv.kubernetes.io/provisioned-by": csi::directory::DEFAULT_NAME},
+        },
+        "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "quick",
+            "persistentVolumeReclaimPolicy": "Delete",
+            "claimRef": {"namespace": NAMESPACE, "name": "second"},
+            "csi": {"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle},
+        },
+    }))
+    .await;
+    // The claim is not of the same second.
+    me.pause(std::time::Duration::from_secs(2)).await;
+    me.create(claim("second", "quick")).await;
+    me.until_claims(&["second"]).await?;
+    let volume = me.volume_of("second").await?;
+    me.expect("the claim has the data", name(&volume) == "imported")?;
+    me.until_volumes(1).await?;
+    me.expect("the data is there", me.world.driver.handles().contains(&handle))
+}
+
+/// H6: the policy changes its mind while the volume is on its way out, and its last word counts.
+pub async fn last_word(me: Operator) -> Told {
+    let policy = |policy: &str| json!({"spec": {"persistentVolumeReclaimPolicy": policy}});
+    me.create(claim("first", "kept")).await;
+    let volume = me.volume_of("first").await?;
+    let handle = me.handle(&volume);
+    me.delete(&volume, "").await;
+    me.patch(&volume, policy("Delete")).await;
+    me.until_written(name(&volume)).await?;
+    me.patch(&volume, policy("Retain")).await;
+    me.delete(&the(CLAIM, "first"), "").await;
+    me.until_gone(&the(CLAIM, "first")).await?;
+    me.until_gone_for_good(&volume).await?;
+    me.expect("the data is still there", me.world.driver.handles().contains(&handle))
 }
 
 /// A volume that somebody made by hand, for claims of a class that nobody provisions.
