@@ -104,7 +104,8 @@ impl Refusals {
 
 impl Lack {
     /// What an answer is about that says `User "…" cannot VERB resource "RESOURCE" in API group "GROUP"…`, or `cannot VERB path
-    /// "PATH"`, or that a role would grant more than its writer has. Others are refused for other reasons, such as quotas.
+    /// "PATH"`, or that a role would grant more than its writer has, or that who lets an owner wait may not. Others are refused for other
+    /// reasons, such as quotas.
     fn read(account: &str, message: &str) -> Option<Lack> {
         let lack = |verb: &str, group: &str, resource: &str| Lack {
             account: account.into(),
@@ -116,6 +117,10 @@ impl Lack {
         if grants.iter().any(|text| message.contains(text)) {
             let (resource, group) = message.split(' ').next()?.split_once('.')?;
             return Some(lack("escalate", group, resource));
+        }
+        if message.contains("an ownerReference refers to a resource you can't set finalizers on") {
+            // It does not say which: no other owners are made to wait by what we write.
+            return Some(lack("update", "apps", "statefulsets/finalizers"));
         }
         let (_, rest) = message.split_once("\" cannot ")?;
         let (verb, rest) = rest.split_once(' ')?;
@@ -199,6 +204,10 @@ mod tests {
                 "clusterroles.rbac.authorization.k8s.io \"view\" is forbidden: must have cluster-admin privileges to use the \
                  aggregationRule",
                 Some("a may not escalate clusterroles.rbac.authorization.k8s.io"),
+            ),
+            (
+                r#"pods "p" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"#,
+                Some("a may not update statefulsets/finalizers.apps"),
             ),
             (r#"pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"#, None),
             (

@@ -83,6 +83,10 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Statu
         [plural, name, subresource] => (*plural, *name, *subresource),
         _ => return Err(Status::no_such_path()),
     };
+    // Nothing is written there, whatever the method.
+    if watching && ![Method::GET, Method::HEAD].contains(method) {
+        return Err(Status::method_not_allowed());
+    }
     let verb = verb(method, !name.is_empty(), watching || query.flag("watch"))?;
     let owned = str::to_owned;
     Ok(Target::Resource(ResourceRequest {
@@ -405,6 +409,9 @@ mod tests {
     fn broken_requests_get_one_sentence() {
         let query = Query::default();
         assert_eq!(parse(&Method::PUT, "/api/v1/pods", &query).unwrap_err().code, 405);
+        for method in [Method::POST, Method::DELETE] {
+            assert_eq!(parse(&method, "/api/v1/watch/namespaces/a/pods", &query).unwrap_err().code, 405, "{method}");
+        }
         assert_eq!(parse(&Method::GET, "/api/v1/namespaces/a/pods/b/c/d", &query).unwrap_err().code, 404);
         assert_eq!(parse(&Method::GET, "/api/v1/pods/%zz", &query).unwrap_err().code, 400);
         assert_eq!(parse(&Method::GET, "/api/v1/pods/%ff", &query).unwrap_err().code, 400);

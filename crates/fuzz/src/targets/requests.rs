@@ -12,6 +12,7 @@ use http::{Method, Request, Uri};
 use http_body_util::BodyExt;
 use object::access::Access;
 use object::{Gates, Value};
+use percent_encoding::percent_decode_str;
 use server::app::Caller;
 use server::authn::{Identity, StaticTokens};
 use server::{Body, Env, Launch, Running, User};
@@ -114,11 +115,24 @@ async fn talk(running: &Running, input: &[u8]) -> String {
 /// Whoever has no rights is refused whatever would write. (All may ask who they are and what they may.)
 async fn changes_nothing_for_strangers(running: &Running, request: &Request<Bytes>) {
     let (method, path) = (request.method(), request.uri().path());
-    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) || path.contains("/selfsubject");
+    let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method) || asks_about_itself(method, path);
     for (name, group) in [("system:anonymous", "system:unauthenticated"), ("somebody", "system:authenticated")] {
         let (code, answer) = send_as(running, request.clone(), name, &[group]).await;
         assert!(reads || code >= 400, "{method} {path} of {name} is done: {code} {answer}");
     }
+}
+
+/// Whether this is one of the questions that all may ask, which write nothing although they are posted.
+fn asks_about_itself(method: &Method, path: &str) -> bool {
+    let parts = path.split('/').filter(|part| !part.is_empty());
+    let parts: Vec<_> = parts.map(|part| percent_decode_str(part).decode_utf8_lossy()).collect();
+    let parts: Vec<&str> = parts.iter().map(AsRef::as_ref).collect();
+    method == Method::POST
+        && matches!(
+            parts[..],
+            ["apis", "authorization.k8s.io", "v1", "selfsubjectaccessreviews" | "selfsubjectrulesreviews"]
+                | ["apis", "authentication.k8s.io", "v1", "selfsubjectreviews"]
+        )
 }
 
 /// Sends a request as one who may do everything.
@@ -186,4 +200,24 @@ async fn can_be_written_back(running: &Running, path: &str, method: &Method, ans
 
 fn encoded(name: &str) -> String {
     name.bytes().map(|byte| format!("%{byte:02X}")).collect()
+}
+
+#[test]
+fn only_questions_about_oneself_are_open_to_all() {
+    let post = |path: &str| asks_about_itself(&Method::POST, path);
+    assert!(post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"));
+    assert!(post("/apis/authorization.k8s.io/v1/%73elfsubjectrulesreview%73"));
+    assert!(post("//apis/authentication.k8s.io/v1/selfsubjectreviews/"));
+    assert!(!asks_about_itself(&Method::PUT, "/apis/authentication.k8s.io/v1/selfsubjectreviews"));
+    for path in [
+        "/api/v1/namespaces/default/configmaps/selfsubjectaccessreviews",
+        "/api/v1/namespaces/selfsubjectreviews/configmaps",
+        "/apis/example.com/v1/selfsubjectreviews",
+        "/apis/authorization.k8s.io/v1/selfsubjectreviews",
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews/x",
+        "/apis/authorization.k8s.io%2Fv1%2Fselfsubjectaccessreviews",
+        "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+    ] {
+        assert!(!post(path), "{path}");
+    }
 }

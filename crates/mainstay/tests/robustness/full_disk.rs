@@ -50,9 +50,9 @@ async fn a_full_disk_refuses_writes_and_recovers() {
     let health = http::Request::get("/readyz?verbose").body(Vec::new()).expect("a request");
     let said = client.request_text(health).await.expect_err("it is not ready").to_string();
     assert!(said.contains("store failed") || said.contains("500"), "{said}");
-    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "x".repeat(200_000)}});
+    let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     let refused = ask(&client, "POST", "/apis/coordination.k8s.io/v1/namespaces/default/leases", Some(&lease)).await;
-    assert!(matches!(refused, Answer::Refused(503 | 422, _)), "{refused:?}");
+    assert!(matches!(refused, Answer::Refused(503, _)), "{refused:?}");
 
     // Room again: health returns by itself, and the write goes through.
     let freed =

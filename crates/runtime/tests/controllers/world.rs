@@ -23,6 +23,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const GC: &str = "garbage-collector-controller";
 pub const NAMESPACES: &str = "namespace-controller";
 
+#[path = "owners.rs"]
+mod owners;
 #[path = "requests.rs"]
 mod requests;
 pub use requests::{Asked, Requests};
@@ -346,6 +348,8 @@ struct FaultState {
     silent: bool,
     /// A part of queries that the server does not know.
     unknown: Option<&'static str>,
+    /// Who lets owners wait needs a right for it.
+    guards_owners: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
     /// Watches of this account that have this in their path tell nothing until the end of the hold.
@@ -371,6 +375,15 @@ impl Faults {
     /// From now on the server does not know this part of a query, and passes over it, as others do.
     pub fn unknown(&self, query: &'static str) {
         self.state.lock().expect("no panic").unknown = Some(query);
+    }
+
+    /// From now on the server asks for a right where an object lets its owner wait, as others do.
+    pub fn guard_owners(&self) {
+        self.state.lock().expect("no panic").guards_owners = true;
+    }
+
+    fn guards_owners(&self) -> bool {
+        self.state.lock().expect("no panic").guards_owners
     }
 
     fn passed_over(&self, path: &str) -> String {
@@ -548,7 +561,13 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             }
             let will_be_answered = !matches!(mishap, Some(Mishap::Stuck | Mishap::AnswerStuck));
             let _open = will_be_answered.then(|| this.to.begin());
-            let response = match (mishap, this.faults.refusal(&method, &path)) {
+            let mut refusal = this.faults.refusal(&method, &path);
+            if this.faults.guards_owners() && is_write(&method, &path) {
+                let (unchanged, forbidden) = owners::enforce(&this.inner, request).await;
+                request = unchanged;
+                refusal = refusal.or(forbidden);
+            }
+            let response = match (mishap, refusal) {
                 (Some(Mishap::Refused(code)), _) => out_of_order(code),
                 (Some(Mishap::Stuck), _) => std::future::pending().await,
                 (_, Some(refusal)) => refusal,

@@ -139,6 +139,28 @@ pub async fn until_recorded(world: &World, volume: &Value) -> Value {
     world.until_is(volume, &format!("{} is on record", name(volume)), is_right).await
 }
 
+/// What a backup holds of an object.
+pub fn backup(object: &Value) -> Value {
+    let mut copy = object.clone();
+    for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
+        copy.cut(&["metadata", field]);
+    }
+    copy
+}
+
+/// The objects of a Retain volume are lost, its data is not; the volume comes back with policy Delete.
+pub async fn lose_and_restore(world: &World, claim: &Value, volume: &Value) -> Value {
+    let saved = backup(volume);
+    world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.until_is(volume, "without finalizer", |volume| !has_finalizer(volume)).await;
+    world.delete(claim, "").await;
+    world.delete(volume, "").await;
+    for object in [claim, volume] {
+        world.until_gone(object).await;
+    }
+    world.create(saved).await
+}
+
 pub fn has_finalizer(volume: &Value) -> bool {
     volume.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER)
 }

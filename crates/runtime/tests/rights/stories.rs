@@ -4,6 +4,8 @@ use crate::lack::Stage;
 use crate::pairs::*;
 use crate::storage::{self, DRIVER, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
 use crate::world::*;
+use csi::Code;
+use csi::directory::{Gate, Order};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, condition, json};
 use runtime::api::{Api, Resource};
@@ -145,6 +147,7 @@ pub fn lose_a_node(stage: &mut Stage) -> Told<'_> {
 pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
     Box::pin(async move {
         let world = &mut stage.world;
+        world.faults.guard_owners();
         // A revision of other times, to adopt and to forget.
         let revision = json!({
             "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"spec": {}},
@@ -325,6 +328,8 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         let capacities = "/apis/storage.k8s.io/v1/namespaces/kube-system/csistoragecapacities";
         let told = async || world.get(capacities).await.expect("a list")["items"].clone();
         let first = world.until("its capacity is told", || async { told().await.get(0).cloned() }).await;
+        // Whether it was made the driver does not say at first: then it is looked whether its object is there.
+        stage.storage.as_ref().expect("a driver").driver.faults().order(Order::lose_answer("CreateVolume").times(1));
         let mut claim = storage::claim_of("claim", "c");
         claim["spec"]["volumeAttributesClassName"] = json!("gold");
         let claim = world.create(claim).await;
@@ -341,6 +346,15 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         until_settled(world).await;
         world.delete(&waits, "").await;
         world.until("its capacity is taken back", || async { told().await.get(0).is_none().then_some(()) }).await;
+        // A claim is heard of before its class is.
+        world.faults.mute("csi-provisioner", "/storageclasses");
+        world.create(storage::class("late", "Delete", json!({}))).await;
+        let claim = world.create(storage::claim_of("early", "late")).await;
+        let made = until_volume(world, &claim).await;
+        world.faults.release();
+        // A volume that comes from a backup says why it is kept.
+        let restored = storage::lose_and_restore(world, &claim, &made).await;
+        world.until_is(&restored, "says why", |volume| volume["status"]["reason"] == "DeletionUnconfirmed").await;
     })
 }
 
@@ -351,13 +365,19 @@ pub fn resize(stage: &mut Stage) -> Told<'_> {
         world.create(attributes("gold")).await;
         world.create(storage::class("c", "Delete", with_secrets())).await;
         let claim = world.create(storage::claim_of("claim", "c")).await;
-        until_volume(world, &claim).await;
-        // The driver refuses to let it grow while it is used, which is when users are looked for.
-        let order = csi::directory::Order::fail("ControllerExpandVolume", csi::Code::FailedPrecondition).times(1);
-        stage.storage.as_ref().expect("a driver").driver.faults().order(order);
+        let made = until_volume(world, &claim).await;
+        // The driver refuses to let it grow while it is used, which is when users are looked for; the second time somebody else writes the
+        // volume meanwhile, and it is looked at anew what to write.
+        let faults = stage.storage.as_ref().expect("a driver").driver.faults();
+        faults.order(Order::fail("ControllerExpandVolume", Code::FailedPrecondition).times(1));
+        let gate = Gate::closed();
+        faults.order(Order::hold("ControllerExpandVolume", &gate).times(1));
         let wish =
             json!({"spec": {"resources": {"requests": {"storage": "2Gi"}}, "volumeAttributesClassName": "gold"}});
         world.merge(&claim, wish).await;
+        storage::until_reached(&gate).await;
+        world.merge(&made, json!({"metadata": {"labels": {"written": "meanwhile"}}})).await;
+        gate.open();
         let is_done = |claim: &Value| {
             claim["status"]["capacity"]["storage"] == "2Gi"
                 && claim["status"]["currentVolumeAttributesClassName"] == "gold"
