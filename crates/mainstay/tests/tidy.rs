@@ -83,7 +83,7 @@ fn crates_do_not_know_what_they_must_not() {
 }
 
 /// `cargo deny` reads the same file and knows more (it compares the texts of licences), but to build it would take longer than all of
-/// the tests. Advisories need a database from elsewhere: `cargo deny check advisories`, where there is a network.
+/// the tests.
 #[test]
 fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
     let deny = read(&root().join("deny.toml"));
@@ -97,6 +97,70 @@ fn no_banned_crate_is_locked_and_all_come_from_the_registry() {
         if let Some(source) = line.strip_prefix("source = ") {
             assert!(source.starts_with("\"registry+"), "{source} is not the registry");
         }
+    }
+}
+
+/// The database itself needs a network: `cargo deny check advisories`, where there is one.
+#[test]
+fn no_locked_version_is_open_to_a_known_advisory() {
+    let known = read(&root().join("advisories.txt"));
+    let lock = read(&root().join("Cargo.lock"));
+    let found = open_to(&known, &lock);
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert!(known.lines().filter(|line| line.starts_with("RUSTSEC-")).count() > 50, "the list was found");
+    assert!(locked(&lock).len() > 100, "the packages were found");
+}
+
+/// A sentence for each locked version that is open to an advisory, and for each package that was not compared.
+fn open_to(known: &str, lock: &str) -> Vec<String> {
+    let compared: BTreeSet<&str> =
+        known.lines().filter_map(|line| line.strip_prefix("= ")).flat_map(str::split_whitespace).collect();
+    let mut found = Vec::new();
+    for (package, version) in locked(lock) {
+        if !compared.contains(package) {
+            found.push(format!("{package} was not compared with the advisories: advisories.txt says how"));
+        }
+        let version = semver::Version::parse(version).unwrap_or_else(|error| panic!("{package} {version}: {error}"));
+        for line in known.lines().filter(|line| line.starts_with("RUSTSEC-")) {
+            let mut words = line.splitn(3, ' ');
+            let (id, about, ranges) = (words.next(), words.next(), words.next().unwrap_or(""));
+            let is_safe = |range: &str| {
+                let range = semver::VersionReq::parse(range).unwrap_or_else(|error| panic!("{line}: {error}"));
+                range.matches(&version)
+            };
+            if about == Some(package) && !ranges.split(" | ").any(is_safe) {
+                found.push(format!("{package} {version} is open to {}", id.unwrap_or("")));
+            }
+        }
+    }
+    found
+}
+
+/// The packages from the registry, with their versions.
+fn locked(lock: &str) -> Vec<(&str, &str)> {
+    let lines: Vec<&str> = lock.lines().map(|line| line.trim_end_matches('"')).collect();
+    let foreign = lines.windows(3).filter(|lines| lines[2].starts_with("source = "));
+    foreign
+        .filter_map(|lines| Some((lines[0].strip_prefix("name = \"")?, lines[1].strip_prefix("version = \"")?)))
+        .collect()
+}
+
+#[test]
+fn advisories_are_read_as_they_are_written() {
+    let known = "# why\nRUSTSEC-1 a >= 1.2.3 | < 1.0.0\nRUSTSEC-2 b ^0.3.4 | >= 0.4.2, < 0.5.0\n\n= a b\n= c\n";
+    for (name, version, said) in [
+        ("a", "1.2.2", "a 1.2.2 is open to RUSTSEC-1"),
+        ("a", "1.2.3", ""),
+        ("a", "0.9.9", ""),
+        ("b", "0.3.3", "b 0.3.3 is open to RUSTSEC-2"),
+        ("b", "0.3.9", ""),
+        ("b", "0.5.0", "b 0.5.0 is open to RUSTSEC-2"),
+        ("c", "1.0.0", ""),
+        ("d", "1.0.0", "d was not compared with the advisories: advisories.txt says how"),
+    ] {
+        let registry = "registry+https://github.com/rust-lang/crates.io-index";
+        let lock = format!("[[package]]\nname = \"{name}\"\nversion = \"{version}\"\nsource = \"{registry}\"\n");
+        assert_eq!(open_to(known, &lock).join("; "), said, "{name} {version}");
     }
 }
 
