@@ -5,7 +5,7 @@ use crate::controllers::{Clock, Part};
 use crate::discovery::{Discovery, Served};
 use crate::worker::{self, Key, Source, key};
 use futures::{StreamExt, TryStreamExt};
-use object::access::{Access, terminating, uid};
+use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 use plan::namespace::{Content, Remaining};
 use std::collections::HashMap;
@@ -76,7 +76,7 @@ impl Control {
         let before = before.filter(|before| before.uid == uid(&namespace));
         let since = before.as_ref().map_or_else(Instant::now, |before| before.since);
         let mut served = before.map(|before| before.left).unwrap_or_default();
-        let mut content = self.sweep(&key.1, &served).await;
+        let mut content = self.sweep(&namespace, &served).await?;
         let mut discovery_error = None;
         if content.iter().all(Content::is_empty) {
             served = match self.discovery.look().await {
@@ -86,7 +86,7 @@ impl Control {
                     Vec::new()
                 }
             };
-            content = self.sweep(&key.1, &served).await;
+            content = self.sweep(&namespace, &served).await?;
         }
         let plan = plan::namespace::plan(&namespace, &content, discovery_error.as_deref(), (self.clock)());
         let mut version = namespace.text(&["metadata", "resourceVersion"]).to_owned();
@@ -108,7 +108,8 @@ impl Control {
     }
 
     /// Tells the objects of these resources to go, in the right order; says what is left of each.
-    async fn sweep(&self, namespace: &str, served: &[Served]) -> Vec<Content> {
+    async fn sweep(&self, namespace: &Value, served: &[Served]) -> Result<Vec<Content>, ApiError> {
+        let (of, namespace) = (namespace, name(namespace));
         let mut content = Vec::with_capacity(served.len());
         for served in served {
             content.push(self.look(served, namespace).await);
@@ -117,13 +118,24 @@ impl Control {
         // What goes lets others go, such as the last pod; but nothing is told twice.
         while let Some(at) = plan::namespace::due(&content).into_iter().find(|at| !told[*at]) {
             told[at] = true;
+            self.confirm(of).await?;
             let result = self.clear(&served[at], namespace, &content[at]).await;
             content[at] = self.look(&served[at], namespace).await;
             if let Err(error) = result {
                 content[at].error = Some(error.to_string());
             }
         }
-        content
+        Ok(content)
+    }
+
+    /// What was found in a namespace is its own only if it is still there after that: in between it may have gone, and another of its name have come, with
+    /// content of its own.
+    async fn confirm(&self, namespace: &Value) -> Result<(), ApiError> {
+        let live = self.api.find(&self.namespaces.object("", name(namespace))).await?;
+        match live.filter(|live| uid(live) == uid(namespace)) {
+            Some(_) => Ok(()),
+            None => Err(ApiError::stale(format!("{} is not the one that goes any more", name(namespace)))),
+        }
     }
 
     async fn look(&self, served: &Served, namespace: &str) -> Content {

@@ -6,11 +6,12 @@ use object::access::name;
 /// One request, with its precondition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Ask the server itself whether the set is still this one, says what it said, and is not being deleted: what no precondition can guard
-    /// follows.
+    /// Ask the server itself whether the set is still this one, says what it said, and is being deleted, so that its dependents go with it, or is not: what
+    /// no precondition can guard follows.
     ConfirmSet {
         uid: String,
         generation: i64,
+        leaving: bool,
     },
     /// Make the set the controller (and a blocking owner).
     AdoptPod {

@@ -113,7 +113,10 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         return farewell(&set, &members, &claims, now);
     }
     if let Some((held, event)) = set.unusable(gates) {
-        return Plan { held: vec![held], events: vec![event], ..Plan::default() };
+        // Whom claims belong to does not depend on what is wrong.
+        let mut plan = Plan { held: vec![held], events: vec![event], ..Plan::default() };
+        plan.own_claims(&set, &members, &claims);
+        return plan;
     }
     let revisions = Revisions::choose(&set, seen.revisions, gates);
     let names = (revisions.current.name.as_str(), revisions.update.name.as_str());
@@ -145,9 +148,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
 fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Plan {
     let mut plan = Plan { held: vec![Held::Deleting], ..Plan::default() };
     if !set.orphaning() {
-        let (actions, events) = claims.own(set, members, Moment::Any);
-        plan.push(Stage::of_each(actions));
-        plan.events = events;
+        plan.own_claims(set, members, claims);
     }
     let text = |field: &str| set.object.text(&["status", field]);
     let collisions = set.object.int(&["status", "collisionCount"]).unwrap_or(0);
@@ -221,7 +222,7 @@ impl Planner<'_> {
         let (adoptions, releases) = self.members.claim();
         let mut adoptions: Vec<Action> = self.revisions.adoptions().chain(adoptions.iter().cloned()).collect();
         if !adoptions.is_empty() {
-            adoptions.insert(0, self.confirmation());
+            adoptions.insert(0, confirmation(self.set));
         }
         self.plan.prepare = adoptions;
         self.plan.prepare.extend_from_slice(releases);
@@ -242,21 +243,27 @@ impl Planner<'_> {
     /// Who becomes an owner must be there to stay. Where a set is deleted so that its claims are left behind, and its deletion is not
     /// seen yet, claims that lost their owner seem to want it back; with it they would be collected. And claims outlive their set: one that
     /// is made for a set that is gone, or by words that no longer hold, is what the next set of that name gets.
+    ///
+    /// And where claims go with replicas that are scaled away, the set must still want that when the first of them goes, which may be long after
+    /// this plan has begun.
     fn confirm_set(&mut self) {
-        let confirms = |action: &Action| matches!(action, Action::ConfirmSet { .. });
-        let lasts = |action: &Action| match action {
-            Action::OwnClaim { owners, .. } => !owners.is_empty(),
-            action => matches!(action, Action::CreateClaim { .. }),
-        };
-        if !self.plan.prepare.iter().any(confirms) && self.plan.stages.iter().flat_map(Stage::actions).any(lasts) {
-            let confirmation = self.confirmation();
-            self.plan.prepare.insert(0, confirmation);
+        if self.set.retention.with_replica {
+            let condemned: BTreeSet<&str> = self.members.condemned.values().map(|pod| pod.name()).collect();
+            let gives_up = |action: &Action| match action {
+                Action::DeletePod { pod, .. } => condemned.contains(pod.as_str()),
+                Action::OwnClaim { owners, .. } => owners.iter().any(|owner| owner.text(&["kind"]) == "Pod"),
+                _ => false,
+            };
+            let is_quick = |action: &Action| matches!(action, Action::OwnClaim { .. });
+            if let Some(at) = self.plan.stages.iter().position(|stage| stage.actions().any(gives_up)) {
+                if self.plan.stages[..at].iter().flat_map(Stage::actions).all(is_quick) {
+                    self.plan.confirm_first(self.set);
+                } else {
+                    self.plan.stages.insert(at, Stage::of_each(vec![confirmation(self.set)]));
+                }
+            }
         }
-    }
-
-    fn confirmation(&self) -> Action {
-        let generation = self.set.object.int(&["metadata", "generation"]).unwrap_or(0);
-        Action::ConfirmSet { uid: self.set.uid.to_owned(), generation }
+        self.plan.confirm(self.set);
     }
 
     /// The claims of pods that are scaled away, before the first of them is deleted.
@@ -275,6 +282,11 @@ impl Planner<'_> {
     fn is_leaving(&self, ordinal: i64, pod: Pod) -> bool {
         pod.terminating || self.leaving.contains(&ordinal)
     }
+}
+
+fn confirmation(set: &Set) -> Action {
+    let generation = set.object.int(&["metadata", "generation"]).unwrap_or(0);
+    Action::ConfirmSet { uid: set.uid.to_owned(), generation, leaving: set.deleting() }
 }
 
 impl Stage {
@@ -305,6 +317,31 @@ impl Plan {
         self.status.as_ref().is_some_and(|wanted| !status::has_arrived(wanted)) && self.status_only_counts(set)
     }
 
+    /// Settles whom claims belong to, and nothing else.
+    fn own_claims(&mut self, set: &Set, members: &Members, claims: &Claims) {
+        let (actions, events) = claims.own(set, members, Moment::Any);
+        self.push(Stage::of_each(actions));
+        self.events.extend(events);
+        self.confirm(set);
+    }
+
+    /// Has the set confirmed before anything else, if something is done that outlasts it.
+    fn confirm(&mut self, set: &Set) {
+        let lasts = |action: &Action| match action {
+            Action::OwnClaim { owners, .. } => !owners.is_empty(),
+            action => matches!(action, Action::CreateClaim { .. }),
+        };
+        if self.stages.iter().flat_map(Stage::actions).any(lasts) {
+            self.confirm_first(set);
+        }
+    }
+
+    fn confirm_first(&mut self, set: &Set) {
+        if !self.prepare.iter().any(|action| matches!(action, Action::ConfirmSet { .. })) {
+            self.prepare.insert(0, confirmation(set));
+        }
+    }
+
     fn push(&mut self, stage: Stage) {
         if !stage.lanes.is_empty() {
             self.stages.push(stage);
@@ -318,7 +355,9 @@ impl Plan {
         let mut after = planned.clone().unwrap_or_else(|| set.clone());
         let mut told = failed.iter().filter_map(|(action, why)| Some((*action, (*why)?)));
         let refused = told.any(|(action, why)| status::refuse_claim(&mut after, action, why));
-        if refused && after != *set { Some(after) } else { planned }
+        let status = if refused { Some(after) } else { planned };
+        // What was planned may be as it was, without what failed.
+        status.filter(|status| status != set)
     }
 
     /// The set with the planned status: a pod whose deletion failed, or was never attempted because a stage before it failed, is

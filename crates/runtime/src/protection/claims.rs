@@ -19,6 +19,8 @@ const WORKERS: usize = 4;
 const AT_ONCE: usize = 16;
 /// A claim that was just bound is often about to be used: only after this time does it say that it is not.
 const SETTLE: Duration = Duration::from_secs(1);
+/// A claim that a pod holds of which nothing is heard is looked at again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Keeps the finalizer and the condition of claims, until the part stops.
 ///
@@ -129,10 +131,14 @@ impl Control {
         if !releases.is_empty() {
             match self.fresh_pods(namespace).await {
                 Ok(pods) => {
-                    // Where the list shows a pod that the cache does not, that pod will be heard of, and wake the claim.
-                    releases.retain(|Request { key, claim, .. }| {
-                        !pods.get(&*key.1).is_some_and(|pods| pods.iter().any(|pod| protect::holds(pod, claim)))
-                    });
+                    // Where the list shows a pod that the cache does not, that pod will be heard of, and wake the claim; unless it goes before that, unheard.
+                    let is_held = |request: &mut Request| {
+                        let pods = pods.get(&*request.key.1).map(Vec::as_slice).unwrap_or_default();
+                        pods.iter().any(|pod| protect::holds(pod, &request.claim))
+                    };
+                    for Request { key, .. } in releases.extract_if(.., is_held) {
+                        self.queue.add_after(key, LOOK_AGAIN);
+                    }
                     result = result.and(self.send_all(releases).await);
                 }
                 Err(error) => {

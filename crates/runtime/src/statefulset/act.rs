@@ -17,6 +17,9 @@ const MANAGER: &str = "statefulset-controller";
 const IN_FLIGHT_MAX: usize = 64;
 
 /// What did not work out, in the order of the plan.
+/// How often what was just created is tried to be applied while others write to it. What is left is done with the next plan.
+const APPLY_ATTEMPTS: usize = 5;
+
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
@@ -89,7 +92,7 @@ impl Control {
     async fn request(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
         let sight = &self.sight;
         match action {
-            Action::ConfirmSet { uid, generation } => self.confirm(set, uid, *generation).await,
+            Action::ConfirmSet { uid, generation, leaving } => self.confirm(set, uid, *generation, *leaving).await,
             Action::AdoptPod { pod, uid } => self.adopt(&sight.pods, set, pod, uid).await,
             Action::AdoptRevision { revision, uid } => self.adopt(&sight.revisions, set, revision, uid).await,
             Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
@@ -99,7 +102,7 @@ impl Control {
                 self.merge(&sight.revisions, set, revision, uid, &patch).await
             }
             Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, (uid, None)).await,
-            Action::CreateClaim { claim, applied: true, .. } => self.apply(&sight.claims, set, claim).await,
+            Action::CreateClaim { claim, applied: true, .. } => self.create_to_apply(&sight.claims, set, claim).await,
             Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
             Action::ApplyClaim { patch, .. } => self.apply(&sight.claims, set, patch).await,
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
@@ -120,15 +123,16 @@ impl Control {
     }
 
     /// The server itself says whether the set is still there, and the same, to adopt or make anything: the collector goes by that too.
-    async fn confirm(&self, set: &Value, wanted: &str, generation: i64) -> Result<(), ApiError> {
+    async fn confirm(&self, set: &Value, wanted: &str, generation: i64, leaving: bool) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
         let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
         match self.api.find(&sets.resource.object(namespace(set), name(set))).await? {
             Some(live) if uid(&live) == wanted => {
-                let (leaving, is_same) =
+                let (leaves, is_same) =
                     (terminating(&live), live.int(&["metadata", "generation"]).unwrap_or(0) == generation);
+                let orphans = live.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == "orphan");
                 sets.cache.wrote(live);
-                match (leaving, is_same) {
+                match (leaves && (orphans || !leaving), is_same) {
                     (true, _) => stale("is being deleted"),
                     (false, false) => stale("has changed meanwhile"),
                     (false, true) => Ok(()),
@@ -186,6 +190,34 @@ impl Control {
         let path = kind.resource.object(namespace(set), name(object));
         let result = self.api.apply(&path, MANAGER, object).await;
         self.keep(kind, set, name(object), uid(object), result)
+    }
+
+    /// Creates what is applied from then on. An apply alone would create it, too; but one that arrives late would make something that is there, and is
+    /// another by then, what it was to be: nothing in it could say that it is to be new.
+    async fn create_to_apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
+        let mut bare = object.clone();
+        // What is given here cannot be taken back by applying something else.
+        for given in ["labels", "annotations"] {
+            bare.cut(&["metadata", given]);
+        }
+        let mut live = self.api.create(&kind.resource.collection(namespace(object)), &bare).await?;
+        let created = uid(&live).to_owned();
+        for attempt in 1.. {
+            let mut whole = object.clone();
+            whole.put(&["metadata", "uid"], created.as_str());
+            whole.put(&["metadata", "resourceVersion"], live.text(&["metadata", "resourceVersion"]));
+            kind.cache.wrote(live);
+            match self.apply(kind, set, &whole).await {
+                // Others are about it, too, because it is new.
+                Err(error) if error.is_conflict() && attempt < APPLY_ATTEMPTS => {
+                    let path = kind.resource.object(namespace(object), name(object));
+                    let found = self.api.find(&path).await?.filter(|found| uid(found) == created);
+                    live = found.ok_or(error)?;
+                }
+                result => return result,
+            }
+        }
+        Ok(())
     }
 
     async fn delete(

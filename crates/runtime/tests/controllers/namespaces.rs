@@ -151,3 +151,34 @@ async fn a_namespace_with_a_thousand_objects_goes_quickly() {
     assert!(took < Duration::from_secs(if cfg!(debug_assertions) { 15 } else { 3 }), "{took:?}");
     world.stop().await;
 }
+
+/// The controller hears late that the namespace is on its way out. By then it is gone, and another of its name is there: its content stays.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
+    let world = World::with(NAMESPACES).await;
+    let namespace = world.create(new_namespace("twice")).await;
+    let holds = world.create(held(config_map("twice", "holds"))).await;
+    world.delete(&namespace, "").await;
+    world.until_is(&holds, "it is told to go", terminating).await;
+    // The next time it asks whether the namespace is still on its way out.
+    world.faults.answer_late("namespace-controller", 0);
+    world.merge(&holds, json!({"metadata": {"finalizers": null}})).await;
+    world.until_moment("it has asked", || !world.faults.late_read_waits()).await;
+    let gone = world.now(&namespace).await.expect("there");
+    let mut finalized = gone.clone();
+    finalized["spec"]["finalizers"] = json!([]);
+    let (code, _) = world.send("PUT", "/api/v1/namespaces/twice/finalize", "application/json", Some(&finalized)).await;
+    assert_eq!(code, 200);
+    world.until_gone(&namespace).await;
+    world.create(new_namespace("twice")).await;
+    let kept = world.create(config_map("twice", "kept")).await;
+    world.faults.release();
+    // It is done with that when it has emptied another one.
+    let other = world.create(new_namespace("other")).await;
+    world.create(config_map("other", "content")).await;
+    world.delete(&other, "").await;
+    world.until_gone(&other).await;
+    let found = world.now(&kept).await.expect("it stays");
+    assert!(!terminating(&found));
+    world.stop().await;
+}

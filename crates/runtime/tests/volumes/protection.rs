@@ -201,3 +201,27 @@ async fn protection_needs_no_more_than_its_roles() {
     assert!(world.requests.refused().is_empty());
     world.stop().await;
 }
+
+/// A pod that uses the claim comes and goes, and the controller hears of neither: the claim goes all the same.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_is_let_go_of_when_a_pod_that_held_it_went_unheard() {
+    let world = World::with(CLAIMS).await;
+    let used = world.create(claim("default", "used")).await;
+    let marker = world.create(claim("default", "marker")).await;
+    world.delete(&marker, "").await;
+    world.until_gone(&marker).await;
+    world.faults.mute("pvc-protection-controller", "/pods");
+    let user = world.create(user_of("used", "unheard")).await;
+    world.requests.take().await;
+    world.delete(&used, "").await;
+    let pods = "/api/v1/namespaces/default/pods?";
+    world.requests.until(|asked| asked.path.starts_with(pods), 1).await;
+    kill(&world, &user).await;
+    world.until_gone(&user).await;
+    // It has to list, and that does not show the pod.
+    world.store.compact(world.store.revision()).await.expect("compacted");
+    world.faults.cut_watches();
+    world.faults.release();
+    world.until_gone(&used).await;
+    world.stop().await;
+}

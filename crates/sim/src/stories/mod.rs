@@ -60,6 +60,7 @@ stories![
     exact retention::orphaned: "KEP-1847: a set that is deleted as an orphan leaves pods and claims, and another takes them over",
     exact retention::made_anew: "KEP-1847: sets are deleted and made anew at once, under either policy",
     exact retention::brought_back: "KEP-1847: claims go with replicas that are scaled away; the set itself goes, comes back and takes what it left",
+    exact retention::kept_after_all: "KEP-1847: claims that were to go with their set are kept after all, and the set goes at once",
     exact retention::claimed_before: "KEP-1847: claims that were there before the set are its own, but for one that has another controller",
     exact ordinals::shifted: "KEP-3335: the first ordinal moves up and back",
     exact ordinals::moved: "KEP-3335: replicas move one by one to a set in another namespace",

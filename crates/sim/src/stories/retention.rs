@@ -1,6 +1,6 @@
 //! KEP-1847: claims stay or go as the set's policy says.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, retention, set, the};
+use super::operator::{CLAIM, LATE_MAX, NAMESPACE, Operator, Told, claim, retention, set, the};
 use object::access::{Access, uid};
 use object::{Value, json};
 
@@ -207,4 +207,25 @@ pub async fn claimed_before(me: Operator) -> Told {
     me.until_owned(&[("data-web-2", "ConfigMap")]).await?;
     me.expect("both have their volumes", before[1..] == me.holdings(&["data-web-2", "lone"]))?;
     me.until_volumes(2).await
+}
+
+/// R10, R11: claims that were to go with their set, and follow its template in place, are kept after all; the set goes at once. Whatever was sent for it
+/// before and arrives after that leaves them alone.
+pub async fn kept_after_all(me: Operator) -> Told {
+    let in_place = json!({"volumeClaimUpdatePolicy": "InPlace"});
+    me.create(set("web", 2, "quick", object::patch::merge(&retention("Delete", "Delete"), &in_place))).await;
+    me.until_whole("web").await?;
+    let claims = ["data-web-0", "data-web-1"];
+    let held = me.holdings(&claims);
+    let web = the("StatefulSet", "web");
+    me.patch(&web, json!({"spec": retention("Retain", "Retain")})).await;
+    me.until("the claims belong to nobody", |checker| {
+        checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).is_empty())
+    })
+    .await?;
+    me.delete(&web, "Background").await;
+    me.until_gone(&web).await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&claims).await?;
+    me.expect("they are the same", held == me.holdings(&claims))
 }

@@ -143,7 +143,71 @@ fn whoever_makes_claims_is_confirmed_first() {
     let plan = world.plan();
     let makes = |action: &&Action| matches!(action, Action::CreateClaim { .. });
     assert_eq!(plan.stages.iter().flat_map(crate::statefulset::Stage::actions).filter(makes).count(), 1, "{plan:#?}");
-    assert!(matches!(&plan.prepare[0], Action::ConfirmSet { uid, generation: 3 } if uid == "set-1"), "{plan:#?}");
+    assert!(
+        matches!(&plan.prepare[0], Action::ConfirmSet { uid, generation: 3, leaving: false } if uid == "set-1"),
+        "{plan:#?}"
+    );
+}
+
+/// R4, R11: claims go with the pods that are scaled away, so the set is asked whether it still wants that before each of them goes: also when all claims
+/// are given away already, and after whatever else a plan does before.
+#[test]
+fn whoever_gives_replicas_up_is_confirmed_right_before() {
+    let mut world = settled(3, "Retain", "Delete");
+    world.scale(1);
+    world.step();
+    world.kubelet();
+    world.collect();
+    let plan = world.plan();
+    assert!(matches!(actions(&plan)[..], [Action::DeletePod { pod, .. }] if pod == "web-1"), "{plan:#?}");
+    assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { leaving: false, .. }]), "{plan:#?}");
+    // The user has another mind, and nobody has heard of it.
+    let old = plan;
+    world.policy("Retain", "Retain");
+    world.execute(&old, Fate::default());
+    assert!(world.pods.contains_key("web-1"));
+    // New ones come first, and that takes its time.
+    let mut world = parallel(2, "Retain", "Delete");
+    world.set.as_mut().expect("a set").put(&["spec", "ordinals"], json!({"start": 5}));
+    let plan = world.plan();
+    let kinds: Vec<&str> = actions(&plan)
+        .iter()
+        .filter_map(|action| match action {
+            Action::CreatePod(_) => Some("create"),
+            Action::ConfirmSet { .. } => Some("confirm"),
+            Action::DeletePod { .. } => Some("delete"),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kinds, ["create", "create", "confirm", "delete", "delete"]);
+}
+
+/// R11: whatever else is wrong with a set, its policy holds.
+#[test]
+fn the_policy_of_an_unusable_set_holds() {
+    let mut world = settled(1, "Delete", "Retain");
+    assert_eq!(world.owners("data-web-0"), ["StatefulSet/web"]);
+    world.policy("Retain", "Retain");
+    world.scale(2);
+    world.set.as_mut().expect("a set").put(&["spec", "ordinals"], json!({"start": i32::MAX}));
+    let plan = world.step();
+    assert!(matches!(plan.held[..], [Held::Unusable { .. }]), "{plan:#?}");
+    assert_eq!(world.owners("data-web-0"), [] as [&str; 0]);
+    world.policy("Delete", "Retain");
+    assert!(matches!(&world.plan().prepare[..], [Action::ConfirmSet { .. }]), "who becomes an owner is confirmed");
+}
+
+/// R10: a set that is being deleted with all that it has may be deleted as an orphan after all, and nobody has heard of that.
+#[test]
+fn whoever_becomes_an_owner_on_its_way_out_is_confirmed_first() {
+    let mut world = settled(1, "Delete", "Retain");
+    world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
+    world.set.as_mut().expect("a set").put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+    let plan = world.plan();
+    assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { leaving: true, .. }]), "{plan:#?}");
+    world.set.as_mut().expect("a set").put(&["metadata", "finalizers"], json!(["orphan"]));
+    world.execute(&plan, Fate::default());
+    assert_eq!(world.owners("data-web-0"), [] as [&str; 0]);
 }
 
 /// R4: when a reference cannot be written, no pod goes.

@@ -380,6 +380,10 @@ fn c12_a_deletion_that_failed_is_not_counted() {
     world.step_with(Fate { fail: Some(1), ..Fate::default() });
     assert_eq!(world.told(), ["FailedDelete: Delete Pod web-1 in StatefulSet web failed error: boom"]);
     assert_eq!(world.status("currentReplicas"), 2);
+    // While it goes on failing nothing else is new, and nothing is written.
+    let before = world.set.clone();
+    world.step_with(Fate { fail: Some(0), ..Fate::default() });
+    assert_eq!(world.set, before);
     world.settle();
     assert_eq!(updated(&world), ["web-0", "web-1"]);
 }

@@ -239,8 +239,10 @@ impl World {
     /// Whether the server accepted it.
     fn carry_out(&mut self, action: &Action) -> bool {
         match action {
-            Action::ConfirmSet { uid: asked, generation } => self.set.as_ref().is_some_and(|set| {
-                uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation) && !terminating(set)
+            Action::ConfirmSet { uid: asked, generation, leaving } => self.set.as_ref().is_some_and(|set| {
+                let orphans = set.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == "orphan");
+                let is_same = uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation);
+                is_same && terminating(set) == *leaving && !orphans
             }),
             Action::AdoptPod { pod, uid } => {
                 let owner = self.reference();
