@@ -161,7 +161,7 @@ async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
     world.delete(&namespace, "").await;
     world.until_is(&holds, "it is told to go", terminating).await;
     // The next time it asks whether the namespace is still on its way out.
-    world.faults.answer_late("namespace-controller", 0);
+    world.faults.answer_late_at("namespace-controller", "/api/v1/namespaces/twice");
     world.merge(&holds, json!({"metadata": {"finalizers": null}})).await;
     world.until_moment("it has asked", || !world.faults.late_read_waits()).await;
     let gone = world.now(&namespace).await.expect("there");

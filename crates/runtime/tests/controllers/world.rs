@@ -341,8 +341,8 @@ struct FaultState {
     /// Writes of this method to paths with this end are answered with this code.
     refuse_at: Option<(&'static str, &'static str, u16)>,
     mishap: Option<(Mishap, &'static str, usize)>,
-    /// The answer to the read of this account after so many others, watches excepted, comes only when it is released.
-    late_read: Option<(&'static str, usize)>,
+    /// The answer to the read of this account, of this path if it is given, after so many others, watches excepted, comes only when it is released.
+    late_read: Option<(&'static str, Option<&'static str>, usize)>,
     release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
@@ -436,7 +436,12 @@ impl Faults {
     /// What this account reads after so many other reads, watches excepted, is answered as it is then, but only when [`Faults::release`] is
     /// called.
     pub fn answer_late(&self, account: &'static str, after: usize) {
-        self.state.lock().expect("no panic").late_read = Some((account, after));
+        self.state.lock().expect("no panic").late_read = Some((account, None, after));
+    }
+
+    /// The same for what this account reads next at this path.
+    pub fn answer_late_at(&self, account: &'static str, path: &'static str) {
+        self.state.lock().expect("no panic").late_read = Some((account, Some(path), 0));
     }
 
     /// Whether the read whose answer is to be late was not made yet.
@@ -446,8 +451,9 @@ impl Faults {
 
     fn is_late(&self, account: &str, method: &str, path: &str) -> bool {
         let mut state = self.state.lock().expect("no panic");
-        let Some((whose, after)) = &mut state.late_read else { return false };
-        if account != *whose || method != "GET" || path.contains("watch=") {
+        let Some((whose, of, after)) = &mut state.late_read else { return false };
+        let is_meant = account == *whose && of.is_none_or(|of| of == path);
+        if !is_meant || method != "GET" || path.contains("watch=") {
             return false;
         }
         if *after > 0 {
