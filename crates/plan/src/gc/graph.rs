@@ -162,6 +162,8 @@ impl Graph {
     }
 
     fn see(&mut self, fact: &Fact) {
+        // Whoever said that it was gone was mistaken.
+        self.gone.remove(&fact.uid);
         let node = Node::new(fact);
         let (foreground, orphaning) = (node.foreground, node.orphaning);
         let before = self.nodes.insert(fact.uid.clone(), node);

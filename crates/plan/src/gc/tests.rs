@@ -215,6 +215,22 @@ fn background_collects_the_whole_chain_after_the_owner() {
     assert_eq!(world.names(), BTreeSet::new());
 }
 
+/// Somebody said that an owner is gone, because its kind was not served for a moment, and it is seen again.
+#[test]
+fn an_owner_that_is_seen_again_stands() {
+    let mut world = World::default();
+    world.pod("set", &[]);
+    world.pod("pod", &[("set", true)]);
+    world.settle();
+    let set = world.objects["set"].fact.clone();
+    world.graph.apply(Event::Gone(set.uid.clone()));
+    world.graph.apply(Event::Seen(set));
+    // Another owner is not there, so all of them are looked at.
+    world.edit("pod", |fact| fact.owners.push(owner("Pod", "nobody", "uid-nobody", false)));
+    world.settle();
+    assert_eq!(world.names(), BTreeSet::from(["pod", "set"]));
+}
+
 #[test]
 fn an_owner_held_by_another_finalizer_still_stands() {
     let mut world = World::default();

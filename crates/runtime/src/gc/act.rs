@@ -54,8 +54,15 @@ impl Collector {
         let Some(resource) = self.resource(place) else { return Ok(()) };
         match self.send(action, &resource, &resource.object(&place.namespace, &place.name)).await {
             // Already as it should be.
-            Err(error) if error.is_not_found() => Ok(()),
-            result => result,
+            Err(error) if error.is_absent() => Ok(()),
+            Err(error) => {
+                if error.is_not_found() {
+                    // It is not served so any more, and may still be there.
+                    self.rediscover.notify_one();
+                }
+                Err(error)
+            }
+            Ok(()) => Ok(()),
         }
     }
 

@@ -74,8 +74,7 @@ impl Collector {
             };
             match self.api.each_metadata(&resource.collection(namespace), note).await {
                 Ok(version) => sight.version = sight.version.min(version.parse().unwrap_or(0)),
-                // A kind that is just being removed.
-                Err(error) if error.is_not_found() => {}
+                // Also when the kind is not served so any more: its objects may still be there. The next look finds out.
                 Err(error) => return Err(error),
             }
         }

@@ -187,11 +187,18 @@ impl Scribe<'_> {
     fn gone(&self, uids: impl IntoIterator<Item = Uid>) {
         for uid in uids {
             let name = self.collector.graph().place_of(&uid).map(|place| place.name.clone());
-            if let Some(name) = name {
+            if let Some(name) = name.filter(|name| !self.bears(name)) {
                 self.note_definition(&name, true);
             }
             self.collector.apply([Event::Gone(uid)]);
         }
+    }
+
+    /// Whether a definition of this name is there: one that went may have been made anew.
+    fn bears(&self, name: &str) -> bool {
+        let graph = self.collector.graph();
+        is_definitions(&self.resource)
+            && self.known.iter().any(|uid| graph.place_of(uid).is_some_and(|place| *place.name == *name))
     }
 
     /// The resource is not served any more. With its definition its objects went; otherwise nobody can say.
@@ -204,7 +211,7 @@ impl Scribe<'_> {
 
     /// Definitions bring and take resources.
     fn note_definition(&self, name: &str, gone: bool) {
-        if &*self.resource.plural != "customresourcedefinitions" {
+        if !is_definitions(&self.resource) {
             return;
         }
         if gone {
@@ -238,4 +245,7 @@ impl Scribe<'_> {
             deleting: metadata.deletion_timestamp.is_some(),
         }
     }
+}
+fn is_definitions(resource: &Resource) -> bool {
+    &*resource.plural == "customresourcedefinitions"
 }

@@ -1,12 +1,18 @@
 //! VolumeAttributesClasses stay while a volume or a claim names them.
 
 use super::patch;
-use crate::api::Resource;
+use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
 use crate::worker::{self, Key, Source, key};
+use object::Value;
+use object::access::terminating;
 use plan::protect;
+use std::sync::Arc;
+use std::time::Duration;
 
 const WORKERS: usize = 2;
+/// A class that somebody names of whom nothing is heard is looked at again after this time.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Keeps the finalizer of VolumeAttributesClasses, until the part stops.
 pub async fn run(part: Part) {
@@ -16,27 +22,47 @@ pub async fn run(part: Part) {
     }
     let source = Source::new(classes.clone(), |class| vec![key(class)]);
     let named = |name: &str| -> Key { ("".into(), name.into()) };
-    let volumes = Source::new(Resource::new("v1", "PersistentVolume", "persistentvolumes", false), move |volume| {
+    let volumes = Source::new(volumes(), move |volume| {
         protect::attributes_class_of_volume(volume).map(named).into_iter().collect()
     });
-    let claims =
-        Source::new(Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true), move |claim| {
-            protect::attributes_classes_of_claim(claim).map(named).collect()
-        });
+    let claims = Source::new(claims(), move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());
     let volumes_of =
         volumes.cache.index(move |volume| protect::attributes_class_of_volume(volume).map(named).into_iter().collect());
     let claims_of = claims.cache.index(move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());
     let (cache, api) = (source.cache.clone(), part.api.clone());
     worker::run(part, vec![source, volumes, claims], WORKERS, move |key| {
         let is_named = !volumes_of.get(&key).is_empty() || !claims_of.get(&key).is_empty();
-        let wanted = cache.get(&key).and_then(|class| protect::attributes_class(&class, is_named));
+        let class = cache.get(&key);
+        let wanted = class.as_ref().and_then(|class| protect::attributes_class(class, is_named));
+        let is_released = wanted.is_some() && class.is_some_and(|class| terminating(&class));
         let (cache, api, path) = (cache.clone(), api.clone(), classes.object("", &key.1));
         async move {
-            if let Some(wanted) = wanted {
-                patch(&api, &path, &wanted, &cache, &key).await?;
+            let Some(wanted) = wanted else { return Ok(None) };
+            // What is heard of claims and volumes may be late.
+            if is_released && is_named_now(&api, &key.1).await? {
+                return Ok(Some(LOOK_AGAIN));
             }
+            patch(&api, &path, &wanted, &cache, &key).await?;
             Ok(None)
         }
     })
     .await;
+}
+
+/// Whether a claim or a volume names a class, as the server says.
+async fn is_named_now(api: &Api, class: &str) -> Result<bool, ApiError> {
+    let mut is_named = false;
+    let of_claim = |claim: &Arc<Value>| is_named |= protect::attributes_classes_of_claim(claim).any(|it| it == class);
+    api.each(&claims().collection(""), of_claim).await?;
+    let of_volume = |volume: &Arc<Value>| is_named |= protect::attributes_class_of_volume(volume) == Some(class);
+    api.each(&volumes().collection(""), of_volume).await?;
+    Ok(is_named)
+}
+
+fn claims() -> Resource {
+    Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true)
+}
+
+fn volumes() -> Resource {
+    Resource::new("v1", "PersistentVolume", "persistentvolumes", false)
 }

@@ -188,6 +188,30 @@ async fn an_attributes_class_stays_while_it_is_named() {
     world.stop().await;
 }
 
+/// A claim names a class that is on its way out, and the controller has not heard of that yet.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_class_is_let_go_of_when_the_server_says_that_nobody_names_it() {
+    let world = World::with(CLASSES).await;
+    let gold = json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": "gold"},
+        "driverName": "example.com", "parameters": {"iops": "1"},
+    });
+    let gold = world.create(gold).await;
+    let is_held = |class: &Value| !class.items(&["metadata", "finalizers"]).is_empty();
+    world.until_is(&gold, "it is protected", is_held).await;
+    world.faults.mute("volumeattributesclass-protection-controller", "/persistentvolumeclaims");
+    let data = world.create(claim("default", "data")).await;
+    world.set_status(&data, json!({"phase": "Bound", "currentVolumeAttributesClassName": "gold"})).await;
+    world.requests.take().await;
+    world.delete(&gold, "").await;
+    world.requests.until(|asked| asked.path.starts_with("/api/v1/persistentvolumes?"), 1).await;
+    assert!(terminating(&world.now(&gold).await.expect("it stays")));
+    world.set_status(&data, json!({"currentVolumeAttributesClassName": null})).await;
+    world.faults.release();
+    world.until_gone(&gold).await;
+    world.stop().await;
+}
+
 // The roles hold no more than is used, and nothing that is asked is forbidden.
 #[tokio::test(flavor = "multi_thread")]
 async fn protection_needs_no_more_than_its_roles() {
