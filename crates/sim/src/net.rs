@@ -89,8 +89,9 @@ pub struct Process {
     held: Arc<Mutex<Option<CancellationToken>>>,
     /// Until when what it reads arrives late, and by how much.
     late: Arc<Mutex<Option<(Instant, Duration)>>>,
-    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were.
-    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<String>)>>>,
+    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were, by account and path: several
+    /// controllers of a process follow the same kind.
+    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<(String, String)>)>>>,
     /// Until when it is cut off from the server.
     cut_off: Arc<Mutex<Option<Instant>>>,
     /// Whether the network may mistreat it.
@@ -141,11 +142,11 @@ impl Process {
     }
 
     /// Whether a watch that wants to go on is told that it cannot.
-    fn is_forgotten(&self, path: &str) -> bool {
+    fn is_forgotten(&self, account: &str, path: &str) -> bool {
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, told)) = forgotten.as_mut().filter(|(until, _)| Instant::now() < *until) else { return false };
         let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
-        path.contains("resourceVersion=") && told.insert(what.join("&"))
+        path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
     }
 
     /// For so long, whatever it reads arrives so much later.
@@ -326,7 +327,7 @@ impl Link {
             self.net.log.fault("refused", format!("{what} {code}"));
             return Ok(refusal(code));
         }
-        if is_watch && self.process.is_forgotten(&path_of(request.uri())) {
+        if is_watch && self.process.is_forgotten(&self.account, &path_of(request.uri())) {
             self.net.log.fault("watch-forgotten", &what);
             self.note_forgotten(request.uri(), 410);
             return Ok(refusal(410));
@@ -540,4 +541,23 @@ fn refusal(code: u16) -> Response<Body> {
         _ => "InternalError",
     };
     server::app::status_response(&object::Status::new(code, reason, "out of order on purpose"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each of those who follow the same objects has missed something, and is told so once.
+    #[tokio::test]
+    async fn whoever_follows_the_same_is_told_that_it_is_forgotten() {
+        let process = Process::new("controllers", true);
+        let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
+        assert!(!process.is_forgotten("one", &path(5)), "nothing is forgotten yet");
+        process.forget_watches();
+        for account in ["one", "other"] {
+            assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} begins anew");
+            assert!(process.is_forgotten(account, &path(5)), "{account} has missed something");
+            assert!(!process.is_forgotten(account, &path(6)), "{account} was told already");
+        }
+    }
 }

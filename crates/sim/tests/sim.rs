@@ -1,7 +1,7 @@
 //! A share of what `cargo run -p sim` can do, small enough for every change: `docs/simulation.md` has the rest.
 
 use sim::{Plan, Story, Strike, Tally, stories};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn calm(story: &'static Story) -> Plan {
     Plan { story, seed: 1, storm: false, strike: None }
@@ -95,6 +95,23 @@ fn a_strike_at_some_writes_changes_no_end() {
     for fault in ["refused", "answer-lost", "duplicated", "late"] {
         assert!(tally.faults.get(fault).is_some_and(|count| *count > 0), "{fault}: {}", tally.text());
     }
+}
+
+/// Controllers that follow the same objects all have missed something, and each of them is told so once.
+#[test]
+fn whoever_missed_an_event_has_to_list() {
+    let story = stories::find("retained").expect("it is there");
+    let outcome = Plan { strike: Some((sim::When::At(40), Strike::MissedEvent)), ..calm(story) }.run();
+    assert_eq!(outcome.broken, [] as [&str; 0]);
+    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for line in outcome.lines.iter().filter_map(|line| line.split("FAULT watch-forgotten: ").nth(1)) {
+        let (account, path) = line.split_once(" GET ").expect("a watch");
+        let what: Vec<&str> = path.split('&').filter(|part| !part.starts_with("resourceVersion=")).collect();
+        told.entry(what.join("&")).or_default().push(account);
+    }
+    let is_once = |accounts: &Vec<&str>| accounts.iter().collect::<BTreeSet<_>>().len() == accounts.len();
+    assert!(told.values().all(is_once), "{told:?}");
+    assert!(told.values().any(|accounts| accounts.len() > 1), "{told:?}");
 }
 
 /// R14, O5, T16, H8
