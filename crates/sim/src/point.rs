@@ -124,6 +124,8 @@ struct State {
     /// Those of them that are of controllers.
     controllers_commits: u64,
     requests: u64,
+    /// What was written, or asked for, last.
+    last: String,
     armed: Option<(When, Strike)>,
 }
 
@@ -153,6 +155,11 @@ impl Points {
     pub fn counted(&self) -> (u64, u64) {
         let state = self.state();
         (state.commits, state.requests)
+    }
+
+    /// The last of these, in words.
+    pub fn last(&self) -> String {
+        self.state().last.clone()
     }
 
     /// These keys are about to be committed.
@@ -185,6 +192,7 @@ impl Points {
                 return;
             }
             state.commits += 1;
+            state.last = format!("{key} by {who}");
             let is_own = is_controller(who);
             state.controllers_commits += u64::from(is_own);
             match state.armed.filter(|(_, strike)| !strike.is_for_requests() && *strike != Strike::TornWrite) {
@@ -214,6 +222,7 @@ impl Points {
             return None;
         }
         state.requests += 1;
+        state.last = format!("a request for {path} by {who}");
         match state.armed.filter(|(_, strike)| strike.is_for_requests()) {
             Some((When::At(at), strike)) if at == state.requests => {
                 state.armed = None;
