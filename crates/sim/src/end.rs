@@ -26,7 +26,7 @@ pub async fn rest(world: &World) -> Result<(), String> {
         let mut left = unrest(world);
         if left.is_empty() {
             let points = &world.ledger.points;
-            let before = points.counted();
+            let (before, newest) = (points.counted(), world.ledger.newest());
             tokio::time::sleep(QUIET).await;
             world.ledger.look_at_backend();
             left = unrest(world);
@@ -34,7 +34,9 @@ pub async fn rest(world: &World) -> Result<(), String> {
                 left.push(format!("somebody still writes, the last was {}", points.last()));
             }
             if left.is_empty() {
-                return Ok(());
+                // What beats goes on, and may be on its way to those who follow it; what was there before is not.
+                let behind = world.net.behind(newest);
+                return if behind.is_empty() { Ok(()) } else { Err(behind.join("; ")) };
             }
         }
         if begun.elapsed() > PATIENCE {

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -67,6 +67,15 @@ struct State {
     rng: Rng,
     weather: Weather,
     up: Option<Up>,
+    /// The watches that are open, as long as somebody reads them.
+    audits: Vec<Weak<Audited>>,
+}
+
+/// A watch that is audited.
+struct Audited {
+    what: String,
+    process: Process,
+    audit: Mutex<Audit>,
 }
 
 /// One life of the server.
@@ -200,7 +209,7 @@ struct Fate {
 
 impl Net {
     pub fn new(ledger: Arc<Ledger>, rng: Rng) -> Net {
-        let state = State { rng, weather: Weather::CALM, up: None };
+        let state = State { rng, weather: Weather::CALM, up: None, audits: Vec::new() };
         Net { log: ledger.log.clone(), ledger, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -226,6 +235,17 @@ impl Net {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What open watches have not told of all up to a revision. The dead hear nothing.
+    pub fn behind(&self, revision: u64) -> Vec<String> {
+        let open: Vec<Arc<Audited>> = self.state().audits.iter().filter_map(Weak::upgrade).collect();
+        let heard = open.iter().filter(|open| !open.process.dead.is_cancelled());
+        let behind = |open: &Arc<Audited>| {
+            let audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
+            audit.behind(revision, &self.ledger).map(|rule| format!("{}: {rule}", open.what))
+        };
+        heard.filter_map(behind).collect()
     }
 
     fn fate(&self, exposed: bool, is_read: bool) -> Fate {
@@ -452,7 +472,12 @@ impl Link {
         if &*self.account == "csi-provisioner" && path.starts_with("/api/v1/persistentvolumes?limit=") {
             self.net.ledger.checker().provisioner_looked();
         }
-        Ok(if is_watch && response.status().is_success() { self.tap(response, &up, &path, what) } else { response })
+        if !is_watch || !response.status().is_success() {
+            return Ok(response);
+        }
+        let accept = parts.headers.get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+        let audit = Audit::of(&path, accept, &self.net.ledger);
+        Ok(self.tap(response, &up, audit, what))
     }
 
     /// In words for the log, and whether it reads, and watches.
@@ -473,8 +498,14 @@ impl Link {
     }
 
     /// A watch as its client hears it.
-    fn tap(self, response: Response<Body>, up: &Up, path: &str, what: String) -> Response<Body> {
-        let audit = Audit::of(path);
+    fn tap(self, response: Response<Body>, up: &Up, audit: Option<Audit>, what: String) -> Response<Body> {
+        let process = self.process.clone();
+        let audit = audit.map(|audit| Arc::new(Audited { what: what.clone(), process, audit: Mutex::new(audit) }));
+        if let Some(audit) = &audit {
+            let mut state = self.net.state();
+            state.audits.retain(|open| open.strong_count() > 0);
+            state.audits.push(Arc::downgrade(audit));
+        }
         let (dead, cut) = (up.dead.clone(), self.process.watches());
         response.map(|body| match body {
             Body::Stream(chunks) => {
@@ -488,18 +519,19 @@ impl Link {
     fn chunks(
         self,
         chunks: impl Stream<Item = Bytes> + Send + Unpin + 'static,
-        audit: Option<Audit>,
+        audit: Option<Arc<Audited>>,
         what: String,
     ) -> impl Stream<Item = Bytes> + Send {
         let exposed = self.process.exposed;
         futures::stream::unfold(
             (self, chunks, audit, what, false),
-            move |(this, mut chunks, mut audit, what, over)| async move {
+            move |(this, mut chunks, audit, what, over)| async move {
                 if over {
                     return None;
                 }
                 let chunk = chunks.next().await?;
-                if let Some(audit) = &mut audit {
+                if let Some(open) = &audit {
+                    let mut audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
                     for rule in audit.hear(&chunk, &this.net.ledger) {
                         this.net.log.broken(format!("{what}: {rule}"));
                     }

@@ -152,6 +152,18 @@ fn storms_break_nothing() {
     assert!(tally.faults.len() > 8, "{}", tally.text());
 }
 
+/// Somebody lists what selectors take all the time, and it is compared with what was committed.
+#[test]
+fn lists_are_compared_with_what_was_committed() {
+    let told = |story: &str| calm(stories::find(story).expect("it is there")).run().lines;
+    let lines = [told("troubled"), told("labelled")].concat();
+    for part in ["phase%3DRunning", "pod-name", "=controller-revision-hash", "=!controller-revision-hash"] {
+        let of_part = lines.iter().filter(|line| line.contains("the list ") && line.contains(part));
+        let compared = of_part.filter(|line| line.ends_with(" objects as committed") && !line.contains(" has 0 "));
+        assert!(compared.count() > 0, "no list of {part} with anything in it was compared");
+    }
+}
+
 /// Bad input gets one sentence and exit code 2.
 #[test]
 fn wrong_arguments_get_a_sentence() {
