@@ -374,11 +374,16 @@ impl Link {
             return self.arrive(request, fate, up).await;
         }
         self.net.log.fault("held-up", &what);
-        // What was sent arrives in the end, whether or not its sender still waits for it.
+        // What was sent arrives in the end, whether or not its sender still waits for it, or lives.
+        let (place, sent) = (self.place_of_creation(&request), Instant::now());
         let late = tokio::spawn(async move {
             self.process.reached().await;
             if self.process.dead.is_cancelled() {
-                return Err(broken("the process died"));
+                if is_read || !self.may_be_late(&request) || self.place_of_creation(&request) != place {
+                    return Err(broken("the process died"));
+                }
+                self.net.log.fault("late", format!("{what}, of a process that died"));
+                fate.late_by = Some(sent.elapsed());
             }
             self.arrive(request, fate, up).await
         });
