@@ -584,6 +584,32 @@ fn refusal(code: u16) -> Response<Body> {
 mod tests {
     use super::*;
 
+    /// What was sent arrives, though its sender was cut off and died.
+    #[test]
+    fn what_was_sent_outlives_its_sender() {
+        crate::world::prepare();
+        let (arrived, late) = crate::run::on_own_thread(1, || async {
+            let (world, _orders) = crate::world::World::new(1).await;
+            let process = Process::new("controllers", true);
+            let client = world.net.client(&process, "somebody", User::apiserver());
+            process.cut_off(Duration::from_secs(25));
+            tokio::spawn(async move {
+                let body = object::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}});
+                let request = Request::post("/api/v1/namespaces").header("content-type", "application/json");
+                let request = request.body(body.to_string().into_bytes()).expect("a request");
+                client.request::<object::Value>(request).await
+            });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            process.dead.cancel();
+            let is_there = || world.checker().get("Namespace", "", "late").is_some();
+            let at_first = is_there();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            ((at_first, is_there()), world.log.faults().get("late").copied())
+        });
+        assert_eq!(arrived, (false, true));
+        assert_eq!(late, Some(1), "it counts as late");
+    }
+
     /// Each of those who follow the same objects has missed something, and is told so once.
     #[tokio::test]
     async fn whoever_follows_the_same_is_told_that_it_is_forgotten() {
