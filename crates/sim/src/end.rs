@@ -31,7 +31,7 @@ pub async fn rest(world: &World) -> Result<(), String> {
             world.ledger.look_at_backend();
             left = unrest(world);
             if points.counted() != before {
-                left.push(format!("somebody still writes, the last was {}", points.last()));
+                left.push(format!("somebody still writes or calls, the last was {}", points.last()));
             }
             if left.is_empty() {
                 // What beats goes on, and may be on its way to those who follow it; what was there before is not.
@@ -282,7 +282,8 @@ mod tests {
             });
             (at_first, rest(&world).await)
         });
-        let why = "it does not come to rest: somebody still writes, the last was /core/namespaces/default by operator";
+        let why = "it does not come to rest: somebody still writes or calls, the last was \
+                   /core/namespaces/default by operator";
         assert_eq!(told, (Ok(()), Err(why.to_owned())));
     }
 }

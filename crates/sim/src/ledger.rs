@@ -131,6 +131,11 @@ impl Ledger {
         lock(&self.returned).contains(volume)
     }
 
+    /// Whether anything may have.
+    pub fn has_any_returned(&self) -> bool {
+        !lock(&self.returned).is_empty()
+    }
+
     /// Opens the store on a disk and compares it with what was acknowledged before.
     pub fn open(self: &Arc<Ledger>, disk: &Crashable) -> Result<Arc<Watched>, store::OpenError> {
         let options = store::Options { inline: true, ..store::Options::default() };

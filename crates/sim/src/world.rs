@@ -168,7 +168,7 @@ impl World {
         let log = Log::new(clock);
         let ledger = Ledger::new(clock, log.clone(), Gates::default());
         let net = Net::new(ledger.clone(), rng.fork());
-        let driver = Driver::new();
+        let driver = Driver::new(&ledger);
         let asked = driver.clone();
         ledger.watch_backend(move || asked.handles());
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
@@ -244,6 +244,8 @@ impl World {
             Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
+            // And these where the call is.
+            Strike::FailedCall | Strike::LostCall => {}
         }
     }
 

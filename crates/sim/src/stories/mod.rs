@@ -16,7 +16,7 @@ use crate::entropy::Rng;
 use crate::world::World;
 use futures::future::BoxFuture;
 
-pub use gates::{GATES, hand};
+pub use gates::{GATES, HANDS, hand};
 pub use operator::Operator;
 
 /// A story; its errors say what was waited for in vain.
