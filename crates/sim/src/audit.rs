@@ -163,7 +163,7 @@ impl Audit {
         let event = serde_json::from_slice::<Value>(line).unwrap_or_default();
         let (found, committed) = (&event["object"], serde_json::from_slice::<Value>(object).unwrap_or_default());
         let place: Vec<&str> = [namespace(found), name(found)].into_iter().filter(|part| !part.is_empty()).collect();
-        if !key.splitn(4, '/').nth(3).is_some_and(|wanted| wanted == place.join("/")) {
+        if key.splitn(4, '/').nth(3).is_none_or(|wanted| wanted != place.join("/")) {
             return Some(format!("the watch tells {revision} of {place:?}, but it is of {key}"));
         }
         // The last words of what went, and metadata alone, are not what was committed to the letter.
