@@ -31,12 +31,12 @@ impl Operator {
         let size = |is_new: &bool| if *is_new { "2Gi" } else { "1Gi" }.to_owned();
         let wanted_sizes: Vec<String> = wanted.iter().map(size).collect();
         let is_so = |checker: &Checker| {
-            is_whole(checker, NAMESPACE, "web")
-                && are_new(checker) == wanted
-                && asked_and_had(checker) == (wanted_sizes.clone(), wanted_sizes.clone())
+            are_new(checker) == wanted && asked_and_had(checker) == (wanted_sizes.clone(), wanted_sizes.clone())
         };
-        self.until(&format!("{wanted:?} are new"), is_so).await?;
+        self.until(&format!("{wanted:?} are new"), |checker| is_whole(checker, NAMESPACE, "web") && is_so(checker))
+            .await?;
         self.pause(Duration::from_secs(60)).await;
+        // Whether all are ready at this moment is up to their nodes.
         self.expect(&format!("only {wanted:?} are new"), is_so(&self.world.checker()))
     }
 
