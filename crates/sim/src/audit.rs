@@ -1,9 +1,9 @@
 //! Watches miss nothing and repeat nothing: each is compared with what was committed.
 
-use crate::ledger::Ledger;
+use crate::ledger::{Ledger, Telling};
 use bytes::Bytes;
 use object::Value;
-use object::access::Access;
+use object::access::{Access, name, namespace, uid};
 
 /// What a list or a watch is about.
 #[derive(Debug, PartialEq)]
@@ -92,55 +92,96 @@ impl Selection {
 /// One watch.
 pub struct Audit {
     selection: Selection,
-    /// Up to where it has told everything; `None` before it has said where it begins.
-    position: Option<u64>,
+    /// Only metadata was asked for.
+    is_partial: bool,
+    /// Up to where in the ledger's history it has told everything; `None` where it has not said where it begins.
+    place: Option<usize>,
 }
 
 impl Audit {
-    pub fn of(path: &str) -> Option<Audit> {
+    /// `accept` is what its client can read.
+    pub fn of(path: &str, accept: &str, ledger: &Ledger) -> Option<Audit> {
         let (_, query) = path.split_once('?')?;
-        let from = query
-            .split('&')
-            .find_map(|part| part.strip_prefix("resourceVersion="))?
-            .parse()
-            .ok()
-            .filter(|from| *from > 0);
-        Some(Audit { selection: Selection::of(path)?, position: from })
+        let from = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="))?.parse().ok();
+        let place = from.filter(|from| *from > 0).map(|from| ledger.after(from));
+        Some(Audit { selection: Selection::of(path)?, is_partial: accept.contains("as=PartialObjectMetadata"), place })
     }
 
     /// What is wrong with the next chunk.
     pub fn hear(&mut self, chunk: &[u8], ledger: &Ledger) -> Vec<String> {
-        let mut broken = Vec::new();
-        for line in chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
-            let Some((kind, revision)) = glance(line).or_else(|| read(line)) else {
-                broken.push("a line of the watch is no event".to_owned());
-                continue;
-            };
-            if kind == "ERROR" {
-                self.position = None;
-                continue;
-            }
-            let Some(position) = self.position else { continue };
-            let next = ledger.next_after(&self.selection, position);
-            match (kind.as_str(), next) {
-                ("BOOKMARK", Some((next, _))) if next <= revision => {
-                    broken.push(format!("the watch says that it told all up to {revision}, but not {next}"));
-                }
-                ("BOOKMARK", _) => {}
-                (kind, Some((next, told))) if next == revision => {
-                    if kind != told {
-                        broken.push(format!("the watch tells {revision} as {kind}, but it is {told}"));
-                    }
-                }
-                (_, next) => {
-                    let next = next.map(|(next, _)| next);
-                    broken.push(format!("after {position} the watch tells {revision}, but next comes {next:?}"))
-                }
-            }
-            self.position = Some(position.max(revision));
-        }
-        broken
+        let lines = chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
+        lines.filter_map(|line| self.hear_line(line, ledger)).collect()
     }
+
+    fn hear_line(&mut self, line: &[u8], ledger: &Ledger) -> Option<String> {
+        let Some((kind, revision)) = glance(line).or_else(|| read(line)) else {
+            return Some("a line of the watch is no event".to_owned());
+        };
+        if kind == "ERROR" {
+            self.place = None;
+            return None;
+        }
+        let is_bookmark = kind == "BOOKMARK";
+        let Some(place) = self.place else {
+            self.place = is_bookmark.then(|| ledger.after(revision));
+            return None;
+        };
+        let next = ledger.next_from(&self.selection, place);
+        let behind = ledger.after(revision).max(place);
+        match next {
+            Some(next) if is_bookmark && next.revision <= revision => {
+                self.place = Some(behind);
+                Some(format!("the watch says that it told all up to {revision}, but not {}", next.revision))
+            }
+            _ if is_bookmark => {
+                self.place = Some(behind);
+                None
+            }
+            Some(next) if next.revision == revision => {
+                // Two changes may have one revision.
+                self.place = Some(next.place + 1);
+                self.compare(&kind, line, &next)
+            }
+            next => {
+                self.place = Some(behind);
+                let next = next.map(|next| next.revision);
+                Some(format!("the watch tells {revision}, but next comes {next:?}"))
+            }
+        }
+    }
+
+    /// What is wrong with an event that is to tell this.
+    fn compare(&self, kind: &str, line: &[u8], next: &Telling) -> Option<String> {
+        let Telling { revision, key, kind: wanted, object, .. } = next;
+        if kind != *wanted {
+            return Some(format!("the watch tells {revision} as {kind}, but it is {wanted}"));
+        }
+        // Most lines have what was committed to the letter.
+        if kind != "DELETED" && !self.is_partial && object.len() < line.len() && ends_with_object(line, object) {
+            return None;
+        }
+        let event = serde_json::from_slice::<Value>(line).unwrap_or_default();
+        let (found, committed) = (&event["object"], serde_json::from_slice::<Value>(object).unwrap_or_default());
+        let place: Vec<&str> = [namespace(found), name(found)].into_iter().filter(|part| !part.is_empty()).collect();
+        if key.splitn(4, '/').nth(3).is_none_or(|wanted| wanted != place.join("/")) {
+            return Some(format!("the watch tells {revision} of {place:?}, but it is of {key}"));
+        }
+        // The last words of what went, and metadata alone, are not what was committed to the letter.
+        let is_same =
+            if kind == "DELETED" || self.is_partial { uid(found) == uid(&committed) } else { *found == committed };
+        (!is_same).then(|| format!("the watch tells {revision} of {key} as {found}, but it is {committed}"))
+    }
+
+    /// What it has not told of all up to a revision.
+    pub fn behind(&self, revision: u64, ledger: &Ledger) -> Option<String> {
+        let next = ledger.next_from(&self.selection, self.place?).filter(|next| next.revision <= revision)?;
+        Some(format!("the watch has never told {} of {}", next.revision, next.key))
+    }
+}
+
+/// Whether the object of an event is this one, as the server writes it.
+fn ends_with_object(line: &[u8], object: &[u8]) -> bool {
+    line.strip_suffix(b"}").is_some_and(|line| line.ends_with(object))
 }
 
 /// The kind and the revision of an event. An error has none.
@@ -169,56 +210,128 @@ mod tests {
     use object::Gates;
     use object::json;
 
-    fn line(kind: &str, revision: u64) -> Vec<u8> {
-        let object = json!({"type": kind, "object": {"metadata": {"resourceVersion": revision.to_string()}}});
-        format!("{object}\n").into_bytes()
+    /// A pod of a namespace, as it is committed at a revision.
+    fn pod(place: &str, revision: u64, labels: &Value) -> Value {
+        let (namespace, name) = place.split_once('/').unwrap_or_default();
+        let metadata =
+            json!({"resourceVersion": revision.to_string(), "name": name, "namespace": namespace, "uid": place});
+        json!({"metadata": object::patch::merge(&metadata, &json!({"labels": labels}))})
     }
 
-    /// A watch of pods after revision 5, when pods changed at 6 and 9, and one got and lost a label at 10 and 12.
-    fn audit(selector: &str, lines: &[(&str, u64)]) -> Vec<String> {
+    /// Pods changed at 6 and 9, and one got and lost a label at 10 and 12. Two came with one write at 14.
+    fn ledger() -> std::sync::Arc<Ledger> {
         let clock = VirtualClock::start();
         let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
-        let pod = |labels: Value| Some(Bytes::from(json!({"metadata": {"labels": labels}}).to_string()));
-        let (bare, labelled) = (pod(json!({})), pod(json!({"app": "web"})));
-        ledger.remember(6, "/core/pods/a/x".into(), None, bare.clone());
-        ledger.remember(7, "/core/podtemplates/a/x".into(), None, bare.clone());
-        ledger.remember(9, "/core/pods/b/y".into(), bare.clone(), bare.clone());
-        ledger.remember(10, "/core/pods/a/x".into(), bare.clone(), labelled.clone());
-        ledger.remember(12, "/core/pods/a/x".into(), labelled, bare);
-        let mut audit = Audit::of(&format!("/api/v1/pods?watch=true&resourceVersion=5{selector}")).expect("a watch");
-        lines.iter().flat_map(|(kind, revision)| audit.hear(&line(kind, *revision), &ledger)).collect()
+        let bare = |place: &str, revision| Some(pod(place, revision, &json!({})));
+        let changes = [
+            (6, "pods/a/x", None, bare("a/x", 6)),
+            (7, "podtemplates/a/x", None, bare("a/x", 7)),
+            (9, "pods/b/y", bare("b/y", 2), bare("b/y", 9)),
+            (10, "pods/a/x", bare("a/x", 6), Some(pod("a/x", 10, &json!({"app": "web"})))),
+            (12, "pods/a/x", Some(pod("a/x", 10, &json!({"app": "web"}))), bare("a/x", 12)),
+            (14, "pods/a/z", None, bare("a/z", 14)),
+            (14, "pods/b/y", bare("b/y", 9), None),
+        ];
+        for (revision, key, was, is) in changes {
+            let [was, is] = [was, is].map(|object| object.map(|object| Bytes::from(object.to_string())));
+            ledger.remember(revision, format!("/core/{key}").into(), was, is);
+        }
+        ledger
     }
+
+    /// What a watch of pods after revision 5 tells of this one.
+    fn line(kind: &str, place: &str, revision: u64) -> String {
+        let labels = if revision == 10 { json!({"app": "web"}) } else { json!({}) };
+        format!("{{\"type\":\"{kind}\",\"object\":{}}}\n", pod(place, revision, &labels))
+    }
+
+    const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
+
+    fn audit_as(accept: &str, selector: &str, lines: &[(&str, &str, u64)]) -> (Vec<String>, Option<String>) {
+        let ledger = ledger();
+        let path = format!("/api/v1/pods?watch=true&resourceVersion=5{selector}");
+        let mut audit = Audit::of(&path, accept, &ledger).expect("a watch");
+        let told = lines.iter().map(|(kind, place, revision)| line(kind, place, *revision));
+        let broken = told.flat_map(|line| audit.hear(line.as_bytes(), &ledger)).collect();
+        (broken, audit.behind(12, &ledger))
+    }
+
+    fn audit(selector: &str, lines: &[(&str, &str, u64)]) -> Vec<String> {
+        audit_as("application/json", selector, lines).0
+    }
+
+    const BOOKMARK: fn(u64) -> (&'static str, &'static str, u64) = |revision| ("BOOKMARK", "", revision);
+    const NOTHING: [&str; 0] = [];
 
     #[tokio::test]
     async fn what_a_watch_misses_repeats_or_claims_is_noticed() {
-        let plain = |lines: &[(&str, u64)]| audit("", lines);
-        assert_eq!(plain(&[("ADDED", 6), ("BOOKMARK", 8), ("MODIFIED", 9), ("BOOKMARK", 9)]), [] as [&str; 0]);
-        assert_eq!(plain(&[("MODIFIED", 9)]), ["after 5 the watch tells 9, but next comes Some(6)"], "one is missed");
-        assert_eq!(plain(&[("ADDED", 6), ("ADDED", 6)]).len(), 1, "one is told twice");
-        assert_eq!(plain(&[("DELETED", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
-        assert_eq!(plain(&[("BOOKMARK", 6)]), ["the watch says that it told all up to 6, but not 6"]);
-        assert_eq!(plain(&[("ADDED", 6), ("ERROR", 0), ("ADDED", 6)]), [] as [&str; 0], "it begins anew");
+        let plain = |lines: &[(&str, &str, u64)]| audit("", lines);
+        assert_eq!(plain(&[("ADDED", "a/x", 6), BOOKMARK(8), ("MODIFIED", "b/y", 9), BOOKMARK(9)]), NOTHING);
+        assert_eq!(plain(&[("MODIFIED", "b/y", 9)]), ["the watch tells 9, but next comes Some(6)"], "one is missed");
+        assert_eq!(plain(&[("ADDED", "a/x", 6), ("ADDED", "a/x", 6)]).len(), 1, "one is told twice");
+        assert_eq!(plain(&[("DELETED", "a/x", 6)]), ["the watch tells 6 as DELETED, but it is ADDED"]);
+        assert_eq!(plain(&[BOOKMARK(6)]), ["the watch says that it told all up to 6, but not 6"]);
+        assert_eq!(plain(&[("ERROR", "", 0), ("ADDED", "a/x", 6)]), NOTHING, "it has begun anew");
+    }
+
+    #[tokio::test]
+    async fn two_changes_of_one_revision_are_both_told() {
+        let both = [("ADDED", "a/z", 14), ("DELETED", "b/y", 14)];
+        let after = |lines: &[(&str, &str, u64)]| {
+            let earlier =
+                [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("MODIFIED", "a/x", 10), ("MODIFIED", "a/x", 12)];
+            audit("", &[&earlier[..], lines].concat())
+        };
+        assert_eq!(after(&both), NOTHING);
+        assert_eq!(after(&both[1..]), ["the watch tells 14 as DELETED, but it is ADDED"], "the first is missed");
+        let only_first = [both[0], BOOKMARK(14)];
+        assert_eq!(after(&only_first), ["the watch says that it told all up to 14, but not 14"], "the second is");
+    }
+
+    #[tokio::test]
+    async fn another_object_or_another_body_is_noticed() {
+        for accept in ["application/json", METADATA] {
+            let (broken, _) = audit_as(accept, "", &[("ADDED", "a/z", 6)]);
+            assert_eq!(broken, [r#"the watch tells 6 of ["a", "z"], but it is of /core/pods/a/x"#]);
+        }
+        let ledger = ledger();
+        let other = line("ADDED", "a/x", 6).replace("\"labels\":{}", "\"labels\":{\"app\":\"web\"}");
+        for (accept, wrong) in [("application/json", 1), (METADATA, 0)] {
+            let path = "/api/v1/pods?watch=true&resourceVersion=5";
+            let mut audit = Audit::of(path, accept, &ledger).expect("a watch");
+            assert_eq!(audit.hear(other.as_bytes(), &ledger).len(), wrong, "labels are not compared by {accept}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_watch_has_never_told_is_noticed() {
+        let all = [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("MODIFIED", "a/x", 10), ("MODIFIED", "a/x", 12)];
+        assert_eq!(audit_as("", "", &all), (Vec::new(), None), "what came later may still be on its way");
+        let never = "the watch has never told 12 of /core/pods/a/x".to_owned();
+        assert_eq!(audit_as("", "", &all[..3]), (Vec::new(), Some(never)));
     }
 
     /// What comes into a selection is new to its watch, and what leaves it is gone.
     #[tokio::test]
     async fn watches_that_select_tell_what_comes_and_goes() {
         for selector in ["&labelSelector=app", "&labelSelector=app%3Dweb"] {
-            assert_eq!(audit(selector, &[("BOOKMARK", 9), ("ADDED", 10), ("DELETED", 12)]), [] as [&str; 0]);
-            assert_eq!(audit(selector, &[("ADDED", 6)]), ["after 5 the watch tells 6, but next comes Some(10)"]);
-            assert_eq!(audit(selector, &[("ADDED", 10), ("MODIFIED", 12)]).len(), 1, "it is gone");
-            assert_eq!(audit(selector, &[("BOOKMARK", 12)]).len(), 1, "two are missed");
+            let (came, went) = (("ADDED", "a/x", 10), ("DELETED", "a/x", 12));
+            assert_eq!(audit(selector, &[BOOKMARK(9), came, went]), NOTHING);
+            assert_eq!(audit(selector, &[("ADDED", "a/x", 6)]), ["the watch tells 6, but next comes Some(10)"]);
+            assert_eq!(audit(selector, &[came, ("MODIFIED", "a/x", 12)]).len(), 1, "it is gone");
+            assert_eq!(audit(selector, &[BOOKMARK(12)]).len(), 1, "two are missed");
         }
-        let without = [("ADDED", 6), ("MODIFIED", 9), ("DELETED", 10), ("ADDED", 12)];
-        assert_eq!(audit("&labelSelector=!app", &without), [] as [&str; 0]);
-        assert_eq!(audit("&fieldSelector=metadata.name%3Dx", &[("BOOKMARK", 12)]), [] as [&str; 0], "nobody is x");
+        let without = [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("DELETED", "a/x", 10), ("ADDED", "a/x", 12)];
+        assert_eq!(audit("&labelSelector=!app", &without), NOTHING);
+        assert_eq!(audit("&fieldSelector=metadata.name%3Dw", &[BOOKMARK(12)]), NOTHING, "nobody is w");
     }
 
-    #[test]
-    fn what_is_watched_is_read_from_the_path() {
-        let audit = Audit::of("/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5").expect("a plain watch");
+    #[tokio::test]
+    async fn what_is_watched_is_read_from_the_path() {
+        let path = "/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5";
+        let audit = Audit::of(path, METADATA, &ledger()).expect("a plain watch");
         assert_eq!(audit.selection, Selection { prefix: "/apps/statefulsets/a/".to_owned(), by: Vec::new() });
-        assert_eq!(audit.position, Some(5));
+        assert_eq!((audit.place, audit.is_partial), (Some(0), true));
         let by_node = Selection::of("/api/v1/pods?fieldSelector=spec.nodeName%3Da&watch=true").expect("understood");
         let path = vec!["spec".to_owned(), "nodeName".to_owned()];
         assert_eq!(by_node.by, [Requirement::FieldIs(path, "a".to_owned())]);

@@ -1,9 +1,11 @@
 //! The CSI driver of a world: it can die in the middle of its calls, and comes back with what is on its disk.
 
-use csi::Endpoint;
+use crate::ledger::Ledger;
+use crate::point::Strike;
 use csi::directory::{DirectoryDriver, Faults, OpenError, Options, Order};
+use csi::{Code, Endpoint};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
@@ -12,6 +14,8 @@ use tokio_util::sync::CancellationToken;
 pub struct Driver {
     life: Arc<Mutex<Life>>,
     directory: Arc<TempDir>,
+    /// Counts its calls. It knows the driver, too.
+    ledger: Weak<Ledger>,
 }
 
 enum Life {
@@ -26,9 +30,10 @@ fn handles(driver: &DirectoryDriver) -> BTreeSet<String> {
 }
 
 impl Driver {
-    pub fn new() -> Driver {
-        let directory = tempfile::tempdir().expect("a directory for volumes");
-        let driver = Driver { life: Arc::new(Mutex::new(Life::Down(BTreeSet::new()))), directory: Arc::new(directory) };
+    pub fn new(ledger: &Arc<Ledger>) -> Driver {
+        let directory = Arc::new(tempfile::tempdir().expect("a directory for volumes"));
+        let life = Arc::new(Mutex::new(Life::Down(BTreeSet::new())));
+        let driver = Driver { life, directory, ledger: Arc::downgrade(ledger) };
         driver.start().expect("an empty directory can be served");
         driver
     }
@@ -42,7 +47,12 @@ impl Driver {
         let mut life = self.life();
         if matches!(*life, Life::Down(_)) {
             let options = Options { durable: false, inline: true, ..Options::default() };
-            let driver = DirectoryDriver::open(&self.directory.path().join("volumes"), options, Faults::default())?;
+            let ledger = self.ledger.clone();
+            let faults = Faults::asking(move |call, subject| match ledger.upgrade()?.points.called(call, subject)? {
+                Strike::LostCall => Some(Order::lose_answer(call)),
+                _ => Some(Order::fail(call, Code::Internal)),
+            });
+            let driver = DirectoryDriver::open(&self.directory.path().join("volumes"), options, faults)?;
             *life = Life::Up(driver, CancellationToken::new());
         }
         Ok(())

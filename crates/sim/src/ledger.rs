@@ -70,6 +70,17 @@ struct Past {
     is: Option<Bytes>,
 }
 
+/// A change as a watch has to tell it.
+pub struct Telling {
+    /// Where it is in the history.
+    pub place: usize,
+    pub revision: Revision,
+    pub key: Arc<str>,
+    pub kind: &'static str,
+    /// As it is; as it was if it is told as deleted.
+    pub object: Bytes,
+}
+
 impl Ledger {
     pub fn new(clock: VirtualClock, log: Log, gates: Gates) -> Arc<Ledger> {
         Arc::new(Ledger {
@@ -118,6 +129,11 @@ impl Ledger {
     /// Whether this volume's object, or this claim, may have come once more when it had come and gone.
     pub fn has_returned(&self, volume: &str) -> bool {
         lock(&self.returned).contains(volume)
+    }
+
+    /// Whether anything may have.
+    pub fn has_any_returned(&self) -> bool {
+        !lock(&self.returned).is_empty()
     }
 
     /// Opens the store on a disk and compares it with what was acknowledged before.
@@ -267,24 +283,45 @@ impl Ledger {
         *known = there;
     }
 
-    /// The first change after a revision that a watch of these keys has to tell of, and as what.
-    pub fn next_after(&self, keys: &Selection, revision: Revision) -> Option<(Revision, &'static str)> {
-        let history = lock(&self.history);
-        let from = history.partition_point(|past| past.revision <= revision);
-        let of_keys = history[from..].iter().filter(|past| past.key.starts_with(&keys.prefix));
-        let told = |past: &Past| told(keys.takes(past.was.as_ref()), keys.takes(past.is.as_ref()));
-        of_keys.filter_map(|past| told(past).map(|told| (past.revision, told))).next()
+    /// Where what comes after a revision begins in the history.
+    pub fn after(&self, revision: Revision) -> usize {
+        lock(&self.history).partition_point(|past| past.revision <= revision)
     }
 
-    /// The keys that are selected, if this is the newest revision.
-    pub fn selected(&self, keys: &Selection, revision: Revision) -> Option<BTreeSet<String>> {
-        let newest = lock(&self.history).last().map(|past| past.revision);
-        let known = lock(&self.acknowledged);
-        let is_meant = |(key, (_, value)): &(&Arc<str>, &(Revision, Bytes))| {
-            key.starts_with(&keys.prefix) && keys.takes(Some(value))
+    /// The newest revision in the history.
+    pub fn newest(&self) -> Revision {
+        lock(&self.history).last().map_or(0, |past| past.revision)
+    }
+
+    /// The first change from a place in the history on that a watch of these keys has to tell of.
+    pub fn next_from(&self, keys: &Selection, place: usize) -> Option<Telling> {
+        let history = lock(&self.history);
+        let of_keys = (place..).zip(history.iter().skip(place)).filter(|(_, past)| past.key.starts_with(&keys.prefix));
+        let telling = |(place, past): (usize, &Past)| {
+            let kind = told(keys.takes(past.was.as_ref()), keys.takes(past.is.as_ref()))?;
+            let object = if kind == "DELETED" { &past.was } else { &past.is };
+            let object = object.clone().unwrap_or_default();
+            Some(Telling { place, revision: past.revision, key: Arc::clone(&past.key), kind, object })
         };
-        let found = known.iter().filter(is_meant).map(|(key, _)| key.to_string());
-        (newest == Some(revision)).then(|| found.collect())
+        of_keys.filter_map(telling).next()
+    }
+
+    /// What was selected at a revision, by key.
+    pub fn selected(&self, keys: &Selection, revision: Revision) -> BTreeMap<Arc<str>, Bytes> {
+        let history = lock(&self.history);
+        let acknowledged = lock(&self.acknowledged);
+        let of_keys = acknowledged.iter().filter(|(key, _)| key.starts_with(&keys.prefix));
+        let mut found: BTreeMap<Arc<str>, Bytes> =
+            of_keys.map(|(key, (_, value))| (Arc::clone(key), value.clone())).collect();
+        let later = history.iter().rev().take_while(|past| past.revision > revision);
+        for past in later.filter(|past| past.key.starts_with(&keys.prefix)) {
+            match &past.was {
+                Some(was) => drop(found.insert(Arc::clone(&past.key), was.clone())),
+                None => drop(found.remove(&past.key)),
+            }
+        }
+        found.retain(|_, value| keys.takes(Some(value)));
+        found
     }
 }
 

@@ -25,10 +25,10 @@ struct Args {
     /// With --points: only at every so many-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    /// Only strike like this: kill-controllers, crash-server, torn-write, kill-driver, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer, duplicate, late-write
+    /// Only strike like this: kill-controllers, crash-server, torn-write, kill-driver, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer, duplicate, late-write, failed-call, lost-call
     #[arg(long, value_name = "STRIKE")]
     strike: Option<String>,
-    /// With --replay and --strike: at this write, counted from 1; without it at every write of the controllers
+    /// With --replay and --strike: at this write or call, counted from 1; without it at every write of the controllers
     #[arg(long, value_name = "N")]
     at: Option<u64>,
     /// Instead of random faults, strike at every K-th write of the controllers, over and over
@@ -115,7 +115,9 @@ fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<
     outcome.lines.iter().for_each(|line| println!("{line}"));
     println!("\nIn the end:\n{}", outcome.end);
     outcome.broken.iter().for_each(|rule| println!("BROKEN {rule}"));
-    println!("{} writes, {} of them asked for by controllers", outcome.counted.0, outcome.counted.1);
+    let counted = outcome.counted;
+    let (commits, requests, calls) = (counted.commits, counted.requests, counted.calls);
+    println!("{commits} writes, {requests} of them asked for by controllers, {calls} calls of the driver");
     outcome.broken.is_empty()
 }
 

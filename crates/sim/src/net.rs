@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -67,6 +67,15 @@ struct State {
     rng: Rng,
     weather: Weather,
     up: Option<Up>,
+    /// The watches that are open, as long as somebody reads them.
+    audits: Vec<Weak<Audited>>,
+}
+
+/// A watch that is audited.
+struct Audited {
+    what: String,
+    process: Process,
+    audit: Mutex<Audit>,
 }
 
 /// One life of the server.
@@ -89,8 +98,9 @@ pub struct Process {
     held: Arc<Mutex<Option<CancellationToken>>>,
     /// Until when what it reads arrives late, and by how much.
     late: Arc<Mutex<Option<(Instant, Duration)>>>,
-    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were.
-    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<String>)>>>,
+    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were, by account and path: several
+    /// controllers of a process follow the same kind.
+    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<(String, String)>)>>>,
     /// Until when it is cut off from the server.
     cut_off: Arc<Mutex<Option<Instant>>>,
     /// Whether the network may mistreat it.
@@ -141,11 +151,11 @@ impl Process {
     }
 
     /// Whether a watch that wants to go on is told that it cannot.
-    fn is_forgotten(&self, path: &str) -> bool {
+    fn is_forgotten(&self, account: &str, path: &str) -> bool {
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
         let Some((_, told)) = forgotten.as_mut().filter(|(until, _)| Instant::now() < *until) else { return false };
         let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
-        path.contains("resourceVersion=") && told.insert(what.join("&"))
+        path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
     }
 
     /// For so long, whatever it reads arrives so much later.
@@ -199,7 +209,7 @@ struct Fate {
 
 impl Net {
     pub fn new(ledger: Arc<Ledger>, rng: Rng) -> Net {
-        let state = State { rng, weather: Weather::CALM, up: None };
+        let state = State { rng, weather: Weather::CALM, up: None, audits: Vec::new() };
         Net { log: ledger.log.clone(), ledger, state: Arc::new(Mutex::new(state)) }
     }
 
@@ -225,6 +235,17 @@ impl Net {
 
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What open watches have not told of all up to a revision. The dead hear nothing.
+    pub fn behind(&self, revision: u64) -> Vec<String> {
+        let open: Vec<Arc<Audited>> = self.state().audits.iter().filter_map(Weak::upgrade).collect();
+        let heard = open.iter().filter(|open| !open.process.dead.is_cancelled());
+        let behind = |open: &Arc<Audited>| {
+            let audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
+            audit.behind(revision, &self.ledger).map(|rule| format!("{}: {rule}", open.what))
+        };
+        heard.filter_map(behind).collect()
     }
 
     fn fate(&self, exposed: bool, is_read: bool) -> Fate {
@@ -326,7 +347,7 @@ impl Link {
             self.net.log.fault("refused", format!("{what} {code}"));
             return Ok(refusal(code));
         }
-        if is_watch && self.process.is_forgotten(&path_of(request.uri())) {
+        if is_watch && self.process.is_forgotten(&self.account, &path_of(request.uri())) {
             self.net.log.fault("watch-forgotten", &what);
             self.note_forgotten(&what);
             return Ok(refusal(410));
@@ -353,11 +374,16 @@ impl Link {
             return self.arrive(request, fate, up).await;
         }
         self.net.log.fault("held-up", &what);
-        // What was sent arrives in the end, whether or not its sender still waits for it.
+        // What was sent arrives in the end, whether or not its sender still waits for it, or lives.
+        let (place, sent) = (self.place_of_creation(&request), Instant::now());
         let late = tokio::spawn(async move {
             self.process.reached().await;
             if self.process.dead.is_cancelled() {
-                return Err(broken("the process died"));
+                if is_read || !self.may_be_late(&request) || self.place_of_creation(&request) != place {
+                    return Err(broken("the process died"));
+                }
+                self.net.log.fault("late", format!("{what}, of a process that died"));
+                fate.late_by = Some(sent.elapsed());
             }
             self.arrive(request, fate, up).await
         });
@@ -452,7 +478,12 @@ impl Link {
         if &*self.account == "csi-provisioner" && path.starts_with("/api/v1/persistentvolumes?limit=") {
             self.net.ledger.checker().provisioner_looked();
         }
-        Ok(if is_watch && response.status().is_success() { self.tap(response, &up, &path, what) } else { response })
+        if !is_watch || !response.status().is_success() {
+            return Ok(response);
+        }
+        let accept = parts.headers.get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
+        let audit = Audit::of(&path, accept, &self.net.ledger);
+        Ok(self.tap(response, &up, audit, what))
     }
 
     /// In words for the log, and whether it reads, and watches.
@@ -473,8 +504,14 @@ impl Link {
     }
 
     /// A watch as its client hears it.
-    fn tap(self, response: Response<Body>, up: &Up, path: &str, what: String) -> Response<Body> {
-        let audit = Audit::of(path);
+    fn tap(self, response: Response<Body>, up: &Up, audit: Option<Audit>, what: String) -> Response<Body> {
+        let process = self.process.clone();
+        let audit = audit.map(|audit| Arc::new(Audited { what: what.clone(), process, audit: Mutex::new(audit) }));
+        if let Some(audit) = &audit {
+            let mut state = self.net.state();
+            state.audits.retain(|open| open.strong_count() > 0);
+            state.audits.push(Arc::downgrade(audit));
+        }
         let (dead, cut) = (up.dead.clone(), self.process.watches());
         response.map(|body| match body {
             Body::Stream(chunks) => {
@@ -488,13 +525,13 @@ impl Link {
     fn chunks(
         self,
         chunks: impl Stream<Item = Bytes> + Send + Unpin + 'static,
-        audit: Option<Audit>,
+        audit: Option<Arc<Audited>>,
         what: String,
     ) -> impl Stream<Item = Bytes> + Send {
         let exposed = self.process.exposed;
         futures::stream::unfold(
             (self, chunks, audit, what, false),
-            move |(this, mut chunks, mut audit, what, over)| async move {
+            move |(this, mut chunks, audit, what, over)| async move {
                 if over {
                     return None;
                 }
@@ -502,7 +539,8 @@ impl Link {
                 if chunk.starts_with(b"{\"type\":\"ERROR\"") {
                     this.note_forgotten(&what);
                 }
-                if let Some(audit) = &mut audit {
+                if let Some(open) = &audit {
+                    let mut audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
                     for rule in audit.hear(&chunk, &this.net.ledger) {
                         this.net.log.broken(format!("{what}: {rule}"));
                     }
@@ -544,4 +582,49 @@ fn refusal(code: u16) -> Response<Body> {
         _ => "InternalError",
     };
     server::app::status_response(&object::Status::new(code, reason, "out of order on purpose"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What was sent arrives, though its sender was cut off and died.
+    #[test]
+    fn what_was_sent_outlives_its_sender() {
+        crate::world::prepare();
+        let (arrived, late) = crate::run::on_own_thread(1, || async {
+            let (world, _orders) = crate::world::World::new(1).await;
+            let process = Process::new("controllers", true);
+            let client = world.net.client(&process, "somebody", User::apiserver());
+            process.cut_off(Duration::from_secs(25));
+            tokio::spawn(async move {
+                let body = object::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}});
+                let request = Request::post("/api/v1/namespaces").header("content-type", "application/json");
+                let request = request.body(body.to_string().into_bytes()).expect("a request");
+                client.request::<object::Value>(request).await
+            });
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            process.dead.cancel();
+            let is_there = || world.checker().get("Namespace", "", "late").is_some();
+            let at_first = is_there();
+            tokio::time::sleep(Duration::from_secs(30)).await;
+            ((at_first, is_there()), world.log.faults().get("late").copied())
+        });
+        assert_eq!(arrived, (false, true));
+        assert_eq!(late, Some(1), "it counts as late");
+    }
+
+    /// Each of those who follow the same objects has missed something, and is told so once.
+    #[tokio::test]
+    async fn whoever_follows_the_same_is_told_that_it_is_forgotten() {
+        let process = Process::new("controllers", true);
+        let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
+        assert!(!process.is_forgotten("one", &path(5)), "nothing is forgotten yet");
+        process.forget_watches();
+        for account in ["one", "other"] {
+            assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} begins anew");
+            assert!(process.is_forgotten(account, &path(5)), "{account} has missed something");
+            assert!(!process.is_forgotten(account, &path(6)), "{account} was told already");
+        }
+    }
 }

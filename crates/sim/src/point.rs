@@ -33,10 +33,14 @@ pub enum Strike {
     Duplicate,
     /// The controllers hear that the connection broke; their write arrives later all the same.
     LateWrite,
+    /// The driver's call about a volume fails with an internal error.
+    FailedCall,
+    /// The driver does what it is asked to, and the connection breaks before its answer.
+    LostCall,
 }
 
 impl Strike {
-    pub const ALL: [Strike; 13] = [
+    pub const ALL: [Strike; 15] = [
         Strike::KillControllers,
         Strike::CrashServer,
         Strike::TornWrite,
@@ -50,12 +54,19 @@ impl Strike {
         Strike::LostAnswer,
         Strike::Duplicate,
         Strike::LateWrite,
+        Strike::FailedCall,
+        Strike::LostCall,
     ];
 
     /// Whether it strikes requests of controllers; the others strike commits of anybody.
     pub fn is_for_requests(self) -> bool {
         use Strike::{Conflict, Duplicate, LateWrite, LostAnswer, Refusal};
         matches!(self, Conflict | Refusal | LostAnswer | Duplicate | LateWrite)
+    }
+
+    /// Whether it strikes calls of the driver.
+    pub fn is_for_calls(self) -> bool {
+        matches!(self, Strike::FailedCall | Strike::LostCall)
     }
 
     /// Whether the story may end differently: a creation that arrives when what it created is gone already makes it anew, and nothing in a
@@ -67,7 +78,7 @@ impl Strike {
     /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
     /// calls a driver must.
     pub fn prevents(self) -> bool {
-        self.is_for_requests() || self == Strike::TornWrite
+        self.is_for_requests() || self.is_for_calls() || self == Strike::TornWrite
     }
 
     pub fn name(self) -> &'static str {
@@ -85,6 +96,8 @@ impl Strike {
             Strike::LostAnswer => "lost-answer",
             Strike::Duplicate => "duplicate",
             Strike::LateWrite => "late-write",
+            Strike::FailedCall => "failed-call",
+            Strike::LostCall => "lost-call",
         }
     }
 
@@ -117,13 +130,43 @@ pub struct Points {
     log: Log,
 }
 
+/// What there was of each kind of point.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    pub commits: u64,
+    /// Write requests of controllers.
+    pub requests: u64,
+    /// Calls of the driver about volumes.
+    pub calls: u64,
+}
+
+impl Counted {
+    /// How often a strike could come.
+    pub fn of(self, strike: Strike) -> u64 {
+        match strike {
+            strike if strike.is_for_requests() => self.requests,
+            strike if strike.is_for_calls() => self.calls,
+            _ => self.commits,
+        }
+    }
+}
+
+/// The calls that change what a driver has.
+const CALLS: [&str; 4] = ["CreateVolume", "DeleteVolume", "ControllerExpandVolume", "ControllerModifyVolume"];
+
 #[derive(Default)]
 struct State {
     counting: bool,
     commits: u64,
     /// Those of them that are of controllers.
     controllers_commits: u64,
+    /// How often controllers were about to write, where that is struck.
+    attempts: u64,
     requests: u64,
+    /// Calls of the driver about volumes.
+    calls: u64,
+    /// What was written, or asked for, last.
+    last: String,
     armed: Option<(When, Strike)>,
 }
 
@@ -149,10 +192,15 @@ impl Points {
         self.state().armed = None;
     }
 
-    /// Commits, and write requests of controllers, since the beginning.
-    pub fn counted(&self) -> (u64, u64) {
-        let state = self.state();
-        (state.commits, state.requests)
+    /// Since the beginning.
+    pub fn counted(&self) -> Counted {
+        let State { commits, requests, calls, .. } = *self.state();
+        Counted { commits, requests, calls }
+    }
+
+    /// The last of these, in words.
+    pub fn last(&self) -> String {
+        self.state().last.clone()
     }
 
     /// These keys are about to be committed.
@@ -161,8 +209,10 @@ impl Points {
         let mut state = self.state();
         let is_now = match state.armed {
             Some((When::At(at), Strike::TornWrite)) => (state.commits + 1..=state.commits + coming).contains(&at),
-            Some((When::Every(nth), Strike::TornWrite)) => {
-                is_controller(who) && coming > 0 && (state.controllers_commits + 1).is_multiple_of(nth)
+            // Attempts count here: what was torn and is not there would else be torn again for ever.
+            Some((When::Every(nth), Strike::TornWrite)) if state.counting && is_controller(who) && coming > 0 => {
+                state.attempts += 1;
+                state.attempts.is_multiple_of(nth)
             }
             _ => false,
         };
@@ -185,9 +235,12 @@ impl Points {
                 return;
             }
             state.commits += 1;
+            state.last = format!("{key} by {who}");
             let is_own = is_controller(who);
             state.controllers_commits += u64::from(is_own);
-            match state.armed.filter(|(_, strike)| !strike.is_for_requests() && *strike != Strike::TornWrite) {
+            let is_other =
+                |strike: Strike| strike.is_for_requests() || strike.is_for_calls() || strike == Strike::TornWrite;
+            match state.armed.filter(|(_, strike)| !is_other(*strike)) {
                 Some((When::At(at), strike)) if at == state.commits => {
                     state.armed = None;
                     Some(strike)
@@ -214,6 +267,7 @@ impl Points {
             return None;
         }
         state.requests += 1;
+        state.last = format!("a request for {path} by {who}");
         match state.armed.filter(|(_, strike)| strike.is_for_requests()) {
             Some((When::At(at), strike)) if at == state.requests => {
                 state.armed = None;
@@ -222,6 +276,28 @@ impl Points {
             Some((When::Every(nth), strike)) if state.requests.is_multiple_of(nth) => Some(strike),
             _ => None,
         }
+    }
+
+    /// Whether this call of the driver meets with something.
+    pub fn called(&self, call: &str, subject: &str) -> Option<Strike> {
+        let mut state = self.state();
+        if !state.counting || !CALLS.contains(&call) {
+            return None;
+        }
+        state.calls += 1;
+        state.last = format!("a call {call} about {subject}");
+        let (when, strike) = state.armed.filter(|(_, strike)| strike.is_for_calls())?;
+        let is_now = match when {
+            When::At(at) => at == state.calls,
+            When::Every(nth) => state.calls.is_multiple_of(nth),
+        };
+        if !is_now {
+            return None;
+        }
+        state.armed = state.armed.filter(|(when, _)| matches!(when, When::Every(_)));
+        drop(state);
+        self.log.fault(strike.name(), format!("{call} about {subject}"));
+        Some(strike)
     }
 
     pub fn disk_failed(&self) {

@@ -2,7 +2,7 @@
 
 use crate::end;
 use crate::entropy::{self, Rng};
-use crate::point::{Strike, When};
+use crate::point::{Counted, Strike, When};
 use crate::stories::Story;
 use crate::storm::{self, FAIR, Storm};
 use crate::world::World;
@@ -29,8 +29,10 @@ pub struct Outcome {
     pub broken: Vec<String>,
     /// How everything was in the end.
     pub end: String,
-    /// Commits, and write requests of controllers.
-    pub counted: (u64, u64),
+    pub counted: Counted,
+    /// Something happened after which even an exact story may end differently: a write was late, something came once more, or nobody can
+    /// know any more what was to become of a volume.
+    pub excused: bool,
     pub virtual_ms: u128,
 }
 
@@ -96,6 +98,9 @@ impl Plan {
             broken: world.log.all_broken().into_iter().chain(failure).collect(),
             end: end::summary(&world),
             counted: world.ledger.points.counted(),
+            excused: world.log.faults().contains_key("late")
+                || world.ledger.has_any_returned()
+                || world.checker().has_forgotten(),
             virtual_ms: world.elapsed_ms(),
         };
         supervisor.abort();

@@ -62,8 +62,19 @@ impl Storm {
         let world = &self.world;
         match self.rng.below(13) {
             0..=2 => {
-                world.log.fault("controllers-killed", "");
-                world.kill_controllers();
+                let crews = world.crews();
+                // Where they are several processes, one of them may die alone.
+                let alone = if crews.len() > 1 { self.rng.below(crews.len() as u64 + 1) } else { 0 };
+                match usize::try_from(alone).ok().and_then(|alone| crews.get(alone.checked_sub(1)?)) {
+                    Some((list, _)) => {
+                        world.log.fault("crew-killed", list);
+                        world.kill_crew(list);
+                    }
+                    None => {
+                        world.log.fault("controllers-killed", "");
+                        world.kill_controllers();
+                    }
+                }
             }
             3 => {
                 world.log.fault("nodes-killed", "");

@@ -35,6 +35,10 @@ const CUT_OFF_FOR: Duration = Duration::from_secs(25);
 /// The gate by which reclaim policies are honoured.
 pub const HONOURS: &str = "HonorPVReclaimPolicy";
 
+/// What runs in a process of its own where there are two of controllers, and what in the other one.
+pub const PROVISIONER: &str = "csi-provisioner-controller";
+pub const OTHERS: &str = "*,-csi-provisioner-controller";
+
 /// Clones share it.
 #[derive(Clone)]
 pub struct World {
@@ -164,7 +168,7 @@ impl World {
         let log = Log::new(clock);
         let ledger = Ledger::new(clock, log.clone(), Gates::default());
         let net = Net::new(ledger.clone(), rng.fork());
-        let driver = Driver::new();
+        let driver = Driver::new(&ledger);
         let asked = driver.clone();
         ledger.watch_backend(move || asked.handles());
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
@@ -240,6 +244,8 @@ impl World {
             Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
             // These are done where the request is.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
+            // And these where the call is.
+            Strike::FailedCall | Strike::LostCall => {}
         }
     }
 
@@ -358,10 +364,12 @@ impl World {
         // What becomes of a driver's volumes is up to the provisioner.
         let honours = provisioner.on(HONOURS);
         self.checker().set_gates(gates.clone().with(HONOURS, honours), self.now());
-        self.parts().crews = vec![
-            Crew { list: "*,-csi-provisioner-controller", gates },
-            Crew { list: "csi-provisioner-controller", gates: provisioner },
-        ];
+        self.parts().crews = vec![Crew { list: OTHERS, gates }, Crew { list: PROVISIONER, gates: provisioner }];
+    }
+
+    /// What each process of controllers runs, and whether it honours reclaim policies from its next start on.
+    pub fn crews(&self) -> Vec<(&'static str, bool)> {
+        self.parts().crews.iter().map(|crew| (crew.list, crew.gates.on(HONOURS))).collect()
     }
 
     /// Those of all controllers but the provisioner, which may have its own.
@@ -476,15 +484,26 @@ impl World {
 
     /// Those that work are gone in the middle of whatever they do.
     pub fn kill_controllers(&self) {
-        let is_at_work = |working: &mut Working| working.leads.load(Ordering::Relaxed);
-        let killed: Vec<Working> = self.parts().controllers.extract_if(.., is_at_work).collect();
-        for Working { process, work, .. } in killed {
+        self.kill(|_| true);
+    }
+
+    /// Those that work and run this are.
+    pub fn kill_crew(&self, list: &str) {
+        self.kill(|working| working.list == list);
+    }
+
+    fn kill(&self, is_meant: impl Fn(&Working) -> bool) {
+        let is_killed = |working: &mut Working| working.leads.load(Ordering::Relaxed) && is_meant(working);
+        let killed: Vec<Working> = self.parts().controllers.extract_if(.., is_killed).collect();
+        for Working { process, work, list, .. } in killed {
             process.dead.cancel();
-            self.log.say("the controllers are down");
-            let mut checker = self.checker();
-            checker.memory_lost();
-            checker.provisioner_died();
-            drop(checker);
+            self.log.say(format!("the controllers are down: {list}"));
+            // Whatever the others forget, the provisioner knows what it saw of volumes.
+            if list != OTHERS {
+                let mut checker = self.checker();
+                checker.memory_lost();
+                checker.provisioner_died();
+            }
             match work {
                 Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
                 Work::Candidate(stop) => stop.cancel(),

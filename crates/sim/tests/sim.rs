@@ -1,7 +1,7 @@
 //! A share of what `cargo run -p sim` can do, small enough for every change: `docs/simulation.md` has the rest.
 
 use sim::{Plan, Story, Strike, Tally, stories};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 fn calm(story: &'static Story) -> Plan {
     Plan { story, seed: 1, storm: false, strike: None }
@@ -86,7 +86,9 @@ fn a_namespace_that_comes_back_is_left_alone() {
 fn a_strike_at_some_writes_changes_no_end() {
     let mut tally = Tally::default();
     for (strike, story) in Strike::ALL.into_iter().zip(exact().skip(1)) {
-        tally.merge(sim::points(story, &[strike], 61, jobs(), |_| {}));
+        // There are fewer calls than writes.
+        let stride = if strike.is_for_calls() { 3 } else { 61 };
+        tally.merge(sim::points(story, &[strike], stride, jobs(), |_| {}));
     }
     assert_whole(&tally, 14);
     for strike in Strike::ALL.into_iter().filter(|strike| !strike.is_for_requests()) {
@@ -95,6 +97,23 @@ fn a_strike_at_some_writes_changes_no_end() {
     for fault in ["refused", "answer-lost", "duplicated", "late"] {
         assert!(tally.faults.get(fault).is_some_and(|count| *count > 0), "{fault}: {}", tally.text());
     }
+}
+
+/// Controllers that follow the same objects all have missed something, and each of them is told so once.
+#[test]
+fn whoever_missed_an_event_has_to_list() {
+    let story = stories::find("retained").expect("it is there");
+    let outcome = Plan { strike: Some((sim::When::At(40), Strike::MissedEvent)), ..calm(story) }.run();
+    assert_eq!(outcome.broken, [] as [&str; 0]);
+    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for line in outcome.lines.iter().filter_map(|line| line.split("FAULT watch-forgotten: ").nth(1)) {
+        let (account, path) = line.split_once(" GET ").expect("a watch");
+        let what: Vec<&str> = path.split('&').filter(|part| !part.starts_with("resourceVersion=")).collect();
+        told.entry(what.join("&")).or_default().push(account);
+    }
+    let is_once = |accounts: &Vec<&str>| accounts.iter().collect::<BTreeSet<_>>().len() == accounts.len();
+    assert!(told.values().all(is_once), "{told:?}");
+    assert!(told.values().any(|accounts| accounts.len() > 1), "{told:?}");
 }
 
 /// R14, O5, T16, H8
@@ -133,6 +152,18 @@ fn storms_break_nothing() {
     let tally = sim::seeds(1000, 8, None, jobs(), |_| {});
     assert_whole(&tally, 8);
     assert!(tally.faults.len() > 8, "{}", tally.text());
+}
+
+/// Somebody lists what selectors take all the time, and it is compared with what was committed.
+#[test]
+fn lists_are_compared_with_what_was_committed() {
+    let told = |story: &str| calm(stories::find(story).expect("it is there")).run().lines;
+    let lines = [told("troubled"), told("labelled")].concat();
+    for part in ["phase%3DRunning", "pod-name", "=controller-revision-hash", "=!controller-revision-hash"] {
+        let of_part = lines.iter().filter(|line| line.contains("the list ") && line.contains(part));
+        let compared = of_part.filter(|line| line.ends_with(" objects as committed") && !line.contains(" has 0 "));
+        assert!(compared.count() > 0, "no list of {part} with anything in it was compared");
+    }
 }
 
 /// Bad input gets one sentence and exit code 2.

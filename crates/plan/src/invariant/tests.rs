@@ -277,6 +277,7 @@ fn leaks_and_losses_are_noticed_at_rest() {
         }
         assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), leaked);
         assert!(world.checker.backend_at_rest(&there(&[])).is_empty());
+        assert_eq!(world.checker.has_forgotten(), leaked == 0, "what is excused is said to be");
     }
 }
 
@@ -300,6 +301,7 @@ fn what_is_held_for_its_driver_is_not_forgotten() {
         }
         world.remove(Who::User, "PersistentVolume", "volume");
         assert_eq!(world.checker.backend_at_rest(&there).len(), leaked, "held {is_held}, looked {looked}");
+        assert_eq!(world.checker.has_forgotten(), leaked == 0, "what is excused is said to be");
     }
 }
 

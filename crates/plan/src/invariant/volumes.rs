@@ -36,6 +36,8 @@ struct History {
     told_by_user: bool,
     /// And somebody lost their memory since.
     forgotten: bool,
+    /// Its object went when nothing held it for its driver, and nobody was there who could have known.
+    unknown: bool,
     /// Its object went without having to take the backend along.
     kept: bool,
     /// Its object went while the policy was Retain, and no user has had a hand in it since.
@@ -112,6 +114,11 @@ impl Checker {
             history.forgotten = true;
             history.kept |= !history.named;
         }
+    }
+
+    /// Whether there is a volume of which nobody can know any more what was to become of it.
+    pub fn has_forgotten(&self) -> bool {
+        self.volumes.by_handle.values().any(|history| history.forgotten || history.unknown)
     }
 
     /// Whoever deletes volumes at their drivers has died: until the next life of it has looked, nobody hears what becomes of volumes.
@@ -192,8 +199,8 @@ impl History {
             let is_left = !honours && self.told_by_user;
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
             self.kept |= self.policy != "Delete" || is_left || !was_bound || self.forgotten;
-            // Nothing held it for its driver, and nobody was there who could have known.
-            self.kept |= unseen && self.unheld && !self.deleted;
+            self.unknown |= unseen && self.unheld && !self.deleted;
+            self.kept |= self.unknown;
         }
     }
 }

@@ -20,16 +20,16 @@ pub const GATES: [&str; 6] = [
 ];
 
 /// Every gate of the controllers and of the server is one of so many.
-const FLIPS: usize = 2 * GATES.len();
+pub const HANDS: usize = 2 * GATES.len();
 
 /// Which gates a story flips, drawn once: each hand has another one for each phase, and all hands together have all of them for each phase.
 pub fn hand(rng: &mut Rng) -> usize {
-    usize::try_from(rng.below(FLIPS as u64)).unwrap_or(0)
+    usize::try_from(rng.below(HANDS as u64)).unwrap_or(0)
 }
 
 /// The gate that is flipped in a phase, and whether it is the server's.
 fn dealt(hand: usize, phase: usize) -> (&'static str, bool) {
-    let at = (hand + 5 * phase) % FLIPS;
+    let at = (hand + 5 * phase) % HANDS;
     (GATES[at / 2], at % 2 == 1)
 }
 

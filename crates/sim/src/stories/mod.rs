@@ -7,6 +7,7 @@ mod random;
 mod restarts;
 mod retention;
 mod rollbacks;
+mod strategies;
 mod templates;
 mod trouble;
 mod volumes;
@@ -15,7 +16,7 @@ use crate::entropy::Rng;
 use crate::world::World;
 use futures::future::BoxFuture;
 
-pub use gates::{GATES, hand};
+pub use gates::{GATES, HANDS, hand};
 pub use operator::Operator;
 
 /// A story; its errors say what was waited for in vain.
@@ -74,6 +75,10 @@ stories![
     exact templates::out_of_quota: "KEP-4650: a quota blocks a rollout of claims, which goes on by itself when there is room",
     exact templates::blocked: "KEP-4650: a class without growth, and an attributes class that is not there, block a rollout: the ways out",
     exact templates::rolled: "template changes, two replicas at a time and one at a time",
+    exact strategies::one_by_one: "KEP-4650: with OnDelete a claim follows when its pod is deleted by hand, and not before",
+    exact strategies::stepwise: "KEP-4650: a partition is lowered step by step; pods and claims below it stay",
+    exact strategies::unhurried: "minReadySeconds: the next replica waits until the one before has been ready for so long",
+    exact strategies::all_at_once: "KEP-4650: with Recreate all claims change first, then all pods go at once",
     exact volumes::protected: "PV protection: claim and volume wait until nobody uses them",
     exact volumes::reclaimed: "KEP-2644: volume and claim go in either order, under both policies",
     exact volumes::policy_edited: "KEP-2644: the policy is edited before and after deletion",
@@ -88,6 +93,7 @@ stories![
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
     exact rollbacks::retention_rollback: "KEP-1847: with the gate off claims stay and belong to nobody; on again, they belong to their set",
+    exact rollbacks::retention_upgrade: "KEP-1847: a set that was made before there was a policy keeps its claims when there is",
     exact rollbacks::ordinals_rollback: "KEP-3335: pods that are orphaned stay when the gate goes off, and are taken over when it is on again",
     exact rollbacks::templates_rollback: "KEP-4650: with the gate off no claim follows, and on again only with the next change",
     exact rollbacks::reclaim_rollback: "KEP-2644: with the gate off a volume that is deleted first leaves its data; on again, none does",

@@ -66,6 +66,15 @@ pub async fn moved_along(me: Operator) -> Told {
     let last = me.world.checker().get(CLAIM, "other", "data-web-1").cloned().unwrap_or_default();
     let last = the(VOLUME, last.text(&["spec", "volumeName"]));
     me.until_held(&last, plan::csi::FINALIZER).await?;
+    // Where the provisioner was away, it has not seen the volume bound to this claim yet, and would wait for a person to confirm.
+    me.until("the provisioner knows whose it is", |checker| {
+        let is_known = |volume: &object::Value| {
+            let record = volume.text(&["metadata", "annotations", plan::csi::reclaim::RECORD]);
+            record.contains(volume.text(&["spec", "claimRef", "uid"]))
+        };
+        checker.get(VOLUME, "", name(&last)).is_some_and(|volume| is_known(volume))
+    })
+    .await?;
     me.patch(&at("other", "StatefulSet", "web"), json!({"spec": {"replicas": 1}})).await;
     me.until_gone(&at("other", "Pod", "web-1")).await?;
     me.delete(&last, "").await;

@@ -3,6 +3,7 @@
 
 use super::operator::{CLAIM, LATE_MAX, Operator, Told, VOLUME, claim, has_finalizer, retention, set, template, the};
 use super::templates::{is_rolled, sizes};
+use crate::ledger::JOURNAL;
 use crate::world::HONOURS;
 use object::access::{Access, name};
 use object::{Gates, Value, json};
@@ -27,13 +28,30 @@ impl Operator {
         .await
     }
 
-    /// The provisioner is a process of its own; each of the two honours reclaim policies, or does not.
+    /// The provisioner is a process of its own; each of the two honours reclaim policies, or does not. Whoever changes its mind dies alone.
     async fn honours_apart(&self, binder: bool, provisioner: bool) {
         self.world.log.say(format!("OPERATOR {HONOURS}={binder} of the binder, {provisioner} of the provisioner"));
         let with = |on| Gates::default().with(HONOURS, on);
+        let before = self.world.crews();
         self.world.set_gates_apart(with(binder), with(provisioner));
-        self.world.kill_controllers();
+        if before.len() == 1 {
+            self.world.kill_controllers();
+        }
+        for crew in self.world.crews().iter().filter(|crew| !before.contains(crew)) {
+            self.world.kill_crew(crew.0);
+        }
         self.pause(Duration::from_secs(3)).await;
+    }
+
+    /// Waits until the provisioner will not forget a volume that is on its way out.
+    async fn until_minded(&self, volume: &Value) -> Told {
+        self.until(&format!("{} is held, or written down", name(volume)), |checker| {
+            let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
+            let journal = self.world.stored(JOURNAL).unwrap_or_default();
+            checker.get(VOLUME, "", name(volume)).is_some_and(|volume| is_held(volume))
+                || journal["data"].to_string().contains(name(volume))
+        })
+        .await
     }
 
     fn pods(&self) -> Vec<String> {
@@ -80,6 +98,31 @@ pub async fn retention_rollback(me: Operator) -> Told {
     me.delete(&web, "Background").await;
     me.until_claims(&[]).await?;
     me.until_volumes(0).await
+}
+
+/// R14: the document's upgrade. A set that is made when neither server nor controllers know of policies has none afterwards, whatever its maker
+/// wrote: its claims outlive scale-down and deletion.
+pub async fn retention_upgrade(me: Operator) -> Told {
+    let gate = "StatefulSetAutoDeletePVC";
+    let (web, all) = (the("StatefulSet", "web"), ["data-web-0", "data-web-1", "data-web-2"]);
+    me.server_with(gate, false).await;
+    me.controllers_with(gate, false).await;
+    me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
+    me.until_whole("web").await?;
+    let policy = || me.field("web", &["spec", "persistentVolumeClaimRetentionPolicy"]);
+    me.expect("the policy is not stored", policy().is_none())?;
+    let held = me.holdings(&all);
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    me.scale("web", 1).await;
+    me.until_whole("web").await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&all).await?;
+    me.delete(&web, "Background").await;
+    me.until_gone(&web).await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&all).await?;
+    me.expect("all claims are as they were", held == me.holdings(&all))
 }
 
 /// O5: whoever orphans the pods first keeps them over a rollback, which would otherwise number them from 0.
@@ -194,6 +237,30 @@ pub async fn reclaim_skew(me: Operator) -> Told {
                 me.honours_apart(binder, provisioner).await;
             }
         }
+    }
+    // The provisioner is another one between the end of the volume and that of its claim: what it is when the claim goes counts.
+    for (first, last) in [(false, true), (true, false)] {
+        me.honours_apart(true, first).await;
+        me.create(claim("turned", "quick")).await;
+        let volume = me.volume_of("turned").await?;
+        if first {
+            me.until_held(&volume, plan::csi::FINALIZER).await?;
+        } else {
+            me.until_free(&volume).await?;
+        }
+        let handle = me.handle(&volume);
+        me.delete(&volume, "").await;
+        me.honours_apart(true, last).await;
+        if last {
+            me.until_minded(&volume).await?;
+        } else {
+            me.until_free(&volume).await?;
+            left.insert(handle);
+        }
+        me.delete(&the(CLAIM, "turned"), "").await;
+        me.until_gone(&the(CLAIM, "turned")).await?;
+        me.until_gone_for_good(&volume).await?;
+        me.until_handles(&left).await?;
     }
     me.until_handles(&left).await
 }

@@ -1,0 +1,126 @@
+//! How updates are rolled out: by hand, step by step, without hurry or all at once; and claims with them.
+
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, set, template, the};
+use super::templates::{is_rolled, sizes};
+use object::access::{Access, name, terminating, uid};
+use object::{Value, json};
+use plan::invariant::Checker;
+use std::time::Duration;
+
+/// Pods and claims of the next revision.
+fn larger() -> Value {
+    let pods = json!({"metadata": {"annotations": {"version": "2"}}});
+    json!({"spec": {"template": pods, "volumeClaimTemplates": [template("data", "quick", "2Gi")]}})
+}
+
+/// Which pods are of the next revision, by ordinal.
+fn are_new(checker: &Checker) -> Vec<bool> {
+    let is_new = |pod: &Value| pod.text(&["metadata", "annotations", "version"]) == "2";
+    pods_of(checker, NAMESPACE, "web").iter().map(|pod| is_new(pod)).collect()
+}
+
+/// The sizes that claims ask for and have: what is under way already shows.
+fn asked_and_had(checker: &Checker) -> (Vec<String>, Vec<String>) {
+    let asked = |claim: &Value| claim.text(&["spec", "resources", "requests", "storage"]).to_owned();
+    (checker.all(CLAIM).map(|claim| asked(claim)).collect(), sizes(checker))
+}
+
+impl Operator {
+    /// Waits until pods and claims are new where that is said, and all others are left alone for good.
+    async fn until_new_where(&self, wanted: &[bool]) -> Told {
+        let size = |is_new: &bool| if *is_new { "2Gi" } else { "1Gi" }.to_owned();
+        let wanted_sizes: Vec<String> = wanted.iter().map(size).collect();
+        let is_so = |checker: &Checker| {
+            are_new(checker) == wanted && asked_and_had(checker) == (wanted_sizes.clone(), wanted_sizes.clone())
+        };
+        self.until(&format!("{wanted:?} are new"), |checker| is_whole(checker, NAMESPACE, "web") && is_so(checker))
+            .await?;
+        self.pause(Duration::from_secs(60)).await;
+        // Whether all are ready at this moment is up to their nodes.
+        self.expect(&format!("only {wanted:?} are new"), is_so(&self.world.checker()))
+    }
+
+    /// Deletes a pod, and waits until there is another one.
+    async fn replace(&self, pod: &str) -> Told {
+        let old = self.uid("Pod", pod);
+        self.delete(&the("Pod", pod), "").await;
+        self.until(&format!("{pod} is another one"), |checker| {
+            checker.get("Pod", NAMESPACE, pod).is_some_and(|pod| uid(pod) != old)
+        })
+        .await
+    }
+}
+
+/// T6: with OnDelete a claim follows when its pod is deleted by hand, and not before.
+pub async fn one_by_one(me: Operator) -> Told {
+    let more = json!({"volumeClaimUpdatePolicy": "InPlace", "updateStrategy": {"type": "OnDelete"}});
+    me.create(set("web", 3, "quick", more)).await;
+    me.until_whole("web").await?;
+    me.patch(&the("StatefulSet", "web"), larger()).await;
+    let mut wanted = [false; 3];
+    me.until_new_where(&wanted).await?;
+    for ordinal in [1, 2, 0] {
+        me.replace(&format!("web-{ordinal}")).await?;
+        wanted[ordinal] = true;
+        me.until_new_where(&wanted).await?;
+    }
+    Ok(())
+}
+
+/// T6: a partition is lowered step by step. Pods and claims below it stay, also when a pod there is made anew.
+pub async fn stepwise(me: Operator) -> Told {
+    let with = |partition: usize| json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}});
+    let more = object::patch::merge(&json!({"volumeClaimUpdatePolicy": "InPlace"}), &with(3));
+    me.create(set("web", 3, "quick", more)).await;
+    me.until_whole("web").await?;
+    me.patch(&the("StatefulSet", "web"), larger()).await;
+    let mut wanted = [false; 3];
+    me.until_new_where(&wanted).await?;
+    for partition in [2, 1, 0] {
+        me.patch(&the("StatefulSet", "web"), json!({"spec": with(partition)})).await;
+        wanted[partition] = true;
+        me.until_new_where(&wanted).await?;
+        me.replace("web-0").await?;
+        me.until_new_where(&wanted).await?;
+    }
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await
+}
+
+/// With minReadySeconds the next replica has its turn when the one before has been ready for so long.
+pub async fn unhurried(me: Operator) -> Told {
+    const LONG: i64 = 20;
+    me.create(set("web", 2, "quick", json!({"minReadySeconds": LONG, "volumeClaimUpdatePolicy": "InPlace"}))).await;
+    me.until_whole("web").await?;
+    me.patch(&the("StatefulSet", "web"), larger()).await;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    let since = |pod: &str| {
+        let checker = me.world.checker();
+        let pod = checker.get("Pod", NAMESPACE, pod).cloned().unwrap_or_default();
+        pod.text(&["metadata", "creationTimestamp"]).parse().unwrap_or(jiff::Timestamp::MAX).as_second()
+    };
+    let between = since("web-0") - since("web-1");
+    me.expect(&format!("there are {LONG} s between two replicas, not {between}"), between >= LONG)
+}
+
+/// T6: Recreate changes all claims first, and then takes all pods at once.
+pub async fn all_at_once(me: Operator) -> Told {
+    let gate = "StatefulSetRecreateStrategy";
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    let more = json!({"volumeClaimUpdatePolicy": "InPlace", "updateStrategy": {"type": "Recreate"}});
+    me.create(set("web", 3, "quick", more)).await;
+    me.until_whole("web").await?;
+    me.patch(&the("StatefulSet", "web"), larger()).await;
+    me.until("a pod goes", |checker| {
+        checker.all("Pod").any(|pod| terminating(pod)) || are_new(checker).contains(&true)
+    })
+    .await?;
+    me.expect("all claims have grown by then", sizes(&me.world.checker()) == ["2Gi"; 3])?;
+    me.until("all pods go before one comes", |checker| {
+        let pods = checker.all("Pod").filter(|pod| name(pod).starts_with("web-"));
+        pods.into_iter().all(|pod| terminating(pod)) || are_new(checker).contains(&true)
+    })
+    .await?;
+    me.expect("none has come yet", !are_new(&me.world.checker()).contains(&true))?;
+    me.until_new_where(&[true; 3]).await
+}
