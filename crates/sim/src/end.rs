@@ -1,6 +1,7 @@
 //! The end of a story: what is still to be done, and how everything is when nothing is.
 
 use crate::ledger::JOURNAL;
+use crate::point::Counted;
 use crate::run::QUIET;
 use crate::world::{PATIENCE, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
@@ -26,11 +27,14 @@ pub async fn rest(world: &World) -> Result<(), String> {
         let mut left = unrest(world);
         if left.is_empty() {
             let points = &world.ledger.points;
-            let (before, newest) = (points.counted(), world.ledger.newest());
+            // Who waits for a person goes on asking, and is refused.
+            let asks = is_anybody_blocked(world);
+            let counted = || Counted { requests: if asks { 0 } else { points.counted().requests }, ..points.counted() };
+            let (before, newest) = (counted(), world.ledger.newest());
             tokio::time::sleep(QUIET).await;
             world.ledger.look_at_backend();
             left = unrest(world);
-            if points.counted() != before {
+            if counted() != before {
                 left.push(format!("somebody still writes or calls, the last was {}", points.last()));
             }
             if left.is_empty() {
@@ -121,6 +125,11 @@ pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
     let has_returned = world.ledger.has_returned(name(volume));
     (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
+}
+
+fn is_anybody_blocked(world: &World) -> bool {
+    let checker = world.checker();
+    checker.all("StatefulSet").any(|set| is_blocked_by_a_claim(&checker, set))
 }
 
 /// P35: a claim without a volume cannot be made what the template says, so its pod is not created until a person deletes it.
