@@ -221,10 +221,13 @@ impl Stream {
     /// Time for a bookmark, or for the end.
     fn pause(&mut self, position: u64) -> Option<Bytes> {
         let now = Instant::now();
+        // Where the client would go on is forgotten: it hears of that, and of no place to go on at.
+        let oldest = self.store.oldest();
+        let behind = position < oldest;
         if now >= self.deadline {
-            self.source = Source::Ended;
+            self.source = if behind { Source::Refused(too_old(self.told, oldest)) } else { Source::Ended };
         }
-        let due = self.bookmark_at.is_some() && position > self.told;
+        let due = self.bookmark_at.is_some() && position > self.told && !behind;
         self.bookmark_at = self.bookmark_at.map(|_| now + BOOKMARK_EVERY);
         if !due {
             return None;

@@ -296,6 +296,29 @@ async fn a_slow_watcher_is_cut_and_hurts_nobody() {
     assert_eq!(slow.maybe().await, None);
 }
 
+/// Who did not listen while its events were forgotten gets no bookmark after them, from which it would go on without a word; also
+/// not at the end of its time.
+#[tokio::test(start_paused = true)]
+async fn no_bookmark_steps_over_what_was_forgotten() {
+    let (world, admin) = world().await;
+    for (timeout_s, silent_s) in [(100, 101), (1000, 61)] {
+        admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+        let query = format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={timeout_s}");
+        let mut slow = admin.watch(&format!("{CONFIG_MAPS}?{query}&resourceVersion={}", world.store.revision())).await;
+        slow.quiet().await;
+        admin.delete(&format!("{CONFIG_MAPS}/a")).await.expect(200);
+        admin
+            .post("/api/v1/namespaces/default/secrets", &json!({"metadata": {"generateName": "s-"}}))
+            .await
+            .expect(201);
+        world.store.compact(world.store.revision()).await.unwrap();
+        tokio::time::advance(Duration::from_secs(silent_s)).await;
+        let event = slow.next().await;
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)), "{event}");
+        assert_eq!(slow.maybe().await, None);
+    }
+}
+
 #[tokio::test]
 async fn both_views_of_events_are_the_same_objects() {
     let (_world, admin) = world().await;
