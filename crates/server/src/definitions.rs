@@ -1,14 +1,14 @@
 //! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
 
 use crate::app::Server;
-use crate::reader::{self, Reader};
+use crate::reader::Reader;
 use http::Method;
 use object::access::{Access, name, terminating};
 use object::crd::{self, Cleanup};
 use object::{Kind, Status, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Next;
+use store::{Next, Record};
 use tokio_util::sync::CancellationToken;
 
 pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
@@ -120,7 +120,7 @@ async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Statu
 }
 
 /// Names that another definition gave up may be free now.
-async fn re_establish(server: &Server, all: &[(Value, Arc<store::Record>)], definition: &Value) -> Result<(), Status> {
+async fn re_establish(server: &Server, all: &[(Value, Arc<Record>)], definition: &Value) -> Result<(), Status> {
     if terminating(definition) {
         return Ok(());
     }
@@ -151,14 +151,54 @@ pub fn key_of(kind: &Kind) -> String {
     format!("{PREFIX}{}.{}", kind.plural, kind.group)
 }
 
-/// No objects are added to a definition that is going.
-pub fn check_create(reader: &Reader, kind: &Kind) -> Result<(), Status> {
-    if !kind.custom {
-        return Ok(());
+/// No objects are added to a definition that is going or gone, nor to another one of its name. What is returned must still be so when
+/// the object is stored.
+pub fn check_create(reader: &Reader, kind: &Kind) -> Result<Option<Arc<Record>>, Status> {
+    let Some(edition) = &kind.edition else { return Ok(None) };
+    let (definition, record) = reader.get(&key_of(kind))?.ok_or_else(Status::no_such_path)?;
+    let now = crd::edition(&definition);
+    if now.uid != edition.uid {
+        return Err(Status::no_such_path());
     }
-    let definition = reader.store.get(&key_of(kind)).map(|record| reader::parse(&record)).transpose()?;
-    match definition.as_ref().and_then(crd::refuses_create) {
-        Some(why) => Err(Status::new(405, "MethodNotAllowed", why)),
-        None => Ok(()),
+    if let Some(why) = crd::refuses_create(&definition) {
+        return Err(Status::new(405, "MethodNotAllowed", why));
+    }
+    if now != *edition {
+        let why = "the definition of this kind changed while the object was being created; try again";
+        return Err(Status::too_many_requests(why, 1));
+    }
+    Ok(Some(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::{World, denied};
+
+    fn definition(uid: &str, generation: i64) -> Value {
+        json!({"metadata": {"name": "things.x.io", "uid": uid, "generation": generation},
+            "spec": {"group": "x.io", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": true, "storage": true}]},
+            "status": {"acceptedNames": {"plural": "things", "kind": "Thing"},
+                "conditions": [{"type": "Established", "status": "True"}]}})
+    }
+
+    #[test]
+    fn objects_are_added_to_the_definition_that_their_kind_was_made_of() {
+        let mut world = World::new();
+        let kind = crd::kinds_of(&definition("u-1", 1)).remove(0);
+        let check = |world: &World| check_create(&world.admission.reader, &kind);
+        assert_eq!(denied(check(&world)).code, 404);
+        let key = key_of(&kind);
+        world.store(&key, definition("u-1", 1));
+        assert_eq!(&*check(&world).unwrap().unwrap().key, key);
+        world.store(&key, definition("u-1", 2));
+        assert_eq!(denied(check(&world)).code, 429);
+        world.store(&key, definition("u-2", 1));
+        assert_eq!(denied(check(&world)).code, 404);
+        let mut going = definition("u-1", 2);
+        going.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+        world.store(&key, going);
+        assert_eq!(denied(check(&world)).code, 405);
     }
 }

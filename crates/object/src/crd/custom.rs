@@ -4,9 +4,9 @@ use super::columns::Columns;
 use super::node::Node;
 use super::{arena, cel, defaulting, names, validation};
 use crate::Value;
-use crate::access::Access;
+use crate::access::{Access, uid};
 use crate::field::{ErrorKind, Errors, Path};
-use crate::kind::{Ctx, Kind, Rules, Subresource};
+use crate::kind::{Ctx, Edition, Kind, Rules, Subresource};
 use crate::status::Status;
 use crate::table::Column;
 use std::borrow::Cow;
@@ -50,9 +50,18 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
         storage: format!("{group}/{plural}").into(),
         schema: Some(arena::build(&rules.node)),
         custom: true,
+        edition: Some(edition(definition)),
         openapi: Some(Arc::new(super::openapi(definition, version.text(&["name"])))),
         list: Some(text(&["status", "acceptedNames", "listKind"])),
         rules: Arc::new(rules),
+    }
+}
+
+/// What a kind made of this definition carries.
+pub fn edition(definition: &Value) -> Edition {
+    Edition {
+        uid: uid(definition).to_owned(),
+        generation: definition.int(&["metadata", "generation"]).unwrap_or_default(),
     }
 }
 

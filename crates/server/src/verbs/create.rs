@@ -79,7 +79,7 @@ fn prepare(
     ownership: &Ownership<'_>,
 ) -> Result<admission::Together, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
-    definitions::check_create(&call.server.admission.reader, kind)?;
+    let definition = definitions::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
@@ -101,7 +101,11 @@ fn prepare(
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
-    admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))
+    let mut together = admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
+    if let Some(record) = &definition {
+        together.require(&record.key, Some(record));
+    }
+    Ok(together)
 }
 
 /// The namespace of the URL and of the object must agree; an absent one is filled in.
