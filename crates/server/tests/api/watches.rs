@@ -319,6 +319,50 @@ async fn no_bookmark_steps_over_what_was_forgotten() {
     }
 }
 
+/// One write may be charged to two quotas, and both then have its version: who heard of one of them and goes on there hears of the
+/// other. What it heard of already may come again.
+#[tokio::test]
+async fn a_watch_goes_on_between_two_quotas_of_one_version() {
+    let (world, admin) = world().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    for name in ["q-1", "q-2"] {
+        let quota = json!({"metadata": {"name": name}, "spec": {"hard": {"count/configmaps": "9"}}});
+        admin.post(quotas, &quota).await.expect(201);
+    }
+    let from = world.store.revision();
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    for forgotten in [false, true] {
+        if forgotten {
+            world.store.compact(world.store.revision()).await.unwrap();
+        }
+        let mut at = from + 1;
+        if !forgotten {
+            let mut cut = admin.watch(&format!("{quotas}?watch=1&resourceVersion={from}")).await;
+            at = version(&cut.next().await["object"]);
+        }
+        for path in [quotas, "/api/v1/resourcequotas"] {
+            let mut resumed = admin.watch(&format!("{path}?watch=1&resourceVersion={at}")).await;
+            let mut told = [resumed.next().await, resumed.next().await].map(|event| {
+                assert_eq!(event["object"]["status"]["used"]["count/configmaps"], "1", "{event}");
+                format!("{} {}", text(&event, "/type"), text(&event, "/object/metadata/name"))
+            });
+            told.sort();
+            assert_eq!(told, ["MODIFIED q-1", "MODIFIED q-2"]);
+            resumed.quiet().await;
+        }
+    }
+    // Where a version is that of one quota, nothing comes twice.
+    let patch = json!({"metadata": {"labels": {"a": "b"}}});
+    let alone = admin.patch(&format!("{quotas}/q-1"), MERGE, &patch).await.expect(200);
+    let mut watching = admin.watch(&format!("{quotas}?watch=1&resourceVersion={}", version(&alone))).await;
+    watching.quiet().await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    for _ in 0..2 {
+        assert_eq!(watching.next().await["object"]["status"]["used"]["count/configmaps"], "2");
+    }
+    watching.quiet().await;
+}
+
 #[tokio::test]
 async fn both_views_of_events_are_the_same_objects() {
     let (_world, admin) = world().await;
