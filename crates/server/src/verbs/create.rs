@@ -48,14 +48,15 @@ pub async fn store_new(
             new.put(&["metadata", "name"], format!("{base}{}", call.server.env.ids.suffix(SUFFIX_LENGTH)));
         }
         let together = prepare(call, &mut new, about, &ownership)?;
+        let key = call.key(name(&new));
+        let put = call.put_within_limit(&key, &new)?;
         if about.dry_run {
-            if call.server.store.get(&call.key(name(&new))).is_some() {
+            if call.server.store.get(&key).is_some() {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
             return call.show_object(201, &new, std::mem::take(&mut about.warnings));
         }
-        let key = call.key(name(&new));
-        match call.commit(&key, 0, call.put(&key, &new), together).await {
+        match call.commit(&key, 0, put, together).await {
             Ok(committed) => {
                 let record = &committed.records[0];
                 call.remember(record, new);

@@ -215,6 +215,7 @@ async fn store_changed(
 ) -> Result<Outcome, Status> {
     let key = &record.key;
     if about.dry_run {
+        call.put_within_limit(key, &new)?;
         return Ok(Outcome::Done(Changed::Object(new)));
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
@@ -224,7 +225,8 @@ async fn store_changed(
     if unchanged(&new, old) && together.txn.operations.is_empty() {
         return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
     }
-    match call.commit(key, record.modified, call.put(key, &new), together).await {
+    let put = call.put_within_limit(key, &new)?;
+    match call.commit(key, record.modified, put, together).await {
         Ok(committed) => {
             let record = &committed.records[0];
             call.remember(record, new);
