@@ -1,8 +1,12 @@
 //! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
 
 use crate::app::Server;
+use crate::attributes::User;
 use crate::reader::Reader;
-use http::Method;
+use crate::request::{Query, ResourceRequest, Verb};
+use crate::verbs::{self, Call};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
 use object::access::{Access, name, terminating};
 use object::crd::{self, Cleanup};
 use object::{Kind, Status, Value, json};
@@ -110,13 +114,30 @@ fn objects_left(server: &Server, definition: &Value) -> usize {
     usize::try_from(server.store.count(&storage_prefix(definition))).unwrap_or(usize::MAX)
 }
 
+/// Deletes the objects as what they are stored as: no version of them may be served any more.
 async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Status> {
-    let served = definition.items(&["spec", "versions"]).iter().find(|version| version.flag(&["served"]));
-    let Some(version) = served else { return Ok(()) };
-    let group = definition.text(&["spec", "group"]);
-    let plural = definition.text(&["spec", "names", "plural"]);
-    let path = format!("/apis/{group}/{}/{plural}", version.text(&["name"]));
-    send(server, Method::DELETE, &path, &json!({})).await
+    let Some(kind) = crd::stored_kind_of(definition).map(Arc::new) else { return Ok(()) };
+    let target = ResourceRequest {
+        verb: Verb::DeleteCollection,
+        group: kind.group.to_string(),
+        version: kind.version.to_string(),
+        namespace: String::new(),
+        plural: kind.plural.to_string(),
+        name: String::new(),
+        subresource: String::new(),
+    };
+    let call = Call {
+        server,
+        kinds: server.registry.kinds(),
+        kind,
+        target,
+        query: Query::default(),
+        headers: &HeaderMap::new(),
+        body: Bytes::new(),
+        user: User::apiserver(),
+        now: server.env.clock.now(),
+    };
+    Box::pin(verbs::answer(&call)).await.map(drop)
 }
 
 /// Names that another definition gave up may be free now.

@@ -16,6 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The kinds that a definition serves: one for each served version, none before its names are accepted. It never takes the place of
 /// a built-in kind, whatever its status says.
 pub fn kinds_of(definition: &Value) -> Vec<Kind> {
+    kinds_where(definition, |version| version.flag(&["served"]))
+}
+
+/// The kind that a definition's objects are stored as, whether it is served or not.
+pub fn stored_kind_of(definition: &Value) -> Option<Kind> {
+    kinds_where(definition, |version| version.flag(&["storage"])).pop()
+}
+
+fn kinds_where(definition: &Value, wanted: impl Fn(&Value) -> bool) -> Vec<Kind> {
     let plural = definition.text(&["status", "acceptedNames", "plural"]);
     let is_builtin = names::is_builtin(definition.text(&["spec", "group"]), plural);
     if is_builtin || !names::condition_is(definition, "Established", "True") {
@@ -24,8 +33,8 @@ pub fn kinds_of(definition: &Value) -> Vec<Kind> {
     let versions = definition.items(&["spec", "versions"]);
     let storage =
         versions.iter().find(|version| version.flag(&["storage"])).map_or("", |version| version.text(&["name"]));
-    let served = versions.iter().filter(|version| version.flag(&["served"]));
-    served.map(|version| kind_of(definition, version, storage)).collect()
+    let versions = versions.iter().filter(|version| wanted(version));
+    versions.map(|version| kind_of(definition, version, storage)).collect()
 }
 
 fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {

@@ -354,6 +354,25 @@ async fn a_deleted_definition_takes_its_objects_along() {
     assert!(names(&admin.get(DATABASES).await.expect(200)).is_empty());
 }
 
+/// Also where no version is served, and so nobody else can get at them.
+#[tokio::test]
+async fn objects_of_versions_that_are_not_served_go_with_their_definition() {
+    let (world, admin) = world().await;
+    for name in ["a", "b"] {
+        admin.post(DATABASES, &database(name, json!({"engine": "pg"}))).await.expect(201);
+    }
+    let path = format!("{DEFINITIONS}/databases.x.io");
+    let mut hidden = admin.get(&path).await.expect(200);
+    hidden["spec"]["versions"][0]["served"] = json!(false);
+    let hidden = admin.put(&path, &hidden).await.expect(200);
+    admin.get(DATABASES).await.refused(404, "NotFound");
+    assert_eq!(world.store.count("/x.io/databases/"), 2);
+    let mut watching = admin.watch(&format!("{DEFINITIONS}?watch=1&resourceVersion={}", version(&hidden))).await;
+    admin.delete(&path).await.expect(200);
+    while watching.next().await["type"] != "DELETED" {}
+    assert_eq!(world.store.count("/x.io/databases/"), 0);
+}
+
 #[tokio::test]
 async fn names_that_are_taken_wait_until_they_are_free() {
     let (_world, admin) = world().await;
