@@ -1,5 +1,6 @@
 //! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
 
+use crate::admission::{self, Together, Write};
 use crate::app::Server;
 use crate::attributes::User;
 use crate::reader::Reader;
@@ -16,6 +17,7 @@ use store::{Next, Record};
 use tokio_util::sync::CancellationToken;
 
 pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+const EPOCH: &str = "/mainstay/definitions-epoch";
 const AGENT: &str = "mainstay-apiserver";
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// While objects with finalizers are on their way out, look again after this long.
@@ -25,14 +27,21 @@ fn is_definition(kind: &Kind) -> bool {
     kind.group == "apiextensions.k8s.io" && kind.plural == "customresourcedefinitions"
 }
 
-/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered.
-pub fn establish(reader: &Reader, kind: &Kind, definition: &mut Value, now: jiff::Timestamp) -> Result<(), Status> {
-    if !is_definition(kind) {
+/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered. A name is
+/// accepted for one definition only: all who are given names are in line by the epoch, which they read before they look at the others.
+pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+    if !is_definition(write.kind) || write.verb == admission::Verb::Delete {
         return Ok(());
     }
+    let epoch = reader.store.get(EPOCH);
     let mut others: Vec<Value> = reader.list(PREFIX)?.into_iter().map(|(other, _)| other).collect();
-    others.retain(|other| name(other) != name(definition));
-    crd::establish(definition, &others, now);
+    others.retain(|other| name(other) != name(write.object));
+    crd::establish(write.object, &others, write.now);
+    let names = ["status", "acceptedNames"];
+    if write.old.and_then(|old| old.at(&names)) != write.object.at(&names) {
+        together.require(EPOCH, epoch.as_ref());
+        together.put(EPOCH, &json!({"metadata": {}}));
+    }
     Ok(())
 }
 

@@ -98,7 +98,6 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(&object_name, &errors));
     }
-    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;

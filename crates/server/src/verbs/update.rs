@@ -2,7 +2,6 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
-use crate::definitions;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
 use object::apply::{self, Writer};
@@ -178,7 +177,6 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(asked, &errors));
     }
-    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     if !status {
         about.warnings.extend(meta::warnings(new, Some(old)));
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
