@@ -53,7 +53,9 @@ fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
             "the name of the object ({said}) does not match the name on the URL ({asked})"
         )));
     }
-    if call.kind.custom && sent.text(&["metadata", "resourceVersion"]).is_empty() {
+    let version = sent.text(&["metadata", "resourceVersion"]);
+    let names_none = version.is_empty() || version.parse() == Ok(0);
+    if call.kind.custom && names_none {
         let mut errors = Errors::default();
         errors.invalid(&object::Path::new("metadata.resourceVersion"), 0, "must be specified for an update");
         return Err(call.invalid(asked, &errors));

@@ -192,6 +192,31 @@ async fn status_scale_columns_and_fields() {
     assert_eq!(now["spec"]["users"].as_array().unwrap().len(), 2);
 }
 
+/// A custom object is replaced at a version that its writer has seen; 0 is none.
+#[tokio::test]
+async fn an_update_names_its_version() {
+    let (_world, admin) = world().await;
+    let made = admin.post(DATABASES, &database("a", json!({"engine": "pg"}))).await.expect(201);
+    for place in ["", "/status"] {
+        let path = format!("{DATABASES}/a{place}");
+        let now = admin.get(&path).await.expect(200);
+        for version in [Value::Null, json!(""), json!("0"), json!("00")] {
+            let mut unseen = now.clone();
+            unseen["metadata"]["resourceVersion"] = version.clone();
+            let reply = admin.put(&path, &unseen).await;
+            let said = reply.refused(422, "Invalid");
+            let why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+            assert_eq!(said, format!("Database.x.io \"a\" is invalid: {why}"), "{place} {version}");
+        }
+    }
+    admin.put(&format!("{DATABASES}/a"), &made).await.expect(200);
+    // Built-in kinds of this sort take it.
+    admin.post(CONFIG_MAPS, &config_map("m")).await.expect(201);
+    let mut map = config_map("m");
+    map["metadata"]["resourceVersion"] = json!("0");
+    admin.put(&format!("{CONFIG_MAPS}/m"), &map).await.expect(200);
+}
+
 /// An object does not grow without end by small requests; one that is as large as can be still shrinks, and goes.
 #[tokio::test]
 async fn an_object_grows_to_its_limit() {
