@@ -31,11 +31,20 @@ pub struct Kind {
     pub schema: Option<TypeRef>,
     /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
     pub custom: bool,
+    /// Which CustomResourceDefinition that was; built-in kinds have none.
+    pub edition: Option<Edition>,
     /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
     pub openapi: Option<Arc<Value>>,
     /// The kind of a list, where it is not the kind with `List` behind it (CRDs may name it).
     pub list: Option<Text>,
     pub rules: Arc<dyn Rules>,
+}
+
+/// A definition as it was when a kind was made of it: another uid is another definition, another generation says something else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edition {
+    pub uid: String,
+    pub generation: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -287,6 +287,7 @@ mod tests {
             storage: "core/things".into(),
             schema: None,
             custom: false,
+            edition: None,
             openapi: None,
             list: None,
             rules,

@@ -19,7 +19,7 @@ use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response};
 use object::selector::FieldSelector;
-use object::{Gates, Kind, Status};
+use object::{Gates, Kind, Kinds, Status};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::Store;
@@ -178,16 +178,17 @@ impl Server {
             asked.name = only_name(target.verb, &query);
         }
         self.authz.check(&user, &asked)?;
-        let kinds = self.registry.kinds();
-        let kind =
-            kinds.get(&target.group, &target.version, &target.plural).cloned().ok_or_else(Status::no_such_path)?;
+        let (mut kinds, mut kind) = self.kind_of(&target)?;
         label.resource(&kind.group, &kind.plural);
         label.verb(target.verb);
-        check_scope(&kind, &target)?;
         let place = self.limits.enter(&user, &target, &kind)?;
         // What is read has no body; should one come, nobody looks at it.
-        let body =
-            if target.verb.writes() { body.read(self.limits.body_room(place.as_ref())).await? } else { Bytes::new() };
+        let mut bytes = Bytes::new();
+        if target.verb.writes() {
+            bytes = body.read(self.limits.body_room(place.as_ref())).await?;
+            // A body may take its time, in which definitions come and go.
+            (kinds, kind) = self.kind_of(&target)?;
+        }
         let call = Call {
             server: self,
             kinds,
@@ -195,7 +196,7 @@ impl Server {
             target,
             query,
             headers: &parts.headers,
-            body,
+            body: bytes,
             user,
             now: self.env.clock.now(),
         };
@@ -207,6 +208,15 @@ impl Server {
         // What was written is answered, whatever room there is: a client that is told to try again would write twice.
         let hold = |bytes| if call.target.verb.writes() { Ok(bytes) } else { self.limits.hold(bytes) };
         response(answer, &parts.headers, hold)
+    }
+
+    /// The kind that a request is about, as it is defined now.
+    fn kind_of(&self, target: &ResourceRequest) -> Result<(Arc<Kinds>, Arc<Kind>), Status> {
+        let kinds = self.registry.kinds();
+        let kind = kinds.get(&target.group, &target.version, &target.plural).cloned();
+        let kind = kind.ok_or_else(Status::no_such_path)?;
+        check_scope(&kind, target)?;
+        Ok((kinds, kind))
     }
 
     /// When objects of a kind go by themselves.

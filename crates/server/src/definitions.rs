@@ -1,17 +1,23 @@
 //! The life of CustomResourceDefinitions: established in their own write, emptied before they go.
 
+use crate::admission::{self, Together, Write};
 use crate::app::Server;
-use crate::reader::{self, Reader};
-use http::Method;
+use crate::attributes::User;
+use crate::reader::Reader;
+use crate::request::{Query, ResourceRequest, Verb};
+use crate::verbs::{self, Call};
+use bytes::Bytes;
+use http::{HeaderMap, Method};
 use object::access::{Access, name, terminating};
 use object::crd::{self, Cleanup};
 use object::{Kind, Status, Value, json};
 use std::sync::Arc;
 use std::time::Duration;
-use store::Next;
+use store::{Next, Record};
 use tokio_util::sync::CancellationToken;
 
 pub const PREFIX: &str = "/apiextensions.k8s.io/customresourcedefinitions/";
+const EPOCH: &str = "/mainstay/definitions-epoch";
 const AGENT: &str = "mainstay-apiserver";
 const PATH: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 /// While objects with finalizers are on their way out, look again after this long.
@@ -21,14 +27,21 @@ fn is_definition(kind: &Kind) -> bool {
     kind.group == "apiextensions.k8s.io" && kind.plural == "customresourcedefinitions"
 }
 
-/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered.
-pub fn establish(reader: &Reader, kind: &Kind, definition: &mut Value, now: jiff::Timestamp) -> Result<(), Status> {
-    if !is_definition(kind) {
+/// Settles a definition's status in the write of the definition itself, so that it serves as soon as the write is answered. A name is
+/// accepted for one definition only: all who are given names are in line by the epoch, which they read before they look at the others.
+pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+    if !is_definition(write.kind) || write.verb == admission::Verb::Delete {
         return Ok(());
     }
+    let epoch = reader.store.get(EPOCH);
     let mut others: Vec<Value> = reader.list(PREFIX)?.into_iter().map(|(other, _)| other).collect();
-    others.retain(|other| name(other) != name(definition));
-    crd::establish(definition, &others, now);
+    others.retain(|other| name(other) != name(write.object));
+    crd::establish(write.object, &others, write.now);
+    let names = ["status", "acceptedNames"];
+    if write.old.and_then(|old| old.at(&names)) != write.object.at(&names) {
+        together.require(EPOCH, epoch.as_ref());
+        together.put(EPOCH, &json!({"metadata": {}}));
+    }
     Ok(())
 }
 
@@ -110,17 +123,34 @@ fn objects_left(server: &Server, definition: &Value) -> usize {
     usize::try_from(server.store.count(&storage_prefix(definition))).unwrap_or(usize::MAX)
 }
 
+/// Deletes the objects as what they are stored as: no version of them may be served any more.
 async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Status> {
-    let served = definition.items(&["spec", "versions"]).iter().find(|version| version.flag(&["served"]));
-    let Some(version) = served else { return Ok(()) };
-    let group = definition.text(&["spec", "group"]);
-    let plural = definition.text(&["spec", "names", "plural"]);
-    let path = format!("/apis/{group}/{}/{plural}", version.text(&["name"]));
-    send(server, Method::DELETE, &path, &json!({})).await
+    let Some(kind) = crd::stored_kind_of(definition).map(Arc::new) else { return Ok(()) };
+    let target = ResourceRequest {
+        verb: Verb::DeleteCollection,
+        group: kind.group.to_string(),
+        version: kind.version.to_string(),
+        namespace: String::new(),
+        plural: kind.plural.to_string(),
+        name: String::new(),
+        subresource: String::new(),
+    };
+    let call = Call {
+        server,
+        kinds: server.registry.kinds(),
+        kind,
+        target,
+        query: Query::default(),
+        headers: &HeaderMap::new(),
+        body: Bytes::new(),
+        user: User::apiserver(),
+        now: server.env.clock.now(),
+    };
+    Box::pin(verbs::answer(&call)).await.map(drop)
 }
 
 /// Names that another definition gave up may be free now.
-async fn re_establish(server: &Server, all: &[(Value, Arc<store::Record>)], definition: &Value) -> Result<(), Status> {
+async fn re_establish(server: &Server, all: &[(Value, Arc<Record>)], definition: &Value) -> Result<(), Status> {
     if terminating(definition) {
         return Ok(());
     }
@@ -151,14 +181,54 @@ pub fn key_of(kind: &Kind) -> String {
     format!("{PREFIX}{}.{}", kind.plural, kind.group)
 }
 
-/// No objects are added to a definition that is going.
-pub fn check_create(reader: &Reader, kind: &Kind) -> Result<(), Status> {
-    if !kind.custom {
-        return Ok(());
+/// No objects are added to a definition that is going or gone, nor to another one of its name. What is returned must still be so when
+/// the object is stored.
+pub fn check_create(reader: &Reader, kind: &Kind) -> Result<Option<Arc<Record>>, Status> {
+    let Some(edition) = &kind.edition else { return Ok(None) };
+    let (definition, record) = reader.get(&key_of(kind))?.ok_or_else(Status::no_such_path)?;
+    let now = crd::edition(&definition);
+    if now.uid != edition.uid {
+        return Err(Status::no_such_path());
     }
-    let definition = reader.store.get(&key_of(kind)).map(|record| reader::parse(&record)).transpose()?;
-    match definition.as_ref().and_then(crd::refuses_create) {
-        Some(why) => Err(Status::new(405, "MethodNotAllowed", why)),
-        None => Ok(()),
+    if let Some(why) = crd::refuses_create(&definition) {
+        return Err(Status::new(405, "MethodNotAllowed", why));
+    }
+    if now != *edition {
+        let why = "the definition of this kind changed while the object was being created; try again";
+        return Err(Status::too_many_requests(why, 1));
+    }
+    Ok(Some(record))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admission::testing::{World, denied};
+
+    fn definition(uid: &str, generation: i64) -> Value {
+        json!({"metadata": {"name": "things.x.io", "uid": uid, "generation": generation},
+            "spec": {"group": "x.io", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
+                "versions": [{"name": "v1", "served": true, "storage": true}]},
+            "status": {"acceptedNames": {"plural": "things", "kind": "Thing"},
+                "conditions": [{"type": "Established", "status": "True"}]}})
+    }
+
+    #[test]
+    fn objects_are_added_to_the_definition_that_their_kind_was_made_of() {
+        let mut world = World::new();
+        let kind = crd::kinds_of(&definition("u-1", 1)).remove(0);
+        let check = |world: &World| check_create(&world.admission.reader, &kind);
+        assert_eq!(denied(check(&world)).code, 404);
+        let key = key_of(&kind);
+        world.store(&key, definition("u-1", 1));
+        assert_eq!(&*check(&world).unwrap().unwrap().key, key);
+        world.store(&key, definition("u-1", 2));
+        assert_eq!(denied(check(&world)).code, 429);
+        world.store(&key, definition("u-2", 1));
+        assert_eq!(denied(check(&world)).code, 404);
+        let mut going = definition("u-1", 2);
+        going.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
+        world.store(&key, going);
+        assert_eq!(denied(check(&world)).code, 405);
     }
 }

@@ -341,6 +341,7 @@ mod tests {
             storage: plural.into(),
             schema: None,
             custom: false,
+            edition: None,
             openapi: None,
             list: None,
             rules: Arc::new(Plain),

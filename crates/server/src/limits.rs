@@ -29,6 +29,10 @@ const BODIES_WITHOUT_PLACE_KIB_MAX: usize = 32 * 1024;
 
 /// The largest request body, as upstream's.
 pub const BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// The largest object, as it is stored. It is read and written as a whole, and the store's past has room for only so many versions.
+pub const OBJECT_BYTES_MAX: usize = BODY_BYTES_MAX;
+/// One that is on its way out may take this much more: whoever lets go of it leaves a trace, and must not be refused for that.
+pub const OBJECT_BYTES_TO_GO: usize = 64 * 1024;
 /// The largest set of request headers.
 pub const HEADER_BYTES_MAX: u32 = 64 * 1024;
 

@@ -313,14 +313,7 @@ impl WriteOptions {
             _ => "CreateOptions",
         };
         let mut errors = Errors::default();
-        let mut dry_run = false;
-        for value in query.all("dryRun") {
-            match value {
-                "All" => dry_run = true,
-                "" => {}
-                other => errors.not_supported(&Path::new("dryRun"), other, &["All"]),
-            }
-        }
+        let dry_run = dry_run(query.all("dryRun").filter(|value| !value.is_empty()), &mut errors);
         let field_validation = FieldValidation::parse(query.get("fieldValidation").unwrap_or(""), kind)?;
         let asked = query.get("fieldManager").unwrap_or("");
         if asked.len() > MANAGER_BYTES_MAX {
@@ -335,6 +328,18 @@ impl WriteOptions {
         let field_manager = if asked.is_empty() { manager_of(user_agent) } else { asked.to_owned() };
         Ok(WriteOptions { dry_run, field_validation, field_manager, force: query.flag("force") })
     }
+}
+
+/// Whether a write is only to be tried. What nobody knows is refused: it may have been meant so.
+pub fn dry_run<'a>(values: impl Iterator<Item = &'a str>, errors: &mut Errors) -> bool {
+    let mut wanted = false;
+    for value in values {
+        match value {
+            "All" => wanted = true,
+            other => errors.not_supported(&Path::new("dryRun"), other, &["All"]),
+        }
+    }
+    wanted
 }
 
 /// The manager of a client that names none: its user agent up to the first slash.

@@ -66,7 +66,8 @@ pub type Finish = fn(stored: &Bytes, revision: Revision) -> Bytes;
 /// A transaction: all operations happen, at one revision, if all conditions hold; otherwise nothing happens. Of several
 /// operations on one key the last one counts; to delete what is not there changes nothing.
 ///
-/// Events of one revision cannot be told apart by it. Clients that resume by revision want one key of a kind in a transaction.
+/// Events of one revision cannot be told apart by it. Clients that resume by revision want one key of a kind in a transaction,
+/// or to be told of such a revision again.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
     pub conditions: Vec<Condition>,

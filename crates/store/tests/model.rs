@@ -213,6 +213,8 @@ fn read(model: &Model, watched: &mut Watched, events_max: usize) -> Result<bool,
         model.events.iter().filter(|event| event.0 > watched.position && event.1.starts_with(watched.prefix)).collect();
     // It is behind exactly when an event of its own was forgotten.
     let behind = due.first().is_some_and(|event| event.0 <= model.oldest);
+    let stands = watched.watcher.position();
+    prop_assert!(due.first().is_none_or(|event| stands < event.0), "{} is after what was not read", stands);
     match now(watched.watcher.next(events_max)) {
         None => {
             prop_assert!(due.is_empty(), "{} events are due", due.len());

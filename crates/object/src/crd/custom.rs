@@ -4,9 +4,9 @@ use super::columns::Columns;
 use super::node::Node;
 use super::{arena, cel, defaulting, names, validation};
 use crate::Value;
-use crate::access::Access;
+use crate::access::{Access, uid};
 use crate::field::{ErrorKind, Errors, Path};
-use crate::kind::{Ctx, Kind, Rules, Subresource};
+use crate::kind::{Ctx, Edition, Kind, Rules, Subresource};
 use crate::status::Status;
 use crate::table::Column;
 use std::borrow::Cow;
@@ -16,6 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The kinds that a definition serves: one for each served version, none before its names are accepted. It never takes the place of
 /// a built-in kind, whatever its status says.
 pub fn kinds_of(definition: &Value) -> Vec<Kind> {
+    kinds_where(definition, |version| version.flag(&["served"]))
+}
+
+/// The kind that a definition's objects are stored as, whether it is served or not.
+pub fn stored_kind_of(definition: &Value) -> Option<Kind> {
+    kinds_where(definition, |version| version.flag(&["storage"])).pop()
+}
+
+fn kinds_where(definition: &Value, wanted: impl Fn(&Value) -> bool) -> Vec<Kind> {
     let plural = definition.text(&["status", "acceptedNames", "plural"]);
     let is_builtin = names::is_builtin(definition.text(&["spec", "group"]), plural);
     if is_builtin || !names::condition_is(definition, "Established", "True") {
@@ -24,8 +33,8 @@ pub fn kinds_of(definition: &Value) -> Vec<Kind> {
     let versions = definition.items(&["spec", "versions"]);
     let storage =
         versions.iter().find(|version| version.flag(&["storage"])).map_or("", |version| version.text(&["name"]));
-    let served = versions.iter().filter(|version| version.flag(&["served"]));
-    served.map(|version| kind_of(definition, version, storage)).collect()
+    let versions = versions.iter().filter(|version| wanted(version));
+    versions.map(|version| kind_of(definition, version, storage)).collect()
 }
 
 fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
@@ -50,9 +59,18 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
         storage: format!("{group}/{plural}").into(),
         schema: Some(arena::build(&rules.node)),
         custom: true,
+        edition: Some(edition(definition)),
         openapi: Some(Arc::new(super::openapi(definition, version.text(&["name"])))),
         list: Some(text(&["status", "acceptedNames", "listKind"])),
         rules: Arc::new(rules),
+    }
+}
+
+/// What a kind made of this definition carries.
+pub fn edition(definition: &Value) -> Edition {
+    Edition {
+        uid: uid(definition).to_owned(),
+        generation: definition.int(&["metadata", "generation"]).unwrap_or_default(),
     }
 }
 

@@ -27,7 +27,7 @@ mod structural;
 mod tests;
 mod validation;
 
-pub use custom::kinds_of;
+pub use custom::{edition, kinds_of, stored_kind_of};
 pub use jsonpath::JsonPath;
 pub use names::{CLEANUP_FINALIZER, Cleanup, cleanup, establish, finish, mark_deleted, owns_objects, refuses_create};
 pub use openapi::{definition_name, openapi};

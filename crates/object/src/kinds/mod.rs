@@ -65,6 +65,7 @@ pub(crate) fn row(
         storage: format!("{}/{plural}", if group.is_empty() { "core" } else { group }).into(),
         schema: Some(schema::builtin_type(schema)),
         custom: false,
+        edition: None,
         openapi: None,
         list: None,
         rules: Arc::new(Plain),

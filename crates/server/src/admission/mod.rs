@@ -17,6 +17,7 @@ pub(crate) mod testing;
 mod tolerations;
 
 use crate::attributes::User;
+use crate::definitions;
 use crate::env::Ids;
 use crate::reader::Reader;
 use crate::service_ip;
@@ -124,6 +125,7 @@ impl Admission {
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
+        definitions::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;
         Ok(together)
     }

@@ -48,14 +48,15 @@ pub async fn store_new(
             new.put(&["metadata", "name"], format!("{base}{}", call.server.env.ids.suffix(SUFFIX_LENGTH)));
         }
         let together = prepare(call, &mut new, about, &ownership)?;
+        let key = call.key(name(&new));
+        let put = call.put_within_limit(&key, &new)?;
         if about.dry_run {
-            if call.server.store.get(&call.key(name(&new))).is_some() {
+            if call.server.store.get(&key).is_some() {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
             return call.show_object(201, &new, std::mem::take(&mut about.warnings));
         }
-        let key = call.key(name(&new));
-        match call.commit(&key, 0, call.put(&key, &new), together).await {
+        match call.commit(&key, 0, put, together).await {
             Ok(committed) => {
                 let record = &committed.records[0];
                 call.remember(record, new);
@@ -79,7 +80,7 @@ fn prepare(
     ownership: &Ownership<'_>,
 ) -> Result<admission::Together, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
-    definitions::check_create(&call.server.admission.reader, kind)?;
+    let definition = definitions::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
@@ -97,11 +98,14 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(&object_name, &errors));
     }
-    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
-    admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))
+    let mut together = admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
+    if let Some(record) = &definition {
+        together.require(&record.key, Some(record));
+    }
+    Ok(together)
 }
 
 /// The namespace of the URL and of the object must agree; an absent one is filled in.

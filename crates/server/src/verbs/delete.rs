@@ -4,10 +4,11 @@ use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
 use crate::definitions;
 use crate::render;
+use crate::request;
 use object::access::{Access, name, uid};
 use object::json;
 use object::write::{self, Deleted, Deletion, Propagation};
-use object::{Status, Value};
+use object::{Errors, Status, Value};
 use std::sync::Arc;
 use store::{Operation, Record};
 
@@ -99,10 +100,15 @@ impl DeleteOptions {
             (None, Some(false)) => Some(Propagation::Background),
             (None, None) => None,
         };
+        let mut errors = Errors::default();
+        let dry_run = request::dry_run(body.items(&["dryRun"]).iter().filter_map(Value::as_str), &mut errors);
+        if !errors.is_empty() {
+            return Err(Status::invalid("meta.k8s.io", "DeleteOptions", "", &errors));
+        }
         let text = |field: &str| body.at(&["preconditions", field]).and_then(Value::as_str).map(str::to_owned);
         Ok(DeleteOptions {
             deletion: Deletion { grace_seconds: body.int(&["gracePeriodSeconds"]), propagation },
-            dry_run: body.items(&["dryRun"]).iter().any(|value| value == "All"),
+            dry_run,
             uid: text("uid"),
             resource_version: text("resourceVersion"),
         })

@@ -16,11 +16,13 @@ use crate::admission::{self, Together};
 use crate::app::Server;
 use crate::attributes::User;
 use crate::body::Body;
+use crate::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_TO_GO};
 use crate::negotiate::{self, Form};
 use crate::render;
 use crate::request::{Query, ResourceRequest, Verb, WriteOptions};
 use bytes::Bytes;
 use http::HeaderMap;
+use object::access::terminating;
 use object::kind::{Ctx, Subresource};
 use object::{Errors, Kind, Kinds, Status, Value};
 use std::sync::Arc;
@@ -223,6 +225,20 @@ impl Call<'_> {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
         let memo = facets::Facets::to_come(&self.kind, object).map(|facets| facets as store::Memo);
         Operation::Put { key: key.into(), value: self.encode(object), expires_at_s, memo }
+    }
+
+    /// As [`Call::put`], for what a client made of an object: many small requests must not make a large one.
+    pub fn put_within_limit(&self, key: &str, object: &Value) -> Result<Operation, Status> {
+        let operation = self.put(key, object);
+        let max = OBJECT_BYTES_MAX + if terminating(object) { OBJECT_BYTES_TO_GO } else { 0 };
+        match &operation {
+            Operation::Put { value, .. } if value.len() > max => {
+                let (resource, size) = (self.kind.resource(), value.len());
+                let name = object::access::name(object);
+                Err(Status::too_large(format!("{resource} {name:?} would take {size} bytes, the limit is {max}")))
+            }
+            _ => Ok(operation),
+        }
     }
 
     /// The stored bytes of a served object.

@@ -2,7 +2,6 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
-use crate::definitions;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
 use object::apply::{self, Writer};
@@ -54,7 +53,9 @@ fn check_identity(call: &Call<'_>, sent: &Value) -> Result<(), Status> {
             "the name of the object ({said}) does not match the name on the URL ({asked})"
         )));
     }
-    if call.kind.custom && sent.text(&["metadata", "resourceVersion"]).is_empty() {
+    let version = sent.text(&["metadata", "resourceVersion"]);
+    let names_none = version.is_empty() || version.parse() == Ok(0);
+    if call.kind.custom && names_none {
         let mut errors = Errors::default();
         errors.invalid(&object::Path::new("metadata.resourceVersion"), 0, "must be specified for an update");
         return Err(call.invalid(asked, &errors));
@@ -178,7 +179,6 @@ fn prepare(
     if !errors.is_empty() {
         return Err(call.invalid(asked, &errors));
     }
-    definitions::establish(&call.server.admission.reader, kind, new, call.now)?;
     if !status {
         about.warnings.extend(meta::warnings(new, Some(old)));
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
@@ -215,6 +215,7 @@ async fn store_changed(
 ) -> Result<Outcome, Status> {
     let key = &record.key;
     if about.dry_run {
+        call.put_within_limit(key, &new)?;
         return Ok(Outcome::Done(Changed::Object(new)));
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
@@ -224,7 +225,8 @@ async fn store_changed(
     if unchanged(&new, old) && together.txn.operations.is_empty() {
         return Ok(Outcome::Done(Changed::Stored(record.value.clone())));
     }
-    match call.commit(key, record.modified, call.put(key, &new), together).await {
+    let put = call.put_within_limit(key, &new)?;
+    match call.commit(key, record.modified, put, together).await {
         Ok(committed) => {
             let record = &committed.records[0];
             call.remember(record, new);

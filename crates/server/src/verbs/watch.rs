@@ -11,7 +11,7 @@ use crate::negotiate::Form;
 use crate::render;
 use crate::request::ListOptions;
 use bytes::Bytes;
-use futures::stream;
+use futures::{FutureExt, stream};
 use object::access::Access;
 use object::json;
 use object::{Kind, Status, Value};
@@ -53,6 +53,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         None => asked,
     };
     let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let again = if beginning.is_none() { told_in_part(&**store, &call.kind, &prefix, after) } else { Vec::new() };
     let asked_s = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let length = asked_s.map_or(LENGTH_DEFAULT, |seconds| Duration::from_secs(seconds).min(LENGTH_MAX));
     let start = Instant::now();
@@ -61,7 +62,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         frames: Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() },
         beginning,
         marks_the_end: options.send_initial_events == Some(true) && options.bookmarks,
-        events: Vec::new().into_iter(),
+        events: again.into_iter(),
         source: Source::follow(&**store, &prefix, after),
         store: store.clone(),
         prefix,
@@ -76,6 +77,36 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         Some((chunk, stream))
     })));
     Ok(Answer { code: 200, body, warnings: Vec::new() })
+}
+
+/// What happened at the revision after which a watch begins, where that was more than one thing: a client that was cut off between
+/// them has that version from the first, and would never hear of the others. What it knows already does no harm.
+///
+/// Only quotas share a revision: one write is charged to all of its namespace.
+fn told_in_part(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64) -> Vec<Arc<Event>> {
+    if kind.storage != "core/resourcequotas" || after == 0 {
+        return Vec::new();
+    }
+    let mut events = match store.watch(prefix, after - 1) {
+        Ok(mut watcher) => match watcher.next(1).now_or_never() {
+            Some(Next::Events { events, .. }) => events,
+            _ => Vec::new(),
+        },
+        // How the oldest revision came about is forgotten, but not what came of it.
+        Err(_) => {
+            let page = store.list(store::Range { prefix, ..store::Range::default() });
+            let records = page.map(|page| page.records).unwrap_or_default();
+            records.into_iter().map(|record| Arc::new(unchanged(record))).collect()
+        }
+    };
+    events.retain(|event| event.revision == after);
+    if events.len() > 1 { events } else { Vec::new() }
+}
+
+/// An event that shows a record as it is.
+fn unchanged(record: Arc<Record>) -> Event {
+    let (revision, key) = (record.modified, record.key.clone());
+    Event { revision, key, current: Some(record.clone()), previous: Some(record), last: None }
 }
 
 enum Source {
@@ -221,10 +252,13 @@ impl Stream {
     /// Time for a bookmark, or for the end.
     fn pause(&mut self, position: u64) -> Option<Bytes> {
         let now = Instant::now();
+        // Where the client would go on is forgotten: it hears of that, and of no place to go on at.
+        let oldest = self.store.oldest();
+        let behind = position < oldest;
         if now >= self.deadline {
-            self.source = Source::Ended;
+            self.source = if behind { Source::Refused(too_old(self.told, oldest)) } else { Source::Ended };
         }
-        let due = self.bookmark_at.is_some() && position > self.told;
+        let due = self.bookmark_at.is_some() && position > self.told && !behind;
         self.bookmark_at = self.bookmark_at.map(|_| now + BOOKMARK_EVERY);
         if !due {
             return None;

@@ -197,6 +197,43 @@ async fn refusals_do_not_wait_for_the_body() {
     world.running.stop().await;
 }
 
+/// What a body says counts when it has come: a definition that went meanwhile takes no more objects, which the next one of its name
+/// would find.
+#[tokio::test]
+async fn a_body_that_comes_after_its_definition_is_gone_creates_nothing() {
+    let (world, address, identity) = listening().await;
+    let admin = world.admin();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = |scope: &str| {
+        json!({"metadata": {"name": "things.x.io"}, "spec": {"group": "x.io", "scope": scope,
+            "names": {"plural": "things", "kind": "Thing"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}})
+    };
+    let things = "/apis/x.io/v1/namespaces/default/things";
+    let body = json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": "late"}}).to_string();
+    let places = &world.running.server.limits.writes;
+    for next in [None, Some("Cluster")] {
+        let made = admin.post(definitions, &definition("Namespaced")).await.expect(201);
+        let mut watching = admin.watch(&format!("{definitions}?watch=1&resourceVersion={}", version(&made))).await;
+        let free = places.available_permits();
+        let mut slow = connect(address, &identity.ca, Some(&identity.admin)).await;
+        slow.write_all(&post(things, "", body.len())).await.unwrap();
+        slow.flush().await.unwrap();
+        while places.available_permits() == free {
+            tokio::task::yield_now().await;
+        }
+        admin.delete(&format!("{definitions}/things.x.io")).await.expect(200);
+        while watching.next().await["type"] != "DELETED" {}
+        if let Some(scope) = next {
+            admin.post(definitions, &definition(scope)).await.expect(201);
+        }
+        let answer = talk(&mut slow, body.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+        assert_eq!(world.store.count("/x.io/things/"), 0);
+    }
+    world.running.stop().await;
+}
+
 /// The same where one connection carries many requests: only the refused one ends.
 #[tokio::test]
 async fn refusals_do_not_wait_for_the_body_in_http2_either() {

@@ -192,6 +192,75 @@ async fn status_scale_columns_and_fields() {
     assert_eq!(now["spec"]["users"].as_array().unwrap().len(), 2);
 }
 
+/// A custom object is replaced at a version that its writer has seen; 0 is none.
+#[tokio::test]
+async fn an_update_names_its_version() {
+    let (_world, admin) = world().await;
+    let made = admin.post(DATABASES, &database("a", json!({"engine": "pg"}))).await.expect(201);
+    for place in ["", "/status"] {
+        let path = format!("{DATABASES}/a{place}");
+        let now = admin.get(&path).await.expect(200);
+        for version in [Value::Null, json!(""), json!("0"), json!("00")] {
+            let mut unseen = now.clone();
+            unseen["metadata"]["resourceVersion"] = version.clone();
+            let reply = admin.put(&path, &unseen).await;
+            let said = reply.refused(422, "Invalid");
+            let why = "metadata.resourceVersion: Invalid value: 0: must be specified for an update";
+            assert_eq!(said, format!("Database.x.io \"a\" is invalid: {why}"), "{place} {version}");
+        }
+    }
+    admin.put(&format!("{DATABASES}/a"), &made).await.expect(200);
+    // Built-in kinds of this sort take it.
+    admin.post(CONFIG_MAPS, &config_map("m")).await.expect(201);
+    let mut map = config_map("m");
+    map["metadata"]["resourceVersion"] = json!("0");
+    admin.put(&format!("{CONFIG_MAPS}/m"), &map).await.expect(200);
+}
+
+/// An object does not grow without end by small requests; one that is as large as can be still shrinks, and goes.
+#[tokio::test]
+async fn an_object_grows_to_its_limit() {
+    let (world, admin) = world().await;
+    let mut large = database("a", json!({"engine": "pg"}));
+    large["metadata"]["finalizers"] = json!(["x.io/a", "x.io/b"]);
+    admin.post(DATABASES, &large).await.expect(201);
+    let path = format!("{DATABASES}/a");
+    let grow = |at: usize, bytes: usize| json!({"spec": {"free": {format!("f-{at}"): "x".repeat(bytes)}}});
+    for at in 0..2 {
+        admin.patch(&path, MERGE, &grow(at, 1 << 20)).await.expect(200);
+    }
+    let before = world.store.revision();
+    for query in ["", "?dryRun=All"] {
+        let said = admin.patch(&format!("{path}{query}"), MERGE, &grow(2, 1 << 20)).await;
+        let said = said.refused(413, "RequestEntityTooLarge");
+        assert!(
+            said.starts_with("databases.x.io \"a\" would take 31") && said.ends_with("the limit is 3145728"),
+            "{said}"
+        );
+        let mut whole = database("b", json!({"engine": "pg", "free": {}}));
+        for at in 0..3_030 {
+            // What is kept about each field's owner makes it larger than what was sent.
+            whole["spec"]["free"][format!("f-{at}")] = json!("x".repeat(1020));
+        }
+        admin.post(&format!("{DATABASES}{query}"), &whole).await.refused(413, "RequestEntityTooLarge");
+    }
+    assert_eq!(world.store.revision(), before);
+    // To the last byte, but for what a number may be longer.
+    let room = 3 * (1 << 20) - world.store.get("/x.io/databases/default/a").unwrap().value.len();
+    admin.patch(&path, MERGE, &grow(2, room - 200)).await.expect(200);
+    admin
+        .patch(&path, MERGE, &json!({"spec": {"free": {"g": "x".repeat(200)}}}))
+        .await
+        .refused(413, "RequestEntityTooLarge");
+    let marked = admin.delete(&path).await.expect(200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string());
+    let held = json!({"metadata": {"finalizers": ["x.io/b"], "annotations": {"why": "y".repeat(300)}}});
+    admin.patch(&path, MERGE, &held).await.expect(200);
+    admin.patch(&path, MERGE, &grow(3, 1 << 20)).await.refused(413, "RequestEntityTooLarge");
+    admin.patch(&path, MERGE, &json!({"metadata": {"finalizers": null}})).await.expect(200);
+    admin.get(&path).await.refused(404, "NotFound");
+}
+
 /// Objects that are there get a new default where they are read, also by a patch that comes right after they were written.
 #[tokio::test]
 async fn a_new_default_is_there_for_patches() {
@@ -308,6 +377,25 @@ async fn a_deleted_definition_takes_its_objects_along() {
     // The same name again is a new life.
     admin.post(DEFINITIONS, &definition()).await.expect(201);
     assert!(names(&admin.get(DATABASES).await.expect(200)).is_empty());
+}
+
+/// Also where no version is served, and so nobody else can get at them.
+#[tokio::test]
+async fn objects_of_versions_that_are_not_served_go_with_their_definition() {
+    let (world, admin) = world().await;
+    for name in ["a", "b"] {
+        admin.post(DATABASES, &database(name, json!({"engine": "pg"}))).await.expect(201);
+    }
+    let path = format!("{DEFINITIONS}/databases.x.io");
+    let mut hidden = admin.get(&path).await.expect(200);
+    hidden["spec"]["versions"][0]["served"] = json!(false);
+    let hidden = admin.put(&path, &hidden).await.expect(200);
+    admin.get(DATABASES).await.refused(404, "NotFound");
+    assert_eq!(world.store.count("/x.io/databases/"), 2);
+    let mut watching = admin.watch(&format!("{DEFINITIONS}?watch=1&resourceVersion={}", version(&hidden))).await;
+    admin.delete(&path).await.expect(200);
+    while watching.next().await["type"] != "DELETED" {}
+    assert_eq!(world.store.count("/x.io/databases/"), 0);
 }
 
 #[tokio::test]

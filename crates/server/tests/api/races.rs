@@ -111,6 +111,71 @@ async fn nothing_slips_into_a_namespace_that_goes() {
 }
 
 #[tokio::test]
+async fn nothing_slips_into_a_definition_that_goes() {
+    let world = World::contended().await;
+    let admin = world.admin();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = json!({"metadata": {"name": "things.x.io"}, "spec": {"group": "x.io", "scope": "Cluster",
+        "names": {"plural": "things", "kind": "Thing"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}});
+    for _ in 0..10 {
+        let made = admin.post(definitions, &definition).await.expect(201);
+        let mut watching = admin.watch(&format!("{definitions}?watch=1&resourceVersion={}", version(&made))).await;
+        let writers = join_all((0..8).map(|at| {
+            let admin = admin.clone();
+            let thing = json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": format!("t-{at}")}});
+            tokio::spawn(async move { admin.post("/apis/x.io/v1/things", &thing).await })
+        }));
+        let path = format!("{definitions}/things.x.io");
+        let (created, marked) = tokio::join!(writers, admin.delete(&path));
+        let marked = version(&marked.expect(200));
+        for reply in created.into_iter().map(Result::unwrap) {
+            match reply.code {
+                201 => assert!(version(&reply.body) < marked, "created after its definition was marked"),
+                code => assert!(matches!(code, 404 | 405), "{}", reply.body),
+            }
+        }
+        while watching.next().await["type"] != "DELETED" {}
+        assert_eq!(world.store.count("/x.io/things/"), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_name_is_accepted_for_one_definition_only() {
+    let world = World::contended().await;
+    let admin = world.admin();
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let definition = |plural: &str, kind: &str| {
+        json!({"metadata": {"name": format!("{plural}.x.io")}, "spec": {"group": "x.io", "scope": "Cluster",
+            "names": {"plural": plural, "kind": kind},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": {"type": "object"}}}]}})
+    };
+    let made = join_all((0..6).map(|at| {
+        let (admin, body) = (admin.clone(), definition(&format!("things-{at}"), "Thing"));
+        tokio::spawn(async move { admin.post(definitions, &body).await.expect(201) })
+    }));
+    let named = made.await.into_iter().filter(|made| {
+        let made = made.as_ref().unwrap();
+        made["status"]["acceptedNames"]["kind"] == "Thing"
+    });
+    assert_eq!(named.count(), 1);
+    // The same where definitions change.
+    for at in 0..6 {
+        admin.post(definitions, &definition(&format!("others-{at}"), &format!("Other{at}"))).await.expect(201);
+    }
+    let changed = join_all((0..6).map(|at| {
+        let (admin, path) = (admin.clone(), format!("{definitions}/others-{at}.x.io"));
+        let patch = json!({"spec": {"names": {"shortNames": ["o"]}}});
+        tokio::spawn(async move { admin.patch(&path, MERGE, &patch).await.expect(200) })
+    }));
+    let named = changed.await.into_iter().filter(|changed| {
+        let changed = changed.as_ref().unwrap();
+        changed["status"]["acceptedNames"]["shortNames"] == json!(["o"])
+    });
+    assert_eq!(named.count(), 1);
+}
+
+#[tokio::test]
 async fn finalizers_that_leave_at_once_remove_the_object_once() {
     let world = World::contended().await;
     let admin = world.admin();

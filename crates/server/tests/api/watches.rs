@@ -296,6 +296,73 @@ async fn a_slow_watcher_is_cut_and_hurts_nobody() {
     assert_eq!(slow.maybe().await, None);
 }
 
+/// Who did not listen while its events were forgotten gets no bookmark after them, from which it would go on without a word; also
+/// not at the end of its time.
+#[tokio::test(start_paused = true)]
+async fn no_bookmark_steps_over_what_was_forgotten() {
+    let (world, admin) = world().await;
+    for (timeout_s, silent_s) in [(100, 101), (1000, 61)] {
+        admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+        let query = format!("watch=1&allowWatchBookmarks=true&timeoutSeconds={timeout_s}");
+        let mut slow = admin.watch(&format!("{CONFIG_MAPS}?{query}&resourceVersion={}", world.store.revision())).await;
+        slow.quiet().await;
+        admin.delete(&format!("{CONFIG_MAPS}/a")).await.expect(200);
+        admin
+            .post("/api/v1/namespaces/default/secrets", &json!({"metadata": {"generateName": "s-"}}))
+            .await
+            .expect(201);
+        world.store.compact(world.store.revision()).await.unwrap();
+        tokio::time::advance(Duration::from_secs(silent_s)).await;
+        let event = slow.next().await;
+        assert_eq!((&event["type"], &event["object"]["code"]), (&json!("ERROR"), &json!(410)), "{event}");
+        assert_eq!(slow.maybe().await, None);
+    }
+}
+
+/// One write may be charged to two quotas, and both then have its version: who heard of one of them and goes on there hears of the
+/// other. What it heard of already may come again.
+#[tokio::test]
+async fn a_watch_goes_on_between_two_quotas_of_one_version() {
+    let (world, admin) = world().await;
+    let quotas = "/api/v1/namespaces/default/resourcequotas";
+    for name in ["q-1", "q-2"] {
+        let quota = json!({"metadata": {"name": name}, "spec": {"hard": {"count/configmaps": "9"}}});
+        admin.post(quotas, &quota).await.expect(201);
+    }
+    let from = world.store.revision();
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    for forgotten in [false, true] {
+        if forgotten {
+            world.store.compact(world.store.revision()).await.unwrap();
+        }
+        let mut at = from + 1;
+        if !forgotten {
+            let mut cut = admin.watch(&format!("{quotas}?watch=1&resourceVersion={from}")).await;
+            at = version(&cut.next().await["object"]);
+        }
+        for path in [quotas, "/api/v1/resourcequotas"] {
+            let mut resumed = admin.watch(&format!("{path}?watch=1&resourceVersion={at}")).await;
+            let mut told = [resumed.next().await, resumed.next().await].map(|event| {
+                assert_eq!(event["object"]["status"]["used"]["count/configmaps"], "1", "{event}");
+                format!("{} {}", text(&event, "/type"), text(&event, "/object/metadata/name"))
+            });
+            told.sort();
+            assert_eq!(told, ["MODIFIED q-1", "MODIFIED q-2"]);
+            resumed.quiet().await;
+        }
+    }
+    // Where a version is that of one quota, nothing comes twice.
+    let patch = json!({"metadata": {"labels": {"a": "b"}}});
+    let alone = admin.patch(&format!("{quotas}/q-1"), MERGE, &patch).await.expect(200);
+    let mut watching = admin.watch(&format!("{quotas}?watch=1&resourceVersion={}", version(&alone))).await;
+    watching.quiet().await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    for _ in 0..2 {
+        assert_eq!(watching.next().await["object"]["status"]["used"]["count/configmaps"], "2");
+    }
+    watching.quiet().await;
+}
+
 #[tokio::test]
 async fn both_views_of_events_are_the_same_objects() {
     let (_world, admin) = world().await;

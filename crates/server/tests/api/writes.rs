@@ -313,6 +313,21 @@ async fn a_dry_run_answers_as_if_and_changes_nothing() {
         said,
         "CreateOptions.meta.k8s.io \"\" is invalid: dryRun: Unsupported value: \"Some\": supported values: \"All\""
     );
+    // What is no dry run that anybody knows is not the deed itself.
+    for word in ["all", "", "None"] {
+        let options = json!({"dryRun": [word]});
+        let eviction = json!({"metadata": {"name": "p"}, "deleteOptions": options});
+        for refused in [
+            admin.delete_with(&path, &options).await,
+            admin.delete_with(CONFIG_MAPS, &options).await,
+            admin.delete_with(&format!("{PODS}/p"), &json!({"dryRun": ["All", word]})).await,
+            admin.post(&format!("{PODS}/p/eviction"), &eviction).await,
+        ] {
+            let said = refused.refused(422, "Invalid");
+            let why = format!("dryRun: Unsupported value: {word:?}: supported values: \"All\"");
+            assert_eq!(said, format!("DeleteOptions.meta.k8s.io \"\" is invalid: {why}"));
+        }
+    }
     let long = format!("{path}?fieldManager={}", "m".repeat(129));
     let said = admin.patch(&long, MERGE, &json!({})).await.refused(422, "Invalid");
     assert!(said.starts_with("PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Too long: "), "{said}");

@@ -305,7 +305,9 @@ impl Watcher for Reader {
     fn position(&self) -> Revision {
         let state = self.memory.read();
         let topic = state.topics.of(&self.prefix);
-        if topic.newest() > self.position { self.position } else { state.revision }
+        // What it did not read may have been forgotten: then `next` says so.
+        let seen_all = topic.newest().max(topic.floor()) <= self.position;
+        if seen_all { state.revision } else { self.position }
     }
 }
 

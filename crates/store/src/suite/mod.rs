@@ -33,6 +33,7 @@ guarantees![
     watching::unbroken_by_compaction,
     watching::quiet_watchers_never_fall_behind,
     watching::progress_without_events,
+    watching::no_progress_over_what_was_forgotten,
     watching::prefixes_are_exact,
     watching::deletions_show_the_last_value,
     writing::linearizable,

@@ -166,6 +166,19 @@ pub(super) async fn progress_without_events(store: Arc<dyn Store>) {
     assert!(watcher.position() < own, "an event that was not read was not seen");
 }
 
+/// Where a watcher stands never moves over events that it did not read, also when they are forgotten: it is told instead.
+pub(super) async fn no_progress_over_what_was_forgotten(store: Arc<dyn Store>) {
+    let start = store.revision();
+    let mut watcher = watch(&*store, "/forgotten/", start);
+    for n in 0..3 {
+        put_one(&*store, "/forgotten/a", &n.to_string()).await;
+    }
+    let other = put_one(&*store, "/forgotten-not", "").await.modified;
+    store.compact(other).await.expect("compacts");
+    assert!(watcher.position() <= start, "events that were not read were not seen");
+    assert!(matches!(next(&mut *watcher, 100).await, Next::Compacted { .. }), "it missed events");
+}
+
 /// A watcher gets the keys with its prefix, and no others.
 pub(super) async fn prefixes_are_exact(store: Arc<dyn Store>) {
     let names = ["", "/p", "/p/", "/p/a", "/p/a/", "/p/a/x", "/p/ab", "/p/b/", "/p/é/", "/p/é/ü", "/q/"];
