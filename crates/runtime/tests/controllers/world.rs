@@ -1,6 +1,5 @@
 //! A server with controllers, and a user who looks at them.
 
-use futures::StreamExt;
 use futures::future::join_all;
 use http::{Request, Response};
 use object::access::{Access, name, namespace, uid};
@@ -11,11 +10,10 @@ use server::{Body, Clock, Env, Launch, Local, Running, User};
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use store::{Next, Store, Volatile};
-use tokio_util::sync::CancellationToken;
 
 /// Nothing here takes longer, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -23,10 +21,14 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub const GC: &str = "garbage-collector-controller";
 pub const NAMESPACES: &str = "namespace-controller";
 
+#[path = "faults.rs"]
+mod faults;
 #[path = "owners.rs"]
 mod owners;
 #[path = "requests.rs"]
 mod requests;
+use faults::out_of_order;
+pub use faults::{Faults, Mishap, is_write};
 pub use requests::{Asked, Requests};
 
 pub struct World {
@@ -311,229 +313,6 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
     (running, admin)
 }
 
-/// What can happen to a single request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mishap {
-    /// It is not done, and answered with this code.
-    Refused(u16),
-    /// It is done, but the answer is lost on the way.
-    AnswerLost,
-    /// It is not done and never answered.
-    Stuck,
-    /// It is done, but never answered.
-    AnswerStuck,
-    /// It is done later, when [`Faults::release`] is called.
-    Held,
-}
-
-/// What is wrong between the controllers and the server.
-#[derive(Clone, Default)]
-pub struct Faults {
-    state: Arc<Mutex<FaultState>>,
-}
-
-#[derive(Default)]
-struct FaultState {
-    /// Every request is answered with this code.
-    refuse: Option<u16>,
-    /// The next requests of a method are answered with a code, so many times.
-    refuse_times: Option<(&'static str, usize, u16)>,
-    /// Writes of this method to paths with this end are answered with this code.
-    refuse_at: Option<(&'static str, &'static str, u16)>,
-    mishap: Option<(Mishap, &'static str, usize)>,
-    /// The answer to the read of this account, of this path if it is given, after so many others, watches excepted, comes only when it is released.
-    late_read: Option<(&'static str, Option<&'static str>, usize)>,
-    release: CancellationToken,
-    /// No request is answered at all.
-    silent: bool,
-    /// A part of queries that the server does not know.
-    unknown: Option<&'static str>,
-    /// Who lets owners wait needs a right for it.
-    guards_owners: bool,
-    /// Cancelled to end the open watches.
-    watches: CancellationToken,
-    /// Watches of this account that have this in their path tell nothing until the end of the hold.
-    muted: Option<(&'static str, &'static str)>,
-}
-
-impl Faults {
-    /// From now on every request of a controller is answered with this code, or (`None`) as usual.
-    pub fn refuse(&self, code: Option<u16>) {
-        self.state.lock().expect("no panic").refuse = code;
-    }
-
-    /// The next requests of this method, watches excepted, are answered with this code.
-    pub fn refuse_times(&self, method: &'static str, times: usize, code: u16) {
-        self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
-    }
-
-    /// From now on requests of this method to paths with this end are answered with this code, or (`None`) as usual.
-    pub fn refuse_at(&self, refused: Option<(&'static str, &'static str, u16)>) {
-        self.state.lock().expect("no panic").refuse_at = refused;
-    }
-
-    /// From now on the server does not know this part of a query, and passes over it, as others do.
-    pub fn unknown(&self, query: &'static str) {
-        self.state.lock().expect("no panic").unknown = Some(query);
-    }
-
-    /// From now on the server asks for a right where an object lets its owner wait, as others do.
-    pub fn guard_owners(&self) {
-        self.state.lock().expect("no panic").guards_owners = true;
-    }
-
-    fn guards_owners(&self) -> bool {
-        self.state.lock().expect("no panic").guards_owners
-    }
-
-    fn passed_over(&self, path: &str) -> String {
-        self.state.lock().expect("no panic").unknown.map_or_else(|| path.to_owned(), |query| path.replace(query, ""))
-    }
-
-    /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.
-    pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
-        self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
-    }
-
-    /// From now on an account's watches of what is at this path tell nothing, until they are released.
-    pub fn mute(&self, account: &'static str, path: &'static str) {
-        self.state.lock().expect("no panic").muted = Some((account, path));
-    }
-
-    /// What is held goes on.
-    pub fn release(&self) {
-        let mut state = self.state.lock().expect("no panic");
-        state.muted = None;
-        std::mem::take(&mut state.release).cancel();
-    }
-
-    fn is_muted(&self, account: &str, path: &str) -> bool {
-        let muted = self.state.lock().expect("no panic").muted;
-        muted.is_some_and(|(whose, part)| account == whose && path.contains(part))
-    }
-
-    /// Whether the mishap that was asked for has not happened yet.
-    pub fn mishap_waits(&self) -> bool {
-        self.state.lock().expect("no panic").mishap.is_some()
-    }
-
-    /// The mishap that this request meets with.
-    fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
-        let mut state = self.state.lock().expect("no panic");
-        let (mishap, whose, after) = state.mishap.as_mut()?;
-        if !(whose.is_empty() || account == *whose) || !is_write(method, path) {
-            return None;
-        }
-        if *after > 0 {
-            *after -= 1;
-            return None;
-        }
-        let mishap = *mishap;
-        state.mishap = None;
-        Some(mishap)
-    }
-
-    /// What this account reads after so many other reads, watches excepted, is answered as it is then, but only when [`Faults::release`] is
-    /// called.
-    pub fn answer_late(&self, account: &'static str, after: usize) {
-        self.state.lock().expect("no panic").late_read = Some((account, None, after));
-    }
-
-    /// The same for what this account reads next at this path.
-    pub fn answer_late_at(&self, account: &'static str, path: &'static str) {
-        self.state.lock().expect("no panic").late_read = Some((account, Some(path), 0));
-    }
-
-    /// Whether the read whose answer is to be late was not made yet.
-    pub fn late_read_waits(&self) -> bool {
-        self.state.lock().expect("no panic").late_read.is_some()
-    }
-
-    fn is_late(&self, account: &str, method: &str, path: &str) -> bool {
-        let mut state = self.state.lock().expect("no panic");
-        let Some((whose, of, after)) = &mut state.late_read else { return false };
-        let is_meant = account == *whose && of.is_none_or(|of| of == path);
-        if !is_meant || method != "GET" || path.contains("watch=") {
-            return false;
-        }
-        if *after > 0 {
-            *after -= 1;
-            return false;
-        }
-        state.late_read = None;
-        true
-    }
-
-    async fn hold(&self) {
-        let released = self.state.lock().expect("no panic").release.clone();
-        released.cancelled().await;
-    }
-
-    /// From now on no request of a controller is answered, and open watches end.
-    pub fn silence(&self) {
-        self.state.lock().expect("no panic").silent = true;
-        self.cut_watches();
-    }
-
-    fn is_silent(&self) -> bool {
-        self.state.lock().expect("no panic").silent
-    }
-
-    /// Ends all open watches.
-    pub fn cut_watches(&self) {
-        std::mem::take(&mut self.state.lock().expect("no panic").watches).cancel();
-    }
-
-    fn refusal(&self, method: &str, path: &str) -> Option<Response<Body>> {
-        let code = self.state.lock().expect("no panic").code(method, path)?;
-        Some(out_of_order(code))
-    }
-
-    fn tap(&self, body: Body, account: &Arc<str>, path: &str) -> Body {
-        match body {
-            Body::Stream(stream) => {
-                let cut = self.state.lock().expect("no panic").watches.clone();
-                let (faults, account, path) = (self.clone(), account.clone(), Arc::<str>::from(path));
-                let told = stream.then(move |chunk| {
-                    let (faults, account, path) = (faults.clone(), account.clone(), path.clone());
-                    async move {
-                        if faults.is_muted(&account, &path) {
-                            faults.hold().await;
-                        }
-                        chunk
-                    }
-                });
-                Body::Stream(Box::pin(told.take_until(cut.cancelled_owned())))
-            }
-            once => once,
-        }
-    }
-}
-
-impl FaultState {
-    fn code(&mut self, method: &str, path: &str) -> Option<u16> {
-        if let Some((refused, times, code)) = &mut self.refuse_times
-            && *refused == method
-            && *times > 0
-            && !path.contains("watch=")
-        {
-            *times -= 1;
-            return Some(*code);
-        }
-        let refused = self.refuse_at.filter(|(refused, end, _)| *refused == method && path.ends_with(end));
-        refused.map(|(_, _, code)| code).or(self.refuse)
-    }
-}
-
-/// Whether a request changes anything, events excepted.
-pub fn is_write(method: &str, path: &str) -> bool {
-    method != "GET" && !path.contains("/events")
-}
-
-fn out_of_order(code: u16) -> Response<Body> {
-    server::app::status_response(&object::Status::new(code, "InternalError", "out of order"))
-}
-
 /// The server as one controller sees it, with a record of what it asks.
 #[derive(Clone)]
 struct Recorded {
@@ -569,7 +348,7 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             let _open = will_be_answered.then(|| this.to.begin());
             let mut refusal = this.faults.refusal(&method, &path);
             if this.faults.guards_owners() && is_write(&method, &path) {
-                let (unchanged, forbidden) = owners::enforce(&this.inner, request).await;
+                let (unchanged, forbidden) = Box::pin(owners::enforce(&this.inner, request)).await;
                 request = unchanged;
                 refusal = refusal.or(forbidden);
             }

@@ -1,6 +1,7 @@
 //! Identity, creation, healing, adoption: scenarios B, C and D.
 
-use super::world::{Fate, World, actions, is_idle, leaving, not_ready, set};
+use super::world::{Fate, World, actions, is_idle, set};
+use super::{leaving, not_ready};
 use crate::statefulset::{Action, Held};
 use object::access::{Access, name};
 use object::{Value, json};

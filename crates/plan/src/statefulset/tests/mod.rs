@@ -11,3 +11,13 @@ mod retention;
 mod scaling;
 mod total;
 mod updates;
+
+use super::Held;
+
+fn not_ready(pod: &str) -> Held {
+    Held::NotReady { pod: pod.to_owned() }
+}
+
+fn leaving(pod: &str) -> Held {
+    Held::Terminating { pod: pod.to_owned() }
+}

@@ -1,6 +1,7 @@
 //! Whom claims belong to: scenarios I, contract R.
 
-use super::world::{Fate, World, actions, is_idle, not_ready, set};
+use super::not_ready;
+use super::world::{Fate, World, actions, is_idle, set};
 use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::{Value, json};

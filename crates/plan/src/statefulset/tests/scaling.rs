@@ -1,6 +1,7 @@
 //! Scaling and where the ordinals begin: scenarios E and J, contract O.
 
-use super::world::{Fate, World, actions, is_idle, leaving, not_ready, set};
+use super::world::{Fate, World, actions, is_idle, set};
+use super::{leaving, not_ready};
 use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::json;

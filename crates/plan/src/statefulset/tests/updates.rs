@@ -1,6 +1,7 @@
 //! Rollouts: scenarios F, contract O3.
 
-use super::world::{Fate, World, actions, is_idle, leaving, not_ready, set};
+use super::world::{Fate, World, actions, is_idle, set};
+use super::{leaving, not_ready};
 use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::{Value, condition, json};

@@ -1,8 +1,8 @@
 //! A little world: a namespace with one set, a server's rules for writes, a kubelet, a garbage collector and the protection of
 //! claims, each driven by hand.
 
-use crate::statefulset::invariant;
-use crate::statefulset::{Action, Event, Held, Plan, Seen, SeenPod, Stage, plan};
+use crate::finalizers;
+use crate::statefulset::{Action, Event, Plan, Seen, SeenPod, Stage, invariant, plan};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, json};
@@ -240,9 +240,8 @@ impl World {
     fn carry_out(&mut self, action: &Action) -> bool {
         match action {
             Action::ConfirmSet { uid: asked, generation, leaving } => self.set.as_ref().is_some_and(|set| {
-                let orphans = set.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == "orphan");
                 let is_same = uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation);
-                is_same && terminating(set) == *leaving && !orphans
+                is_same && terminating(set) == *leaving && !finalizers::has(set, "orphan")
             }),
             Action::AdoptPod { pod, uid } => {
                 let owner = self.reference();
@@ -691,12 +690,4 @@ pub fn is_idle(plan: &Plan) -> bool {
 /// All actions of the stages, in order.
 pub fn actions(plan: &Plan) -> Vec<&Action> {
     plan.stages.iter().flat_map(Stage::actions).collect()
-}
-
-pub fn not_ready(pod: &str) -> Held {
-    Held::NotReady { pod: pod.to_owned() }
-}
-
-pub fn leaving(pod: &str) -> Held {
-    Held::Terminating { pod: pod.to_owned() }
 }
