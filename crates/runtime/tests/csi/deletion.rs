@@ -265,6 +265,8 @@ async fn f1_f3_f5_h5_static_volumes_are_ours_once_they_are_bound() {
     // Bound: it gets the finalizer, and goes with its backend.
     let volume = world.create(static_volume(&handle, "Delete")).await;
     let claim = world.create(a_claim("claim", "1Gi", json!({}))).await;
+    // Before the claim has it, too, it would be free again.
+    until_bound(&world, &claim, "static").await;
     until_recorded(&world, &volume).await;
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
