@@ -27,11 +27,11 @@ use object::Value;
 use object::access::{name, namespace, uid};
 use plan::csi::Event;
 
-fn claims() -> Resource {
+pub(crate) fn claims() -> Resource {
     Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true)
 }
 
-fn volumes() -> Resource {
+pub(crate) fn volumes() -> Resource {
     Resource::new("v1", "PersistentVolume", "persistentvolumes", false)
 }
 

@@ -3,6 +3,7 @@
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
+use crate::csi::{claims, volumes};
 use crate::worker::{self, Key, Source, key};
 use object::Value;
 use object::access::terminating;
@@ -57,12 +58,4 @@ async fn is_named_now(api: &Api, class: &str) -> Result<bool, ApiError> {
     let of_volume = |volume: &Arc<Value>| is_named |= protect::attributes_class_of_volume(volume) == Some(class);
     api.each(&volumes().collection(""), of_volume).await?;
     Ok(is_named)
-}
-
-fn claims() -> Resource {
-    Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true)
-}
-
-fn volumes() -> Resource {
-    Resource::new("v1", "PersistentVolume", "persistentvolumes", false)
 }

@@ -1,6 +1,7 @@
 //! What was said last about a volume counts, however late it is heard: its data cannot be brought back.
 
 use crate::pairs::*;
+use crate::policies::set_policy;
 use crate::storage::*;
 use crate::world::*;
 use csi::Code;
@@ -8,15 +9,11 @@ use csi::directory::{Gate, Order};
 use object::access::{Access, name};
 use object::{Value, json};
 
-async fn merge_policy(world: &World, volume: &Value, policy: &str) {
-    world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": policy}})).await;
-}
-
 /// A volume that was told to go with Retain, whose policy is Delete now: that is written down, because nothing holds its object.
 async fn doomed_volume(world: &World) -> (Value, Value) {
     let (claim, volume) = provisioned(world, "Retain").await;
     world.delete(&volume, "").await;
-    merge_policy(world, &volume, "Delete").await;
+    set_policy(world, &volume, "Delete").await;
     world.until("its deletion is written down", || async { (!doomed(world).await.is_empty()).then_some(()) }).await;
     (claim, volume)
 }
@@ -42,7 +39,7 @@ async fn what_was_not_seen_to_go_is_not_judged_by_what_was_seen_before() {
     let (world, storage) = world().await;
     let (claim, volume) = doomed_volume(&world).await;
     world.faults.mute("csi-provisioner", "/persistentvolumes");
-    merge_policy(&world, &volume, "Retain").await;
+    set_policy(&world, &volume, "Retain").await;
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
     // It has to list, and cannot ask what happened before.
@@ -78,7 +75,7 @@ async fn a_volume_is_not_deleted_by_what_was_seen_of_it_before() {
             let other = world.create(object::patch::merge(&claim_of("other", "c"), &other)).await;
             until_phase(&world, &other, "Bound").await;
         } else {
-            merge_policy(&world, &volume, "Retain").await;
+            set_policy(&world, &volume, "Retain").await;
         }
         world.requests.take().await;
         gate.open();

@@ -8,7 +8,7 @@ use csi::directory::{Gate, Order};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
 
-async fn set_policy(world: &World, volume: &Value, policy: &str) {
+pub async fn set_policy(world: &World, volume: &Value, policy: &str) {
     world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": policy}})).await;
 }
 

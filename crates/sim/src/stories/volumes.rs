@@ -114,11 +114,9 @@ impl Operator {
     }
 }
 
-/// H5, V1: a volume that was retained and whose object is gone is brought back by a person, who names the claim that it is for.
-pub async fn taken_over(me: Operator) -> Told {
-    let handle = me.left_behind().await?;
-    me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
-    me.create(json!({
+/// An object that somebody makes for a backend volume, and that is reserved for the claim `second`.
+fn imported(handle: &str) -> Value {
+    json!({
         "apiVersion": "v1", "kind": VOLUME, "metadata": {"name": "imported"},
         "spec": {
             "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "quick",
@@ -126,8 +124,14 @@ pub async fn taken_over(me: Operator) -> Told {
             "claimRef": {"namespace": NAMESPACE, "name": "second"},
             "csi": {"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle},
         },
-    }))
-    .await;
+    })
+}
+
+/// H5, V1: a volume that was retained and whose object is gone is brought back by a person, who names the claim that it is for.
+pub async fn taken_over(me: Operator) -> Told {
+    let handle = me.left_behind().await?;
+    me.expect("the data is still there", me.world.driver.handles().contains(&handle))?;
+    me.create(imported(&handle)).await;
     let mut second = claim("second", "quick");
     second["spec"]["volumeName"] = json!("imported");
     me.create(second).await;
@@ -151,19 +155,9 @@ pub async fn taken_over(me: Operator) -> Told {
 /// A volume with data is reserved for a claim that any provisioner would make one for: the claim gets the data, however late anybody hears of it.
 pub async fn reserved(me: Operator) -> Told {
     let handle = me.left_behind().await?;
-    me.create(json!({
-        "apiVersion": "v1", "kind": VOLUME,
-        "metadata": {
-            "name": "imported", "annotations": {"pv.kubernetes.io/provisioned-by": csi::directory::DEFAULT_NAME},
-        },
-        "spec": {
-            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "storageClassName": "quick",
-            "persistentVolumeReclaimPolicy": "Delete",
-            "claimRef": {"namespace": NAMESPACE, "name": "second"},
-            "csi": {"driver": csi::directory::DEFAULT_NAME, "volumeHandle": handle},
-        },
-    }))
-    .await;
+    let mut made = imported(&handle);
+    made["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": csi::directory::DEFAULT_NAME});
+    me.create(made).await;
     // The claim is not of the same second.
     me.pause(std::time::Duration::from_secs(2)).await;
     me.create(claim("second", "quick")).await;
