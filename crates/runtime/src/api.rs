@@ -11,9 +11,13 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How many objects of a list come at once.
 const PAGE: usize = 500;
+/// An answer that takes longer may be old by then.
+const PROMPT: Duration = Duration::from_secs(2);
 
 /// A resource as discovery describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -233,6 +237,15 @@ impl Api {
     pub async fn find(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         self.get_unless(path, ApiError::is_absent).await
     }
+    /// For what cannot be undone: an answer that was long on its way may tell what is no longer so, and counts as none (decision 22).
+    pub async fn find_promptly(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
+        let asked = Instant::now();
+        let found = self.find(path).await?;
+        if asked.elapsed() > PROMPT {
+            return Err(ApiError::stale(format!("the answer to {path} came late, and is asked for again")));
+        }
+        Ok(found)
+    }
     /// `None` also when the server does not know the kind.
     pub async fn find_if_served(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         self.get_unless(path, ApiError::is_not_found).await
@@ -348,6 +361,12 @@ impl Api {
         uid: &str,
         version: &str,
     ) -> Result<Option<Value>, ApiError> {
+        let ends = self.ends(resource, name, version).await?.unwrap_or_default();
+        Ok(ends.into_iter().find(|object| uid.is_empty() || object::access::uid(object) == uid))
+    }
+
+    /// How cluster-scoped objects of a name were when they went, since `version`; `None` where the server does not remember.
+    pub async fn ends(&self, resource: &Resource, name: &str, version: &str) -> Result<Option<Vec<Value>>, ApiError> {
         let path = resource.collection("");
         let query =
             format!("watch=true&timeoutSeconds=1&resourceVersion={version}&fieldSelector=metadata.name%3D{name}");
@@ -356,10 +375,14 @@ impl Api {
             result => result?,
         };
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let events = lines.filter_map(|line| serde_json::from_slice::<Value>(line).ok());
-        let mut ends =
-            events.filter(|event| event.text(&["type"]) == "DELETED").filter_map(|mut event| event.cut(&["object"]));
-        Ok(ends.find(|object| uid.is_empty() || object::access::uid(object) == uid))
+        let events: Vec<Value> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        let is = |event: &Value, kind| event.text(&["type"]) == kind;
+        // Other servers say so in the middle of a watch.
+        if events.iter().any(|event| is(event, "ERROR")) {
+            return Ok(None);
+        }
+        let ends = events.into_iter().filter(|event| is(event, "DELETED"));
+        Ok(Some(ends.filter_map(|mut event| event.cut(&["object"])).collect()))
     }
 
     /// GET of a document that the caller may know already: `None` when it is still as `etag` says.
@@ -400,4 +423,25 @@ pub(crate) fn unreadable(error: serde_json::Error) -> ApiError {
 pub struct Document {
     pub etag: String,
     pub value: Value,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_late_is_none() {
+        for (takes, counts) in [(1, true), (3, false)] {
+            let server = tower::service_fn(move |_: http::Request<Body>| async move {
+                tokio::time::sleep(Duration::from_secs(takes)).await;
+                let object = br#"{"metadata": {"name": "a"}}"#.to_vec();
+                Ok::<_, Infallible>(http::Response::new(Body::from(object)))
+            });
+            let api = Api::new(Client::new(server, "default"));
+            assert!(api.find("/a").await.is_ok_and(|found| found.is_some()));
+            let answer = api.find_promptly("/a").await;
+            assert_eq!(answer.is_ok_and(|found| found.is_some()), counts, "after {takes} s");
+        }
+    }
 }

@@ -98,6 +98,8 @@ struct Shared {
 
 /// Own writes that the watch does not confirm, while it tells nothing else either, are asked for after this time.
 const DOUBT_AFTER: Duration = Duration::from_secs(5);
+/// So few of those that we deleted need not be looked through for what can be forgotten.
+const BURIED_FEW: usize = 1024;
 /// No answer takes longer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -181,7 +183,7 @@ impl Cache {
 
     fn bury(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
         self.change(|state, changes| {
-            state.buried.insert(uid.to_owned(), Instant::now());
+            state.note_burial(uid);
             let was = state.objects.get(key).filter(|entry| object::access::uid(&entry.object) == uid);
             if let Some(version) = was.and_then(|entry| entry.version) {
                 state.floors.insert(key.clone(), version);
@@ -285,6 +287,8 @@ struct State {
     ahead: BTreeSet<(u64, Key)>,
     /// The uids of what we deleted for good, and when; the watch may still tell about them.
     buried: HashMap<String, Instant>,
+    /// When there are so many of these, those that nobody can tell of any more are forgotten.
+    buried_max: usize,
     /// What bore these names before we deleted the last one is older than these versions; the watch may still tell about it.
     floors: HashMap<Key, u64>,
     listing: Option<Listing>,
@@ -382,6 +386,19 @@ impl State {
         self.advance(version, changes);
     }
 
+    /// The watch takes most of these out again; but it may have told of an end before we heard of it otherwise.
+    fn note_burial(&mut self, uid: &str) {
+        if self.buried.len() >= self.buried_max.max(BURIED_FEW) {
+            self.forget_buried();
+            self.buried_max = 2 * self.buried.len();
+        }
+        self.buried.insert(uid.to_owned(), Instant::now());
+    }
+
+    fn forget_buried(&mut self) {
+        self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
+    }
+
     fn see_go(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
         if self.buried.remove(uid(object)).is_none() {
             self.remove(&key(object), uid(object), Some(object), changes);
@@ -395,7 +412,7 @@ impl State {
         self.ahead.clear();
         self.floors.clear();
         // The list shows none of these, but an answer to an earlier write of ours may still be on its way.
-        self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
+        self.forget_buried();
         self.listing = Some(Listing::default());
     }
 

@@ -1,6 +1,7 @@
 //! Which controllers there are, and running them: each with its own identity.
 
 use crate::api::Api;
+use crate::binder::{Directories, OfMachine};
 use crate::csi::{self, Drivers, Endpoint};
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
@@ -31,6 +32,7 @@ pub struct Part {
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
+    pub directories: Arc<dyn Directories>,
     pub clock: Clock,
     pub drivers: Drivers,
     /// Where it works; what is elsewhere is not followed.
@@ -69,6 +71,8 @@ pub struct Setup {
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
+    /// Where the volumes of the plugin inside are: on this machine, or on a simulation's.
+    pub directories: Arc<dyn Directories>,
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
@@ -89,6 +93,7 @@ impl Setup {
             root_ca: None,
             gates: Gates::default(),
             provisioning: Provisioning::default(),
+            directories: Arc::new(OfMachine),
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
             reader: Reader::default(),
@@ -277,6 +282,7 @@ impl Controllers {
             root_ca: setup.root_ca.clone(),
             gates: setup.gates.clone(),
             provisioning: setup.provisioning,
+            directories: setup.directories.clone(),
             clock: setup.clock.clone(),
             judge: setup.judge.clone(),
             drivers: drivers.clone(),

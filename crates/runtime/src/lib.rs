@@ -31,6 +31,7 @@ mod statefulset;
 mod states;
 pub mod worker;
 
+pub use binder::{Directories, Work};
 pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;

@@ -112,7 +112,7 @@ impl Control {
         let (of, namespace) = (namespace, name(namespace));
         let mut content = Vec::with_capacity(served.len());
         for served in served {
-            content.push(self.look(served, namespace).await);
+            content.push(self.look(served, namespace).await?);
         }
         let mut told = vec![false; served.len()];
         // What goes lets others go, such as the last pod; but nothing is told twice.
@@ -120,7 +120,7 @@ impl Control {
             told[at] = true;
             self.confirm(of).await?;
             let result = self.clear(&served[at], namespace, &content[at]).await;
-            content[at] = self.look(&served[at], namespace).await;
+            content[at] = self.look(&served[at], namespace).await?;
             if let Err(error) = result {
                 content[at].error = Some(error.to_string());
             }
@@ -138,17 +138,17 @@ impl Control {
         }
     }
 
-    async fn look(&self, served: &Served, namespace: &str) -> Content {
+    async fn look(&self, served: &Served, namespace: &str) -> Result<Content, ApiError> {
         let Resource { group, plural, .. } = &served.resource;
         let mut content = Content { group: group.to_string(), plural: plural.to_string(), ..Content::default() };
         let note = |object: &Value| content.objects.push(Remaining::of(object));
         match self.api.each_metadata(&served.resource.collection(namespace), note).await {
             Ok(_) => {}
-            // A kind that is just being removed.
-            Err(error) if error.is_not_found() => content.objects.clear(),
+            // It is just being removed, or is served in another version from now on: the next turn finds out.
+            Err(error) if error.is_not_found() => return Err(error),
             Err(error) => content.error = Some(error.to_string()),
         }
-        content
+        Ok(content)
     }
 
     /// Tells what was found to go, each object by its uid: a deletion of the whole collection that arrives late would empty the next

@@ -1,5 +1,7 @@
-//! The CSI driver of a world: it can die in the middle of its calls, and comes back with what is on its disk.
+//! What has the data of a world's volumes: the CSI driver, which can die in the middle of its calls, and comes back with what is on its disk;
+//! and the directories of the plugin inside, which only die with their volumes.
 
+use crate::directories::Directories;
 use crate::ledger::Ledger;
 use crate::point::Strike;
 use csi::directory::{DirectoryDriver, Faults, OpenError, Options, Order};
@@ -13,6 +15,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Clone)]
 pub struct Driver {
     life: Arc<Mutex<Life>>,
+    pub inside: Directories,
+    name: Arc<Mutex<&'static str>>,
     directory: Arc<TempDir>,
     /// Counts its calls. It knows the driver, too.
     ledger: Weak<Ledger>,
@@ -29,13 +33,33 @@ fn handles(driver: &DirectoryDriver) -> BTreeSet<String> {
     driver.volumes().into_iter().map(|(handle, _)| handle).collect()
 }
 
+/// Calls are counted, and struck when it is time.
+fn faults(ledger: &Weak<Ledger>) -> Faults {
+    let ledger = ledger.clone();
+    Faults::asking(move |call, subject| match ledger.upgrade()?.points.called(call, subject)? {
+        Strike::LostCall => Some(Order::lose_answer(call)),
+        _ => Some(Order::fail(call, Code::Internal)),
+    })
+}
+
 impl Driver {
     pub fn new(ledger: &Arc<Ledger>) -> Driver {
         let directory = Arc::new(tempfile::tempdir().expect("a directory for volumes"));
         let life = Arc::new(Mutex::new(Life::Down(BTreeSet::new())));
-        let driver = Driver { life, directory, ledger: Arc::downgrade(ledger) };
+        let ledger = Arc::downgrade(ledger);
+        let name = Arc::new(Mutex::new(csi::directory::DEFAULT_NAME));
+        let driver = Driver { life, inside: Directories::new(faults(&ledger)), name, directory, ledger };
         driver.start().expect("an empty directory can be served");
         driver
+    }
+
+    fn name(&self) -> &'static str {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// From its next start on, and for processes that start after that.
+    pub fn rename(&self, name: &'static str) {
+        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
@@ -46,13 +70,9 @@ impl Driver {
     pub fn start(&self) -> Result<(), OpenError> {
         let mut life = self.life();
         if matches!(*life, Life::Down(_)) {
-            let options = Options { durable: false, inline: true, ..Options::default() };
-            let ledger = self.ledger.clone();
-            let faults = Faults::asking(move |call, subject| match ledger.upgrade()?.points.called(call, subject)? {
-                Strike::LostCall => Some(Order::lose_answer(call)),
-                _ => Some(Order::fail(call, Code::Internal)),
-            });
-            let driver = DirectoryDriver::open(&self.directory.path().join("volumes"), options, faults)?;
+            let options = Options { name: self.name().to_owned(), durable: false, inline: true, ..Options::default() };
+            let place = self.directory.path().join("volumes");
+            let driver = DirectoryDriver::open(&place, options, faults(&self.ledger))?;
             *life = Life::Up(driver, CancellationToken::new());
         }
         Ok(())
@@ -69,12 +89,14 @@ impl Driver {
         true
     }
 
-    /// The volumes that there are.
+    /// The volumes that there are, by their handles, and the directories, by their paths.
     pub fn handles(&self) -> BTreeSet<String> {
-        match &*self.life() {
+        let mut there = match &*self.life() {
             Life::Up(driver, _) => handles(driver),
             Life::Down(left) => left.clone(),
-        }
+        };
+        there.append(&mut self.inside.paths());
+        there
     }
 
     /// The sizes of its volumes.
@@ -85,14 +107,16 @@ impl Driver {
         }
     }
 
-    /// Has it misbehave, if it is alive.
+    /// Has it misbehave, if it is alive; and directories likewise.
     pub fn misuse(&self, order: Order) {
+        self.inside.faults.order(order.clone());
         if let Life::Up(driver, _) = &*self.life() {
             driver.faults().order(order);
         }
     }
 
     pub fn behave(&self) {
+        self.inside.faults.clear();
         if let Life::Up(driver, _) = &*self.life() {
             driver.faults().clear();
         }
@@ -101,7 +125,7 @@ impl Driver {
     /// As a process reaches it, until that dies.
     pub fn endpoint(&self, process: CancellationToken) -> Endpoint {
         let driver = self.clone();
-        csi::directory::inside(csi::directory::DEFAULT_NAME, process, move || match &*driver.life() {
+        csi::directory::inside(self.name(), process, move || match &*driver.life() {
             Life::Up(driver, dead) => Some((driver.clone(), dead.clone())),
             Life::Down(_) => None,
         })

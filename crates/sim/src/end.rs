@@ -7,9 +7,9 @@ use crate::world::{PATIENCE, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::quantity::Quantity;
 use object::{Value, condition};
-use plan::invariant::Checker;
+use plan::invariant::{Checker, handle};
 use plan::statefulset::invariant::Wants;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,7 +64,8 @@ pub fn unrest(world: &World) -> Vec<String> {
     let gates = world.controller_gates();
     let checker = world.checker();
     for kind in plan::invariant::KINDS {
-        let going = checker.all(kind).filter(|object| terminating(object));
+        let waits_for_person = |object: &Value| kind == VOLUME && is_left_over(world, object);
+        let going = checker.all(kind).filter(|object| terminating(object) && !waits_for_person(object));
         left.extend(going.map(|object| format!("{kind} {} is on its way out", name(object))));
     }
     for set in checker.all("StatefulSet").filter(|set| !is_blocked_by_a_claim(&checker, set)) {
@@ -121,7 +122,7 @@ fn smaller_than_said(checker: &Checker, backend: &BTreeMap<String, i64>, volume:
 /// person: to the provisioner it is one from a backup, and its backend is gone; or it tells of one that was retained.
 pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
-    let has_backend = world.driver.handles().contains(volume.text(&["spec", "csi", "volumeHandle"]));
+    let has_backend = handle(volume).is_some_and(|handle| world.driver.handles().contains(&*handle));
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
     let has_returned = world.ledger.has_returned(name(volume));
     (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
@@ -154,14 +155,27 @@ fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
 }
 
 /// Whether people were told that a backend volume is kept because nobody can know whether it was still to be deleted: its object went
-/// while the provisioner was down, and the server has forgotten how it was (docs/decisions/0007).
+/// while the provisioner was down, and the server has forgotten how it was (docs/decisions/0007). Whoever says so must have asked the server, and
+/// been told that it does not know.
 fn is_told_of(world: &World, handle: &str) -> bool {
     let events = world.list("/core/events/").into_iter();
     let mut messages = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete");
     messages.any(|event| {
         let message = event.text(&["message"]);
-        message.contains(handle) && message.contains("went while nobody looked")
+        let volume = message.strip_prefix("The volume ").and_then(|rest| rest.split_once(" went while nobody looked"));
+        message.contains(handle) && volume.is_some_and(|(volume, _)| world.ledger.has_returned(volume))
     })
+}
+
+/// The driver's volumes without those that are kept because nobody can know, and those of objects that came once more.
+pub fn meant_handles(world: &World) -> BTreeSet<String> {
+    let left_over: BTreeSet<String> = {
+        let checker = world.checker();
+        let volumes = checker.all(VOLUME).filter(|volume| is_left_over(world, volume));
+        volumes.filter_map(|volume| Some(handle(volume)?.into_owned())).collect()
+    };
+    let is_meant = |handle: &String| !left_over.contains(handle) && !is_told_of(world, handle);
+    world.driver.handles().into_iter().filter(is_meant).collect()
 }
 
 fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
@@ -215,12 +229,12 @@ pub fn summary(world: &World) -> String {
             let _ = writeln!(text, "{line}");
         }
     }
+    drop(checker);
     for revision in world.list("/apps/controllerrevisions/") {
         let _ = writeln!(text, "ControllerRevision {} {}", name(&revision), revision["revision"]);
     }
     // What was kept because nobody can know, and told of, is one more.
-    let meant = world.driver.handles().iter().filter(|handle| !is_told_of(world, handle)).count();
-    let _ = writeln!(text, "backend volumes: {meant}");
+    let _ = writeln!(text, "backend volumes: {}", meant_handles(world).len());
     text
 }
 

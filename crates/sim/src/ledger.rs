@@ -12,6 +12,7 @@ use object::{Gates, Value};
 use plan::invariant::{Change, Checker, KINDS, Who};
 use server::Clock;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use store::suite::Crashable;
 use store::{
@@ -51,6 +52,8 @@ pub struct Ledger {
     /// The names of volumes, and of claims with their namespaces, that may be created once more when they have come and gone: by requests that were on their way for so long, or by
     /// a provisioner that has not heard of their end, and that nobody can tell.
     returned: Mutex<BTreeSet<String>>,
+    /// The creation of a pod is never late.
+    pods_in_time: AtomicBool,
     /// What the write that the disk failed in the middle of wanted.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
     pub points: Points,
@@ -91,6 +94,7 @@ impl Ledger {
             acknowledged: Mutex::default(),
             history: Mutex::default(),
             returned: Mutex::default(),
+            pods_in_time: AtomicBool::new(false),
             torn: Mutex::default(),
             term: Mutex::default(),
             backend: Mutex::default(),
@@ -131,6 +135,15 @@ impl Ledger {
         lock(&self.returned).contains(volume)
     }
 
+    /// From now on no pod's creation is late.
+    pub fn pods_come_in_time(&self) {
+        self.pods_in_time.store(true, Ordering::Relaxed);
+    }
+
+    pub fn are_pods_in_time(&self) -> bool {
+        self.pods_in_time.load(Ordering::Relaxed)
+    }
+
     /// Whether anything may have.
     pub fn has_any_returned(&self) -> bool {
         !lock(&self.returned).is_empty()
@@ -147,6 +160,8 @@ impl Ledger {
 
     /// Every acknowledged write is there, and at most the one that was under way besides.
     fn compare(&self, store: &dyn Store) {
+        // What is found besides was written before the crash, and the backend is as it was then, or later.
+        self.look_at_backend();
         let page = store.list(Range::default()).expect("the newest state can be listed");
         let found: BTreeMap<Arc<str>, Arc<Record>> =
             page.records.into_iter().map(|record| (Arc::clone(&record.key), record)).collect();

@@ -5,6 +5,7 @@
 
 mod audit;
 mod campaign;
+mod directories;
 mod driver;
 mod end;
 mod entropy;

@@ -94,17 +94,66 @@ pub struct Process {
     pub dead: CancellationToken,
     /// Cancelled, and replaced, to break its watches.
     watches: Arc<Mutex<CancellationToken>>,
-    /// Its watches are held back until this is cancelled. (A `tokio::sync::watch` would wake those who wait in any order.)
-    held: Arc<Mutex<Option<CancellationToken>>>,
-    /// Until when what it reads arrives late, and by how much.
-    late: Arc<Mutex<Option<(Instant, Duration)>>>,
-    /// Until when watches that go on where they were are told that this is forgotten, each once; and which were, by account and path: several
-    /// controllers of a process follow the same kind.
-    forgotten: Arc<Mutex<Option<(Instant, BTreeSet<(String, String)>)>>>,
+    /// Whose watches are held back until this is cancelled. (A `tokio::sync::watch` would wake those who wait in any order.)
+    held: Arc<Mutex<Option<(Whom, CancellationToken)>>>,
+    /// Until when what it reads arrives late, by how much, and whose reads do.
+    late: Arc<Mutex<Option<(Instant, Duration, Whom)>>>,
+    /// Until when watches that go on where they were are told that this is forgotten, each once.
+    forgotten: Arc<Mutex<Option<Forgotten>>>,
     /// Until when it is cut off from the server.
     cut_off: Arc<Mutex<Option<Instant>>>,
     /// Whether the network may mistreat it.
     pub exposed: bool,
+}
+
+/// Which part of a process something happens to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whom {
+    All,
+    /// The one with this account: what it sees, others of its process may see otherwise.
+    One(&'static str),
+}
+
+impl Whom {
+    /// The controllers that decide about sets, claims and volumes by what they see.
+    const DECIDERS: [&'static str; 7] = [
+        "statefulset-controller",
+        "persistent-volume-binder",
+        "csi-provisioner",
+        "csi-resizer",
+        "generic-garbage-collector",
+        "pvc-protection-controller",
+        "pv-protection-controller",
+    ];
+
+    /// One of the deciders, in turn.
+    pub fn dealt(at: u64) -> Whom {
+        let at = usize::try_from(at).unwrap_or(0) % Whom::DECIDERS.len();
+        Whom::One(Whom::DECIDERS[at])
+    }
+
+    fn is(self, account: &str) -> bool {
+        match self {
+            Whom::All => true,
+            Whom::One(one) => one == account,
+        }
+    }
+}
+
+impl std::fmt::Display for Whom {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Whom::All => "of all",
+            Whom::One(account) => account,
+        })
+    }
+}
+
+struct Forgotten {
+    until: Instant,
+    whom: Whom,
+    /// Which watches were told, by account and path: several controllers of a process follow the same kind.
+    told: BTreeSet<(String, String)>,
 }
 
 impl Process {
@@ -125,42 +174,46 @@ impl Process {
         std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
     }
 
-    pub fn hold_watches(&self, held: bool) {
-        let mut until = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if held {
-            until.get_or_insert_default();
-        } else if let Some(until) = until.take() {
+    /// Their watches are held back, until all are released.
+    pub fn hold_watches(&self, whom: Whom) {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        held.get_or_insert_with(|| (whom, CancellationToken::new()));
+    }
+
+    pub fn release_watches(&self) {
+        if let Some((_, until)) = self.held.lock().unwrap_or_else(PoisonError::into_inner).take() {
             until.cancel();
         }
     }
 
-    /// Waits while its watches are held back.
-    async fn hears(&self) {
+    /// Waits while the watches of this account are held back.
+    async fn hears(&self, account: &str) {
         let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        while let Some(until) = held() {
+        while let Some((_, until)) = held().filter(|(whom, _)| whom.is(account)) {
             until.cancelled().await;
         }
     }
 
-    /// Its watches break, and what was not told by them is forgotten by the server: whoever wants to go on must list.
-    pub fn forget_watches(&self) {
-        let until = Instant::now() + FORGOTTEN_FOR;
-        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some((until, BTreeSet::new()));
+    /// Its watches break, and what was not told by theirs is forgotten by the server: whoever wants to go on must list.
+    pub fn forget_watches(&self, whom: Whom) {
+        let forgotten = Forgotten { until: Instant::now() + FORGOTTEN_FOR, whom, told: BTreeSet::new() };
+        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some(forgotten);
         self.cut_watches();
-        self.hold_watches(false);
+        self.release_watches();
     }
 
     /// Whether a watch that wants to go on is told that it cannot.
     fn is_forgotten(&self, account: &str, path: &str) -> bool {
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((_, told)) = forgotten.as_mut().filter(|(until, _)| Instant::now() < *until) else { return false };
+        let is_meant = |it: &&mut Forgotten| Instant::now() < it.until && it.whom.is(account);
+        let Some(Forgotten { told, .. }) = forgotten.as_mut().filter(is_meant) else { return false };
         let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
         path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
     }
 
-    /// For so long, whatever it reads arrives so much later.
-    pub fn delay_reads(&self, by: Duration) {
-        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by));
+    /// For so long, whatever they read arrives so much later.
+    pub fn delay_reads(&self, by: Duration, whom: Whom) {
+        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by, whom));
     }
 
     /// For so long it reaches nobody and hears nothing. What it has sent arrives then.
@@ -184,9 +237,10 @@ impl Process {
         until.is_some_and(|until| Instant::now() < until)
     }
 
-    fn read_delay(&self) -> Duration {
+    fn read_delay(&self, account: &str) -> Duration {
         let late = *self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        late.filter(|(until, _)| Instant::now() < *until).map_or(Duration::ZERO, |(_, by)| by)
+        let is_meant = |(until, _, whom): &(Instant, Duration, Whom)| Instant::now() < *until && whom.is(account);
+        late.filter(is_meant).map_or(Duration::ZERO, |(_, by, _)| by)
     }
 
     fn watches(&self) -> CancellationToken {
@@ -335,7 +389,7 @@ impl Link {
             _ => {}
         }
         if is_read && !is_watch {
-            fate.after += self.process.read_delay();
+            fate.after += self.process.read_delay(&self.account);
         }
         self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
         tokio::time::sleep(fate.before).await;
@@ -390,11 +444,11 @@ impl Link {
         late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
     }
 
-    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile (decision 21): where sets stand for one,
-    /// such a request is not late.
+    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile, or its claim was kept under another policy
+    /// (decision 21): where sets stand for one, or a story says so, such a request is not late.
     fn may_be_late(&self, request: &Request<kube::client::Body>) -> bool {
         let makes_pod = request.method() == http::Method::POST && request.uri().path().ends_with("/pods");
-        !(makes_pod && self.net.ledger.checker().has_joined())
+        !(makes_pod && (self.net.ledger.are_pods_in_time() || self.net.ledger.checker().has_joined()))
     }
 
     /// The uid of the namespace that something is created in. Nothing in a request can keep it from being created in the next namespace
@@ -545,7 +599,7 @@ impl Link {
                         this.net.log.broken(format!("{what}: {rule}"));
                     }
                 }
-                this.process.hears().await;
+                this.process.hears(&this.account).await;
                 this.process.reached().await;
                 if !exposed {
                     return Some((chunk, (this, chunks, audit, what, false)));
@@ -620,11 +674,13 @@ mod tests {
         let process = Process::new("controllers", true);
         let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
         assert!(!process.is_forgotten("one", &path(5)), "nothing is forgotten yet");
-        process.forget_watches();
+        process.forget_watches(Whom::All);
         for account in ["one", "other"] {
             assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} begins anew");
             assert!(process.is_forgotten(account, &path(5)), "{account} has missed something");
             assert!(!process.is_forgotten(account, &path(6)), "{account} was told already");
         }
+        process.forget_watches(Whom::One("one"));
+        assert!(process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)), "only one has");
     }
 }

@@ -3,6 +3,7 @@
 use crate::log::Log;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// What goes wrong at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -15,12 +16,20 @@ pub enum Strike {
     TornWrite,
     /// The CSI driver is killed after the commit, in the middle of its calls.
     KillDriver,
+    /// Controllers, nodes, driver and the server with its disk crash together after the commit, as `mainstay up` does.
+    KillAll,
     /// Nothing is told to the controllers for a while from the commit on: they act on what they saw before.
     StaleView,
+    /// The same for one controller, while the others hear everything.
+    StaleOne,
     /// The controllers are not told of the commit, nor of what happens in the next seconds: their watches break then, and cannot go on where they were.
     MissedEvent,
+    /// The same for one controller.
+    MissedOne,
     /// What the controllers read in the time from the commit on arrives late: they act on what was so when they asked.
     LateRead,
+    /// What one of them reads does.
+    LateReadOne,
     /// The controllers that work are cut off from the server for longer than a lease lasts; what they have sent arrives then.
     CutOff,
     /// The controllers' write is refused with a conflict.
@@ -40,14 +49,18 @@ pub enum Strike {
 }
 
 impl Strike {
-    pub const ALL: [Strike; 15] = [
+    pub const ALL: [Strike; 19] = [
         Strike::KillControllers,
         Strike::CrashServer,
         Strike::TornWrite,
         Strike::KillDriver,
+        Strike::KillAll,
         Strike::StaleView,
+        Strike::StaleOne,
         Strike::MissedEvent,
+        Strike::MissedOne,
         Strike::LateRead,
+        Strike::LateReadOne,
         Strike::CutOff,
         Strike::Conflict,
         Strike::Refusal,
@@ -75,6 +88,16 @@ impl Strike {
         self == Strike::LateWrite
     }
 
+    /// How long, at one such strike, somebody may act on what was said before: as long as nobody hears, or is reached, and then a moment.
+    pub fn echo(self) -> Duration {
+        use Strike::{CutOff, LateRead, LateReadOne, LateWrite, MissedEvent, MissedOne, StaleOne, StaleView};
+        Duration::from_secs(match self {
+            CutOff => 40,
+            StaleView | StaleOne | MissedEvent | MissedOne | LateRead | LateReadOne | LateWrite => 20,
+            _ => 10,
+        })
+    }
+
     /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
     /// calls a driver must.
     pub fn prevents(self) -> bool {
@@ -87,9 +110,13 @@ impl Strike {
             Strike::CrashServer => "crash-server",
             Strike::TornWrite => "torn-write",
             Strike::KillDriver => "kill-driver",
+            Strike::KillAll => "kill-all",
             Strike::StaleView => "stale-view",
+            Strike::StaleOne => "stale-one",
             Strike::MissedEvent => "missed-event",
+            Strike::MissedOne => "missed-one",
             Strike::LateRead => "late-read",
+            Strike::LateReadOne => "late-read-one",
             Strike::CutOff => "cut-off",
             Strike::Conflict => "conflict",
             Strike::Refusal => "refusal",

@@ -80,6 +80,12 @@ impl Plan {
         world.net.set_weather(FAIR);
         let supervised = world.clone();
         let supervisor = tokio::spawn(async move { supervised.supervise(orders).await });
+        match self.strike {
+            None if !self.storm => world.set_echo(CALM_ECHO),
+            Some((When::At(_), strike)) => world.set_echo(strike.echo()),
+            // Over and over, as in a storm, it may take as long as it will.
+            _ => {}
+        }
         world.ledger.points.begin(self.strike);
         let raging = storm.map(|rng| tokio::spawn(Storm { world: world.clone(), rng }.rage()));
         let told = (self.story.tell)(world.clone(), story).await;
@@ -109,6 +115,9 @@ impl Plan {
         outcome
     }
 }
+
+/// How long somebody may act on what was said before where nothing goes wrong.
+const CALM_ECHO: Duration = Duration::from_secs(5);
 
 /// So long must rest last.
 pub const QUIET: Duration = Duration::from_secs(40);

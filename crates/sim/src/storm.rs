@@ -1,7 +1,7 @@
 //! Bad times at random: parts die, the disk fails, the network and the driver misbehave; for a while.
 
 use crate::entropy::Rng;
-use crate::net::{Process, Weather};
+use crate::net::{Process, Weather, Whom};
 use crate::world::World;
 use csi::Code;
 use csi::directory::Order;
@@ -11,6 +11,12 @@ pub struct Storm {
     pub world: World,
     pub rng: Rng,
 }
+
+/// How long somebody may act on what was said before in a storm that holds nothing up: parts die and come back, requests and watches break and
+/// are tried again after ever longer pauses.
+const PROMPT_ECHO: Duration = Duration::from_secs(45);
+/// Where parts die more often than that, nobody may get to do anything until the storm is over.
+const LIVES_MIN_MS: u64 = 5_000;
 
 /// After so long the weather is fair again, so that everything can come to its end.
 const LENGTH_MAX: Duration = Duration::from_secs(240);
@@ -22,20 +28,28 @@ pub const FAIR: Weather = Weather { delay_ms: 2, ..Weather::CALM };
 pub fn end(world: &World) {
     world.net.set_weather(FAIR);
     world.driver.behave();
-    world.each_controller(|process| process.hold_watches(false));
+    world.each_controller(Process::release_watches);
 }
 
 impl Storm {
     pub async fn rage(mut self) {
         let length = Duration::from_millis(self.rng.below(u64::try_from(LENGTH_MAX.as_millis()).unwrap_or(u64::MAX)));
-        let weather = self.weather();
+        let pause_max = 200 + self.rng.below(20_000);
+        // In some nothing is late: there rules are stricter, and ends are compared.
+        let is_prompt = self.rng.chance(400);
+        let mut weather = self.weather();
+        if is_prompt {
+            (weather.late_write, weather.lag_watch) = (0, 0);
+        }
+        if is_prompt && pause_max > LIVES_MIN_MS {
+            self.world.set_echo(PROMPT_ECHO);
+        }
         self.world.log.say(format!("a storm of {} ms: {weather:?}", length.as_millis()));
         self.world.net.set_weather(weather);
-        let pause_max = 200 + self.rng.below(20_000);
         let blows = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(self.rng.below(pause_max))).await;
-                self.blow();
+                self.blow(is_prompt);
             }
         };
         // The end of this is the point of it.
@@ -58,9 +72,10 @@ impl Storm {
         }
     }
 
-    fn blow(&mut self) {
+    fn blow(&mut self, is_prompt: bool) {
         let world = &self.world;
-        match self.rng.below(13) {
+        let whom = if self.rng.chance(500) { Whom::All } else { Whom::dealt(self.rng.below(100)) };
+        match self.rng.below(14) {
             0..=2 => {
                 let crews = world.crews();
                 // Where they are several processes, one of them may die alone.
@@ -91,18 +106,26 @@ impl Storm {
             }
             6 => {
                 let forgotten = self.rng.chance(300);
-                world.log.fault("watches-cut", if forgotten { "and forgotten" } else { "" });
-                world.each_controller(if forgotten { Process::forget_watches } else { Process::cut_watches });
+                world.log.fault(
+                    "watches-cut",
+                    if forgotten { format!("and those {whom} forgotten") } else { String::new() },
+                );
+                world.each_controller(
+                    |process| if forgotten { process.forget_watches(whom) } else { process.cut_watches() },
+                );
             }
+            7..=9 if is_prompt => self.misuse_driver(is_prompt),
             7 => {
                 let held = self.rng.chance(500);
-                world.log.fault("watches-held", if held { "held" } else { "released" });
-                world.each_controller(|process| process.hold_watches(held));
+                world.log.fault("watches-held", if held { format!("those {whom}") } else { "released".to_owned() });
+                world.each_controller(
+                    |process| if held { process.hold_watches(whom) } else { process.release_watches() },
+                );
             }
             8 => {
                 let by = Duration::from_millis(self.rng.below(10_000));
-                world.log.fault("reads-late", format!("by {} ms", by.as_millis()));
-                world.each_controller(|process| process.delay_reads(by));
+                world.log.fault("reads-late", format!("by {} ms, those {whom}", by.as_millis()));
+                world.each_controller(|process| process.delay_reads(by, whom));
             }
             9 => {
                 world.log.fault("cut-off", "");
@@ -112,11 +135,15 @@ impl Storm {
                 world.log.fault("driver-killed", "");
                 world.kill_driver();
             }
-            _ => self.misuse_driver(),
+            11 => {
+                world.log.fault("all-killed", "");
+                world.kill_all();
+            }
+            _ => self.misuse_driver(is_prompt),
         }
     }
 
-    fn misuse_driver(&mut self) {
+    fn misuse_driver(&mut self, is_prompt: bool) {
         const CALLS: [&str; 8] = [
             "CreateVolume",
             "DeleteVolume",
@@ -130,7 +157,7 @@ impl Storm {
         const CODES: [Code; 5] =
             [Code::Internal, Code::Unavailable, Code::DeadlineExceeded, Code::Aborted, Code::ResourceExhausted];
         let call = self.rng.pick(&CALLS);
-        let order = match self.rng.below(5) {
+        let order = match self.rng.below(if is_prompt { 3 } else { 5 }) {
             0 => Order::fail(call, self.rng.pick(&CODES)),
             1 => Order::fail(call, Code::DeadlineExceeded).after(),
             2 => Order::lose_answer(call),

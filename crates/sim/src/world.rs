@@ -4,16 +4,16 @@ use crate::driver::Driver;
 use crate::entropy::Rng;
 use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::log::Log;
-use crate::net::{Net, Process, Up};
+use crate::net::{Net, Process, Up, Whom};
 use crate::onlooker::{Onlooker, VIEWS};
 use crate::point::Strike;
 use crate::time::VirtualClock;
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
-use runtime::Controllers;
 use runtime::csi::{Endpoint, Pace};
 use runtime::lease::{Election, Standing, Term, Timing};
+use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::{Clock, Env, Launch, Running, User};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -111,8 +111,8 @@ pub enum Order {
     StartDriver,
     /// Lets the controllers hear again.
     Release,
-    /// Lets them hear again, but not of what has happened meanwhile.
-    Forget,
+    /// Lets them hear again, but not these of what has happened meanwhile.
+    Forget(Whom),
 }
 
 /// The supervisor's end of a world.
@@ -212,6 +212,11 @@ impl World {
         self.ledger.checker()
     }
 
+    /// How long somebody may act on what was said before.
+    pub fn set_echo(&self, echo: Duration) {
+        self.checker().set_echo(jiff::SignedDuration::try_from(echo).unwrap_or(jiff::SignedDuration::MAX));
+    }
+
     /// A stored object that the checker does not keep, by its key.
     pub fn stored(&self, key: &str) -> Option<Value> {
         let up = self.net.server()?;
@@ -227,26 +232,33 @@ impl World {
     }
 
     fn strike(&self, strike: Strike) {
+        // Those that strike one controller strike another one each time.
+        let one = Whom::dealt(self.ledger.points.counted().commits);
         match strike {
             Strike::KillControllers => self.kill_controllers(),
             Strike::CrashServer => self.crash_server(),
             Strike::KillDriver => self.kill_driver(),
+            Strike::KillAll => self.kill_all(),
             Strike::TornWrite => self.fail_disk(0),
-            Strike::StaleView => {
-                self.each_controller(|process| process.hold_watches(true));
-                self.order(Order::Release);
-            }
-            Strike::MissedEvent => {
-                self.each_controller(|process| process.hold_watches(true));
-                self.order(Order::Forget);
-            }
+            Strike::StaleView => self.blind(Whom::All, Order::Release),
+            Strike::StaleOne => self.blind(one, Order::Release),
+            Strike::MissedEvent => self.blind(Whom::All, Order::Forget(Whom::All)),
+            Strike::MissedOne => self.blind(one, Order::Forget(one)),
             Strike::CutOff => self.cut_off_leader(),
-            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR)),
+            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR, Whom::All)),
+            Strike::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_FOR, one)),
             // These are done where the request is.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
             // And these where the call is.
             Strike::FailedCall | Strike::LostCall => {}
         }
+    }
+
+    /// These hear nothing for a while, and then what the order says.
+    fn blind(&self, whom: Whom, then: Order) {
+        self.log.say(format!("the watches {whom} are held"));
+        self.each_controller(|process| process.hold_watches(whom));
+        self.order(then);
     }
 
     fn order(&self, order: Order) {
@@ -277,11 +289,11 @@ impl World {
                 Order::StartDriver => self.start_driver().await,
                 Order::Release => {
                     tokio::time::sleep(STALE_FOR).await;
-                    self.each_controller(|process| process.hold_watches(false));
+                    self.each_controller(Process::release_watches);
                 }
-                Order::Forget => {
+                Order::Forget(whom) => {
                     tokio::time::sleep(STALE_FOR).await;
-                    self.each_controller(Process::forget_watches);
+                    self.each_controller(|process| process.forget_watches(whom));
                 }
             }
         }
@@ -318,11 +330,14 @@ impl World {
                     self.parts().server = Some(Serving { running, store, up });
                     return;
                 }
-                Err(error) => {
-                    self.log.say(format!("the server does not start: {error}"));
+                Err(error) if disk.is_failing() => {
+                    self.log.fault("disk-failed", format!("while the server started: {error}"));
                     let mut parts = self.parts();
-                    let disk = crashed(&disk, &mut parts.rng);
-                    parts.disk = disk;
+                    parts.disk = crashed(&disk, &mut parts.rng);
+                }
+                Err(error) => {
+                    self.log.broken(format!("the server does not start after the crash: {error}"));
+                    return;
                 }
             }
         }
@@ -361,9 +376,7 @@ impl World {
 
     /// From the next start on the provisioner is a process of its own, with gates of its own.
     pub fn set_gates_apart(&self, gates: Gates, provisioner: Gates) {
-        // What becomes of a driver's volumes is up to the provisioner.
-        let honours = provisioner.on(HONOURS);
-        self.checker().set_gates(gates.clone().with(HONOURS, honours), self.now());
+        self.checker().set_gates_apart(gates.clone(), &provisioner, self.now());
         self.parts().crews = vec![Crew { list: OTHERS, gates }, Crew { list: PROVISIONER, gates: provisioner }];
     }
 
@@ -424,6 +437,8 @@ impl World {
         runtime::Setup {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
             gates,
+            provisioning: Provisioning { host_path: true, ..Provisioning::default() },
+            directories: self.driver.inside.reached_by(process.dead.clone()),
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
             judge: Some(Arc::new(judge)),
@@ -510,6 +525,14 @@ impl World {
             }
             self.order(Order::StartControllers);
         }
+    }
+
+    /// One process or one machine was all of it: everything stops at once, and what was not synced may be lost.
+    pub fn kill_all(&self) {
+        self.kill_controllers();
+        self.kill_nodes();
+        self.kill_driver();
+        self.crash_server();
     }
 
     /// Those that work are cut off.

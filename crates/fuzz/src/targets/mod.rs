@@ -6,6 +6,7 @@ mod applied_items;
 mod backups;
 mod decoding;
 mod driver;
+mod json_patch;
 mod patches;
 mod requests;
 mod selectors;
@@ -21,6 +22,7 @@ pub const ALL: &[Target] = &[
     Target { name: "protobuf", start: || Box::new(decoding::protobuf) },
     Target { name: "selectors", start: || Box::new(selectors::read) },
     Target { name: "patches", start: || Box::new(patches::read) },
+    Target { name: "json-patch", start: || Box::new(json_patch::chosen) },
     Target { name: "strategic", start: || Box::new(strategic::read) },
     Target { name: "apply", start: || Box::new(applied::read) },
     Target { name: "apply-items", start: || Box::new(applied_items::read) },

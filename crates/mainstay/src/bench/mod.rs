@@ -8,6 +8,7 @@ mod kubelet;
 mod load;
 mod own;
 mod pairs;
+mod plateau;
 mod plot;
 mod progress;
 mod report;

@@ -17,6 +17,7 @@ const STOP_TIME_MAX: Duration = Duration::from_secs(60);
 pub struct Server {
     pub target: Target,
     in_memory: bool,
+    nodes: u32,
     child: Child,
     directory: Directory,
 }
@@ -34,14 +35,14 @@ impl Drop for Directory {
 
 impl Server {
     /// Starts one; gives also how long it took until it was ready.
-    pub async fn start(in_memory: bool) -> Result<(Server, Duration)> {
+    pub async fn start(in_memory: bool, nodes: u32) -> Result<(Server, Duration)> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("mainstay-bench-{}-{number}", std::process::id()));
         server::authn::files::create_private_directory(&path)?;
         let directory = Directory(path);
-        let (child, target, took) = spawn(&directory.0, in_memory).await?;
-        Ok((Server { target, in_memory, child, directory }, took))
+        let (child, target, took) = spawn(&directory.0, in_memory, nodes).await?;
+        Ok((Server { target, in_memory, nodes, child, directory }, took))
     }
 
     /// Stops it and starts it again with what it has stored; gives how long each took.
@@ -56,7 +57,7 @@ impl Server {
             .await
             .context("the server did not stop in a minute")??;
         let stopped_in = asked.elapsed();
-        let (child, target, took) = spawn(&self.directory.0, self.in_memory).await?;
+        let (child, target, took) = spawn(&self.directory.0, self.in_memory, self.nodes).await?;
         (self.child, self.target) = (child, target);
         Ok((stopped_in, took))
     }
@@ -67,11 +68,10 @@ impl Server {
     }
 }
 
-async fn spawn(directory: &Path, in_memory: bool) -> Result<(Child, Target, Duration)> {
+async fn spawn(directory: &Path, in_memory: bool, nodes: u32) -> Result<(Child, Target, Duration)> {
     let kubeconfig = directory.join("kubeconfig");
     let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
-    // The bench plays the kubelet, here as elsewhere.
-    command.args(["up", "--nodes", "0", "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
+    command.args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--kubeconfig"]).arg(&kubeconfig);
     // It is killed in the end, and what it leaves behind goes with the directory.
     command.env("TMPDIR", directory);
     // Ctrl-C is for us; we end it.

@@ -12,6 +12,9 @@ use anyhow::{Result, bail};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
+/// Enough for all pods of a soak.
+const SOAK_NODES: u32 = 4;
+
 pub struct Session {
     pub load: Load,
     /// Of a server of our own.
@@ -88,7 +91,9 @@ impl Session {
         let (own, target, started_in) = match &args.kubeconfig {
             Some(path) => (None, Target::read(path).await?.and(&args.servers), None),
             None => {
-                let (own, took) = own::Server::start(args.in_memory).await?;
+                // The bench plays the kubelet, here as elsewhere. In a soak pods run, so that volumes are made for them.
+                let nodes = if args.soak > 0 { SOAK_NODES } else { 0 };
+                let (own, took) = own::Server::start(args.in_memory, nodes).await?;
                 let target = own.target.clone();
                 (Some(own), target, Some(took))
             }

@@ -3,10 +3,11 @@
 //! Named guarantees, each checked after every kill:
 //! *kept*: an acknowledged write is there; *atomic*: one in flight is there whole or not at all; *unique*: no resourceVersion is given
 //! twice; *ordered*: a watch sees versions rise; *gapless*: a watch misses nothing and repeats nothing, also one that goes on where another
-//! was, and comes to what lists show; *settled*: what was seen on a watch is never taken back; *leakless*: in the end every backend volume belongs to an object.
+//! was, and comes to what lists show; *settled*: what was seen on a watch is never taken back. What must hold of storage is in `storage.rs`.
 
 use crate::sight::{self, After, MAPS, Sight};
-use crate::support::{Cluster, PATIENCE, Place, backend_volumes, mainstay};
+use crate::storage::{Storage, change_sets};
+use crate::support::{Cluster, PATIENCE, Place, mainstay};
 use crate::talk::*;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -16,8 +17,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
-const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const WRITERS: u64 = 8;
 const KEYS_PER_WRITER: u64 = 12;
 /// A server that takes longer to start than this does not open its store at once. Measured on two cores with a load of seven: 0.5 s alone, 1.1 s
@@ -58,6 +57,7 @@ async fn nothing_acknowledged_is_lost_by_kills() {
         sights: ["", "labelSelector=half%3Done&"].map(|selector| Mutex::new(Sight::of(selector))),
     });
     let mut writers: Vec<Writer> = (0..WRITERS).map(|_| Writer::default()).collect();
+    let mut storage = Storage::new(data.path());
     let mut slowest = Duration::ZERO;
     for kill in 0..kills {
         if run.dice.below(3) == 0 {
@@ -65,13 +65,14 @@ async fn nothing_acknowledged_is_lost_by_kills() {
         }
         let (cluster, took) = start(data.path());
         slowest = slowest.max(took);
-        writers = round(&run, cluster, writers, kill).await;
+        writers = round(&run, cluster, writers, &mut storage, kill).await;
     }
     let (cluster, took) = start(data.path());
     slowest = slowest.max(took);
     let client = connect(&cluster.kubeconfig).await;
     check_kept(&run, &client, &mut writers).await;
-    end_sets(&client, data.path()).await;
+    storage.check(&client).await;
+    storage.end(&client, data.path()).await;
     check_watch(&run, kills);
     println!("slowest start {slowest:?}");
     assert!(run.acknowledged.load(Ordering::Relaxed) > kills * 20, "too little was written to show anything");
@@ -96,14 +97,21 @@ async fn kill_while_starting(data: &Path, after: Duration) {
 }
 
 /// Looks at what is there, writes until the kill.
-async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill: u64) -> Vec<Writer> {
+async fn round(
+    run: &Arc<Run>,
+    cluster: Cluster,
+    mut writers: Vec<Writer>,
+    storage: &mut Storage,
+    kill: u64,
+) -> Vec<Writer> {
     let client = connect(&cluster.kubeconfig).await;
     check_kept(run, &client, &mut writers).await;
+    storage.check(&client).await;
     let watching = [0, 1].map(|at| {
         let (run, client) = (run.clone(), client.clone());
         tokio::spawn(async move { sight::follow(&run.sights[at], client).await })
     });
-    change_set(&client, kill).await;
+    change_sets(&client, kill).await;
     let until = run.acknowledged.load(Ordering::Relaxed) + 20 + run.dice.below(400);
     let mut tasks = Vec::new();
     for (at, writer) in writers.into_iter().enumerate() {
@@ -122,6 +130,10 @@ async fn round(run: &Arc<Run>, cluster: Cluster, mut writers: Vec<Writer>, kill:
             assert!(Instant::now() < deadline && !watching.is_finished(), "the watch stands still");
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
+    }
+    // Later kills may hit the making of claims; what is compared through all of them has to be there first.
+    if kill == 0 {
+        storage.remember(&client).await;
     }
     tokio::task::block_in_place(|| cluster.crash());
     let mut writers = Vec::new();
@@ -231,65 +243,5 @@ fn check_watch(run: &Run, kills: u64) {
         // The past is in memory: after a restart 410 is an answer like events, and so every watch that went on had one.
         assert_eq!(restarts.events + restarts.gone, kills - 1);
         assert!(cuts.events > 0, "no watch went on where it was");
-    }
-}
-
-/// A set with storage that grows, shrinks and rolls from round to round.
-async fn change_set(client: &kube::Client, kill: u64) {
-    let set = json!({
-        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
-        "spec": {
-            "replicas": 1 + kill % 4, "serviceName": "web", "podManagementPolicy": "Parallel",
-            "selector": {"matchLabels": {"app": "web"}},
-            "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete", "whenDeleted": "Delete"},
-            "template": {
-                "metadata": {"labels": {"app": "web"}},
-                "spec": {"containers": [{"name": "main", "image": format!("x:{kill}")}]},
-            },
-            "volumeClaimTemplates": [{
-                "metadata": {"name": "data"},
-                "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}},
-            }],
-        },
-    });
-    match ask(client, "POST", SETS, Some(&set)).await {
-        Answer::Refused(409, _) => drop(done(client, "PUT", &format!("{SETS}/web"), Some(&set)).await),
-        Answer::Done(_) => {}
-        other => panic!("the set: {other:?}"),
-    }
-}
-
-/// leakless: the set comes up whole, goes with all that it had, and no directory is left behind.
-async fn end_sets(client: &kube::Client, data: &Path) {
-    let set = format!("{SETS}/web");
-    let wanted = done(client, "GET", &set, None).await["spec"]["replicas"].clone();
-    until(client, &set, "all replicas are ready", |set| {
-        let status = &set["status"];
-        status["readyReplicas"] == wanted && status["updatedReplicas"] == wanted && status["replicas"] == wanted
-    })
-    .await;
-    // Ready replicas have their volumes: were none found here, none would be looked for below.
-    let kept = backend_volumes(data).len();
-    assert!(Some(kept as u64) >= wanted.as_u64(), "{wanted} replicas have {kept} volumes");
-    done(client, "DELETE", &set, Some(&json!({"propagationPolicy": "Background"}))).await;
-    let empty = |list: &Value| list["items"].as_array().is_some_and(Vec::is_empty);
-    until(client, CLAIMS, "the claims go", empty).await;
-    until(client, "/api/v1/persistentvolumes", "the volumes go", empty).await;
-    let deadline = Instant::now() + PATIENCE;
-    while !backend_volumes(data).is_empty() {
-        assert!(Instant::now() < deadline, "leakless: {:?} are left", backend_volumes(data));
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn until(client: &kube::Client, path: &str, what: &str, check: impl Fn(&Value) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let found = done(client, "GET", path, None).await;
-        if check(&found) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "in vain: {what}\n{found:#}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,6 +1,6 @@
 //! More than usual: a thousand watchers, one that does not read, and more requests than two cores can answer.
 
-use crate::support::{Cluster, PATIENCE, Place};
+use crate::support::{Cluster, PATIENCE, Place, Running, mainstay};
 use crate::talk::*;
 use bytes::Bytes;
 use futures::future::join_all;
@@ -110,16 +110,21 @@ async fn a_thousand_watchers_hear_everything_though_one_does_not_read() {
     assert_eq!(late, 2 * CHANGES);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
-    let (cluster, client) = start().await;
-    let writes = (0..500).map(|at| {
+/// What is read under load, and the lease that must be renewed meanwhile.
+async fn store_maps_and_lease(client: &kube::Client, count: usize) {
+    let writes = (0..count).map(|at| {
         let (client, map) = (client.clone(), map(&format!("m{at}"), 1000));
         async move { done(&client, "POST", MAPS, Some(&map)).await }
     });
     join_all(writes).await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
-    done(&client, "POST", LEASE, Some(&lease)).await;
+    done(client, "POST", LEASE, Some(&lease)).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn health_and_leases_go_on_under_more_load_than_there_are_cores() {
+    let (cluster, client) = start().await;
+    store_maps_and_lease(&client, 500).await;
     let (stop, answered, shed) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut load = Vec::new();
@@ -243,4 +248,80 @@ async fn writers_that_are_too_many_are_told_when_to_come_back() {
     let differ: Vec<_> = there.symmetric_difference(&written).collect();
     assert!(differ.is_empty(), "what was acknowledged is there, what was refused is not: {differ:?}");
     done(&client, "POST", MAPS, Some(&map("after", 10))).await;
+}
+
+/// With room for one reader, 32 read at once: who finds it taken is told to come back, and everybody else gets all there is. Health and leases go on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn readers_that_are_too_many_are_told_when_to_come_back() {
+    const READERS: usize = 32;
+    const STORED: usize = 500;
+    let home = tempfile::tempdir().expect("a directory");
+    let kubeconfig = home.path().join("kubeconfig");
+    let mut command = mainstay(home.path());
+    // A read holds its place while it is worked on, and so only as many are under way as there are threads, whatever the machine has.
+    command.env("TOKIO_WORKER_THREADS", "4").args(["up", "--in-memory", "--listen", "127.0.0.1:0", "--kubeconfig"]);
+    command.arg(&kubeconfig).args(["--nodes", "0", "--no-builtin-storage", "--max-requests-inflight", "1"]);
+    // Nobody else reads for long: the one controller has nothing to do.
+    command.args(["--controllers", "statefulset-controller"]);
+    let mut program = Running::start(command);
+    tokio::task::block_in_place(|| program.line_with(&["Ctrl-C"]));
+    let client = connect(&kubeconfig).await;
+    store_maps_and_lease(&client, STORED).await;
+    let (stop, answered, shed) =
+        (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let mut readers = Vec::new();
+    for _ in 0..READERS {
+        let mut connection = wide(&kubeconfig).await;
+        let (stop, answered, shed) = (stop.clone(), answered.clone(), shed.clone());
+        readers.push(tokio::spawn(async move {
+            while !stop.load(Ordering::Relaxed) {
+                let response = get(&mut connection, MAPS).await;
+                let (code, again) = (response.status().as_u16(), response.headers().get("retry-after").cloned());
+                let body = response.into_body().collect().await.expect("an answer").to_bytes();
+                match code {
+                    200 => {
+                        assert!(body.len() > STORED * 1000, "a list of {} bytes", body.len());
+                        answered.fetch_add(1, Ordering::Relaxed);
+                    }
+                    429 => {
+                        assert_eq!(again.expect("Retry-After"), "1");
+                        shed.fetch_add(1, Ordering::Relaxed);
+                    }
+                    code => panic!("{code}"),
+                }
+            }
+        }));
+    }
+    let begun = Instant::now();
+    let (mut renewed, mut slowest) = (0, Duration::ZERO);
+    let count = |of: &AtomicUsize| of.load(Ordering::Relaxed);
+    while count(&shed) < 200 || count(&answered) < 50 || renewed < 20 {
+        let (shed, answered) = (count(&shed), count(&answered));
+        assert!(begun.elapsed() < PATIENCE, "{answered} answered, {shed} told to come back, {renewed} leases");
+        let started = Instant::now();
+        for path in ["/healthz", "/readyz"] {
+            let health = Request::get(path).body(Vec::new()).expect("a request");
+            assert_eq!(client.request_text(health).await.expect("healthy"), "ok");
+        }
+        // Who renews a lease reads it first.
+        done(&client, "GET", &format!("{LEASE}/l"), None).await;
+        let renewal = json!({"spec": {"renewTime": jiff::Timestamp::now().to_string()}});
+        done(&client, "PATCH", &format!("{LEASE}/l"), Some(&renewal)).await;
+        renewed += 1;
+        slowest = slowest.max(started.elapsed());
+    }
+    stop.store(true, Ordering::Relaxed);
+    for reader in readers {
+        reader.await.expect("no panic");
+    }
+    let (answered, shed) = (count(&answered), count(&shed));
+    println!(
+        "{READERS} readers: {answered} lists, {shed} told to come back; {renewed} leases renewed, the slowest with health in {slowest:?}"
+    );
+    // A lease is given up after ten seconds.
+    assert!(slowest < Duration::from_secs(8), "{slowest:?}");
+    // When they are gone there is room again, but for a moment in which the controller looks.
+    while let Answer::Refused(429, _) = ask(&client, "GET", &format!("{MAPS}/m0"), None).await {
+        assert!(begun.elapsed() < 2 * PATIENCE, "there is no room");
+    }
 }

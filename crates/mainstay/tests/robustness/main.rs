@@ -7,6 +7,7 @@ mod full_disk;
 mod kills;
 mod load;
 mod sight;
+mod storage;
 #[path = "../support/mod.rs"]
 mod support;
 mod talk;

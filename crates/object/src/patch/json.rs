@@ -60,10 +60,8 @@ impl Run {
     fn step(&mut self, operation: &Map) -> Result<(), String> {
         let operation = read(operation)?;
         match &operation {
-            // As upstream: what is not there tests equal to null.
-            PatchOperation::Test(test) if test.value.is_null() && test.path.resolve(&self.document).is_err() => {
-                return Ok(());
-            }
+            // Not the library's, to which 1 and 1.0 are different.
+            PatchOperation::Test(TestOperation { path, value }) => return self.test(path, value),
             PatchOperation::Add(AddOperation { path, value })
             | PatchOperation::Replace(ReplaceOperation { path, value }) => {
                 self.deepen(path.count() + depth(value))?;
@@ -87,10 +85,20 @@ impl Run {
                     self.deepen(path.count() + depth(moved))?;
                 }
             }
-            PatchOperation::Test(_) | PatchOperation::Remove(_) => {}
+            PatchOperation::Remove(_) => {}
         }
         json_patch::patch_unsafe(&mut self.document, std::slice::from_ref(&operation))
             .map_err(|error| explain(&error.kind).to_owned())
+    }
+
+    /// As upstream, what is not there is equal to null.
+    fn test(&self, path: &PointerBuf, value: &Json) -> Result<(), String> {
+        match path.resolve(&self.document) {
+            Ok(found) if are_equal(found, value) => Ok(()),
+            Ok(_) => Err("test failed".to_owned()),
+            Err(_) if value.is_null() => Ok(()),
+            Err(_) => Err("doc is missing path".to_owned()),
+        }
     }
 
     /// Refuses what would make the document deeper than allowed.
@@ -126,11 +134,33 @@ fn pointer(operation: &Map, field: &str) -> Result<PointerBuf, String> {
 
 fn explain(kind: &PatchErrorKind) -> &'static str {
     match kind {
-        PatchErrorKind::TestFailed => "test failed",
         PatchErrorKind::InvalidFromPointer => "nothing is at \"from\"",
         PatchErrorKind::CannotMoveInsideItself => "a value cannot move inside itself",
         _ => "doc is missing path",
     }
+}
+
+/// Whether two values are equal to `test`: numbers are by what they are, not by how they are written (RFC 6902, 4.6).
+fn are_equal(one: &Json, other: &Json) -> bool {
+    match (one, other) {
+        (Json::Array(one), Json::Array(other)) => {
+            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| are_equal(one, other))
+        }
+        (Json::Object(one), Json::Object(other)) => {
+            let is_there = |(key, value)| other.get(key).is_some_and(|other| are_equal(value, other));
+            one.len() == other.len() && one.iter().all(is_there)
+        }
+        (Json::Number(one), Json::Number(other)) if one != other => {
+            whole(one).is_some_and(|number| whole(other) == Some(number))
+        }
+        (one, other) => one == other,
+    }
+}
+
+/// A number without a fraction, if it is one and not beyond all integers that JSON has here.
+fn whole(number: &serde_json::Number) -> Option<i128> {
+    let from_float = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e30).map(|it| it as i128);
+    number.as_i128().or_else(from_float)
 }
 
 /// Levels of nesting: 0 for a scalar.
@@ -199,6 +229,30 @@ mod tests {
         }
         let (_, message) = run(json!({}), json!([{"op": "remove", "path": "/spec"}])).unwrap_err();
         assert_eq!(message, "JSON patch operation 0 (\"remove\" at \"/spec\") does not apply: doc is missing path");
+    }
+
+    /// Found by `fuzz json-patch`.
+    #[test]
+    fn numbers_test_equal_by_value() {
+        let equal = [("1", "1.0"), ("1.0", "1"), ("0", "-0.0"), ("[{\"b\":1e2}]", "[{\"b\":100}]"), ("0.5", "5e-1")];
+        let different = [
+            ("1", "1.5"),
+            ("1", "\"1\""),
+            ("0", "false"),
+            ("[1]", "[1,1]"),
+            ("{\"b\":1}", "{\"b\":1.0,\"c\":1}"),
+            // Equal as floats.
+            ("9007199254740993", "9007199254740992.0"),
+            ("18446744073709551615", "18446744073709551616.0"),
+            ("1e300", "1e299"),
+        ];
+        for (cases, expected) in [(&equal[..], true), (&different[..], false)] {
+            for (held, tested) in cases {
+                let read = |text: &str| serde_json::from_str::<Value>(text).unwrap();
+                let patch = json!([{"op": "test", "path": "/a", "value": read(tested)}]);
+                assert_eq!(run(json!({"a": read(held)}), patch).is_ok(), expected, "{held} and {tested}");
+            }
+        }
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn take(claim: &Value, volume_name: &str, seen: &impl Seen) -> Plan {
     let misfit = if !volume.has(&["spec", "claimRef"]) {
         matching::unfit(&volume, claim)
     } else if is_reserved_for(&volume, claim) {
-        matching::unbindable(&volume)
+        matching::unbindable(&volume, claim)
     } else {
         let message = format!("volume {volume_name:?} already bound to a different claim.");
         let plan = Plan::default().warning(claim, "FailedBinding", message);

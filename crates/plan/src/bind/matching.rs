@@ -1,6 +1,6 @@
 //! Which volume suits which claim.
 
-use super::{PROVISIONED_BY, is_reserved_for};
+use super::{PROVISIONED_BY, WITHDRAWN, annotation, is_reserved_for};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::quantity::Quantity;
@@ -73,7 +73,7 @@ pub fn choose_reserved<T: AsRef<Value>>(volumes: Vec<T>, claim: &Value) -> Optio
     let wanted = Wanted::of(claim);
     let suits = |volume: &Value| {
         is_reserved_for(volume, claim)
-            && !terminating(volume)
+            && unbindable(volume, claim).is_none()
             && capacity(volume).is_some_and(|capacity| capacity >= wanted.request)
             && volume_mode(volume) == volume_mode(claim)
             && attributes_class(volume) == attributes_class(claim)
@@ -111,7 +111,7 @@ pub(super) fn can_be_made_for(volume: &Value, claim: &Value) -> bool {
 pub fn unfit(volume: &Value, claim: &Value) -> Option<String> {
     let wanted = Wanted::of(claim);
     let size = |quantity: Option<Quantity>| quantity.map_or(0, |quantity| quantity.ceil());
-    let why = if let Some(why) = unbindable(volume) {
+    let why = if let Some(why) = unbindable(volume, claim) {
         return Some(why);
     } else if size(capacity(volume)) < size(Some(wanted.request)) {
         "requested PV is too small"
@@ -129,9 +129,10 @@ pub fn unfit(volume: &Value, claim: &Value) -> Option<String> {
     Some(why.to_owned())
 }
 
-/// Why nobody can have a volume.
-pub fn unbindable(volume: &Value) -> Option<String> {
-    terminating(volume).then(|| format!("the volume is marked for deletion {}", json!(name(volume))))
+/// Why a claim cannot have a volume, even where both name each other: it is on its way out, also if only the claim says so.
+pub fn unbindable(volume: &Value, claim: &Value) -> Option<String> {
+    let is_going = terminating(volume) || (!uid(volume).is_empty() && annotation(claim, WITHDRAWN) == uid(volume));
+    is_going.then(|| format!("the volume is marked for deletion {}", json!(name(volume))))
 }
 
 pub fn volume_mode(object: &Value) -> &str {

@@ -35,6 +35,8 @@ pub const STORAGE_PROVISIONERS: [&str; 2] =
     ["volume.kubernetes.io/storage-provisioner", "volume.beta.kubernetes.io/storage-provisioner"];
 /// Annotation of a claim: the node of its first pod, for which a volume may be made now.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// Annotation of a claim: the uid of a volume that it was about to get, and that was told to go before it had it.
+pub const WITHDRAWN: &str = "mainstay.dev/withdrawn-volume";
 /// Annotation of a volume that was expanded, but not yet its file system: the size before.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 
@@ -81,12 +83,10 @@ pub enum Action {
         status: bool,
         patch: Value,
     },
-    /// Ask the server itself whether the claim let go of the volume: it is gone, or bound to another one; or, where `unless_bound`, it is
-    /// not bound at all. Else all is different.
+    /// Ask the server itself whether the claim let go of the volume: it is gone, or names another one. Else all is different.
     ConfirmReleased {
         claim: Target,
         volume: String,
-        unless_bound: bool,
     },
     /// Ask the server itself whether there is really no volume of this name.
     ConfirmNoVolume {
@@ -96,6 +96,12 @@ pub enum Action {
     ConfirmVolume {
         of: Target,
         version: String,
+    },
+    /// Ask the server's history whether a volume of this name was retained when it went, since a version. Then this one came late, and what it
+    /// stands for is not its own to delete.
+    ConfirmNotRetained {
+        volume: Target,
+        since: String,
     },
     /// Ask the server itself whether pods still use a claim that is gone. Then recycling waits.
     ConfirmNoPods {

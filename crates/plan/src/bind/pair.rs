@@ -1,6 +1,8 @@
 //! The writes that make a pair of a volume and a claim, and those that part them.
 
-use super::{Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, annotation, is_reserved_for};
+use super::{
+    Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, WITHDRAWN, annotation, is_reserved_for,
+};
 use crate::finalizers::precondition;
 use object::access::{Access, name, namespace, uid};
 use object::quantity::Quantity;
@@ -28,6 +30,17 @@ pub fn unbind(volume: &Value) -> Vec<Action> {
     }
     let freed = Action::Patch { of: Target::of(volume), status: false, patch };
     [freed].into_iter().chain(set_phase(volume, "Available", "")).collect()
+}
+
+/// The write that keeps a claim from getting a volume that is on its way out. To ask whether it has it would not do: the write that gives
+/// it the volume may have been given up and still be on its way. After this one, that is of an older version, and refused.
+pub fn withdraw(volume: &Value, claim: &Value) -> Option<Action> {
+    if annotation(claim, WITHDRAWN) == uid(volume) {
+        return None;
+    }
+    let mut patch = precondition(claim);
+    patch.put(&["metadata", "annotations", WITHDRAWN], uid(volume));
+    Some(Action::Patch { of: Target::of(claim), status: false, patch })
 }
 
 pub fn set_phase(volume: &Value, phase: &str, message: &str) -> Option<Action> {

@@ -17,39 +17,41 @@ pub fn plan(volume: &Value, seen: &impl Seen, plugins: &Plugins) -> Plan {
     };
     let claim = seen.claim(&reference.namespace, &reference.name).filter(|claim| uid(claim) == reference.uid);
     let Some(claim) = claim else { return without_claim(volume, reference, seen, plugins) };
-    let bound_to = claim.text(&["spec", "volumeName"]);
     // A volume on its way out is not bound any more, or it would wait for its claim, and its claim for another volume.
-    let comes_too_late = terminating(volume) && !is_bound(&claim);
-    if bound_to.is_empty() && !comes_too_late {
-        return let_claim_bind(volume, &claim);
+    if terminating(volume) && !is_bound(&claim) {
+        return part(volume, &claim, pair::withdraw(volume, &claim), plugins);
     }
-    if bound_to == name(volume) && !comes_too_late {
-        return Plan::default().then(pair::set_phase(volume, "Bound", ""));
+    match claim.text(&["spec", "volumeName"]) {
+        "" => let_claim_bind(volume, &claim),
+        bound_to if bound_to == name(volume) => Plan::default().then(pair::set_phase(volume, "Bound", "")),
+        _ => part(volume, &claim, Some(confirm_released(volume, reference)), plugins),
     }
-    let was_made_for_it = can_be_made_for(volume, &claim) && !was_free(volume);
+}
+
+/// The claim is there and does not have the volume, as `first` makes sure: it took another one, or cannot have this one any more.
+fn part(volume: &Value, claim: &Value, first: Option<Action>, plugins: &Plugins) -> Plan {
+    let was_made_for_it = can_be_made_for(volume, claim) && !was_free(volume);
     let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
     if was_made_for_it && is_deleted {
-        // It was made for a claim that took another one, or cannot have it any more.
-        return reclaim::released(volume, &reference, comes_too_late, plugins);
+        return reclaim::released(volume, &Target::of(claim), first, plugins);
     }
-    free(volume, reference, comes_too_late)
+    Plan::default().then(first).then(pair::unbind(volume))
 }
 
 /// The claim is gone.
 fn without_claim(volume: &Value, claim: Target, seen: &impl Seen, plugins: &Plugins) -> Plan {
     // Where volume and phase are written at once, only the claim's end tells whether it had the volume.
     let is_begun = volume.text(&["status", "phase"]) == "Bound" && !is_named_for(volume, &claim.uid);
+    let confirm = confirm_released(volume, claim.clone());
     if was_free(volume) || (is_begun && seen.went_without(&claim.uid)) {
-        free(volume, claim, false)
-    } else {
-        reclaim::released(volume, &claim, false, plugins)
+        return Plan::default().then([confirm]).then(pair::unbind(volume));
     }
+    reclaim::unless_retained(volume, reclaim::released(volume, &claim, Some(confirm), plugins))
 }
 
-/// Takes the volume from a claim that does not have it. A write of ours may have succeeded without our knowing: hence the question.
-fn free(volume: &Value, claim: Target, unless_bound: bool) -> Plan {
-    let confirm = Action::ConfirmReleased { claim, volume: name(volume).to_owned(), unless_bound };
-    Plan::default().then([confirm]).then(pair::unbind(volume))
+/// A write of ours may have succeeded without our knowing: hence the question.
+fn confirm_released(volume: &Value, claim: Target) -> Action {
+    Action::ConfirmReleased { claim, volume: name(volume).to_owned() }
 }
 
 /// Whether we had only begun to bind a free volume: then nobody ever had it, and it is free again.

@@ -57,6 +57,8 @@ pub enum Step {
     Keep(String),
     /// It is on its way out without the finalizer that it had: somebody took it off. Its backend stays, and people are told.
     Stripped,
+    /// It is told to go and belongs to no claim: as with any volume that nobody claimed, its backend stays. Why, for people.
+    Left(String),
     /// It is to be deleted but cannot be.
     Failed(String),
 }
@@ -79,7 +81,7 @@ pub fn is_recorded(volume: &Value) -> bool {
 pub fn plan(seen: &Seen, driver: &str, honor: bool) -> Plan {
     let facts = Facts::of(seen);
     let add = honor && facts.deletes && !facts.leaving && facts.phase == "Bound" && !facts.held;
-    let lets_go = facts.held && (!facts.deletes || !honor);
+    let lets_go = facts.held && (!facts.deletes || !honor || facts.is_nobodys());
     let remove = lets_go && !seen.written;
     let held = (facts.held || add) && !remove;
     let wanted = facts.served.then(|| Record {
@@ -166,6 +168,11 @@ impl<'a> Facts<'a> {
         }
     }
 
+    /// It is told to go, and was freed of the claim that it had: nobody would ever release it.
+    fn is_nobodys(&self) -> bool {
+        self.leaving && self.phase == "Available" && self.claim_uid.is_empty()
+    }
+
     fn is_protected(&self) -> bool {
         self.record.is_some_and(|record| record.protected)
     }
@@ -206,6 +213,12 @@ fn step(seen: &Seen, facts: &Facts, driver: &str, honor: bool) -> Step {
     let released = facts.phase == "Released";
     if facts.leaving && !honor {
         return Step::Nothing;
+    }
+    if facts.held && facts.is_nobodys() {
+        let handle = migration::handle(seen.volume).unwrap_or_default();
+        return Step::Left(format!(
+            "The volume belongs to no claim: its object goes, and {handle} of {driver} is left as it is"
+        ));
     }
     if facts.leaving && !facts.held {
         return match (facts.served, facts.is_protected()) {

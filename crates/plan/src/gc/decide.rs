@@ -93,6 +93,8 @@ struct Owners<'a> {
     dangling: Vec<&'a OwnerRef>,
     /// Terminating, and waiting for its dependents to go.
     waiting: Vec<&'a OwnerRef>,
+    /// Not there any more when the object was given to it.
+    late: Vec<Uid>,
     unwatched: Option<Place>,
     reports: Vec<Action>,
 }
@@ -151,10 +153,15 @@ impl Graph {
             Err(step) => return step,
         };
         let mut actions = owners.reports;
+        if !owners.late.is_empty() {
+            // Without them, what is left is judged anew.
+            actions.push(drop_owners(live, owners.late));
+            return Plan::act(actions);
+        }
         if !owners.solid.is_empty() {
             let lost: Vec<Uid> = owners.dangling.iter().chain(&owners.waiting).map(|owner| owner.uid.clone()).collect();
             if !lost.is_empty() {
-                actions.push(Action::DropOwners { place: live.place.clone(), uid: live.uid.clone(), owners: lost });
+                actions.push(drop_owners(live, lost));
             }
             return Step::Do(Plan { actions, held: owners.unwatched.map(Held::OwnerNotWatched), ..Plan::default() });
         }
@@ -191,7 +198,11 @@ impl Graph {
         for reference in &live.owners {
             // A cluster-scoped object must be asked about all the same: its owner may be of a kind that cannot own it.
             if self.is_gone(&reference.uid) && !live.place.namespace.is_empty() {
-                owners.dangling.push(reference);
+                match self.came_late(live, reference) {
+                    Some(true) => owners.late.push(reference.uid.clone()),
+                    Some(false) => owners.dangling.push(reference),
+                    None => return Err(Plan::held(Held::OwnerNotWatched(live.place.clone()))),
+                }
                 continue;
             }
             let place = reference.place(&live.place.namespace);
@@ -206,6 +217,9 @@ impl Graph {
                     if !self.nodes.contains_key(&reference.uid) {
                         owners.unwatched = Some(place);
                     }
+                }
+                Some(Answer::Found(_) | Answer::NotFound) if self.came_late(live, reference).is_none() => {
+                    return Err(Plan::held(Held::OwnerNotWatched(place)));
                 }
                 Some(Answer::Found(_) | Answer::NotFound) => {
                     owners.dangling.push(reference);
@@ -225,6 +239,10 @@ impl Graph {
         }
         if ask.is_empty() { Ok(owners) } else { Err(Step::Ask(ask)) }
     }
+}
+
+fn drop_owners(object: &Fact, owners: Vec<Uid>) -> Action {
+    Action::DropOwners { place: object.place.clone(), uid: object.uid.clone(), owners }
 }
 
 fn remove_finalizer(object: &Fact, finalizer: &str) -> Action {

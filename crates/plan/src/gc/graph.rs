@@ -11,8 +11,10 @@ const GONE_MAX: usize = 4096;
 pub enum Event {
     /// The object as it is now: added or changed.
     Seen(Fact),
-    /// No object has this uid any more, and none ever will.
-    Gone(Uid),
+    /// The same in a list: what became of it since it was seen last is not known one by one.
+    Listed(Fact),
+    /// No object has this uid any more, and none ever will; since this version, or 0 if that is not known.
+    Gone(Uid, u64),
     /// The object is not watched any more: whether it is still there must be asked.
     Unwatched(Uid),
 }
@@ -30,7 +32,7 @@ pub enum Work {
 pub struct Graph {
     pub(super) nodes: HashMap<Uid, Node>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
-    gone: HashSet<Uid>,
+    gone: HashMap<Uid, End>,
     /// The order in which `gone` forgets.
     gone_order: VecDeque<Uid>,
     /// In order, without repetition: every entry is in `dirty` and not in `running`.
@@ -39,6 +41,15 @@ pub struct Graph {
     dirty: HashSet<Work>,
     /// Handed out and not yet done: the same work never runs twice at once.
     running: HashSet<Work>,
+}
+
+/// How an owner went.
+#[derive(Clone, Copy, Default)]
+struct End {
+    /// 0: nobody said.
+    version: u64,
+    /// Its dependents were to be left behind.
+    orphaned: bool,
 }
 
 pub(super) struct Node {
@@ -71,9 +82,10 @@ impl Graph {
     /// Takes in a change; what it makes doubtful is queued. The cost is that of the edges it touches.
     pub fn apply(&mut self, event: Event) {
         match event {
-            Event::Seen(fact) => self.see(&fact),
-            Event::Gone(uid) => {
-                self.remember_gone(&uid);
+            Event::Seen(fact) => self.see(&fact, fact.resource_version.parse().unwrap_or(0)),
+            Event::Listed(fact) => self.see(&fact, 0),
+            Event::Gone(uid, version) => {
+                self.remember_gone(&uid, version);
                 self.forget(&uid);
             }
             Event::Unwatched(uid) => self.forget(&uid),
@@ -158,14 +170,37 @@ impl Graph {
     }
 
     pub(super) fn is_gone(&self, uid: &Uid) -> bool {
-        self.gone.contains(uid)
+        self.gone.contains_key(uid)
     }
 
-    fn see(&mut self, fact: &Fact) {
+    /// Whether a claim was given to an owner after that had gone, or one that was to leave its dependents behind: by a request that
+    /// was on its way for so long (decision 21). `None`: watches will tell. Where they cannot, it was in time; and what is no claim always was, because
+    /// only what goes with a claim does not come back.
+    pub(super) fn came_late(&self, live: &Fact, reference: &OwnerRef) -> Option<bool> {
+        if !live.place.is_claim() {
+            return Some(false);
+        }
+        let known = self.nodes.get(&live.uid)?.owners.iter().find(|known| known.uid == reference.uid)?;
+        let is_shown = |owner: &Node| owner.place == reference.place(&live.place.namespace);
+        match self.gone.get(&reference.uid) {
+            Some(end) => Some(end.orphaned || (end.version > 0 && known.since > end.version)),
+            None if self.nodes.get(&reference.uid).is_some_and(is_shown) => None,
+            None => Some(false),
+        }
+    }
+
+    /// `version`: at which it became so, if that is known.
+    fn see(&mut self, fact: &Fact, version: u64) {
         // Whoever said that it was gone was mistaken.
         self.gone.remove(&fact.uid);
-        let node = Node::new(fact);
+        let mut node = Node::new(fact);
         let (foreground, orphaning) = (node.foreground, node.orphaning);
+        if let Some(before) = self.nodes.get(&fact.uid) {
+            for owner in &mut node.owners {
+                let known = before.owners.iter().find(|known| known.uid == owner.uid);
+                owner.since = known.map_or(version, |known| known.since);
+            }
+        }
         let before = self.nodes.insert(fact.uid.clone(), node);
         let first = before.is_none();
         let (was_foreground, was_orphaning, owners_before) = match before {
@@ -209,10 +244,14 @@ impl Graph {
         }
     }
 
-    fn remember_gone(&mut self, uid: &Uid) {
-        if !self.gone.insert(uid.clone()) {
+    fn remember_gone(&mut self, uid: &Uid, version: u64) {
+        let orphaned = self.nodes.get(uid).is_some_and(|node| node.orphaning);
+        if let Some(end) = self.gone.get_mut(uid) {
+            // It was asked for before a watch told of it.
+            end.version = end.version.max(version);
             return;
         }
+        self.gone.insert(uid.clone(), End { version, orphaned });
         self.gone_order.push_back(uid.clone());
         if self.gone_order.len() > GONE_MAX
             && let Some(oldest) = self.gone_order.pop_front()

@@ -12,7 +12,7 @@
 //!             Step::Do(plan) => break plan,
 //!         }
 //!     };
-//!     for uid in &plan.gone { graph.apply(Event::Gone(uid)) }
+//!     for uid in &plan.gone { graph.apply(Event::Gone(uid, 0)) }
 //!     run plan.actions in order, stop at the first error;
 //!     graph.done(&work);
 //!     after an error, or when plan.held.retries(): graph.requeue(work) after a back-off
@@ -60,6 +60,10 @@ impl Place {
     fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
+
+    fn is_claim(&self) -> bool {
+        &*self.kind == "PersistentVolumeClaim" && self.group().is_empty()
+    }
 }
 
 /// One entry of `metadata.ownerReferences`.
@@ -71,6 +75,8 @@ pub struct OwnerRef {
     pub uid: Uid,
     /// `blockOwnerDeletion` is true.
     pub blocks: bool,
+    /// In the graph: the version at which an object that was known already came to have this owner; else 0.
+    pub since: u64,
 }
 
 impl OwnerRef {
@@ -111,6 +117,7 @@ impl Fact {
             name: owner.text(&["name"]).into(),
             uid: owner.text(&["uid"]).into(),
             blocks: owner.flag(&["blockOwnerDeletion"]),
+            since: 0,
         });
         let finalizers = object.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str);
         Fact {

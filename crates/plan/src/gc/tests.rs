@@ -27,7 +27,7 @@ fn place(kind: &str, namespace: &str, name: &str) -> Place {
 }
 
 fn owner(kind: &str, name: &str, uid: &str, blocks: bool) -> OwnerRef {
-    OwnerRef { api_version: "v1".into(), kind: kind.into(), name: name.into(), uid: uid.into(), blocks }
+    OwnerRef { api_version: "v1".into(), kind: kind.into(), name: name.into(), uid: uid.into(), blocks, since: 0 }
 }
 
 impl World {
@@ -55,7 +55,7 @@ impl World {
         let name = fact.place.name.to_string();
         let queue = self.pending.entry(fact.place.kind.to_string()).or_default();
         if fact.deleting && fact.finalizers.is_empty() {
-            queue.push_back(Event::Gone(fact.uid));
+            queue.push_back(Event::Gone(fact.uid, self.version));
             self.objects.remove(&name);
         } else {
             queue.push_back(Event::Seen(fact.clone()));
@@ -94,7 +94,7 @@ impl World {
     }
 
     fn answer(&self, place: &Place) -> Answer {
-        let kinds = ["Pod", "Set", "Volume"];
+        let kinds = ["Pod", "Set", "Volume", "PersistentVolumeClaim"];
         if !kinds.contains(&&*place.kind) {
             return Answer::UnknownKind;
         }
@@ -128,7 +128,7 @@ impl World {
         };
         between(self);
         for uid in &plan.gone {
-            self.graph.apply(Event::Gone(uid.clone()));
+            self.graph.apply(Event::Gone(uid.clone(), 0));
         }
         let failed = plan.actions.iter().any(|action| !self.carry_out(action));
         self.graph.done(&work);
@@ -203,6 +203,72 @@ impl World {
     }
 }
 
+/// Decision 21: a set's claim is given to it, or to a pod, by a request that was on its way for so long that its owner is gone. What goes
+/// with the claim does not come back, so it stays; other objects go, as ever.
+#[test]
+fn a_claim_that_is_given_to_an_owner_that_has_gone_stays() {
+    let late = owner("Set", "web", "uid-web", false);
+    for (kind, policy, stays) in [
+        ("PersistentVolumeClaim", Policy::Background, true),
+        ("PersistentVolumeClaim", Policy::Orphan, true),
+        ("Pod", Policy::Background, false),
+    ] {
+        // Whichever watch is quicker.
+        for first in ["Set", kind] {
+            let mut world = World::default();
+            world.create("Set", "a", "web", Vec::new());
+            world.create(kind, "a", "data", Vec::new());
+            world.settle();
+            world.delete("web", policy);
+            if policy == Policy::Orphan {
+                world.settle();
+            }
+            world.edit("data", |fact| fact.owners.push(late.clone()));
+            while world.deliver(first) {}
+            world.settle();
+            let left = world.objects.get("data").map(|data| data.fact.owners.len());
+            assert_eq!(left, stays.then_some(0), "{kind} {policy:?}, {first} first");
+        }
+    }
+}
+
+/// The same while its owner waits for those that it leaves behind: it was looked for before it came.
+#[test]
+fn a_claim_that_is_given_to_an_owner_that_leaves_all_behind_stays() {
+    let mut world = World::default();
+    world.create("Set", "a", "web", Vec::new());
+    world.create("PersistentVolumeClaim", "a", "data", Vec::new());
+    world.settle();
+    world.delete("web", Policy::Orphan);
+    world.deliver("Set");
+    world.work(|world| world.edit("data", |fact| fact.owners.push(owner("Set", "web", "uid-web", false))));
+    world.settle();
+    assert_eq!(world.objects.get("data").map(|data| data.fact.owners.len()), Some(0));
+    assert!(!world.objects.contains_key("web"));
+}
+
+/// A claim that was given to its owner in time goes with it, whichever watch is quicker, and also where its history is not known.
+#[test]
+fn a_claim_that_was_given_in_time_goes() {
+    for (first, is_listed) in [("Set", false), ("PersistentVolumeClaim", false), ("Set", true)] {
+        let mut world = World::default();
+        world.create("Set", "a", "web", Vec::new());
+        world.create("PersistentVolumeClaim", "a", "data", Vec::new());
+        world.settle();
+        world.edit("data", |fact| fact.owners.push(owner("Set", "web", "uid-web", false)));
+        world.delete("web", Policy::Background);
+        if is_listed {
+            world.edit("data", |fact| fact.finalizers.push("touched".to_owned()));
+            world.pending.remove("PersistentVolumeClaim");
+            world.graph.apply(Event::Listed(world.objects["data"].fact.clone()));
+            world.edit("data", |fact| fact.finalizers.clear());
+        }
+        while world.deliver(first) {}
+        world.settle();
+        assert!(!world.objects.contains_key("data"), "{first} first, listed: {is_listed}");
+    }
+}
+
 #[test]
 fn background_collects_the_whole_chain_after_the_owner() {
     let mut world = World::default();
@@ -223,7 +289,7 @@ fn an_owner_that_is_seen_again_stands() {
     world.pod("pod", &[("set", true)]);
     world.settle();
     let set = world.objects["set"].fact.clone();
-    world.graph.apply(Event::Gone(set.uid.clone()));
+    world.graph.apply(Event::Gone(set.uid.clone(), 0));
     world.graph.apply(Event::Seen(set));
     // Another owner is not there, so all of them are looked at.
     world.edit("pod", |fact| fact.owners.push(owner("Pod", "nobody", "uid-nobody", false)));

@@ -25,6 +25,7 @@ impl Checker {
             broken.extend(shrinks(before, after, change.who));
         }
         if let Some(claim) = change.removes() {
+            self.claim_gone(claim);
             let told = self.condemned.remove(uid(claim)).unwrap_or(self.changes);
             let used = |pod: &Value| holds(pod, claim) && self.placed.get(uid(pod)).is_some_and(|at| *at < told);
             let user = self.all("Pod").find(|pod| namespace(pod) == namespace(claim) && used(pod));
@@ -43,12 +44,14 @@ impl Checker {
         if change.who.is(Who::COLLECTOR) && self.stillborn.contains(uid(claim)) {
             return None;
         }
+        // What its set said when its pod was told to go counts, however long that took.
+        let told = |pod: &str| self.since(self.pods_told.get(pod).copied().unwrap_or(change.now));
         // The collector deletes what has lost all of its owners; one that stays would keep it.
         let owners = claim.items(&["metadata", "ownerReferences"]);
         let said = !owners.is_empty()
             && owners.iter().all(|owner| match owner.text(&["kind"]) {
-                "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), change.now),
-                "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), change.now),
+                "StatefulSet" => self.sets.takes_claims_along(owner.text(&["uid"]), self.since(change.now)),
+                "Pod" => self.sets.gives_up(namespace(claim), owner.text(&["name"]), told(owner.text(&["uid"]))),
                 kind => self.same(kind, namespace(claim), owner.text(&["name"]), owner.text(&["uid"])).is_none(),
             });
         let may = change.who.is(Who::COLLECTOR) && said;

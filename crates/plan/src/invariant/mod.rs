@@ -8,13 +8,15 @@ mod sets;
 mod tests;
 mod volumes;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use sets::Sets;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use volumes::Volumes;
+
+pub use volumes::handle;
 
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +81,9 @@ type Key = (String, String, String);
 pub const KINDS: [&str; 6] =
     ["ConfigMap", "Namespace", "Pod", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"];
 
+/// What was said so long ago still counts, where nobody says how long anything may take: somebody may be about to act on it.
+const ECHO: SignedDuration = SignedDuration::from_secs(120);
+
 /// The gate by which reclaim policies are honoured in any order of deletion.
 const HONOURS: &str = "HonorPVReclaimPolicy";
 
@@ -91,6 +96,8 @@ pub struct Checker {
     placed: BTreeMap<String, u64>,
     /// When each claim was told to go, by uid.
     condemned: BTreeMap<String, u64>,
+    /// When each pod was told to go, by uid.
+    pods_told: BTreeMap<String, Timestamp>,
     /// Claims that came when their set was on its way out, by uid.
     stillborn: BTreeSet<String>,
     changes: u64,
@@ -98,6 +105,10 @@ pub struct Checker {
     now: Timestamp,
     /// The gates of the controllers.
     gates: Gates,
+    /// How long what was said still counts.
+    echo: SignedDuration,
+    /// Whether the provisioner, which may be a process of its own, honours reclaim policies.
+    drivers_honour: bool,
 }
 
 impl Checker {
@@ -108,23 +119,51 @@ impl Checker {
             volumes: Volumes::default(),
             placed: BTreeMap::new(),
             condemned: BTreeMap::new(),
+            pods_told: BTreeMap::new(),
             stillborn: BTreeSet::new(),
             changes: 0,
             now: Timestamp::UNIX_EPOCH,
+            drivers_honour: gates.on(HONOURS),
             gates,
+            echo: ECHO,
         }
+    }
+
+    /// Whoever acts on what was said has heard of its end after so long.
+    pub fn set_echo(&mut self, echo: SignedDuration) {
+        self.echo = echo;
+    }
+
+    /// What held after this still counts.
+    fn since(&self, now: Timestamp) -> Timestamp {
+        now.checked_sub(self.echo).unwrap_or(Timestamp::MIN)
     }
 
     /// The controllers have other gates from now on: what policies say changes with them.
     pub fn set_gates(&mut self, gates: Gates, now: Timestamp) {
-        if self.gates.on(HONOURS) != gates.on(HONOURS) {
-            self.honours_turned(now);
-        }
+        let provisioner = gates.clone();
+        self.set_gates_apart(gates, &provisioner, now);
+    }
+
+    /// The same where the provisioner has gates of its own.
+    pub fn set_gates_apart(&mut self, gates: Gates, provisioner: &Gates, now: Timestamp) {
+        let before = [true, false].map(|is_inside| self.honours(is_inside));
         self.gates = gates;
+        self.drivers_honour = provisioner.on(HONOURS);
+        for (is_inside, honoured) in [true, false].into_iter().zip(before) {
+            if self.honours(is_inside) != honoured {
+                self.honours_turned(is_inside, now);
+            }
+        }
         let sets: Vec<Arc<Value>> = self.all("StatefulSet").cloned().collect();
         for set in sets {
             self.sets.see(&set, Who::Part(""), &self.gates, now);
         }
+    }
+
+    /// Whether the policies of volumes are honoured: of those of the plugin inside by the binder, of those of drivers by the provisioner.
+    fn honours(&self, is_inside: bool) -> bool {
+        if is_inside { self.gates.on(HONOURS) } else { self.drivers_honour }
     }
 
     /// These sets stand for one: an ordinal that runs in one of them must not run in another. Each is a namespace and a name.

@@ -19,6 +19,9 @@ impl Checker {
         if change.before.is_none() {
             broken.extend(self.runs_elsewhere(change));
         }
+        if let Some(pod) = change.object().filter(|_| change.condemns()) {
+            self.pods_told.insert(uid(pod).to_owned(), change.now);
+        }
         if let Some(pod) = change.removes() {
             self.placed.remove(uid(pod));
             // Its own node knows that it has ended.
@@ -61,6 +64,7 @@ impl Checker {
     fn flight(&mut self, change: &Change<'_>) -> Option<String> {
         let pod = change.object()?;
         let (_, number) = ordinal(name(pod))?;
+        let since = self.since(change.now);
         let owner = controller(pod).filter(|owner| owner.text(&["kind"]) == "StatefulSet")?;
         let history = self.sets.get_mut(owner.text(&["uid"]))?;
         let in_range = history.wants().is_some_and(|wants| wants.ordinals.contains(&number));
@@ -70,12 +74,12 @@ impl Checker {
         }
         let taken = change.condemns() && change.who.is(Who::SETS) && change.before.as_deref().is_some_and(works);
         let there_since = pod.text(&["metadata", "creationTimestamp"]).parse().unwrap_or(Timestamp::MAX);
-        if !taken || !in_range || history.gave_up_lately(number, there_since, change.now) {
+        if !taken || !in_range || history.gave_up_lately(number, there_since, since) {
             return None;
         }
         history.away.insert(number, uid(pod).to_owned());
         let away: Vec<i64> = history.away.keys().copied().collect();
-        let max = history.budget(change.now);
+        let max = history.budget(since);
         let is_over = i64::try_from(away.len()).is_ok_and(|count| count > max);
         is_over.then(|| format!("the ordinals {away:?} are away at once, with a budget of {max}"))
     }

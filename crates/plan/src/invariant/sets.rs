@@ -2,13 +2,10 @@
 
 use super::Who;
 use crate::statefulset::invariant::Wants;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What was said so long ago still counts: somebody may be about to act on it.
-pub const ECHO: SignedDuration = SignedDuration::from_secs(120);
 
 #[derive(Default)]
 pub struct Sets {
@@ -25,6 +22,8 @@ pub struct History {
     said: Vec<Said>,
     /// Its pods and claims are to outlive it.
     orphans: bool,
+    /// Since when, if it was on its way out before, with them: somebody may be about to act on that.
+    orphans_after_all: Option<Timestamp>,
     ends: bool,
     /// Replicas that its controller took away while they worked, and that are not back; by ordinal, with the uid that went.
     pub away: BTreeMap<i64, String>,
@@ -40,26 +39,25 @@ impl History {
         self.said.last().map(|said| &said.wants)
     }
 
-    /// What was said last, or not long ago.
-    fn lately(&self, now: Timestamp) -> impl Iterator<Item = &Said> {
+    /// What was said last, or still held after this time.
+    fn lately(&self, since: Timestamp) -> impl Iterator<Item = &Said> {
         let ends = self.said.iter().skip(1).map(|next| next.from).chain([Timestamp::MAX]);
-        let is_late = move |end: Timestamp| end == Timestamp::MAX || now.duration_since(end) <= ECHO;
-        self.said.iter().zip(ends).filter(move |(_, end)| is_late(*end)).map(|(said, _)| said)
+        self.said.iter().zip(ends).filter(move |(_, end)| since <= *end).map(|(said, _)| said)
     }
 
-    fn said_lately(&self, now: Timestamp, is: impl Fn(&Said) -> bool) -> bool {
-        self.lately(now).any(is)
+    fn said_lately(&self, since: Timestamp, is: impl Fn(&Said) -> bool) -> bool {
+        self.lately(since).any(is)
     }
 
     /// The largest budget that was said lately.
-    pub fn budget(&self, now: Timestamp) -> i64 {
+    pub fn budget(&self, since: Timestamp) -> i64 {
         let budget = |wants: &Wants| if wants.recreates { i64::MAX } else { wants.unavailable_max };
-        self.lately(now).map(|said| budget(&said.wants)).max().unwrap_or(1)
+        self.lately(since).map(|said| budget(&said.wants)).max().unwrap_or(1)
     }
 
     /// Whether a replica that is there since then was out of range meanwhile, and not long ago.
-    pub fn gave_up_lately(&self, ordinal: i64, there_since: Timestamp, now: Timestamp) -> bool {
-        self.said_lately(now, |said| said.from >= there_since && !said.wants.ordinals.contains(&ordinal))
+    pub fn gave_up_lately(&self, ordinal: i64, there_since: Timestamp, since: Timestamp) -> bool {
+        self.said_lately(since, |said| said.from >= there_since && !said.wants.ordinals.contains(&ordinal))
     }
 }
 
@@ -70,6 +68,7 @@ impl Sets {
             name: name(set).to_owned(),
             said: Vec::new(),
             orphans: false,
+            orphans_after_all: None,
             ends: false,
             away: BTreeMap::new(),
         });
@@ -77,6 +76,9 @@ impl Sets {
         if history.wants() != Some(&wants) {
             history.away.retain(|ordinal, _| wants.ordinals.contains(ordinal));
             history.said.push(Said { wants, from: now });
+        }
+        if history.ends && !history.orphans && has_orphans(set) {
+            history.orphans_after_all = Some(now);
         }
         history.ends |= set.has(&["metadata", "deletionTimestamp"]);
         // Whoever deletes it once more may change their mind.
@@ -119,18 +121,19 @@ impl Sets {
     }
 
     /// Whether the set of this uid is on its way out or gone, and says or said lately that its claims go with it.
-    pub fn takes_claims_along(&self, uid: &str, now: Timestamp) -> bool {
+    pub fn takes_claims_along(&self, uid: &str, since: Timestamp) -> bool {
+        let is_left = |set: &History| set.orphans && set.orphans_after_all.is_none_or(|from| from < since);
         self.by_uid
             .get(uid)
-            .is_some_and(|set| set.ends && !set.orphans && set.said_lately(now, |said| said.wants.deleted))
+            .is_some_and(|set| set.ends && !is_left(set) && set.said_lately(since, |said| said.wants.deleted))
     }
 
     /// Whether a set of this namespace said that the claims of this pod go with it: it is out of range, and the policy is so.
-    pub fn gives_up(&self, namespace: &str, pod: &str, now: Timestamp) -> bool {
+    pub fn gives_up(&self, namespace: &str, pod: &str, since: Timestamp) -> bool {
         let Some((set, ordinal)) = ordinal(pod) else { return false };
         let sets = self.by_uid.values().filter(|it| it.namespace == namespace && it.name == set);
         let leaves = |said: &Said| said.wants.scaled && !said.wants.ordinals.contains(&ordinal);
-        sets.into_iter().any(|set| set.said_lately(now, leaves))
+        sets.into_iter().any(|set| set.said_lately(since, leaves))
     }
 }
 

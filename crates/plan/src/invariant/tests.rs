@@ -142,6 +142,23 @@ fn a_set_that_goes_alone_takes_no_claims_along_unless_its_user_has_another_mind(
     }
 }
 
+/// A set that was on its way out with its claims is told to leave them behind: whoever deletes one at that moment may not have heard of it.
+#[test]
+fn a_set_that_goes_alone_after_all_may_be_heard_of_late() {
+    for (wait, wrong) in [(0, false), (1000, true)] {
+        let mut world = World::new();
+        world.write(Who::User, set(1, policy("Delete", "Retain")));
+        world.write(SETS, claim(0, OF_SET));
+        let mut leaving = going(set(1, policy("Delete", "Retain")));
+        leaving["metadata"]["finalizers"] = json!(["foregroundDeletion"]);
+        world.write(Who::User, leaving.clone());
+        leaving["metadata"]["finalizers"] = json!(["orphan"]);
+        world.write(Who::User, leaving);
+        world.wait(wait);
+        assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong, "after {wait} s");
+    }
+}
+
 #[test]
 fn a_claim_goes_with_its_pod_only_after_a_scale_down_and_what_was_said_long_ago_does_not_count() {
     let of_pod = Some(("Pod", "web-1", "pod-1"));
@@ -336,8 +353,9 @@ fn nobody_lets_go_of_a_volume_whose_backend_is_to_be_deleted() {
     world.checker.backend_deleted("handle");
     assert!(world.write(SETS, released("Delete")).is_empty(), "it is deleted");
     // Somebody may still act on the policy that was.
-    for (seconds, broken) in [(60, 0), (200, 1)] {
+    for (echo, seconds, broken) in [(120, 60, 0), (120, 200, 1), (5, 4, 0), (5, 6, 1)] {
         let mut world = begin("Retain");
+        world.checker.set_echo(jiff::SignedDuration::from_secs(echo));
         world.write(Who::User, held(released("Delete")));
         world.wait(seconds);
         assert_eq!(world.write(SETS, released("Delete")).len(), broken, "after {seconds} s");
@@ -468,4 +486,54 @@ fn replicas_that_were_given_up_lately_may_go() {
         assert!(world.write(SETS, going(pod(1))).is_empty());
         assert_eq!(world.write(SETS, going(pod(0))).len(), broken, "{before} {after} {seconds}");
     }
+}
+
+/// Directories of the plugin inside are judged like what drivers have, by the gates of the binder instead of the provisioner's.
+#[test]
+fn directories_are_backend_volumes_too() {
+    let directory = |policy: &str, phase: &str, finalizers: &[&str]| {
+        let mut volume = volume(policy, phase);
+        volume["spec"]["csi"] = Value::Null;
+        volume["spec"]["hostPath"] = json!({"path": "/tmp/v"});
+        volume["metadata"]["finalizers"] = json!(finalizers);
+        volume
+    };
+    let binder = Who::Part("persistent-volume-binder");
+    let held = [crate::reclaim::FINALIZER];
+    let mut world = World::new();
+    world.write(Who::User, claim(0, None));
+    world.write(binder, directory("Delete", "Bound", &held));
+    assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "its claim exists");
+
+    // A volume that nothing but its protection holds is called bound until its directory is gone.
+    let mut world = World::new();
+    world.write(Who::User, claim(0, None));
+    world.write(binder, directory("Delete", "Bound", &[]));
+    world.remove(Who::User, "PersistentVolumeClaim", "data-web-0");
+    assert!(world.checker.backend_deleted("/tmp/v").is_empty());
+    world.write(Who::User, directory("Retain", "Bound", &[]));
+    assert!(world.checker.backend_deleted("/tmp/v").is_empty(), "it was to go a moment before");
+    world.wait(121);
+    world.write(Who::User, directory("Retain", "Bound", &[]));
+    assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "it is retained");
+
+    // It is let go of while its directory is there: by a binder that honours policies that is wrong.
+    for (honours, provisioner, broken) in [(true, false, 1), (false, true, 0)] {
+        let mut world = World::new();
+        let gates = |on| Gates::default().with(HONOURS, on);
+        world.checker.set_gates_apart(gates(honours), &gates(provisioner), world.now);
+        world.write(binder, directory("Delete", "Released", &held));
+        assert_eq!(world.write(binder, directory("Delete", "Released", &[])).len(), broken, "{honours}");
+    }
+
+    // One that was retained comes once more, by a request that was late: it goes, and its directory stays.
+    let mut world = World::new();
+    let there = BTreeSet::from(["/tmp/v".to_owned()]);
+    world.write(binder, directory("Retain", "Released", &[]));
+    world.remove(Who::User, "PersistentVolume", "volume");
+    world.write(binder, directory("Delete", "Pending", &held));
+    assert!(world.write(binder, directory("Delete", "Pending", &[])).is_empty());
+    world.remove(binder, "PersistentVolume", "volume");
+    assert!(world.checker.backend_at_rest(&there).is_empty());
+    assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "and must not be deleted");
 }

@@ -1,15 +1,15 @@
 //! No backend volume is deleted while its claim exists or the policy is Retain; none is leaked or lost; a bound volume does not go.
 
-use super::sets::ECHO;
-use super::{Change, Checker, HONOURS, Who, bytes};
-use crate::csi::FINALIZER;
+use super::{Change, Checker, Who, bytes};
 use crate::finalizers::has;
-use jiff::Timestamp;
+use crate::{csi, reclaim};
+use jiff::{SignedDuration, Timestamp};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of backend volumes, by handle.
+/// What is known of backend volumes, by handle: what their drivers call them, or their directories.
 #[derive(Default)]
 pub struct Volumes {
     by_handle: BTreeMap<String, History>,
@@ -19,6 +19,8 @@ pub struct Volumes {
 
 #[derive(Default)]
 struct History {
+    /// It is a directory of the plugin inside: the binder deletes it, not a driver.
+    is_inside: bool,
     name: String,
     /// The claim that its object names: namespace, name, uid.
     claim: (String, String, String),
@@ -51,15 +53,14 @@ struct History {
 impl Checker {
     pub(super) fn volume(&mut self, change: &Change<'_>) -> Vec<String> {
         let mut broken = Vec::new();
-        let honours = self.gates.on(HONOURS);
-        let unseen = self.volumes.unseen;
-        if let Some(volume) = change.object() {
-            let handle = volume.text(&["spec", "csi", "volumeHandle"]);
-            if !handle.is_empty() {
-                let history = self.volumes.by_handle.entry(handle.to_owned()).or_default();
-                broken.extend(history.let_go(change, honours));
-                history.see(volume, change, honours, unseen);
-            }
+        let (unseen, echo) = (self.volumes.unseen, self.echo);
+        if let Some((volume, handle)) = change.object().and_then(|volume| Some((volume, handle(volume)?))) {
+            let is_inside = volume.has(&["spec", "hostPath"]);
+            let honours = self.honours(is_inside);
+            let history = self.volumes.by_handle.entry(handle.into_owned()).or_default();
+            history.is_inside = is_inside;
+            broken.extend(history.let_go(change, honours, echo));
+            history.see(volume, change, honours, unseen, echo);
         }
         if let (Some(before), Some(after)) = (change.before.as_deref(), change.after.as_deref()) {
             let capacity = &["spec", "capacity", "storage"];
@@ -78,9 +79,17 @@ impl Checker {
         broken
     }
 
-    /// Policies are honoured from now on, or no longer.
-    pub(super) fn honours_turned(&mut self, now: Timestamp) {
-        self.volumes.by_handle.values_mut().for_each(|history| history.turned = Some(now));
+    /// Policies are honoured from now on, or no longer: those of directories, or of drivers' volumes.
+    pub(super) fn honours_turned(&mut self, is_inside: bool, now: Timestamp) {
+        let turned = self.volumes.by_handle.values_mut().filter(|history| history.is_inside == is_inside);
+        turned.for_each(|history| history.turned = Some(now));
+    }
+
+    /// A claim is gone. A directory that nothing but its protection holds is deleted while its volume is still called bound.
+    pub(super) fn claim_gone(&mut self, claim: &Value) {
+        let is_its = |history: &&mut History| history.is_inside && history.claim.2 == uid(claim);
+        let released = self.volumes.by_handle.values_mut().filter(is_its);
+        released.filter(|history| history.policy == "Delete").for_each(|it| it.condemned = Some(Timestamp::MAX));
     }
 
     /// A driver has deleted a volume.
@@ -151,22 +160,37 @@ impl Checker {
     }
 }
 
+/// What a volume is called where its data is.
+pub fn handle(volume: &Value) -> Option<Cow<'_, str>> {
+    let directory = Some(volume.text(&["spec", "hostPath", "path"])).filter(|path| !path.is_empty());
+    directory.map(Cow::Borrowed).or_else(|| csi::migration::handle(volume))
+}
+
 impl History {
+    /// What holds its object until the backend is gone.
+    fn holder(&self) -> &'static str {
+        if self.is_inside { reclaim::FINALIZER } else { csi::FINALIZER }
+    }
+
     fn may_go(&self, now: Timestamp) -> bool {
         self.condemned.is_some_and(|until| now <= until)
     }
 
-    /// Nobody takes off what holds a volume for its driver while the backend is there and to be deleted, but a user.
-    fn let_go(&self, change: &Change<'_>, honours: bool) -> Option<String> {
-        let before = change.before.as_deref().filter(|before| has(before, FINALIZER))?;
-        let is_held = change.after.as_deref().is_some_and(|after| has(after, FINALIZER));
-        let is_meant = self.turned.is_some_and(|at| change.now.duration_since(at) <= ECHO);
-        let is_to_go = before.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete" && honours && !is_meant;
-        let is_wrong = !is_held && is_to_go && !self.deleted && change.who != Who::User;
+    /// Nobody takes off what holds a volume while the backend is there and to be deleted, but a user.
+    fn let_go(&self, change: &Change<'_>, honours: bool, echo: SignedDuration) -> Option<String> {
+        let before = change.before.as_deref().filter(|before| has(before, self.holder()))?;
+        let is_held = change.after.as_deref().is_some_and(|after| has(after, self.holder()));
+        let is_meant = self.turned.is_some_and(|at| change.now.duration_since(at) <= echo);
+        let is_nobodys = terminating(before) && before.text(&["spec", "claimRef", "uid"]).is_empty();
+        let is_to_go =
+            !is_nobodys && before.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete" && honours && !is_meant;
+        // A directory's volume that came once more is let go of without what was retained before.
+        let is_over = self.deleted || (self.is_inside && self.retained);
+        let is_wrong = !is_held && is_to_go && !is_over && change.who != Who::User;
         is_wrong.then(|| format!("{} lets go of the volume {} whose backend is there", change.who.text(), name(before)))
     }
 
-    fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool) {
+    fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool, echo: SignedDuration) {
         let reference = |member| volume.text(&["spec", "claimRef", member]).to_owned();
         self.name = name(volume).to_owned();
         self.claim = (reference("namespace"), reference("name"), reference("uid"));
@@ -180,9 +204,10 @@ impl History {
         if self.policy == "Delete" && over {
             self.condemned = Some(Timestamp::MAX);
         } else if self.condemned == Some(Timestamp::MAX) {
-            self.condemned = Some(change.now + ECHO);
+            self.condemned = Some(change.now + echo);
         }
-        self.unheld |= terminating(volume) && !has(volume, FINALIZER) && !self.deleted;
+        // A directory's volume stays bound until the directory is gone.
+        self.unheld |= !self.is_inside && terminating(volume) && !has(volume, self.holder()) && !self.deleted;
         self.told_by_user |= change.condemns() && change.who == Who::User && !self.deleted;
         self.named = change.after.is_some();
         self.retained |= change.after.is_none() && self.policy == "Retain";
@@ -198,7 +223,7 @@ impl History {
             // Before policies were honoured, a volume whose object its user deleted left its backend behind.
             let is_left = !honours && self.told_by_user;
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
-            self.kept |= self.policy != "Delete" || is_left || !was_bound || self.forgotten;
+            self.kept |= self.policy != "Delete" || is_left || !was_bound || self.forgotten || self.retained;
             self.unknown |= unseen && self.unheld && !self.deleted;
             self.kept |= self.unknown;
         }

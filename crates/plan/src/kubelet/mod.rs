@@ -133,6 +133,8 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
     // What is stopped before its time is over has ended well; else it was killed.
     let code = if after(asked, wait) <= deadline { 0 } else { 137 };
     draft.end_containers(around, code);
+    // As kubelets do: whoever removes the pod instead of its node knows by its phase that it does not run, nor will.
+    draft.end(draft.verdict(), "", "");
     draft.conditions(around, None);
     plan.status = draft.changes();
     plan.remove = true;

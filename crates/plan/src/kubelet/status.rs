@@ -98,10 +98,15 @@ impl<'a> Draft<'a> {
     /// `Succeeded` or `Failed` when all containers have ended and none is started again.
     pub fn outcome(&self, around: &Around) -> Option<&'static str> {
         let statuses = self.new.items(&["status", "containerStatuses"]);
-        let codes: Option<Vec<i64>> =
-            statuses.iter().map(|status| status.int(&["state", "terminated", "exitCode"])).collect();
-        let codes = codes.filter(|codes| !codes.is_empty() && !around.restarts)?;
-        Some(if codes.iter().all(|code| *code == 0) { "Succeeded" } else { "Failed" })
+        let have_ended = !statuses.is_empty() && statuses.iter().all(|status| status.has(&["state", "terminated"]));
+        (have_ended && !around.restarts).then(|| self.verdict())
+    }
+
+    /// How the pod has ended, when no container will be started any more: well if each of them did, and none is missing.
+    pub fn verdict(&self) -> &'static str {
+        let statuses = self.new.items(&["status", "containerStatuses"]);
+        let has_succeeded = |status: &Value| status.int(&["state", "terminated", "exitCode"]) == Some(0);
+        if !statuses.is_empty() && statuses.iter().all(has_succeeded) { "Succeeded" } else { "Failed" }
     }
 
     /// All containers that run end with this code; sidecars, which end last, are told to and end well.

@@ -324,6 +324,7 @@ fn pods_go_when_they_should_and_not_later_than_they_must() {
             life.pass();
             let code = if wait == 30 { 137 } else { 0 };
             assert_eq!(life.pod["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"], code);
+            assert_eq!(life.phase(), if code == 0 { "Succeeded" } else { "Failed" });
         }
         assert!(life.removed, "{annotations}");
     }
@@ -338,12 +339,19 @@ fn pods_go_when_they_should_and_not_later_than_they_must() {
 /// Whoever takes the last finalizer off removes the pod: by then it must be known that it does not run.
 #[test]
 fn a_pod_that_is_held_says_that_it_has_ended() {
-    for (finalizers, word) in [(json!([]), "running"), (json!(["foregroundDeletion"]), "Completed")] {
+    let (free, held) = (json!([]), json!(["foregroundDeletion"]));
+    let cases = [
+        (free, ClaimState::Bound, "Running", "running"),
+        (held.clone(), ClaimState::Bound, "Succeeded", "Completed"),
+        (held, ClaimState::Unbound, "Failed", "ContainerCreating"),
+    ];
+    for (finalizers, claim, phase, word) in cases {
         let mut life = Life::of(json!({}), json!({}));
+        life.claims = vec![("data", claim)];
         life.settle();
         life.pod["metadata"]["finalizers"] = finalizers;
         life.delete(30);
-        assert_eq!((life.removed, life.word().as_str()), (true, word));
+        assert_eq!((life.removed, life.phase(), life.word().as_str()), (true, phase, word));
     }
 }
 

@@ -14,9 +14,10 @@ pub(crate) use plugins::no_plugin;
 pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
 
 use crate::bind::{Action, PROVISIONED_BY, Plan, Target, pair};
+use crate::csi::reclaim::UNCONFIRMED;
 use crate::finalizers;
-use object::Value;
-use object::access::{Access, name, terminating};
+use object::access::{Access, terminating};
+use object::{Value, json};
 use plugins::Deleter;
 
 /// Holds a volume that one of our own plugins made, until the plugin has deleted what it stands for.
@@ -64,13 +65,12 @@ fn finalizers_of(volume: &Value, plugins: &Plugins) -> (Vec<&'static str>, Vec<&
     (vec![], [FINALIZER, EXTERNAL_FINALIZER].into_iter().filter(present).collect())
 }
 
-/// What to do about a volume whose claim let go of it. With `unless_bound` it is enough that the claim is not bound.
-pub(crate) fn released(volume: &Value, claim: &Target, unless_bound: bool, plugins: &Plugins) -> Plan {
+/// What to do about a volume whose claim let go of it, as `first` makes sure.
+pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, plugins: &Plugins) -> Plan {
     let phase = volume.text(&["status", "phase"]);
     let is_news = phase != "Released" && phase != "Failed";
-    let confirm = Action::ConfirmReleased { claim: claim.clone(), volume: name(volume).to_owned(), unless_bound };
     let release = if is_news { pair::set_phase(volume, "Released", "") } else { None };
-    let release = Release { volume, confirm, release };
+    let release = Release { volume, first, release };
     if !volume.text(&["metadata", "annotations", migration::MIGRATED_TO]).is_empty() {
         return release.alone();
     }
@@ -85,10 +85,56 @@ pub(crate) fn released(volume: &Value, claim: &Target, unless_bound: bool, plugi
     }
 }
 
+/// A plan about a volume whose claim is gone, unless what it stands for was retained before. One that was never bound may be one whose claim
+/// went before it had it; or it was made by a request that arrived late, when it had come and gone, or from a backup.
+pub(crate) fn unless_retained(volume: &Value, plan: Plan) -> Plan {
+    let is_made = volume.text(&["metadata", "annotations", PROVISIONED_BY]) == HOST_PATH;
+    let is_deleted = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
+    let is_new = matches!(volume.text(&["status", "phase"]), "" | "Pending");
+    if !is_made || !is_deleted || !is_new {
+        return plan;
+    }
+    if volume.text(&["status", "reason"]) == UNCONFIRMED {
+        return Plan::default();
+    }
+    let since = volume.text(&["spec", "claimRef", "resourceVersion"]).to_owned();
+    let confirm = Action::ConfirmNotRetained { volume: Target::of(volume), since };
+    Plan { actions: [confirm].into_iter().chain(plan.actions).collect(), ..plan }
+}
+
+/// Whether a volume that went left what it stood for.
+pub fn was_retained(volume: &Value) -> bool {
+    volume.text(&["spec", "persistentVolumeReclaimPolicy"]) != "Delete"
+}
+
+/// Lets go of a volume that came late, before it is deleted: what it stands for stays.
+pub fn came_late(volume: &Value) -> Plan {
+    let is_ours = finalizers::has(volume, FINALIZER);
+    let let_go = is_ours.then(|| finalizers::patch(volume, &[], &[FINALIZER]));
+    Plan::default().then(let_go.map(|patch| Action::Patch { of: Target::of(volume), status: false, patch }))
+}
+
+/// Nobody knows any more whether what a volume stands for was retained before: it is kept, and waits for a person.
+pub fn unconfirmed(volume: &Value) -> Plan {
+    let directory = plugins::directory(volume).unwrap_or_default();
+    let why = format!(
+        "its claim is gone and it was never bound: it may be from a backup, and {directory} may have been retained. Set its reclaim \
+         policy to Retain to let go of it, and remove the directory by hand if nobody wants it"
+    );
+    let mut patch = finalizers::precondition(volume);
+    patch.put(&["status"], json!({"reason": UNCONFIRMED, "message": why}));
+    Plan::default().then([Action::Patch { of: Target::of(volume), status: true, patch }]).warning(
+        volume,
+        UNCONFIRMED,
+        why,
+    )
+}
+
 /// A volume that its claim let go of.
 struct Release<'a> {
     volume: &'a Value,
-    confirm: Action,
+    /// What makes sure of it.
+    first: Option<Action>,
     /// The write that says so, if it is news.
     release: Option<Action>,
 }
@@ -97,7 +143,7 @@ impl Release<'_> {
     /// Nothing but the phase.
     fn alone(self) -> Plan {
         match self.release {
-            Some(release) => Plan::default().then([self.confirm, release]),
+            Some(release) => Plan::default().then(self.first).then([release]),
             None => Plan::default(),
         }
     }
@@ -120,7 +166,7 @@ impl Release<'_> {
         let let_go = let_go.map(|patch| Action::Patch { of: of.clone(), status: false, patch });
         let destroy = Action::Destroy { volume: of.clone(), directory };
         Plan::default()
-            .then([self.confirm])
+            .then(self.first)
             .then(early)
             .then([confirm_volume(volume), destroy])
             .then(let_go)
@@ -142,7 +188,7 @@ impl Release<'_> {
         let (namespace, claim) = (claim.namespace.clone(), claim.name.clone());
         let no_pods = Action::ConfirmNoPods { namespace, claim, volume: of.clone() };
         Plan::default()
-            .then([self.confirm])
+            .then(self.first)
             .then(self.release)
             .then([no_pods, confirm_volume(volume), Action::Scrub { volume: of, directory }])
             .then(pair::unbind(volume))

@@ -17,10 +17,12 @@ pub enum Action {
     AdoptPod {
         pod: String,
         uid: String,
+        resource_version: String,
     },
     AdoptRevision {
         revision: String,
         uid: String,
+        resource_version: String,
     },
     /// Take the set's reference away.
     ReleasePod {

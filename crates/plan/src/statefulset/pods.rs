@@ -39,7 +39,9 @@ impl<'a> Members<'a> {
             let ours = pod.owner.as_deref() == Some(set.uid);
             let adopt = pod.owner.is_none() && matches && !pod.terminating && !set.deleting();
             if adopt {
-                members.adoptions.push(Action::AdoptPod { pod: pod.name.to_string(), uid: pod.uid().to_owned() });
+                let resource_version = pod.object.text(&["metadata", "resourceVersion"]).to_owned();
+                let (pod, uid) = (pod.name.to_string(), pod.uid().to_owned());
+                members.adoptions.push(Action::AdoptPod { pod, uid, resource_version });
                 members.adopted.extend(ordinal);
             }
             if ours && !matches {

@@ -103,6 +103,7 @@ impl<'a> Revisions<'a> {
         self.listed.iter().filter(|revision| controller(revision).is_none()).map(|revision| Action::AdoptRevision {
             revision: name(revision).to_owned(),
             uid: uid(revision).to_owned(),
+            resource_version: revision.text(&["metadata", "resourceVersion"]).to_owned(),
         })
     }
 

@@ -1,12 +1,12 @@
 //! Doing what is planned: the only writer.
 
+use super::Control;
 use super::sight::Kind;
-use super::{Control, directories};
 use crate::api::{ApiError, Resource};
 use crate::cache::Key;
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
-use plan::bind::{self, Action, Plan, Target, is_bound};
+use plan::bind::{self, Action, Plan, Target};
 use plan::{protect, reclaim};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -80,9 +80,7 @@ impl Control {
     async fn act(&self, object: &Value, action: &Action, written: &mut Written) -> Result<Option<Flow>, ApiError> {
         match action {
             Action::Patch { of, status, patch } => self.patch(of, *status, patch, written).await,
-            Action::ConfirmReleased { claim, volume, unless_bound } => {
-                self.confirm_released(claim, volume, *unless_bound).await
-            }
+            Action::ConfirmReleased { claim, volume } => self.confirm_released(claim, volume).await,
             Action::ConfirmNoVolume { name } => {
                 let found = self.api.find(&self.sight.volumes.resource.object("", name)).await?;
                 Ok(found.map(|volume| {
@@ -94,6 +92,9 @@ impl Control {
                 let version = written.get(&of.uid).map_or(version.as_str(), |written| version_of(written));
                 self.confirm_version(of, version).await
             }
+            Action::ConfirmNotRetained { volume, since } => {
+                self.confirm_not_retained(object, volume, since, written).await
+            }
             Action::ConfirmNoPods { namespace, claim, volume } => {
                 self.confirm_no_pods(object, namespace, claim, volume).await
             }
@@ -101,11 +102,11 @@ impl Control {
                 self.provision(object, class, node.as_deref(), directory, volume, written).await
             }
             Action::Destroy { directory, .. } => {
-                let work = directories::destroy(directory.clone());
+                let work = self.directories.destroy(directory.clone());
                 self.operate("volume_delete", object, work, reclaim::destroy_failed, written).await
             }
             Action::Scrub { directory, .. } => {
-                let work = directories::scrub(directory.clone());
+                let work = self.directories.scrub(directory.clone());
                 self.operate("volume_recycle", object, work, reclaim::scrub_failed, written).await
             }
             Action::DeleteVolume { of } => self.delete_volume(of).await,
@@ -178,7 +179,7 @@ impl Control {
     /// Looks at an object anew.
     async fn refresh(&self, of: &Target) -> Result<Option<Arc<Value>>, ApiError> {
         let kind = self.kind(of);
-        let found = self.api.find(&kind.resource.object(&of.namespace, &of.name)).await?;
+        let found = self.api.find_promptly(&kind.resource.object(&of.namespace, &of.name)).await?;
         let found = found.filter(|found| uid(found) == of.uid);
         match &found {
             Some(found) => kind.cache.wrote(found.clone()),
@@ -187,25 +188,42 @@ impl Control {
         Ok(found)
     }
 
-    async fn confirm_released(
-        &self,
-        claim: &Target,
-        volume: &str,
-        unless_bound: bool,
-    ) -> Result<Option<Flow>, ApiError> {
+    async fn confirm_released(&self, claim: &Target, volume: &str) -> Result<Option<Flow>, ApiError> {
         let Some(found) = self.refresh(claim).await? else { return Ok(None) };
         let bound_to = found.text(&["spec", "volumeName"]);
         let is_elsewhere = !bound_to.is_empty() && bound_to != volume;
-        if is_elsewhere || (unless_bound && !is_bound(&found)) {
-            return Ok(None);
-        }
-        Ok(Some(Flow::Again))
+        Ok((!is_elsewhere).then_some(Flow::Again))
     }
 
     async fn confirm_version(&self, of: &Target, version: &str) -> Result<Option<Flow>, ApiError> {
         let found = self.refresh(of).await?;
         let is_same = found.is_some_and(|found| found.text(&["metadata", "resourceVersion"]) == version);
         Ok((!is_same).then_some(Flow::Again))
+    }
+
+    async fn confirm_not_retained(
+        &self,
+        volume: &Value,
+        of: &Target,
+        since: &str,
+        written: &mut Written,
+    ) -> Result<Option<Flow>, ApiError> {
+        let resource = &self.sight.volumes.resource;
+        let ends = if since.is_empty() { None } else { self.api.ends(resource, &of.name, since).await? };
+        let Some(ends) = ends else {
+            self.act_out(reclaim::unconfirmed(volume), written).await?;
+            return Ok(Some(Flow::Done));
+        };
+        if !ends.iter().any(reclaim::was_retained) {
+            return Ok(None);
+        }
+        tracing::warn!(
+            volume = of.name,
+            "a volume that was retained has come once more; it goes without its directory"
+        );
+        self.act_out(reclaim::came_late(volume), written).await?;
+        self.delete_volume(of).await?;
+        Ok(Some(Flow::Done))
     }
 
     async fn confirm_no_pods(
@@ -265,7 +283,7 @@ impl Control {
 
     /// Makes a directory, then the volume that stands for it; or leaves nothing behind.
     async fn make_volume(&self, directory: String, volume: Value) -> Result<(), String> {
-        directories::make(directory.clone()).await?;
+        self.directories.make(directory.clone()).await?;
         let volumes = &self.sight.volumes;
         match self.api.create(&volumes.resource.collection(""), &volume).await {
             Ok(created) => volumes.cache.wrote(created),
@@ -276,7 +294,7 @@ impl Control {
             }
             Err(error) => {
                 let text = format!("Error creating provisioned PV object for claim: {error}. Deleting the volume.");
-                return match directories::destroy(directory).await {
+                return match self.directories.destroy(directory).await {
                     Ok(()) => Err(text),
                     Err(left) => Err(format!("{text} {left}. Please delete manually.")),
                 };

@@ -1,8 +1,9 @@
-//! The plugin of our own: volumes that are directories of this machine.
+//! The plugin of our own: volumes that are directories of this machine, or of a simulated one.
 //!
-//! Only directories below `/tmp` are ever removed or emptied. Whoever can create a volume could otherwise have any directory of this
-//! machine removed.
+//! Of this machine only directories below `/tmp` are ever removed or emptied. Whoever can create a volume could otherwise have any directory of
+//! it removed.
 
+use futures::future::BoxFuture;
 use std::fs::{self, DirBuilder};
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::DirBuilderExt;
@@ -10,31 +11,46 @@ use std::path::{Component, Path, PathBuf};
 
 const ROOT: &str = "/tmp";
 
-/// Makes a directory. One that is there already is as good.
-pub async fn make(directory: String) -> Result<(), String> {
-    blocking(move || {
-        let path = checked(&directory)?;
-        DirBuilder::new().recursive(true).mode(0o750).create(path).map_err(|error| told("make", &directory, &error))
-    })
-    .await
+/// A piece of work on a directory; its error is a sentence.
+pub type Work = BoxFuture<'static, Result<(), String>>;
+
+/// Where volumes of the plugin inside are.
+pub trait Directories: Send + Sync {
+    /// Makes a directory. One that is there already is as good.
+    fn make(&self, directory: String) -> Work;
+
+    /// Removes a directory with all that is in it. One that is not there is as good.
+    fn destroy(&self, directory: String) -> Work;
+
+    /// Removes all that is in a directory.
+    fn scrub(&self, directory: String) -> Work;
 }
 
-/// Removes a directory with all that is in it. One that is not there is as good.
-pub async fn destroy(directory: String) -> Result<(), String> {
-    blocking(move || {
-        let path = confined(checked(&directory)?)?;
-        ignore_absence(fs::remove_dir_all(path)).map_err(|error| told("remove", &directory, &error))
-    })
-    .await
-}
+/// Those of this machine.
+pub struct OfMachine;
 
-/// Removes all that is in a directory.
-pub async fn scrub(directory: String) -> Result<(), String> {
-    blocking(move || {
-        let path = confined(checked(&directory)?)?;
-        ignore_absence(empty(&path)).map_err(|error| told("empty", &directory, &error))
-    })
-    .await
+impl Directories for OfMachine {
+    fn make(&self, directory: String) -> Work {
+        blocking(move || {
+            let path = checked(&directory)?;
+            let made = DirBuilder::new().recursive(true).mode(0o750).create(path);
+            made.map_err(|error| told("make", &directory, &error))
+        })
+    }
+
+    fn destroy(&self, directory: String) -> Work {
+        blocking(move || {
+            let path = confined(checked(&directory)?)?;
+            ignore_absence(fs::remove_dir_all(path)).map_err(|error| told("remove", &directory, &error))
+        })
+    }
+
+    fn scrub(&self, directory: String) -> Work {
+        blocking(move || {
+            let path = confined(checked(&directory)?)?;
+            ignore_absence(empty(&path)).map_err(|error| told("empty", &directory, &error))
+        })
+    }
 }
 
 fn empty(directory: &Path) -> Result<(), Error> {
@@ -87,8 +103,8 @@ fn told(what: &str, path: &str, error: &Error) -> String {
     format!("cannot {what} {path}: {error}")
 }
 
-async fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Result<(), String> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string()))
+fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Work {
+    Box::pin(async { tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(error.to_string())) })
 }
 
 #[cfg(test)]
@@ -112,20 +128,20 @@ mod tests {
         let root = fresh("life");
         let directory = root.join("a/b");
         for _ in 0..2 {
-            make(text(&directory)).await.unwrap();
+            OfMachine.make(text(&directory)).await.unwrap();
             fs::create_dir_all(directory.join("deep/er")).unwrap();
             fs::write(directory.join(".hidden"), "x").unwrap();
             symlink("/etc/hostname", directory.join("link")).unwrap();
-            scrub(text(&directory)).await.unwrap();
+            OfMachine.scrub(text(&directory)).await.unwrap();
             assert_eq!(fs::read_dir(&directory).unwrap().count(), 0);
             assert!(Path::new("/etc").exists());
         }
         for _ in 0..2 {
-            destroy(text(&directory)).await.unwrap();
-            scrub(text(&directory)).await.unwrap();
+            OfMachine.destroy(text(&directory)).await.unwrap();
+            OfMachine.scrub(text(&directory)).await.unwrap();
             assert!(!directory.exists());
         }
-        destroy(text(&root.join("never/was/there"))).await.unwrap();
+        OfMachine.destroy(text(&root.join("never/was/there"))).await.unwrap();
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -144,7 +160,11 @@ mod tests {
             "",
             "/data/tmp/x",
         ] {
-            for result in [destroy(path.to_owned()).await, scrub(path.to_owned()).await, make(path.to_owned()).await] {
+            for result in [
+                OfMachine.destroy(path.to_owned()).await,
+                OfMachine.scrub(path.to_owned()).await,
+                OfMachine.make(path.to_owned()).await,
+            ] {
                 let error = result.unwrap_err();
                 assert_eq!(error, format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
             }
@@ -153,8 +173,8 @@ mod tests {
         // Where nothing could be removed even if it were tried.
         symlink("/proc/self", root.join("out")).unwrap();
         for path in [root.join("out/task"), root.join("out")] {
-            assert!(destroy(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
-            assert!(scrub(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
+            assert!(OfMachine.destroy(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
+            assert!(OfMachine.scrub(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
         }
         fs::remove_dir_all(root).unwrap();
     }

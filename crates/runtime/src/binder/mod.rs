@@ -11,6 +11,7 @@ mod figures;
 mod pauses;
 mod sight;
 
+pub use directories::{Directories, OfMachine, Work};
 pub use figures::Figures;
 
 use crate::api::{Api, ApiError};
@@ -53,6 +54,7 @@ pub async fn run(part: Part) {
             honor_reclaim_policy: part.gates.on("HonorPVReclaimPolicy"),
             ..Plugins::default()
         },
+        directories: part.directories.clone(),
         reach: part.reach.clone(),
         sight,
         figures,
@@ -72,6 +74,7 @@ struct Control {
     api: Api,
     events: Events,
     plugins: Plugins,
+    directories: Arc<dyn Directories>,
     reach: Reach,
     sight: Arc<Sight>,
     figures: Figures,

@@ -438,3 +438,22 @@ proptest! {
         world.end();
     }
 }
+
+/// Of what the watch had told before we heard of it otherwise nobody tells any more: that is not kept for ever. (A soak found it.)
+#[tokio::test(start_paused = true)]
+async fn what_was_buried_is_forgotten_in_the_end() {
+    let cache = Cache::default();
+    let bury = |from: usize, count: usize| {
+        for at in from..from + count {
+            cache.gone(&("a".into(), "x".into()), &format!("uid-{at}"));
+        }
+    };
+    for round in 0..20 {
+        bury(round * BURIED_FEW, BURIED_FEW);
+        tokio::time::advance(ANSWER_TIME_MAX).await;
+    }
+    assert!(cache.lock().buried.len() <= 2 * BURIED_FEW, "{} are kept", cache.lock().buried.len());
+    // What an answer may still bring back is remembered, however much it is.
+    bury(0, 10 * BURIED_FEW);
+    assert!(cache.lock().buried.len() >= 10 * BURIED_FEW);
+}

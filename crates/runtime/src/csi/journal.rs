@@ -56,8 +56,19 @@ struct State {
 }
 
 impl State {
-    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever was here before us.
-    fn see(&mut self, object: &Value) {
+    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever was here before us. What we go by and
+    /// it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether there is such.
+    fn see(&mut self, object: &Value) -> bool {
+        let data = object.members(&["data"]);
+        let is_lost = |volume: &&String| !data.contains_key(volume.as_str()) && !self.pending.contains_key(*volume);
+        let lost: Vec<String> = self.entries.keys().filter(is_lost).cloned().collect();
+        for volume in &lost {
+            tracing::warn!(
+                volume,
+                "this entry of the CSI journal was taken out by somebody else, and is written again"
+            );
+            self.pending.insert(volume.clone(), self.entries.get(volume).map(Entry::to_text));
+        }
         self.version = object.text(&["metadata", "resourceVersion"]).to_owned();
         for (volume, text) in object.members(&["data"]) {
             let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
@@ -74,6 +85,7 @@ impl State {
             self.measure(volume, text.len());
             self.found.push(volume.to_owned());
         }
+        !lost.is_empty()
     }
 
     /// Has an entry written down in place of the one that it returns.
@@ -109,8 +121,11 @@ impl Journal {
 
     async fn look(&self) -> Result<(), ApiError> {
         let object = self.api.find(&self.maps.object(NAMESPACE, NAME)).await?;
-        self.lock().see(&object.unwrap_or_default());
+        let has_lost = self.lock().see(&object.unwrap_or_default());
         self.found.notify_one();
+        if has_lost {
+            self.done.notify_one();
+        }
         Ok(())
     }
 
@@ -254,7 +269,9 @@ impl Journal {
             }
         };
         let mut state = self.lock();
-        state.see(&object);
+        if state.see(&object) {
+            self.done.notify_one();
+        }
         // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
         state.pending.retain(|volume, text| written.get(volume) != Some(text));
         Ok(())
@@ -294,6 +311,22 @@ mod tests {
         doomed.insert("gone", json!(true));
         doomed.insert("secret", Value::Null);
         Entry::from_text(&json!({"Delete": doomed}).to_string()).expect("an entry")
+    }
+
+    /// Whoever was here before us took an entry out, by a write that arrived when we went by that entry already.
+    #[test]
+    fn what_somebody_else_took_out_is_written_again() {
+        let map = |version: &str, data: Value| json!({"metadata": {"resourceVersion": version}, "data": data});
+        let text = entry("a").to_text();
+        let mut state = State::default();
+        assert!(!state.see(&map("1", json!({"a": text}))));
+        assert!(state.see(&map("2", json!({}))) && state.version == "2");
+        assert_eq!(state.pending, BTreeMap::from([("a".to_owned(), Some(text))]));
+        assert!(!state.see(&map("2", json!({}))), "it is about to be");
+        // What we are done with is not missed.
+        state.entries.clear();
+        state.pending.clear();
+        assert!(!state.see(&map("3", json!({}))));
     }
 
     /// What could not be written, and is on its way with another's write, is not durable before that one's answer.

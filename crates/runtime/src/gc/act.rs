@@ -13,7 +13,7 @@ const TOGETHER: usize = 64;
 impl Collector {
     /// Does what is planned; says whether the work must come back.
     pub(super) async fn carry_out(&self, plan: Plan) -> Result<bool, ApiError> {
-        self.apply(plan.gone.into_iter().map(Event::Gone));
+        self.apply(plan.gone.into_iter().map(|uid| Event::Gone(uid, 0)));
         let (drops, rest): (Vec<Action>, Vec<Action>) =
             plan.actions.into_iter().partition(|action| matches!(action, Action::DropOwners { .. }));
         for together in drops.chunks(TOGETHER) {

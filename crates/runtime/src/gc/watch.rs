@@ -163,34 +163,40 @@ impl Scribe<'_> {
             Change::Seen(metadata) => {
                 let fact = self.fact(metadata);
                 self.known.insert(fact.uid.clone());
-                if let Some(fresh) = &mut self.fresh {
-                    fresh.insert(fact.uid.clone());
-                }
                 self.note_definition(&fact.place.name, false);
-                self.collector.apply([Event::Seen(fact)]);
+                let event = match &mut self.fresh {
+                    Some(fresh) => {
+                        fresh.insert(fact.uid.clone());
+                        Event::Listed(fact)
+                    }
+                    None => Event::Seen(fact),
+                };
+                self.collector.apply([event]);
             }
             Change::Gone(metadata) => {
                 let uid: Uid = metadata.uid.unwrap_or_default().into();
                 self.known.remove(&uid);
-                self.gone([uid]);
+                let version = metadata.resource_version.and_then(|version| version.parse().ok());
+                self.gone([uid], version.unwrap_or(0));
             }
             Change::Ready => {
                 if let Some(fresh) = self.fresh.take() {
                     let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
                     self.known = fresh;
-                    self.gone(gone);
+                    self.gone(gone, 0);
                 }
             }
         }
     }
 
-    fn gone(&self, uids: impl IntoIterator<Item = Uid>) {
+    /// These went, at this version if that is known.
+    fn gone(&self, uids: impl IntoIterator<Item = Uid>, version: u64) {
         for uid in uids {
             let name = self.collector.graph().place_of(&uid).map(|place| place.name.clone());
             if let Some(name) = name.filter(|name| !self.bears(name)) {
                 self.note_definition(&name, true);
             }
-            self.collector.apply([Event::Gone(uid)]);
+            self.collector.apply([Event::Gone(uid, version)]);
         }
     }
 
@@ -205,7 +211,7 @@ impl Scribe<'_> {
     fn leave(self) {
         let definition = format!("{}.{}", self.resource.plural, self.resource.group);
         let gone = self.collector.removed_definitions().contains(&definition);
-        let last_word = if gone { Event::Gone } else { Event::Unwatched };
+        let last_word = |uid| if gone { Event::Gone(uid, 0) } else { Event::Unwatched(uid) };
         self.collector.apply(self.known.into_iter().map(last_word));
     }
 
@@ -229,6 +235,7 @@ impl Scribe<'_> {
             name: owner.name.into(),
             uid: owner.uid.into(),
             blocks: owner.block_owner_deletion.unwrap_or(false),
+            since: 0,
         });
         Fact {
             owners: owners.collect(),

@@ -93,8 +93,12 @@ impl Control {
         let sight = &self.sight;
         match action {
             Action::ConfirmSet { uid, generation, leaving } => self.confirm(set, uid, *generation, *leaving).await,
-            Action::AdoptPod { pod, uid } => self.adopt(&sight.pods, set, pod, uid).await,
-            Action::AdoptRevision { revision, uid } => self.adopt(&sight.revisions, set, revision, uid).await,
+            Action::AdoptPod { pod, uid, resource_version } => {
+                self.adopt(&sight.pods, set, pod, (uid, resource_version)).await
+            }
+            Action::AdoptRevision { revision, uid, resource_version } => {
+                self.adopt(&sight.revisions, set, revision, (uid, resource_version)).await
+            }
             Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
             Action::CreateRevision(revision) => self.create(&sight.revisions, revision).await,
             Action::RenumberRevision { revision, uid, resource_version, number } => {
@@ -126,7 +130,7 @@ impl Control {
     async fn confirm(&self, set: &Value, wanted: &str, generation: i64, leaving: bool) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
         let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
-        match self.api.find(&sets.resource.object(namespace(set), name(set))).await? {
+        match self.api.find_promptly(&sets.resource.object(namespace(set), name(set))).await? {
             Some(live) if uid(&live) == wanted => {
                 let (leaves, is_same) =
                     (terminating(&live), live.int(&["metadata", "generation"]).unwrap_or(0) == generation);
@@ -145,12 +149,19 @@ impl Control {
         }
     }
 
-    async fn adopt(&self, kind: &Followed, set: &Value, object: &str, uid: &str) -> Result<(), ApiError> {
+    async fn adopt(
+        &self,
+        kind: &Followed,
+        set: &Value,
+        object: &str,
+        (uid, version): (&str, &str),
+    ) -> Result<(), ApiError> {
         let owner = json!({
             "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name(set), "uid": object::access::uid(set),
             "controller": true, "blockOwnerDeletion": true,
         });
-        let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
+        // Of that version: late, it would take back what was released or left behind meanwhile.
+        let patch = json!({"metadata": {"uid": uid, "resourceVersion": version, "ownerReferences": [owner]}});
         let result = self.api.strategic(&kind.resource.object(namespace(set), object), &patch).await;
         self.keep(kind, set, object, uid, result)
     }

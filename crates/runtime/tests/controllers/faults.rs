@@ -19,6 +19,8 @@ pub enum Mishap {
     AnswerStuck,
     /// It is done later, when [`Faults::release`] is called.
     Held,
+    /// The same, but its sender is told at once that it failed.
+    Late,
 }
 
 /// What is wrong between the controllers and the server.

@@ -328,3 +328,26 @@ async fn the_first_policy_holds_until_a_later_deletion_changes_it() {
     world.until_gone(&dependent).await;
     world.stop().await;
 }
+
+/// Decision 21: a request of a controller that gives a claim to its set was on its way for so long that the set is gone. The claim's data would not come
+/// back, so it stays, and belongs to nobody; anything else goes as ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_given_late_to_a_set_that_has_gone_stays() {
+    for propagation in ["Background", "Orphan"] {
+        let world = world().await;
+        let set = world.create(stateful_set("default", "web", 0)).await;
+        let kept = world.create(claim("default", "data-web-0")).await;
+        let other = world.create(secret("default", "other")).await;
+        world.settle().await;
+        world.delete(&set, propagation).await;
+        world.until_gone(&set).await;
+        for late in [&kept, &other] {
+            world.merge(late, json!({"metadata": {"ownerReferences": [reference(&set, false)]}})).await;
+        }
+        world.until_gone(&other).await;
+        let is_free = |claim: &Value| claim.items(&["metadata", "ownerReferences"]).is_empty();
+        let found = world.until_is(&kept, "it belongs to nobody", is_free).await;
+        assert!(!terminating(&found), "{propagation}");
+        world.stop().await;
+    }
+}

@@ -182,3 +182,29 @@ async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
     assert!(!terminating(&found));
     world.stop().await;
 }
+
+/// A kind is served in another version from the moment on in which the controller looked which there are: what is there of it is no less there.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_changes_its_version_meanwhile_is_not_overlooked() {
+    let world = World::with(NAMESPACES).await;
+    let namespace = world.create(new_namespace("changing")).await;
+    let kind = world.create(definition("Gear", true, &["v1", "v2"])).await;
+    let mut versions = kind["spec"]["versions"].clone();
+    versions[1]["served"] = json!(false);
+    world.merge(&kind, json!({"spec": {"versions": versions}})).await;
+    let holds = world.create(held(gear("changing", "holds"))).await;
+    world.faults.answer_late_at("namespace-controller", "/apis");
+    world.delete(&namespace, "").await;
+    world.until_moment("it has asked", || !world.faults.late_read_waits()).await;
+    versions[0]["served"] = json!(false);
+    versions[1]["served"] = json!(true);
+    world.merge(&kind, json!({"spec": {"versions": versions}})).await;
+    world.faults.release();
+    let mut now = holds.clone();
+    now["apiVersion"] = json!("example.com/v2");
+    world.until_is(&now, "it is told to go", terminating).await;
+    assert!(world.now(&namespace).await.is_some(), "something is left");
+    world.merge(&now, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&namespace).await;
+    world.stop().await;
+}

@@ -344,6 +344,16 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
             if mishap == Some(Mishap::Held) {
                 this.faults.hold().await;
             }
+            if mishap == Some(Mishap::Late) {
+                tokio::spawn(async move {
+                    this.faults.hold().await;
+                    let _open = this.to.begin();
+                    let Ok(response) = this.inner.call(request).await;
+                    let code = response.status().as_u16();
+                    this.to.note(Asked { account: this.account, method, path, code });
+                });
+                return Ok(out_of_order(504));
+            }
             let will_be_answered = !matches!(mishap, Some(Mishap::Stuck | Mishap::AnswerStuck));
             let _open = will_be_answered.then(|| this.to.begin());
             let mut refusal = this.faults.refusal(&method, &path);

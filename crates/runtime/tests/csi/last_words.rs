@@ -18,6 +18,16 @@ async fn doomed_volume(world: &World) -> (Value, Value) {
     (claim, volume)
 }
 
+/// Waits until an event in a namespace says so.
+async fn until_told(world: &World, namespace: &str, is_it: impl Fn(&str) -> bool) {
+    let path = format!("/api/v1/namespaces/{namespace}/events");
+    let told = async || {
+        let events = world.get(&path).await.unwrap_or_default();
+        events.items(&["items"]).iter().any(|event| is_it(event.text(&["message"]))).then_some(())
+    };
+    world.until("it is told", told).await;
+}
+
 /// One write lets the object go and says Retain: nobody ever sees it so but in its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_policy_that_a_volume_had_in_the_end_counts() {
@@ -48,12 +58,7 @@ async fn what_was_not_seen_to_go_is_not_judged_by_what_was_seen_before() {
     world.faults.release();
     until_settled(&world).await;
     assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (0, 1));
-    let told = async || {
-        let events = world.get("/api/v1/namespaces/kube-system/events").await.unwrap_or_default();
-        let said = |event: &Value| event.text(&["message"]).contains("went while nobody looked");
-        events.items(&["items"]).iter().any(said).then_some(())
-    };
-    world.until("it is told", told).await;
+    until_told(&world, "kube-system", |message| message.contains("went while nobody looked")).await;
     world.stop().await;
 }
 
@@ -133,5 +138,23 @@ async fn a_source_stays_as_long_as_a_driver_may_be_copying_it() {
     world.until_gone(&source).await;
     world.until_gone(&source_volume).await;
     until_in_step(&world, &storage, "the copy goes too").await;
+    world.stop().await;
+}
+
+/// A volume whose deletion fails is freed of its claim by a person, who deletes it after all. Nobody would ever release it: its object goes, its backend
+/// stays, as with any volume that nobody claimed, and that is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_was_freed_goes_when_it_is_told_to() {
+    let (world, storage) = world().await;
+    let (claim, volume) = provisioned(&world, "Delete").await;
+    storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal).times(1000));
+    world.delete(&claim, "").await;
+    world.until_event(&volume, "VolumeFailedDelete").await;
+    world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
+    until_phase(&world, &volume, "Available").await;
+    world.delete(&volume, "").await;
+    world.until_gone(&volume).await;
+    assert_eq!(storage.driver.volumes().len(), 1);
+    until_told(&world, "default", |message| message.starts_with("The volume belongs to no claim")).await;
     world.stop().await;
 }

@@ -142,6 +142,30 @@ async fn v3_a_pre_bound_pair_with_a_terminating_volume_stays_pending() {
     world.stop().await;
 }
 
+// V3: the write that binds a claim is given up and arrives when its volume is gone (decision 21). Without a word to the claim before, it would
+// be Lost.
+#[tokio::test(flavor = "multi_thread")]
+async fn v3_a_claim_is_not_bound_late_to_a_volume_that_went() {
+    let world = World::with(&all()).await;
+    let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
+    until_phase(&world, &volume, "Available").await;
+    world.faults.mishap("persistent-volume-binder", 1, Mishap::Late);
+    world.faults.refuse_at(Some(("PATCH", "/c?withStatus=true", 500)));
+    let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
+    let is_of_claim = |asked: &Asked| asked.path.ends_with("/c?withStatus=true");
+    world.requests.until(|asked| is_of_claim(asked) && asked.code == 500, 1).await;
+    assert!(!world.faults.mishap_waits(), "the first one was given up");
+    world.delete(&volume, "").await;
+    world.until_gone(&volume).await;
+    world.faults.release();
+    world.requests.until(|asked| is_of_claim(asked) && asked.code != 500, 1).await;
+    world.faults.refuse_at(None);
+    settle(&world).await;
+    let left = world.now(&claim).await.expect("there");
+    assert_eq!((phase(&left), left.text(&["spec", "volumeName"])), ("Pending", ""));
+    world.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn b11_b14_b20_lost_misbound_and_freed() {
     let world = World::with(&all()).await;

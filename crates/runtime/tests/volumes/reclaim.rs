@@ -32,6 +32,18 @@ async fn bound_pair(world: &World, volume: Value) -> (Value, Value) {
     (volume, claim)
 }
 
+/// A claim for which a directory was made, and the name of its volume.
+async fn made_inside() -> (World, Value, String) {
+    let mut world = World::bare().await;
+    world.setup.provisioning = Provisioning { host_path: true, ..Provisioning::default() };
+    world.start(&all());
+    world.create(a_class("x", "kubernetes.io/host-path", json!({}))).await;
+    let claim = world.create(a_claim("c", "1Gi", of_class("x"))).await;
+    let made = format!("pvc-{}", uid(&claim));
+    until_bound(&world, &claim, &made).await;
+    (world, claim, made)
+}
+
 fn finalizers(volume: &Value) -> Vec<&str> {
     volume.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect()
 }
@@ -141,6 +153,35 @@ async fn h3_h6_finalizers_follow_the_policy() {
     world.stop().await;
 }
 
+// H6: the creation of a volume arrives once more, when the volume was retained and is gone: its data stays. One from a backup waits for a person.
+#[tokio::test(flavor = "multi_thread")]
+async fn h6_a_creation_that_arrives_late_leaves_what_was_retained() {
+    let (world, claim, made) = made_inside().await;
+    let volume = world.get(&format!("/api/v1/persistentvolumes/{made}")).await.expect("there");
+    let directory = PathBuf::from(volume.text(&["spec", "hostPath", "path"]));
+    world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    world.delete(&claim, "").await;
+    world.until_gone(&claim).await;
+    world.delete(&volume, "").await;
+    world.until_gone(&volume).await;
+    let metadata = json!({"name": made, "annotations": volume["metadata"]["annotations"], "finalizers": [FINALIZER]});
+    let mut late =
+        json!({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": metadata, "spec": volume["spec"]});
+    let again = world.create(late.clone()).await;
+    world.until_gone(&again).await;
+    assert!(directory.is_dir(), "it was retained");
+    // From a backup: nobody knows any more what became of the one before.
+    late["spec"]["claimRef"]["resourceVersion"] = json!("");
+    let restored = world.create(late).await;
+    world.until_event(&restored, "DeletionUnconfirmed").await;
+    settle(&world).await;
+    assert!(directory.is_dir() && world.now(&restored).await.is_some());
+    world.merge(&restored, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
+    until_phase(&world, &restored, "Released").await;
+    std::fs::remove_dir(&directory).expect("it is empty");
+    world.stop().await;
+}
+
 // H8: the gate closed is the behaviour from before.
 #[tokio::test(flavor = "multi_thread")]
 async fn h8_with_the_gate_closed_a_volume_that_goes_first_leaks() {
@@ -236,13 +277,7 @@ async fn f12_f14_a_recycled_volume_is_empty_and_free_again() {
 // H3, 2.8.5: a directory from the claim to the end.
 #[tokio::test(flavor = "multi_thread")]
 async fn h3_directories_are_made_and_deleted_for_claims() {
-    let mut world = World::bare().await;
-    world.setup.provisioning = Provisioning { host_path: true, ..Provisioning::default() };
-    world.start(&all());
-    world.create(a_class("x", "kubernetes.io/host-path", json!({}))).await;
-    let claim = world.create(a_claim("c", "1Gi", of_class("x"))).await;
-    let made = format!("pvc-{}", uid(&claim));
-    until_bound(&world, &claim, &made).await;
+    let (world, claim, made) = made_inside().await;
     let event = world.until_event(&claim, "ProvisioningSucceeded").await;
     assert_eq!(event["message"], format!("Successfully provisioned volume {made} using kubernetes.io/host-path"));
     let volume = world.get(&format!("/api/v1/persistentvolumes/{made}")).await.expect("there");

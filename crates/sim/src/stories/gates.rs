@@ -9,14 +9,20 @@ use object::{Gates, Value, json};
 use plan::invariant::Checker;
 use std::time::Duration;
 
-/// The gates that say what becomes of sets and volumes.
-pub const GATES: [&str; 6] = [
+/// All gates: those that say what becomes of sets and volumes, and the others, which must not.
+pub const GATES: [&str; 12] = [
     "StatefulSetAutoDeletePVC",
     "StatefulSetStartOrdinal",
     "StatefulSetOrdinalPartition",
     "StatefulSetUpdateVolumeClaimTemplate",
     "MaxUnavailableStatefulSet",
     HONOURS,
+    "StatefulSetRecreateStrategy",
+    "StatefulSetSemanticRevisionComparison",
+    "StaleControllerConsistencyStatefulSet",
+    "PersistentVolumeClaimUnusedSinceTime",
+    "CrossNamespaceVolumeDataSource",
+    "MutablePVNodeAffinity",
 ];
 
 /// Every gate of the controllers and of the server is one of so many.
@@ -190,17 +196,17 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.until_whole("web").await?;
 
     me.scale("web", 1).await;
-    me.flip(dealt(hand, 0)).await;
+    me.flip(dealt(hand, 0), 10).await;
     me.until_whole("web").await?;
     me.scale("web", 3).await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
-    me.flip(dealt(hand, 1)).await;
+    me.flip(dealt(hand, 1), 10).await;
     me.until_whole("web").await?;
 
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.flip(dealt(hand, 2)).await;
+    me.flip(dealt(hand, 2), 10).await;
     me.until_whole("web").await?;
 
     me.create(claim("lone", "quick")).await;
@@ -208,22 +214,42 @@ pub async fn flipped(mut me: Operator) -> Told {
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
     me.delete(last, "").await;
-    me.flip(dealt(hand, 3)).await;
+    me.flip(dealt(hand, 3), 6).await;
     me.until_gone(&claim).await?;
     me.until_gone(&volume).await?;
 
     let propagation = me.rng.pick(&["Background", "Foreground"]);
     me.delete(&web, propagation).await;
-    me.flip(dealt(hand, 4)).await;
+    me.flip(dealt(hand, 4), 10).await;
     me.until_gone(&web).await
 }
 
 impl Operator {
-    /// Off in the middle of what was begun, and on again.
-    async fn flip(&mut self, (gate, of_server): (&'static str, bool)) {
-        for on in [false, true] {
-            let pause = Duration::from_millis(self.rng.below(3000));
-            self.pause(pause).await;
+    /// Waits until so many more writes are committed; or, where there are no more, for a moment.
+    async fn after_writes(&self, count: u64) {
+        let (points, mut commits) = (&self.world.ledger.points, self.world.ledger.commits.subscribe());
+        let enough = points.counted().commits + count;
+        let writing = async {
+            while points.counted().commits < enough {
+                // The sender lives as long as we do.
+                let _ = commits.changed().await;
+            }
+        };
+        let _ = tokio::time::timeout(Duration::from_secs(3), writing).await;
+    }
+
+    /// The other way in the middle of what was begun, which takes more writes than that, and back again.
+    async fn flip(&mut self, (gate, of_server): (&'static str, bool), writes_max: u64) {
+        let usual = Gates::default().on(gate);
+        for on in [!usual, usual] {
+            let writes = self.rng.below(writes_max);
+            self.after_writes(writes).await;
+            if on != usual {
+                let is_middle = !crate::end::unrest(&self.world).is_empty();
+                self.world
+                    .log
+                    .say(format!("OPERATOR flips {}", if is_middle { "in the middle" } else { "afterwards" }));
+            }
             if of_server {
                 self.server_with(gate, on).await;
             } else {

@@ -1,9 +1,13 @@
 //! The stories: what people do, and what must come of it, whatever goes wrong meanwhile.
 
 mod gates;
+mod inside;
+mod migration;
 mod operator;
+mod orders;
 mod ordinals;
 mod random;
+mod refusals;
 mod restarts;
 mod retention;
 mod rollbacks;
@@ -63,6 +67,7 @@ stories![
     exact retention::brought_back: "KEP-1847: claims go with replicas that are scaled away; the set itself goes, comes back and takes what it left",
     exact retention::kept_after_all: "KEP-1847: claims that were to go with their set are kept after all, and the set goes at once",
     exact retention::claimed_before: "KEP-1847: claims that were there before the set are its own, but for one that has another controller",
+    exact retention::second_thoughts: "KEP-1847: whenScaled changes in the middle of a scale-down, and what still goes follows the last word",
     exact ordinals::shifted: "KEP-3335: the first ordinal moves up and back",
     exact ordinals::moved: "KEP-3335: replicas move one by one to a set in another namespace",
     exact ordinals::moved_along: "KEP-3335: replicas move to a set in another namespace and take their volumes along",
@@ -74,9 +79,12 @@ stories![
     exact templates::labelled: "KEP-4650: labels and annotations of the template come and go in place, also when InPlace is said while the controllers are down",
     exact templates::out_of_quota: "KEP-4650: a quota blocks a rollout of claims, which goes on by itself when there is room",
     exact templates::blocked: "KEP-4650: a class without growth, and an attributes class that is not there, block a rollout: the ways out",
+    exact refusals::refused: "KEP-4650: admission and a quota of an attributes class refuse a rollout of claims, until a person allows it",
+    exact refusals::mismatched: "KEP-4650: a claim of another class blocks a rollout until a person deletes it",
     exact templates::rolled: "template changes, two replicas at a time and one at a time",
     exact strategies::one_by_one: "KEP-4650: with OnDelete a claim follows when its pod is deleted by hand, and not before",
     exact strategies::stepwise: "KEP-4650: a partition is lowered step by step; pods and claims below it stay",
+    exact strategies::sliced: "KEP-3335: a partition is an ordinal where these start above 0, while the set is rolled, scaled and moved",
     exact strategies::unhurried: "minReadySeconds: the next replica waits until the one before has been ready for so long",
     exact strategies::all_at_once: "KEP-4650: with Recreate all claims change first, then all pods go at once",
     exact volumes::protected: "PV protection: claim and volume wait until nobody uses them",
@@ -89,6 +97,12 @@ stories![
     exact volumes::never_bound: "KEP-2644: a volume that was never bound goes at once and leaves its data",
     exact volumes::emptied: "a namespace goes with everything in it, and comes back",
     exact volumes::claimed_anew: "claims and namespaces are deleted and made anew at once",
+    exact orders::any_order: "KEP-2644: pod, claim, volume and class go in any order, of the plugin inside and of a driver",
+    exact migration::migrated: "KEP-2644: volumes of a plugin that was handed over to a driver: what holds them changes hands, and any order ends alike",
+    exact inside::reclaimed_inside: "KEP-2644: volumes of the plugin inside and their claims go in either order, with edits of the policy in between",
+    exact inside::set_inside: "KEP-1847, KEP-2644: a set's claims of the plugin inside go with replicas and set, and their directories with them",
+    exact inside::inside_rollback: "KEP-2644: the binder's gate goes off and on between any two steps of a reclaim of the plugin inside",
+    exact inside::inside_skew: "KEP-2644: only one of binder and provisioner honours policies: each for its own volumes, directories and a driver's",
     exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is away: identity, claims and order stay",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",

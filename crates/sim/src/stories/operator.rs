@@ -1,6 +1,6 @@
 //! A person at work, in the words of the stories.
 
-use crate::end::is_left_over;
+use crate::end::{is_left_over, meant_handles};
 use crate::entropy::Rng;
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
@@ -250,10 +250,10 @@ impl Operator {
         Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
     }
 
-    /// What a volume is called at its driver.
+    /// What a volume is called where its data is.
     pub fn handle(&self, volume: &Value) -> String {
         let found = self.world.checker().get(VOLUME, "", name(volume)).cloned().unwrap_or_default();
-        found.text(&["spec", "csi", "volumeHandle"]).to_owned()
+        plan::invariant::handle(&found).unwrap_or_default().into_owned()
     }
 
     /// Waits until a volume's object is gone, and nothing brings it back. A creation that was on its way for long may do so: then the provisioner
@@ -268,10 +268,12 @@ impl Operator {
         self.until_gone(volume).await
     }
 
-    /// Waits until the driver has exactly these volumes.
+    /// Waits until the driver has exactly these volumes, and what is kept because nobody can know, as people are told.
     pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> Told {
         for _ in 0..600 {
-            if self.world.driver.handles() == *wanted {
+            let mut there = meant_handles(&self.world);
+            there.extend(wanted.intersection(&self.world.driver.handles()).cloned());
+            if there == *wanted {
                 return Ok(());
             }
             self.pause(Duration::from_secs(1)).await;

@@ -1,7 +1,7 @@
 //! KEP-1847: claims stay or go as the set's policy says.
 
 use super::operator::{CLAIM, LATE_MAX, NAMESPACE, Operator, Told, claim, retention, set, the};
-use object::access::{Access, uid};
+use object::access::{Access, terminating, uid};
 use object::{Value, json};
 
 /// R2
@@ -228,4 +228,56 @@ pub async fn kept_after_all(me: Operator) -> Told {
     me.pause(LATE_MAX).await;
     me.until_claims(&claims).await?;
     me.expect("they are the same", held == me.holdings(&claims))
+}
+
+impl Operator {
+    /// Scales from four replicas to one, and stops when the last is gone and the next one goes, but does not end.
+    async fn begin_to_shrink(&self, wanted: &[&str]) -> Told {
+        self.behave(&the("Pod", "web-2"), "terminate-after", Some("never")).await;
+        self.scale("web", 1).await;
+        self.until_gone(&the("Pod", "web-3")).await?;
+        self.until("the next one goes", |checker| {
+            checker.get("Pod", NAMESPACE, "web-2").is_some_and(|pod| terminating(pod))
+        })
+        .await?;
+        self.until_claims(wanted).await
+    }
+
+    async fn go_on_to_shrink(&self) -> Told {
+        self.behave(&the("Pod", "web-2"), "terminate-after", None).await;
+        self.until_whole("web").await
+    }
+}
+
+/// R11: whenScaled changes in the middle of a scale-down. Claims of replicas that are still going follow the last word; what went before stays
+/// gone, and what was left before stays.
+pub async fn second_thoughts(me: Operator) -> Told {
+    // One that came when its replica was given up already would take along what was kept.
+    me.world.ledger.pods_come_in_time();
+    let web = the("StatefulSet", "web");
+    me.create(set("web", 4, "quick", retention("Retain", "Delete"))).await;
+    me.until_whole("web").await?;
+    let rest = ["data-web-0", "data-web-1", "data-web-2"];
+    let held = me.holdings(&rest);
+    me.begin_to_shrink(&rest).await?;
+    me.patch(&web, json!({"spec": retention("Retain", "Retain")})).await;
+    me.until("the claims belong to nobody", |checker| {
+        checker.all(CLAIM).all(|claim| claim.items(&["metadata", "ownerReferences"]).is_empty())
+    })
+    .await?;
+    me.go_on_to_shrink().await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&rest).await?;
+    me.scale("web", 4).await;
+    me.until_whole("web").await?;
+    me.expect("what was kept is used again", held == me.holdings(&rest))?;
+    let last = me.holdings(&["data-web-0", "data-web-3"]);
+    me.begin_to_shrink(&["data-web-0", "data-web-1", "data-web-2", "data-web-3"]).await?;
+    me.patch(&web, json!({"spec": retention("Retain", "Delete")})).await;
+    me.until_owned(&[("data-web-1", "Pod"), ("data-web-2", "Pod")]).await?;
+    me.go_on_to_shrink().await?;
+    // Only a pod can take its claim along.
+    me.until_claims(&["data-web-0", "data-web-3"]).await?;
+    me.expect("what is left is as it was", last == me.holdings(&["data-web-0", "data-web-3"]))?;
+    me.until_volumes(2).await
 }

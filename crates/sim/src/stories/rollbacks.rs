@@ -21,15 +21,18 @@ impl Operator {
 
     /// Waits until the provisioner does not hold a volume any more.
     async fn until_free(&self, volume: &Value) -> Told {
-        self.until(&format!("nothing holds {} for its driver", name(volume)), |checker| {
-            let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
-            checker.get(VOLUME, "", name(volume)).is_some_and(|volume| !is_held(volume))
+        self.until_let_go(volume, plan::csi::FINALIZER).await
+    }
+
+    pub async fn until_let_go(&self, volume: &Value, finalizer: &str) -> Told {
+        self.until(&format!("{finalizer} does not hold {}", name(volume)), |checker| {
+            checker.get(VOLUME, "", name(volume)).is_some_and(|volume| !has_finalizer(volume, finalizer))
         })
         .await
     }
 
     /// The provisioner is a process of its own; each of the two honours reclaim policies, or does not. Whoever changes its mind dies alone.
-    async fn honours_apart(&self, binder: bool, provisioner: bool) {
+    pub async fn honours_apart(&self, binder: bool, provisioner: bool) {
         self.world.log.say(format!("OPERATOR {HONOURS}={binder} of the binder, {provisioner} of the provisioner"));
         let with = |on| Gates::default().with(HONOURS, on);
         let before = self.world.crews();
@@ -44,7 +47,7 @@ impl Operator {
     }
 
     /// Waits until the provisioner will not forget a volume that is on its way out.
-    async fn until_minded(&self, volume: &Value) -> Told {
+    pub async fn until_minded(&self, volume: &Value) -> Told {
         self.until(&format!("{} is held, or written down", name(volume)), |checker| {
             let is_held = |volume: &Value| has_finalizer(volume, plan::csi::FINALIZER);
             let journal = self.world.stored(JOURNAL).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! How updates are rolled out: by hand, step by step, without hurry or all at once; and claims with them.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, set, template, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, retention, set, template, the};
 use super::templates::{is_rolled, sizes};
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
@@ -84,6 +84,39 @@ pub async fn stepwise(me: Operator) -> Told {
         me.until_new_where(&wanted).await?;
     }
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await
+}
+
+/// O1, O3: ordinals start above 0, and a partition is one of them: what is above its end updates none, and what is not above the start updates
+/// all. Replicas that come meanwhile are new, or not, by their ordinals alone.
+pub async fn sliced(me: Operator) -> Told {
+    let web = the("StatefulSet", "web");
+    let with = |partition: i64| json!({"updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": partition}}});
+    let range = |start: i64, replicas: i64| json!({"ordinals": {"start": start}, "replicas": replicas});
+    let more = object::patch::merge(&json!({"volumeClaimUpdatePolicy": "InPlace"}), &retention("Retain", "Delete"));
+    let more = object::patch::merge(&object::patch::merge(&more, &range(4, 3)), &with(9));
+    me.create(set("web", 3, "quick", more)).await;
+    me.until_whole("web").await?;
+    me.patch(&web, larger()).await;
+    me.until_new_where(&[false; 3]).await?;
+    me.patch(&web, json!({"spec": with(6)})).await;
+    me.until_new_where(&[false, false, true]).await?;
+    // One above the partition comes, and one below it is made anew.
+    me.scale("web", 4).await;
+    me.until_new_where(&[false, false, true, true]).await?;
+    me.replace("web-5").await?;
+    me.until_new_where(&[false, false, true, true]).await?;
+    // The slice begins two earlier: these are below the partition.
+    me.patch(&web, json!({"spec": range(2, 6)})).await;
+    me.until_new_where(&[false, false, false, false, true, true]).await?;
+    me.patch(&web, json!({"spec": with(5)})).await;
+    me.until_new_where(&[false, false, false, true, true, true]).await?;
+    // Those in the middle stay, and both ends go, with their claims.
+    me.patch(&web, json!({"spec": range(4, 2)})).await;
+    me.until_new_where(&[false, true]).await?;
+    me.patch(&web, json!({"spec": with(3)})).await;
+    me.until_new_where(&[true, true]).await?;
+    me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
+    me.until_claims(&["data-web-4", "data-web-5"]).await
 }
 
 /// With minReadySeconds the next replica has its turn when the one before has been ready for so long.

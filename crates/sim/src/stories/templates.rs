@@ -128,7 +128,7 @@ pub async fn rolled(me: Operator) -> Told {
 
 impl Operator {
     /// Waits until a rollout waits for a claim, and for this reason.
-    async fn until_blocked(&self, set: &str, reason: &str) -> Told {
+    pub async fn until_blocked(&self, set: &str, reason: &str) -> Told {
         self.until(&format!("{set} is blocked: {reason}"), |checker| {
             let found = checker.get("StatefulSet", NAMESPACE, set);
             let said = found.and_then(|set| condition::get(set, "VolumeClaimsUpdated"));
@@ -137,11 +137,11 @@ impl Operator {
         .await
     }
 
-    fn pod_uids(&self, set: &str) -> Vec<String> {
+    pub fn pod_uids(&self, set: &str) -> Vec<String> {
         pods_of(&self.world.checker(), NAMESPACE, set).iter().map(|pod| uid(pod).to_owned()).collect()
     }
 
-    async fn set_template(&self, set: &str, template: Value) {
+    pub async fn set_template(&self, set: &str, template: Value) {
         self.patch(&the("StatefulSet", set), json!({"spec": {"volumeClaimTemplates": [template]}})).await;
     }
 }

@@ -4,7 +4,7 @@ use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, is_bound,
 use object::access::{Access, name, terminating};
 use object::{Value, json};
 
-fn pod(name: &str, claim: &str) -> Value {
+pub fn pod(name: &str, claim: &str) -> Value {
     json!({
         "apiVersion": "v1", "kind": "Pod", "metadata": {"namespace": NAMESPACE, "name": name},
         "spec": {
@@ -198,6 +198,9 @@ fn by_hand(name: &str, more: Value) -> Value {
 pub async fn on_its_way_out(me: Operator) -> Told {
     const HOLD: &str = "example.com/hold";
     let disk = |path: &str| json!({"hostPath": {"path": path}, "persistentVolumeReclaimPolicy": "Retain"});
+    for path in ["/disks/0", "/disks/1"] {
+        me.world.driver.inside.add(path);
+    }
     let mut going = by_hand("going", disk("/disks/0"));
     going["metadata"]["finalizers"] = json!([HOLD]);
     me.create(going).await;

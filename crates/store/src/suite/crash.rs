@@ -79,6 +79,26 @@ struct State {
     stuck: bool,
     /// So many syncs succeed before one fails.
     syncs_left: Option<usize>,
+    /// How often it was written, noted on or synced.
+    steps: usize,
+    ending: Option<Ending>,
+}
+
+/// When the machine goes down, and what that leaves.
+#[derive(Debug)]
+struct Ending {
+    at_step: usize,
+    end: End,
+    image: Option<Image>,
+}
+
+/// How it all ends.
+#[derive(Clone, Copy, Debug)]
+pub enum End {
+    /// A power failure; the number decides what of the unsynced is lost.
+    Crash(u64),
+    /// The process is killed: the machine goes on, and writes what it was given.
+    Kill,
 }
 
 #[derive(Clone, Debug)]
@@ -130,8 +150,24 @@ impl Crashable {
 
     /// What the end of the process now leaves: the machine goes on, and writes what it was given.
     pub fn kill(&self) -> Image {
-        let state = self.lock();
-        Image { bytes: state.cached.clone(), note: state.notes.last().cloned().unwrap_or_default() }
+        self.lock().kill()
+    }
+
+    /// Lets everything end before the write, note or sync that comes after so many more. Nothing succeeds from then on, so that whatever
+    /// was answered was answered because of what came before.
+    pub fn end_after(&self, steps: usize, end: End) {
+        let mut state = self.lock();
+        state.ending = Some(Ending { at_step: state.steps + steps, end, image: None });
+    }
+
+    /// What the end left, if it has come.
+    pub fn left(&self) -> Option<Image> {
+        self.lock().ending.as_ref().and_then(|ending| ending.image.clone())
+    }
+
+    /// How often it was written, noted on or synced.
+    pub fn steps(&self) -> usize {
+        self.lock().steps
     }
 
     /// How many notes were written.
@@ -190,6 +226,7 @@ impl Medium for Crashable {
 
     fn note(&self, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
+        state.step()?;
         if state.stuck {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -198,6 +235,7 @@ impl Medium for Crashable {
     }
 
     fn noted(&self) -> io::Result<Vec<u8>> {
+        self.lock().goes_on()?;
         Ok(self.lock().notes.last().cloned().unwrap_or_default())
     }
 }
@@ -214,6 +252,29 @@ impl State {
                 bytes[from..to].copy_from_slice(data);
             }
         }
+    }
+
+    /// Counts what changes the disk; an error where the end has come.
+    fn step(&mut self) -> io::Result<()> {
+        if let Some(Ending { end, image: None, .. }) = self.ending.as_ref().filter(|it| it.at_step <= self.steps) {
+            let left = match *end {
+                End::Crash(seed) => self.crash(&mut (seed | 1)),
+                End::Kill => self.kill(),
+            };
+            self.ending = self.ending.take().map(|ending| Ending { image: Some(left), ..ending });
+        }
+        self.goes_on()?;
+        self.steps += 1;
+        Ok(())
+    }
+
+    fn goes_on(&self) -> io::Result<()> {
+        let has_ended = self.ending.as_ref().is_some_and(|ending| ending.image.is_some());
+        if has_ended { Err(io::Error::other("the machine is down")) } else { Ok(()) }
+    }
+
+    fn kill(&self) -> Image {
+        Image { bytes: self.cached.clone(), note: self.notes.last().cloned().unwrap_or_default() }
     }
 
     /// What a crash now could leave: some of the unsynced sectors.
@@ -288,6 +349,7 @@ impl StorageBackend for Crashable {
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
         let state = self.lock();
+        state.goes_on()?;
         let from = offset as usize;
         let bytes = state.cached.get(from..from + out.len()).ok_or(io::ErrorKind::UnexpectedEof)?;
         out.copy_from_slice(bytes);
@@ -295,7 +357,9 @@ impl StorageBackend for Crashable {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.lock().change(Change::Length(len));
+        let mut state = self.lock();
+        state.step()?;
+        state.change(Change::Length(len));
         Ok(())
     }
 
@@ -304,6 +368,7 @@ impl StorageBackend for Crashable {
         self.gate.wait_while(|passing| passing.held);
         let mut state = self.lock();
         let state = &mut *state;
+        state.step()?;
         if let Some(mut images) = state.images.take() {
             images.taken.push(state.crash(&mut images.random));
             state.images = Some(images);
@@ -321,6 +386,7 @@ impl StorageBackend for Crashable {
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
         let mut state = self.lock();
+        state.step()?;
         let fitting = state.fitting(offset, data.len());
         state.change(Change::Write { offset, data: data[..fitting].to_vec() });
         if fitting < data.len() {

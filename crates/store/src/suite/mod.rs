@@ -7,7 +7,7 @@ mod members;
 mod watching;
 mod writing;
 
-pub use crash::{Crashable, Image};
+pub use crash::{Crashable, End, Image};
 pub use members::{Members, directory};
 
 use crate::{BoxFuture, Committed, Condition, Error, Event, Next, Operation, Record, Revision, Store, Txn, Watcher};

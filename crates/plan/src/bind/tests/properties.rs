@@ -37,11 +37,14 @@ enum Step {
     Free {
         at: u8,
     },
-    /// So many actions of a plan, then a crash.
+    /// So many actions of a plan, then a crash; or the next write is given up, and on its way.
     Sync {
         at: u8,
         most: u8,
+        sends: bool,
     },
+    /// What is on its way arrives.
+    Arrive,
     /// Plan now, act later.
     Plan {
         at: u8,
@@ -61,7 +64,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => any::<u8>().prop_map(|at| Step::Delete { at }),
         1 => any::<u8>().prop_map(|at| Step::FlipPolicy { at }),
         1 => any::<u8>().prop_map(|at| Step::Free { at }),
-        8 => (any::<u8>(), 0..6u8).prop_map(|(at, most)| Step::Sync { at, most }),
+        8 => (any::<u8>(), 0..6u8, any::<bool>()).prop_map(|(at, most, sends)| Step::Sync { at, most, sends }),
+        2 => Just(Step::Arrive),
         2 => any::<u8>().prop_map(|at| Step::Plan { at }),
         2 => Just(Step::Act),
         2 => Just(Step::Protect),
@@ -74,6 +78,7 @@ struct Run {
     world: World,
     added: usize,
     busy: Option<(Target, Plan)>,
+    on_its_way: Vec<Action>,
 }
 
 impl Run {
@@ -101,10 +106,18 @@ impl Run {
                     (phase(volume) == "Released").then(|| json!({"spec": {"claimRef": null}}))
                 });
             }
-            Step::Sync { at, most } => {
+            Step::Sync { at, most, sends } => {
                 if let Some((target, plan)) = self.plan(at) {
                     self.check_plan(&target, &plan);
-                    self.world.carry_out(plan, usize::from(most));
+                    let (_, left) = self.world.carry_out_but(plan, usize::from(most));
+                    let is_write = |action: &Action| matches!(action, Action::Patch { .. });
+                    self.on_its_way.extend(left.filter(|left| sends && is_write(left)));
+                }
+            }
+            Step::Arrive => {
+                if !self.on_its_way.is_empty() {
+                    let write = self.on_its_way.remove(0);
+                    self.world.arrive(write);
                 }
             }
             Step::Plan { at } => {

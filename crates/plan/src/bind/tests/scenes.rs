@@ -1,7 +1,7 @@
 //! The scenarios of static and pre-bound pairs, by their numbers in the digest.
 
 use super::world::*;
-use crate::bind::{Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, PROVISIONED_BY};
+use crate::bind::{Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, PROVISIONED_BY, WITHDRAWN};
 use object::access::{Access, uid};
 use object::{Value, json};
 
@@ -310,6 +310,49 @@ fn v3_a_terminating_volume_is_never_bound() {
             assert_eq!(settled.text(&["spec", "claimRef", "uid"]), "");
         }
     }
+}
+
+// V3 under decision 21: the write that makes the pair was given up, and arrives when its volume is gone.
+#[test]
+fn a_claim_is_not_bound_late_to_a_volume_that_was_withdrawn() {
+    let mut world = World::default();
+    let volume = world.add(volume("x", "1Gi", none()));
+    let claim = world.add(claim("c", "1Gi", none()));
+    let (_, write) = world.carry_out_but(world.plan_claim(&claim), 2);
+    let write = write.expect("the claim is to be written");
+    assert_eq!(phase(&world.now(&volume)), "Bound");
+    world.delete(&volume);
+    world.settle();
+    assert!(world.volumes.is_empty());
+    world.arrive(write);
+    world.settle();
+    let settled = world.now(&claim);
+    assert_eq!((phase(&settled), crate::bind::is_bound(&settled)), ("Pending", false));
+    assert_eq!(settled["metadata"]["annotations"], json!({WITHDRAWN: uid(&volume)}));
+    // Nor by somebody who has not heard that the volume is on its way out.
+    let mut reserved = (*volume).clone();
+    reserved.put(&["spec", "claimRef"], json!({"namespace": "ns", "name": "c", "uid": uid(&claim)}));
+    world.add(reserved);
+    assert_eq!(world.plan_claim(&settled).actions, []);
+}
+
+// A claim that had its volume and is gone was not heard of since before it had it: how it ended decides, not how it was seen.
+#[test]
+fn a_volume_that_its_claim_had_is_not_freed_by_what_was_seen_before() {
+    let mut world = World::default();
+    let volume = world.add(volume("x", "1Gi", json!({"metadata": {"finalizers": ["example.com/held"]}})));
+    let claim = world.add(claim("c", "1Gi", none()));
+    let mut behind = world.clone();
+    world.settle();
+    world.delete(&volume);
+    world.delete(&claim);
+    world.protect();
+    behind.volumes = world.volumes.clone();
+    assert!(!world.claims.contains_key(&("ns".to_owned(), "c".to_owned())));
+    assert_eq!(world.carry_out(behind.plan_volume(&world.now(&volume)), usize::MAX), Outcome::Stopped);
+    world.settle();
+    assert_eq!(phase(&world.now(&volume)), "Released");
+    assert_eq!(world.now(&volume).text(&["spec", "claimRef", "uid"]), uid(&claim));
 }
 
 // E2 for static volumes, V2: a pair stays one while its volume is to go.

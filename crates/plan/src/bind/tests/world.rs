@@ -28,6 +28,8 @@ pub struct World {
     pub plugins: Plugins,
     /// The uids of claims that went and never had a volume.
     pub went_without: BTreeSet<String>,
+    /// The names of volumes that were retained when they went.
+    pub retained: BTreeSet<String>,
     version: u64,
 }
 
@@ -120,6 +122,9 @@ impl World {
         let place = (namespace(before).to_owned(), name(before).to_owned());
         if is_gone && place.0.is_empty() {
             self.note_leak(before);
+            if reclaim::was_retained(before) {
+                self.retained.insert(place.1.clone());
+            }
         }
         match (place.0.is_empty(), is_gone) {
             (true, true) => drop(self.volumes.remove(&place.1)),
@@ -157,31 +162,57 @@ impl World {
     }
 
     pub fn carry_out(&mut self, plan: Plan, most: usize) -> Outcome {
+        self.carry_out_but(plan, most).0
+    }
+
+    /// Does at most so many actions, and gives what is left: the next one may have been sent all the same, and arrive at any time.
+    pub fn carry_out_but(&mut self, plan: Plan, most: usize) -> (Outcome, Option<Action>) {
         // What our own actions made of the versions that were seen.
         let mut versions: BTreeMap<String, String> = BTreeMap::new();
-        for (at, action) in plan.actions.into_iter().enumerate() {
-            if at == most || !self.act(action, &mut versions) {
-                return Outcome::Stopped;
+        for (at, mut action) in plan.actions.into_iter().enumerate() {
+            if at == most {
+                if let Action::Patch { of, patch, .. } = &mut action
+                    && let Some(version) = versions.get(&of.uid)
+                {
+                    patch.put(&["metadata", "resourceVersion"], version.as_str());
+                }
+                return (Outcome::Stopped, Some(action));
+            }
+            if !self.act(action, &mut versions) {
+                return (Outcome::Stopped, None);
             }
         }
         self.events.extend(plan.events);
-        Outcome::Done
+        (Outcome::Done, None)
+    }
+
+    /// A write arrives that its sender had given up.
+    pub fn arrive(&mut self, write: Action) {
+        self.act(write, &mut BTreeMap::new());
     }
 
     /// False when the action met another world.
     fn act(&mut self, action: Action, versions: &mut BTreeMap<String, String>) -> bool {
         match action {
             Action::Patch { of, status, patch } => return self.patch(&of, status, patch, versions),
-            Action::ConfirmReleased { claim, volume, unless_bound } => {
+            Action::ConfirmReleased { claim, volume } => {
                 return self.find(&claim).is_none_or(|claim| {
                     let bound_to = claim.text(&["spec", "volumeName"]);
-                    (!bound_to.is_empty() && bound_to != volume) || (unless_bound && !bind::is_bound(&claim))
+                    !bound_to.is_empty() && bound_to != volume
                 });
             }
             Action::ConfirmNoVolume { name } => return self.volume(&name).is_none(),
             Action::ConfirmVolume { of, version } => {
                 let version = versions.get(&of.uid).unwrap_or(&version);
                 return self.find(&of).is_some_and(|volume| volume.text(&["metadata", "resourceVersion"]) == version);
+            }
+            Action::ConfirmNotRetained { volume, .. } => {
+                if self.retained.contains(&volume.name) {
+                    let late = self.find(&volume).expect("it was seen");
+                    self.carry_out(reclaim::came_late(&late), usize::MAX);
+                    self.delete(&late);
+                    return false;
+                }
             }
             Action::ConfirmNoPods { namespace, claim, volume } => {
                 let pods = self.waiting_pods(&namespace, &claim);

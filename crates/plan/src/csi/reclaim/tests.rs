@@ -4,7 +4,7 @@ const RETAIN: &str = "Retain";
 const DELETE: &str = "Delete";
 
 /// A volume of driver `d`; `marks` are: `held`, `leaving`, `recorded`, `protected` (recorded with the finalizer), `restored` (recorded
-/// under another uid), `confirmed`.
+/// under another uid), `confirmed`, `freed` (of its claim).
 fn volume(phase: &str, policy: &str, marks: &str) -> Value {
     let has = |mark: &str| marks.split(' ').any(|word| word == mark);
     let mut volume = json!({
@@ -32,6 +32,9 @@ fn volume(phase: &str, policy: &str, marks: &str) -> Value {
     }
     if has("leaving") {
         volume.put(&["metadata", "deletionTimestamp"], "2024-01-01T00:00:00Z");
+    }
+    if has("freed") {
+        volume.put(&["spec", "claimRef"], Value::Null);
     }
     if has("confirmed") {
         volume.put(&["metadata", "annotations", CONFIRM], "h");
@@ -72,6 +75,7 @@ fn word(step: &Step) -> &'static str {
         Step::Delete(_) => "delete",
         Step::Keep(_) => "keep",
         Step::Stripped => "stripped",
+        Step::Left(_) => "left",
         Step::Failed(_) => "failed",
     }
 }
@@ -122,6 +126,11 @@ fn the_table_of_states() {
         ("Released", RETAIN, "held restored", false, "-", ""),
         // It comes into use again.
         ("Bound", DELETE, "held restored", false, "r", ""),
+        // Freed of its claim: nobody would release it, so what holds it comes off when it is told to go.
+        ("Available", DELETE, "held protected freed", false, "", ""),
+        ("Available", DELETE, "held protected freed leaving", false, "-", "left"),
+        ("Bound", DELETE, "held protected freed leaving", false, "", ""),
+        ("Available", DELETE, "held protected leaving", false, "", ""),
         // Other phases say nothing.
         ("Available", DELETE, "", false, "", ""),
         ("Available", DELETE, "leaving", false, "", ""),

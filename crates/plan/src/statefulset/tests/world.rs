@@ -243,13 +243,13 @@ impl World {
                 let is_same = uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation);
                 is_same && terminating(set) == *leaving && !finalizers::has(set, "orphan")
             }),
-            Action::AdoptPod { pod, uid } => {
-                let owner = self.reference();
-                change(&mut self.pods, &mut self.version, pod, uid, None, |pod| add_owner(pod, owner))
+            Action::AdoptPod { pod, uid, resource_version } => {
+                let (owner, version) = (self.reference(), Some(resource_version));
+                change(&mut self.pods, &mut self.version, pod, uid, version, |pod| add_owner(pod, owner))
             }
-            Action::AdoptRevision { revision, uid } => {
-                let owner = self.reference();
-                change(&mut self.revisions, &mut self.version, revision, uid, None, |it| add_owner(it, owner))
+            Action::AdoptRevision { revision, uid, resource_version } => {
+                let (owner, version) = (self.reference(), Some(resource_version));
+                change(&mut self.revisions, &mut self.version, revision, uid, version, |it| add_owner(it, owner))
             }
             Action::ReleasePod { pod, uid } => {
                 let owner = self.reference();

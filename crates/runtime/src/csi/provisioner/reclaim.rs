@@ -4,6 +4,7 @@ use super::Control;
 use super::sight::volume_key;
 use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
+use crate::csi::remote::Secrets;
 use crate::csi::{journal, secrets};
 use crate::events::About;
 use object::access::{Access, name, terminating, uid};
@@ -39,6 +40,10 @@ impl Control {
             // The object may go at any moment from then on: nothing may be left written down that would make it again, with another policy.
             self.journal.settle(name(volume)).await?;
         }
+        if let Step::Left(why) = &plan.step {
+            // While there is something to tell it of.
+            self.tell_once(volume, Event::warning("VolumeFailedDelete", why.clone()));
+        }
         if let Some(patch) = &plan.patch {
             self.patch_volume(volume, patch).await?;
         }
@@ -62,7 +67,7 @@ impl Control {
 
     async fn take(&self, volume: &Value, step: Step, known: &Known) -> Again {
         match step {
-            Step::Nothing => Ok(None),
+            Step::Nothing | Step::Left(_) => Ok(None),
             Step::Doom(doomed) => {
                 self.journal.record(name(volume), Entry::Delete(doomed)).await?;
                 Ok(Some(Duration::ZERO))
@@ -108,13 +113,14 @@ impl Control {
         }
         // Nothing may be left written down that would make it again.
         self.journal.settle(&doomed.volume).await?;
+        let secrets = self.secrets_of(doomed).await?;
         if !self.is_current(volume).await? {
             return Ok(Some(Duration::ZERO));
         }
         self.notes.begin_deletion(doomed);
-        let answer = self.call(doomed, known).await;
-        self.notes.end_deletion(uid(volume), matches!(answer, Ok(Ok(()))));
-        if let Err(failure) = answer? {
+        let answer = self.call(doomed, known, secrets).await;
+        self.notes.end_deletion(uid(volume), answer.is_ok());
+        if let Err(failure) = answer {
             let is_away = failure.code == Code::Unavailable;
             return Ok(Some(self.fail_deletion(volume, &failure.to_string(), known, is_away)));
         }
@@ -125,7 +131,7 @@ impl Control {
     /// Whether a volume is still as it was seen: somebody may have bound it to another claim since, or want its data kept. What is new is
     /// taken in.
     async fn is_current(&self, volume: &Value) -> Result<bool, ApiError> {
-        let live = self.api.find(&self.volumes.object("", name(volume))).await?;
+        let live = self.api.find_promptly(&self.volumes.object("", name(volume))).await?;
         let Some(live) = live.filter(|live| uid(live) == uid(volume)) else {
             self.sight.volumes.gone(&volume_key(name(volume)), uid(volume));
             return Ok(false);
@@ -184,16 +190,17 @@ impl Control {
         if let Some(wait) = self.attempts.wait(&doomed.volume, &doomed.uid) {
             return Ok(Some(wait));
         }
-        if self.is_used(doomed, true).await? {
-            return Ok(None);
-        }
+        let secrets = self.secrets_of(doomed).await?;
         // What is heard of volumes may be late, and what follows cannot be undone.
         let mut is_taken = false;
         self.api.each(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
         if is_taken {
             return leave();
         }
-        if let Err(failure) = self.call(doomed, &known).await? {
+        if self.is_used(doomed, true).await? {
+            return Ok(None);
+        }
+        if let Err(failure) = self.call(doomed, &known, secrets).await {
             let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
@@ -244,13 +251,17 @@ impl Control {
     /// Whether the claim still uses the volume: as the server says, because what follows cannot be undone.
     async fn is_used(&self, doomed: &Doomed, leaving: bool) -> Result<bool, ApiError> {
         let path = self.claims.object(&doomed.claim_namespace, &doomed.claim_name);
-        let claim = self.api.find(&path).await?;
+        let claim = self.api.find_promptly(&path).await?;
         Ok(claim.is_some_and(|claim| reclaim::uses(&claim, &doomed.claim_uid, &doomed.volume, leaving)))
     }
 
-    /// The call. A secret that is gone is done without, as a volume must be able to go.
-    async fn call(&self, doomed: &Doomed, known: &Known) -> Result<Result<(), plan::csi::Failure>, ApiError> {
-        let secrets = secrets::read(&self.api, doomed.secret.as_ref()).await?.unwrap_or_default();
+    /// A secret that is gone is done without, as a volume must be able to go. Read before it is asked whether it still is to: nothing may come between
+    /// that and the call.
+    async fn secrets_of(&self, doomed: &Doomed) -> Result<Secrets, ApiError> {
+        Ok(secrets::read(&self.api, doomed.secret.as_ref()).await?.unwrap_or_default())
+    }
+
+    async fn call(&self, doomed: &Doomed, known: &Known, secrets: Secrets) -> Result<(), plan::csi::Failure> {
         let started = Instant::now();
         let answer = known.remote.delete(&doomed.handle, secrets).await;
         match &answer {
@@ -260,7 +271,7 @@ impl Control {
             }
             Err(_) => self.metrics.deletion_failed(&doomed.class),
         }
-        Ok(answer)
+        answer
     }
 
     fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {

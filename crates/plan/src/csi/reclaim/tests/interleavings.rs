@@ -132,7 +132,7 @@ impl World {
             Step::Spare => self.journal = None,
             Step::Delete(_) => return self.call(volume.text(&["spec", "persistentVolumeReclaimPolicy"])),
             Step::Nothing | Step::Stripped => return false,
-            Step::Keep(why) | Step::Failed(why) => panic!("{why}"),
+            Step::Keep(why) | Step::Failed(why) | Step::Left(why) => panic!("{why}"),
         }
         true
     }
