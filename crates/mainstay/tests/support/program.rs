@@ -21,8 +21,11 @@ pub struct Said {
 pub struct Running {
     command: String,
     child: Child,
-    lines: Receiver<String>,
+    lines: Receiver<(usize, String)>,
     seen: Vec<String>,
+    /// Of stdout and stderr, what came after the last line that was asked for. Between the two there is no order: while one is read, the
+    /// other keeps what it has.
+    unread: [Vec<String>; 2],
 }
 
 /// Runs a program to its end.
@@ -72,7 +75,7 @@ impl std::fmt::Display for Said {
 }
 
 impl Running {
-    /// Starts a program and follows its output, both streams as one.
+    /// Starts a program and follows its output, both streams.
     pub fn start(mut command: Command) -> Running {
         let text = describe(&command);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -82,19 +85,19 @@ impl Running {
             Box::new(child.stdout.take().expect("stdout is piped")),
             Box::new(child.stderr.take().expect("stderr is piped")),
         ];
-        for stream in streams {
+        for (at, stream) in streams.into_iter().enumerate() {
             let sender = sender.clone();
             std::thread::spawn(move || {
                 // Reading goes on after the test lost interest, or the program would block on a full pipe.
                 for line in BufReader::new(stream).lines().map_while(Result::ok) {
-                    drop(sender.send(line));
+                    drop(sender.send((at, line)));
                 }
             });
         }
-        Running { command: text, child, lines, seen: Vec::new() }
+        Running { command: text, child, lines, seen: Vec::new(), unread: Default::default() }
     }
 
-    /// The next line in which all of `parts` occur, in this order.
+    /// The next line of a stream in which all of `parts` occur, in this order.
     #[track_caller]
     pub fn line_with(&mut self, parts: &[&str]) -> String {
         match self.line_or_end(parts) {
@@ -108,12 +111,15 @@ impl Running {
     pub fn line_or_end(&mut self, parts: &[&str]) -> Result<String, Vec<String>> {
         let deadline = Instant::now() + PATIENCE;
         loop {
+            for unread in &mut self.unread {
+                if let Some(at) = unread.iter().position(|line| in_order(line, parts)) {
+                    return Ok(unread.drain(..=at).next_back().expect("the line is there"));
+                }
+            }
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => {
+                Ok((stream, line)) => {
                     self.seen.push(line.clone());
-                    if in_order(&line, parts) {
-                        return Ok(line);
-                    }
+                    self.unread[stream].push(line);
                 }
                 Err(RecvTimeoutError::Disconnected) => return Err(self.seen.clone()),
                 Err(RecvTimeoutError::Timeout) => {
@@ -140,7 +146,7 @@ impl Running {
         let deadline = Instant::now() + PATIENCE;
         loop {
             match self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                Ok(line) => self.seen.push(line),
+                Ok((_, line)) => self.seen.push(line),
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
                     panic!("{} does not end; it said:\n{}", self.command, self.seen.join("\n"))
