@@ -56,6 +56,11 @@ impl<K: Clone + Eq + Hash> Delays<K> {
     /// The key is in order: nothing is remembered of it.
     pub fn forget(&mut self, key: &K) {
         self.cancel(key);
+        self.forget_failures(key);
+    }
+
+    /// The key is in order; if it waits, it goes on waiting.
+    pub fn forget_failures(&mut self, key: &K) {
         self.failures.remove(key);
     }
 

@@ -54,7 +54,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         self.change(|state| state.add(key));
     }
 
-    /// Puts a key in line after a while, unless it comes sooner.
+    /// Puts a key in line after a while, unless it comes sooner; also one that is being worked on.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.change(|state| state.delays.wait_at_most_until(key, Instant::now() + delay));
     }
@@ -90,9 +90,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// The work on a key is done; it comes back by itself after `again`, if that is given.
     pub fn done(&self, key: &K, again: Option<Duration>) {
         self.change(|state| {
-            state.delays.forget(key);
+            state.delays.forget_failures(key);
             if let Some(delay) = again {
-                state.delays.wait_until(key.clone(), Instant::now() + delay);
+                state.delays.wait_at_most_until(key.clone(), Instant::now() + delay);
             }
             state.release(key);
         });
@@ -224,6 +224,20 @@ mod tests {
         queue.done(&"a", None);
         queue.add("a");
         assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no rest was asked for");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_put_off_while_it_was_worked_on_comes_back() {
+        let (queue, pause) = (queue(), Duration::from_secs(5));
+        let start = Instant::now();
+        queue.add("a");
+        let key = queue.next().await;
+        queue.add_after("a", pause);
+        queue.done(&key, None);
+        assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
+        queue.add_after("a", pause);
+        queue.done(&key, Some(pause * 2));
+        assert_eq!((queue.next().await, start.elapsed()), ("a", pause * 2), "the sooner of the two");
     }
 
     #[tokio::test(start_paused = true)]

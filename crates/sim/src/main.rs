@@ -25,8 +25,7 @@ struct Args {
     /// With --points: only at every so many-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    /// Only strike like this: kill-controllers, crash-server, torn-write, kill-driver, stale-view, missed-event, late-read, cut-off, conflict, refusal, lost-answer, duplicate, late-write, failed-call, lost-call
-    #[arg(long, value_name = "STRIKE")]
+    #[arg(long, value_name = "STRIKE", help = format!("Only strike like this: {}", names_of_strikes()))]
     strike: Option<String>,
     /// With --replay and --strike: at this write or call, counted from 1; without it at every write of the controllers
     #[arg(long, value_name = "N")]
@@ -126,6 +125,9 @@ fn find_story(name: &str) -> Result<&'static Story, String> {
 }
 
 fn find_strike(name: &str) -> Result<Strike, String> {
-    let names = Strike::ALL.map(Strike::name).join(", ");
-    Strike::parse(name).ok_or_else(|| format!("there is no strike {name:?}; there are {names}"))
+    Strike::parse(name).ok_or_else(|| format!("there is no strike {name:?}; there are {}", names_of_strikes()))
+}
+
+fn names_of_strikes() -> String {
+    Strike::ALL.map(Strike::name).join(", ")
 }
