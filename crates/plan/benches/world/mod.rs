@@ -7,7 +7,7 @@ use object::{Gates, Value, json};
 use plan::bind::{self, Place};
 use plan::reclaim::Plugins;
 use plan::statefulset::{Action, Plan, Seen, SeenPod, Stage, plan};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A set and what belongs to it.
@@ -48,7 +48,7 @@ impl World {
     pub fn plan(&self) -> Plan {
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (self.pods.iter().collect(), self.claims.iter().collect(), self.revisions.iter().collect());
-        let seen = Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions };
+        let seen = Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
         plan(&seen, &Gates::default(), jiff::Timestamp::UNIX_EPOCH)
     }
 

@@ -87,7 +87,7 @@ impl Plan {
 /// The owners of an object, by what is true of them.
 #[derive(Default)]
 struct Owners<'a> {
-    /// There, and not waiting for dependents. Terminating for another reason is still there.
+    /// There, and not waiting for dependents, or not for this one. Terminating for another reason is still there.
     solid: Vec<&'a OwnerRef>,
     /// Not there, or another object under the same name.
     dangling: Vec<&'a OwnerRef>,
@@ -209,7 +209,7 @@ impl Graph {
             match answers.get(&place) {
                 None => ask.push(place),
                 Some(Answer::Found(owner)) if owner.uid == reference.uid => {
-                    if owner.waits_for_dependents() {
+                    if owner.waits_for_dependents() && !self.can_wait(live, reference) {
                         owners.waiting.push(reference);
                     } else {
                         owners.solid.push(reference);

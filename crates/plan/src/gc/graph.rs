@@ -58,6 +58,10 @@ pub(super) struct Node {
     pub deleting: bool,
     pub foreground: bool,
     pub orphaning: bool,
+    /// Its dependents were to be left behind, and nothing else was said since: it may still be held by somebody else's finalizer.
+    orphaned: bool,
+    /// The version at which it was told to go; 0: it was not, or nobody saw it.
+    told: u64,
 }
 
 impl Node {
@@ -68,7 +72,23 @@ impl Node {
             deleting: fact.deleting,
             foreground: fact.waits_for_dependents(),
             orphaning: fact.waits_for_orphans(),
+            orphaned: fact.waits_for_orphans(),
+            told: 0,
         }
+    }
+
+    /// What is remembered of it as it was before; `version`: at which it became what it is, if that is known.
+    fn remember(&mut self, before: &Node, version: u64) {
+        for owner in &mut self.owners {
+            let known = before.owners.iter().find(|known| known.uid == owner.uid);
+            owner.since = known.map_or(version, |known| known.since);
+        }
+        self.orphaned |= before.orphaned && !self.foreground;
+        self.told = match (before.deleting, self.deleting) {
+            (true, _) => before.told,
+            (false, true) => version,
+            (false, false) => 0,
+        };
     }
 
     /// Whether this dependent holds up the deletion of `owner`, whose uid is `uid`.
@@ -189,6 +209,14 @@ impl Graph {
         }
     }
 
+    /// Whether a claim was given to an owner after that had been told to go. Its controller may be about to take that back, and need not: what does
+    /// not hold the owner up goes when that is gone.
+    pub(super) fn can_wait(&self, live: &Fact, reference: &OwnerRef) -> bool {
+        let told = self.nodes.get(&reference.uid).map_or(0, |owner| owner.told);
+        let known = self.nodes.get(&live.uid).and_then(|node| node.owners.iter().find(|it| it.uid == reference.uid));
+        live.place.is_claim() && !reference.blocks && told > 0 && known.is_some_and(|known| known.since > told)
+    }
+
     /// `version`: at which it became so, if that is known.
     fn see(&mut self, fact: &Fact, version: u64) {
         // Whoever said that it was gone was mistaken.
@@ -196,10 +224,7 @@ impl Graph {
         let mut node = Node::new(fact);
         let (foreground, orphaning) = (node.foreground, node.orphaning);
         if let Some(before) = self.nodes.get(&fact.uid) {
-            for owner in &mut node.owners {
-                let known = before.owners.iter().find(|known| known.uid == owner.uid);
-                owner.since = known.map_or(version, |known| known.since);
-            }
+            node.remember(before, version);
         }
         let before = self.nodes.insert(fact.uid.clone(), node);
         let first = before.is_none();
@@ -245,7 +270,7 @@ impl Graph {
     }
 
     fn remember_gone(&mut self, uid: &Uid, version: u64) {
-        let orphaned = self.nodes.get(uid).is_some_and(|node| node.orphaning);
+        let orphaned = self.nodes.get(uid).is_some_and(|node| node.orphaned);
         if let Some(end) = self.gone.get_mut(uid) {
             // It was asked for before a watch told of it.
             end.version = end.version.max(version);

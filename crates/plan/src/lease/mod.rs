@@ -177,7 +177,8 @@ impl Candidate {
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": place.0, "name": place.1},
             }),
         };
-        if self.holder() != self.me {
+        // Also where the lease still names us: what was sent in the term that we gave up is of another number.
+        if self.holder() != self.me || self.held.is_none() {
             let again = self.held.is_some() || self.transitions.is_none();
             let transitions = self.transitions().saturating_add(if again { 0 } else { 1 });
             claim.put(&["spec", "leaseTransitions"], transitions);

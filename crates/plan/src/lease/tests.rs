@@ -129,6 +129,17 @@ fn claims_say_who_since_when_and_how_often() {
     assert_eq!(candidate.release(clock(4)), None, "another's is not ours to release");
 }
 
+/// What was sent in a term that was given up is told from what is sent in the next one, also where nobody else held the lease meanwhile.
+#[test]
+fn a_term_that_was_given_up_is_over() {
+    let mut candidate = holder_since(0.0);
+    assert_eq!(candidate.claim(("n", "l"), clock(2))["spec"]["leaseTransitions"], 4);
+    candidate.gave_up();
+    let again = candidate.claim(("n", "l"), clock(20));
+    assert_eq!(again["spec"]["leaseTransitions"], 5);
+    assert_eq!(again["spec"]["acquireTime"], "2023-11-14T22:13:40.123456Z");
+}
+
 #[test]
 fn pauses_differ_and_stay_within_bounds() {
     let candidate = candidate();

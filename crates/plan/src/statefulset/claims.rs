@@ -6,14 +6,18 @@
 use super::pods::{self, Members, Pod};
 use super::revisions::Revision;
 use super::set::Set;
-use super::{Action, Event};
+use super::{Action, Event, Seen};
 use object::access::{self, Access, name, terminating, uid};
 use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The claims that follow the set's naming scheme, whether they have a pod or not, by ordinal and name.
 #[derive(Debug)]
-pub(super) struct Claims<'a>(BTreeMap<(i64, &'a str), &'a Value>);
+pub(super) struct Claims<'a> {
+    found: BTreeMap<(i64, &'a str), &'a Value>,
+    /// Those of another set, too, by what stands before the ordinal: they go with neither.
+    contested: &'a BTreeSet<String>,
+}
 
 /// Why a claim cannot be used by a pod that is to be created.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,23 +36,37 @@ pub(super) enum Moment {
     BeforeScaling,
     /// Those of condemned pods, which are about to be deleted: now the claims come to belong to them.
     Scaling,
+    /// All, but none gets an owner that it does not have: they only lose some.
+    TooLate,
 }
 
 impl<'a> Claims<'a> {
-    pub fn of(set: &Set<'a>, claims: &[&'a Value]) -> Claims<'a> {
-        let ours = claims.iter().copied().filter(|claim| access::namespace(claim) == set.namespace);
-        Claims(ours.filter_map(|claim| Some(((set.claim_ordinal(name(claim))?, name(claim)), claim))).collect())
+    pub fn of(set: &Set<'a>, seen: &Seen<'a>) -> Claims<'a> {
+        let ours = seen.claims.iter().copied().filter(|claim| access::namespace(claim) == set.namespace);
+        let found = ours.filter_map(|claim| Some(((set.claim_ordinal(name(claim))?, name(claim)), claim))).collect();
+        Claims { found, contested: seen.contested }
+    }
+
+    fn is_contested(&self, claim: &str) -> bool {
+        claim.rsplit_once('-').is_some_and(|(stem, _)| self.contested.contains(stem))
     }
 
     /// The claims that a pod of this revision needs and that are not there, as they are to be.
     pub fn missing(&self, set: &Set, ordinal: i64, revision: &Revision) -> Vec<Value> {
         let missing = set.claim_templates.iter().filter(|template| self.get(set, ordinal, template).is_none());
-        missing.map(|template| build(set, template, ordinal, revision)).collect()
+        let build = |template: &&Value| {
+            let mut claim = build(set, template, ordinal, revision);
+            if self.is_contested(name(&claim)) {
+                claim.cut(&["metadata", "ownerReferences"]);
+            }
+            claim
+        };
+        missing.map(build).collect()
     }
 
     /// The claim of a template.
     pub fn get(&self, set: &Set, ordinal: i64, template: &Value) -> Option<&'a Value> {
-        self.0.get(&(ordinal, set.claim_name(template, ordinal).as_str())).copied()
+        self.found.get(&(ordinal, set.claim_name(template, ordinal).as_str())).copied()
     }
 
     /// Whether a pod of this ordinal has all its claims, to stay.
@@ -78,7 +96,7 @@ impl<'a> Claims<'a> {
     pub fn own(&self, set: &Set, members: &Members, moment: Moment) -> (Vec<Action>, Vec<Event>) {
         let (mut actions, mut events) = (Vec::new(), Vec::new());
         let policy = set.retention;
-        for ((ordinal, _), claim) in &self.0 {
+        for ((ordinal, _), claim) in &self.found {
             // Most claims belong to nobody, and are to.
             if !policy.with_set && !policy.with_replica && owners(claim).is_empty() {
                 continue;
@@ -90,10 +108,11 @@ impl<'a> Claims<'a> {
                 _ => {}
             }
             let pod = members.get(*ordinal);
-            let seat = Seat { set, pod_name: set.pod_name(*ordinal), pod, condemned, moment };
+            let contested = self.is_contested(name(claim));
+            let seat = Seat { set, pod_name: set.pod_name(*ordinal), pod, condemned, contested, moment };
             let wanted = seat.wanted(claim);
             if seat.conflicts(claim) && seat.is_news(wanted.is_some()) {
-                events.push(conflict(name(claim)));
+                events.push(if contested { contest(name(claim)) } else { conflict(name(claim)) });
             }
             actions.extend(wanted.map(|owners| Action::OwnClaim {
                 claim: name(claim).to_owned(),
@@ -107,7 +126,7 @@ impl<'a> Claims<'a> {
     }
 
     fn of_ordinal(&self, ordinal: i64) -> impl Iterator<Item = &'a Value> + '_ {
-        self.0.range((ordinal, "")..).take_while(move |((at, _), _)| *at == ordinal).map(|(_, claim)| *claim)
+        self.found.range((ordinal, "")..).take_while(move |((at, _), _)| *at == ordinal).map(|(_, claim)| *claim)
     }
 }
 
@@ -117,6 +136,7 @@ struct Seat<'s, 'a> {
     pod_name: String,
     pod: Option<Pod<'a>>,
     condemned: bool,
+    contested: bool,
     moment: Moment,
 }
 
@@ -135,8 +155,10 @@ impl Seat<'_, '_> {
         }
         let wanted =
             if self.conflicts(claim) { None } else { self.owner(!ours.iter().all(|it| is_set(it, self.set.name))) };
+        let has = |wanted: &Value| ours.iter().any(|it| it.text(&["uid"]) == wanted.text(&["uid"]));
         let settled = match (&wanted, ours.as_slice()) {
             (None, []) => true,
+            (Some(wanted), _) if self.moment == Moment::TooLate && !has(wanted) => true,
             (Some(wanted), [only]) => same_reference(wanted, only),
             _ => false,
         };
@@ -156,11 +178,11 @@ impl Seat<'_, '_> {
         }
     }
 
-    /// Somebody else controls the claim, so the policy does not hold for it.
+    /// Somebody else controls the claim, or may have data in it, so the policy does not hold for it.
     fn conflicts(&self, claim: &Value) -> bool {
         let policy = self.set.retention;
-        (policy.with_set || policy.with_replica)
-            && owners(claim).iter().any(|owner| owner.flag(&["controller"]) && !self.is_ours(owner))
+        let others = || owners(claim).iter().any(|owner| owner.flag(&["controller"]) && !self.is_ours(owner));
+        (policy.with_set || policy.with_replica) && (self.contested || others())
     }
 
     /// People are told when something happens that the policy would matter for, not all the time.
@@ -219,6 +241,14 @@ fn conflict(claim: &str) -> Event {
          is ignored for this claim"
     );
     Event { warning: true, reason: "ConflictingController", message }
+}
+
+fn contest(claim: &str) -> Event {
+    let message = format!(
+        "PersistentVolumeClaim {claim} is by its name a claim of another StatefulSet, too: the retention policy is ignored for this \
+         claim. Give the claim template or one of the sets another name"
+    );
+    Event { warning: true, reason: "ContestedClaim", message }
 }
 
 /// A claim of a replica that stays. It belongs to the set from its first moment, or a set deleted right now would leave it behind.

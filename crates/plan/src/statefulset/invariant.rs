@@ -48,6 +48,16 @@ impl Wants {
     }
 }
 
+/// Whether another set has a claim of this name, too.
+fn is_contested(seen: &Seen, claim: &str) -> bool {
+    claim.rsplit_once('-').is_some_and(|(stem, _)| seen.contested.contains(stem))
+}
+
+/// Whether an owner is the set or its pod.
+fn is_ours(owner: &Value, set: &Value, pod: &str) -> bool {
+    owner.text(&["uid"]) == uid(set) || (owner.text(&["kind"]) == "Pod" && owner.text(&["name"]) == pod)
+}
+
 fn unavailable_max(set: &Value, replicas: i64, gates: &Gates) -> i64 {
     let max = match set.at(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"]) {
         _ if !gates.on("MaxUnavailableStatefulSet") => None,
@@ -210,6 +220,9 @@ impl Judge<'_> {
             if owners.iter().any(|it| it.text(&["uid"]) == uid(self.seen.set)) && !self.wants.deleted {
                 broken.push(format!("the claim {claim} is to go with the set, which is to leave it"));
             }
+            if is_contested(self.seen, claim) && owners.iter().any(|it| is_ours(it, self.seen.set, pod)) {
+                broken.push(format!("the claim {claim} is another set's as well, and is to go with this one"));
+            }
             let foreign = |owner: &&Value| {
                 let named = owner.text(&["name"]);
                 named != name(self.seen.set) && named != pod
@@ -237,6 +250,7 @@ impl Judge<'_> {
                     let alike = [name(self.seen.set), pod_name].contains(&owner.text(&["name"]));
                     !ours && (owner.flag(&["controller"]) || alike)
                 });
+                let others = others || is_contested(self.seen, name(claim));
                 let has = owners.iter().any(|owner| owner.text(&["uid"]) == pod_uid && owner.flag(&["controller"]));
                 let gets = self.staged.iter().any(|(at, action)| {
                     matches!(action, Action::OwnClaim { claim: owned, owners, .. }

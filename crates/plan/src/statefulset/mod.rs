@@ -38,6 +38,8 @@ pub struct Seen<'a> {
     pub claims: &'a [&'a Value],
     /// The revisions that the set controls, those without controller beside it, and every one whose name begins with the set's.
     pub revisions: &'a [&'a Value],
+    /// Claims whose names follow another set's scheme as well: what stands before the ordinal.
+    pub contested: &'a BTreeSet<String>,
 }
 
 /// What to do, in this order: `prepare`, `stages`, the status, `cleanup`.
@@ -101,6 +103,9 @@ pub enum Held {
     Unusable { why: String },
 }
 
+/// After so many requests a set may have changed its mind: it is asked again.
+const ASK_AFTER: usize = 64;
+
 /// What to do about a set.
 pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     let set = match Set::read(seen.set, gates) {
@@ -108,14 +113,14 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         Err(why) => return Plan { held: vec![Held::Unusable { why }], ..Plan::default() },
     };
     let members = Members::of(&set, seen.pods);
-    let claims = Claims::of(&set, seen.claims);
+    let claims = Claims::of(&set, seen);
     if set.deleting() {
         return farewell(&set, &members, &claims, now);
     }
     if let Some((held, event)) = set.unusable(gates) {
         // Whom claims belong to does not depend on what is wrong.
         let mut plan = Plan { held: vec![held], events: vec![event], ..Plan::default() };
-        plan.own_claims(&set, &members, &claims);
+        plan.own_claims(&set, &members, &claims, Moment::Any);
         return plan;
     }
     let revisions = Revisions::choose(&set, seen.revisions, gates);
@@ -144,11 +149,13 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
 }
 
 /// A set that is being deleted: pods are left to the collector, but a policy set just before the deletion still holds. Where the
-/// set is to leave its dependents behind, the collector takes its references away.
+/// set is to leave its dependents behind, the collector takes its references away; and one that only somebody else's finalizer still holds
+/// may have left them behind already, so it gets nothing any more.
 fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Plan {
     let mut plan = Plan { held: vec![Held::Deleting], ..Plan::default() };
     if !set.orphaning() {
-        plan.own_claims(set, members, claims);
+        let moment = if set.waits_for_dependents() { Moment::Any } else { Moment::TooLate };
+        plan.own_claims(set, members, claims, moment);
     }
     let text = |field: &str| set.object.text(&["status", field]);
     let collisions = set.object.int(&["status", "collisionCount"]).unwrap_or(0);
@@ -244,24 +251,37 @@ impl Planner<'_> {
     /// seen yet, claims that lost their owner seem to want it back; with it they would be collected. And claims outlive their set: one that
     /// is made for a set that is gone, or by words that no longer hold, is what the next set of that name gets.
     ///
-    /// And where claims go with replicas that are scaled away, the set must still want that when the first of them goes, which may be long after
-    /// this plan has begun.
+    /// And where claims go with replicas that are scaled away, the set must still want that when they go. A plan may be long: the set is asked
+    /// again whenever something took its time since it was asked.
     fn confirm_set(&mut self) {
-        if self.set.retention.with_replica {
-            let condemned: BTreeSet<&str> = self.members.condemned.values().map(|pod| pod.name()).collect();
-            let gives_up = |action: &Action| match action {
-                Action::DeletePod { pod, .. } => condemned.contains(pod.as_str()),
-                Action::OwnClaim { owners, .. } => owners.iter().any(|owner| owner.text(&["kind"]) == "Pod"),
-                _ => false,
-            };
-            let is_quick = |action: &Action| matches!(action, Action::OwnClaim { .. });
-            if let Some(at) = self.plan.stages.iter().position(|stage| stage.actions().any(gives_up)) {
-                if self.plan.stages[..at].iter().flat_map(Stage::actions).all(is_quick) {
-                    self.plan.confirm_first(self.set);
+        let with_replica = self.set.retention.with_replica;
+        let condemned: BTreeSet<&str> = self.members.condemned.values().map(|pod| pod.name()).collect();
+        let gives_up = |action: &Action| match action {
+            Action::DeletePod { pod, .. } => with_replica && condemned.contains(pod.as_str()),
+            Action::OwnClaim { owners, .. } => owners.iter().any(|owner| owner.text(&["kind"]) == "Pod"),
+            _ => false,
+        };
+        let is_quick = |action: &Action| matches!(action, Action::OwnClaim { .. });
+        let makes_claim = |action: &Action| matches!(action, Action::CreateClaim { .. });
+        // What is done since the set was asked, or the plan began; and whether there is more to it than owners of claims.
+        let (mut first, mut done, mut took_time) = (false, 0, false);
+        for stage in std::mem::take(&mut self.plan.stages) {
+            let is_given_up = stage.actions().any(gives_up);
+            let is_long_ago = done >= ASK_AFTER;
+            if is_given_up || (is_long_ago && stage.actions().any(makes_claim)) {
+                if is_long_ago || took_time {
+                    self.plan.stages.push(Stage::of_each(vec![confirmation(self.set)]));
+                    (done, took_time) = (0, false);
                 } else {
-                    self.plan.stages.insert(at, Stage::of_each(vec![confirmation(self.set)]));
+                    first |= self.plan.stages.iter().flat_map(Stage::actions).all(is_quick);
                 }
             }
+            done += stage.lanes.len();
+            took_time |= !stage.actions().all(is_quick);
+            self.plan.stages.push(stage);
+        }
+        if first {
+            self.plan.confirm_first(self.set);
         }
         self.plan.confirm(self.set);
     }
@@ -318,8 +338,8 @@ impl Plan {
     }
 
     /// Settles whom claims belong to, and nothing else.
-    fn own_claims(&mut self, set: &Set, members: &Members, claims: &Claims) {
-        let (actions, events) = claims.own(set, members, Moment::Any);
+    fn own_claims(&mut self, set: &Set, members: &Members, claims: &Claims, moment: Moment) {
+        let (actions, events) = claims.own(set, members, moment);
         self.push(Stage::of_each(actions));
         self.events.extend(events);
         self.confirm(set);

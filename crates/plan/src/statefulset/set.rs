@@ -128,7 +128,12 @@ impl<'a> Set<'a> {
 
     /// Its dependents are to stay, without it.
     pub fn orphaning(&self) -> bool {
-        self.object.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == "orphan")
+        self.object.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == crate::gc::ORPHAN)
+    }
+
+    /// Its dependents are to go before it.
+    pub fn waits_for_dependents(&self) -> bool {
+        self.object.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == crate::gc::FOREGROUND)
     }
 
     /// Whether its newest words have been acted on before.

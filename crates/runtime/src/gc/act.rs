@@ -50,8 +50,11 @@ impl Collector {
         | Action::Unblock { place, .. }
         | Action::RemoveFinalizer { place, .. }
         | Action::Report { place, .. }) = action;
-        // The kind went away meanwhile, and its objects with it.
-        let Some(resource) = self.resource(place) else { return Ok(()) };
+        let Some(resource) = self.resource(place) else {
+            // The kind went away meanwhile, and its objects with it; or it is served in another version now. Who is let go of must not be taken for done.
+            let lets_go = matches!(action, Action::DropOwners { .. } | Action::RemoveFinalizer { .. });
+            return if lets_go { Err(ApiError::stale(format!("{place} is not served so any more"))) } else { Ok(()) };
+        };
         match self.send(action, &resource, &resource.object(&place.namespace, &place.name)).await {
             // Already as it should be.
             Err(error) if error.is_absent() => Ok(()),

@@ -8,6 +8,8 @@ use futures::StreamExt;
 use futures::future::join_all;
 use object::access::{Access, name, namespace, terminating, uid};
 use object::{Value, json};
+use object::kinds::volumes::BETA_CLASS;
+use plan::gc;
 use plan::statefulset::{Action, Lane, Plan, Stage};
 use std::sync::Arc;
 
@@ -16,10 +18,10 @@ const MANAGER: &str = "statefulset-controller";
 /// How many lanes of a set are on their way at once.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// What did not work out, in the order of the plan.
 /// How often what was just created is tried to be applied while others write to it. What is left is done with the next plan.
 const APPLY_ATTEMPTS: usize = 5;
 
+/// What did not work out, in the order of the plan.
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
@@ -132,14 +134,13 @@ impl Control {
         let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
         match self.api.find_promptly(&sets.resource.object(namespace(set), name(set))).await? {
             Some(live) if uid(&live) == wanted => {
-                let (leaves, is_same) =
-                    (terminating(&live), live.int(&["metadata", "generation"]).unwrap_or(0) == generation);
-                let orphans = live.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == "orphan");
+                let is_same = live.int(&["metadata", "generation"]).unwrap_or(0) == generation;
+                let leaves_so = terminating(&live) == leaving && way_out(&live) == way_out(set);
                 sets.cache.wrote(live);
-                match (leaves && (orphans || !leaving), is_same) {
-                    (true, _) => stale("is being deleted"),
-                    (false, false) => stale("has changed meanwhile"),
-                    (false, true) => Ok(()),
+                match (leaves_so, is_same) {
+                    (false, _) => stale("is being deleted"),
+                    (true, false) => stale("has changed meanwhile"),
+                    (true, true) => Ok(()),
                 }
             }
             _ => {
@@ -207,9 +208,11 @@ impl Control {
     /// another by then, what it was to be: nothing in it could say that it is to be new.
     async fn create_to_apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
         let mut bare = object.clone();
-        // What is given here cannot be taken back by applying something else.
-        for given in ["labels", "annotations"] {
-            bare.cut(&["metadata", given]);
+        // What is given here cannot be taken back by applying something else; but a class that is named so counts from the first moment on, and stays.
+        let class = bare.cut(&["metadata", "annotations"]).and_then(|mut given| given.cut(&[BETA_CLASS]));
+        bare.cut(&["metadata", "labels"]);
+        if let Some(class) = class {
+            bare.put(&["metadata", "annotations", BETA_CLASS], class);
         }
         let mut live = self.api.create(&kind.resource.collection(namespace(object)), &bare).await?;
         let created = uid(&live).to_owned();
@@ -286,6 +289,12 @@ impl Control {
             }
         }
     }
+}
+
+/// What becomes of the dependents of a set that is being deleted.
+fn way_out(set: &Value) -> [bool; 2] {
+    let has = |wanted| set.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == wanted);
+    [has(gc::ORPHAN), has(gc::FOREGROUND)]
 }
 
 /// Where the world is not as it was seen, what is seen next decides, and there is nothing to tell.

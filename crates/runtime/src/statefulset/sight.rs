@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Gates, Value};
 use planner::{Plan, Seen, SeenPod};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
@@ -38,6 +38,7 @@ pub(super) struct Scene {
     pods: Vec<Arc<SeenPod>>,
     claims: Vec<Arc<Value>>,
     revisions: Vec<Arc<Value>>,
+    contested: BTreeSet<String>,
 }
 
 impl Sight {
@@ -64,9 +65,13 @@ impl Sight {
     /// What fills the caches and wakes sets.
     pub fn sources(&self, metrics: &Metrics) -> Vec<Source> {
         let delays = Delays { since: Mutex::default(), metrics: metrics.clone() };
+        let known = self.sets.cache.clone();
         let sets = move |before: Option<&Value>, after: Option<&Value>| {
             delays.note(before, after);
-            before.or(after).map(key).into_iter().collect()
+            let comes_or_goes = before.is_some() != after.is_some();
+            // Whose claims are not theirs alone, or are again, must know.
+            let rivals = before.or(after).filter(|_| comes_or_goes).map(|set| rivals(&known, set));
+            before.or(after).map(key).into_iter().chain(rivals.into_iter().flatten()).collect()
         };
         let known = self.sets.cache.clone();
         let pods = move |pod: &Value| {
@@ -74,7 +79,10 @@ impl Sight {
             controlling(&known, pod).into_iter().chain(bearer).collect()
         };
         let known = self.sets.cache.clone();
-        let claims = move |claim: &Value| claiming(&known, claim);
+        let claims = move |claim: &Value| {
+            let stem = numbered_stem(name(claim));
+            stem.map(|stem| claiming(&known, namespace(claim), stem)).unwrap_or_default()
+        };
         let known = self.sets.cache.clone();
         let revisions = move |revision: &Value| {
             let bearer = revision_stem(name(revision)).and_then(|stem| existing(&known, revision, stem));
@@ -102,7 +110,9 @@ impl Sight {
             (&self.revisions_by_controller, &cache::uncontrolled_in(&key.0)),
             (&self.revisions_by_stem, key),
         ]);
-        Some(Scene { pods, claims, revisions, set })
+        let is_contested = |stem: &Key| claiming(&self.sets.cache, &stem.0, &stem.1).len() > 1;
+        let contested = stems.iter().filter(|stem| is_contested(stem)).map(|stem| stem.1.to_string()).collect();
+        Some(Scene { pods, claims, revisions, contested, set })
     }
 }
 
@@ -120,7 +130,7 @@ impl Scene {
         let pods: Vec<&SeenPod> = self.pods.iter().map(AsRef::as_ref).collect();
         let [claims, revisions] =
             [&self.claims, &self.revisions].map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
-        to(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions })
+        to(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &self.contested })
     }
 }
 
@@ -172,17 +182,23 @@ fn existing(sets: &Cache, beside: &Value, set: &str) -> Option<Key> {
     sets.get(&key).map(|_| key)
 }
 
-/// The sets that a claim may be for: its name is a template's, a set's and an ordinal, and dashes may be anywhere.
-fn claiming(sets: &Cache, claim: &Value) -> Vec<Key> {
-    let Some(stem) = numbered_stem(name(claim)) else { return Vec::new() };
+/// The sets that claims may be for: before the ordinal their names are a template's and a set's, and dashes may be anywhere.
+fn claiming(sets: &Cache, namespace: &str, stem: &str) -> Vec<Key> {
     let splits = stem.match_indices('-').map(|(at, _)| (&stem[..at], &stem[at + 1..]));
     let fits = |(template, set): (&str, &str)| {
-        let key: Key = (namespace(claim).into(), set.into());
+        let key: Key = (namespace.into(), set.into());
         let set = sets.get(&key)?;
         let has = set.items(&["spec", "volumeClaimTemplates"]).iter().any(|known| name(known) == template);
         has.then_some(key)
     };
     splits.filter_map(fits).collect()
+}
+
+/// The sets that have claims of the same names.
+fn rivals(sets: &Cache, set: &Value) -> Vec<Key> {
+    let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
+    let stems = templates.map(|template| format!("{}-{}", name(template), name(set)));
+    stems.flat_map(|stem| claiming(sets, namespace(set), &stem)).filter(|rival| *rival.1 != *name(set)).collect()
 }
 
 fn by_numbered_stem(object: &Value) -> Vec<Key> {

@@ -344,3 +344,21 @@ async fn t15_the_controller_may_not_delete_claims() {
     assert!(!verbs.iter().any(|verb| verb.contains("delete") || *verb == "*"), "{verbs:?}");
     world.stop().await;
 }
+
+/// A template may name its class in the annotation of old: it counts from the first moment on, and the claim follows its template all the same.
+#[tokio::test(start_paused = true)]
+async fn t9_a_class_that_an_annotation_names_counts() {
+    let (world, _kubelet) = World::lively().await;
+    let mut set = in_place(1);
+    let annotation = "volume.beta.kubernetes.io/storage-class";
+    let template = &mut set["spec"]["volumeClaimTemplates"][0];
+    template["metadata"]["annotations"] = json!({annotation: "gold", "note": "a"});
+    template["spec"].as_object_mut().expect("a spec").remove("storageClassName");
+    let set = world.create(set).await;
+    world.until_done(&set).await;
+    let claim = world.claim("data-web-0").await;
+    assert_eq!(claim["metadata"]["annotations"][annotation], "gold");
+    assert_eq!(claim["metadata"]["annotations"]["note"], "a");
+    assert!(!claim.has(&["spec", "storageClassName"]), "no other class: {claim}");
+    world.stop().await;
+}

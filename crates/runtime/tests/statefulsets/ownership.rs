@@ -3,7 +3,7 @@
 use crate::kubelet::Kubelet;
 use crate::sets::*;
 use crate::world::*;
-use object::access::{Access, name, uid};
+use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
 
 fn owners(object: &Value) -> &[Value] {
@@ -132,6 +132,66 @@ async fn r10_an_orphaning_deletion_leaves_all_and_another_set_takes_it_back() {
         world.until_is(left, "taken back", |left| owners(left) == [controlling(&again, blocks)]).await;
     }
     assert_eq!(world.names(REVISIONS).await.len(), 1, "the history is taken back too");
+    world.stop().await;
+}
+
+// R10: the same where somebody else's finalizer holds the set for longer than the collector does.
+#[tokio::test(flavor = "multi_thread")]
+async fn r10_an_orphaning_deletion_that_somebody_holds_up_leaves_all() {
+    let (world, _kubelet) = World::lively().await;
+    let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"}});
+    let mut set = with(web_with_claims(1), policy);
+    set["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    let set = world.create(set).await;
+    world.until_done(&set).await;
+    let left = [world.the_pod("web-0").await, world.claim("data-web-0").await];
+    world.delete(&set, "Orphan").await;
+    let is_held = |set: &Value| set["metadata"]["finalizers"] == json!(["example.com/hold"]);
+    world.until_is(&set, "left to the one who holds it", is_held).await;
+    for left in &left {
+        world.until_is(left, "let go of", |left| owners(left).is_empty()).await;
+    }
+    world.quiet().await;
+    world.merge(&set, json!({"metadata": {"finalizers": null}})).await;
+    world.until_gone(&set).await;
+    world.quiet().await;
+    for left in &left {
+        world.until_is(left, "there, and nobody's", |left| owners(left).is_empty() && !terminating(left)).await;
+    }
+    world.stop().await;
+}
+
+// Two sets that have claims of the same names, dashes being what they are: they go with neither.
+#[tokio::test(flavor = "multi_thread")]
+async fn contested_claims_go_with_neither_set() {
+    let (world, _kubelet) = World::lively().await;
+    let named = |name: &str, template: &str, replicas: i64, policy: &str| {
+        let spec = json!({
+            "volumeClaimTemplates": [claim_template(template)],
+            "persistentVolumeClaimRetentionPolicy": {"whenDeleted": policy, "whenScaled": "Retain"},
+        });
+        let mut set = with(stateful_set("default", name, replicas), spec);
+        set["spec"]["selector"]["matchLabels"] = json!({"app": name});
+        set["spec"]["template"]["metadata"]["labels"] = json!({"app": name});
+        set
+    };
+    let first = world.create(named("db-web", "data", 2, "Delete")).await;
+    world.until_done(&first).await;
+    let claims = [world.claim("data-db-web-0").await, world.claim("data-db-web-1").await];
+    assert_eq!(owners(&claims[0]), [controlling(&first, false)]);
+    let second = world.create(named("web", "data-db", 1, "Delete")).await;
+    world.until_done(&second).await;
+    for claim in &claims {
+        world.until_is(claim, "nobody's", |claim| owners(claim).is_empty()).await;
+    }
+    world.until_told(&second, "ContestedClaim", "PersistentVolumeClaim data-db-web-0 is by its name").await;
+    world.delete(&second, "Foreground").await;
+    world.until_gone(&second).await;
+    // Now they are one set's alone.
+    for claim in &claims {
+        let is_back = |claim: &Value| owners(claim) == [controlling(&first, false)] && !terminating(claim);
+        world.until_is(claim, "the first one's again", is_back).await;
+    }
     world.stop().await;
 }
 

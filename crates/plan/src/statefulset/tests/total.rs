@@ -4,6 +4,7 @@ use super::world::World;
 use crate::statefulset::{Seen, SeenPod, Stage, invariant, plan};
 use object::{Gates, Value, json};
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 const KEYS: &str = "metadata spec status name namespace labels finalizers ownerReferences uid template replicas ordinals start \
@@ -83,7 +84,7 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     let pods: Vec<SeenPod> = pods.iter().map(|pod| SeenPod::read(pod.clone().into())).collect();
     let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
         (pods.iter().collect(), claims.iter().collect(), revisions.iter().collect());
-    let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions };
+    let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let once = plan(&seen, gates, now);
     assert_eq!(once, plan(&seen, gates, now), "the same for the same");

@@ -28,6 +28,8 @@ pub struct World {
     pub refused: BTreeSet<String>,
     /// Claims whose volumes cannot be grown or modified.
     pub stuck: BTreeSet<String>,
+    /// What another set calls its claims, too.
+    pub contested: BTreeSet<String>,
     /// The server-side applies to claims that were there, in order.
     pub applied: Vec<String>,
     /// Claims may belong to the set, as far as plans have said so.
@@ -91,6 +93,7 @@ impl World {
             doomed: BTreeSet::new(),
             refused: BTreeSet::new(),
             stuck: BTreeSet::new(),
+            contested: BTreeSet::new(),
             applied: Vec::new(),
             bound_to_set: false,
             version: 1,
@@ -161,7 +164,7 @@ impl World {
         let pods: Vec<SeenPod> = self.pods.values().map(|pod| SeenPod::read(pod.clone().into())).collect();
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (pods.iter().collect(), self.claims.values().collect(), self.revisions.values().collect());
-        let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions };
+        let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested: &self.contested };
         let plan = plan(&seen, &self.gates, self.now);
         let broken = invariant::check(&seen, &plan, &self.gates, self.now);
         assert!(broken.is_empty(), "{broken:#?}\n{plan:#?}");
@@ -241,7 +244,8 @@ impl World {
         match action {
             Action::ConfirmSet { uid: asked, generation, leaving } => self.set.as_ref().is_some_and(|set| {
                 let is_same = uid(set) == asked && set.int(&["metadata", "generation"]) == Some(*generation);
-                is_same && terminating(set) == *leaving && !finalizers::has(set, "orphan")
+                let is_way = |finalizer| finalizers::has(set, finalizer);
+                is_same && terminating(set) == *leaving && !is_way("orphan") && is_way("foregroundDeletion") == *leaving
             }),
             Action::AdoptPod { pod, uid, resource_version } => {
                 let (owner, version) = (self.reference(), Some(resource_version));
