@@ -48,7 +48,8 @@ impl World {
     pub fn plan(&self) -> Plan {
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (self.pods.iter().collect(), self.claims.iter().collect(), self.revisions.iter().collect());
-        let seen = Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
+        let seen =
+            Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
         plan(&seen, &Gates::default(), jiff::Timestamp::UNIX_EPOCH)
     }
 

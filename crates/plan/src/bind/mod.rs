@@ -109,13 +109,18 @@ pub enum Action {
         claim: String,
         volume: Target,
     },
-    /// Make a directory, and the volume that stands for it. Where the claim is for a node, the node must be there.
+    /// Save the volume that stands for a directory, which is made afterwards: what nobody names would be left behind. Where the claim is for
+    /// a node, the node must be there.
     Provision {
         claim: Target,
         class: String,
         node: Option<String>,
-        directory: String,
         volume: Value,
+    },
+    /// Make a volume's directory. One that is there already is as good.
+    Make {
+        class: String,
+        directory: String,
     },
     /// Remove a volume's directory with all that is in it.
     Destroy {

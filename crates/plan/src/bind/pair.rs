@@ -2,13 +2,14 @@
 
 use super::{
     Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, WITHDRAWN, annotation, is_reserved_for,
+    provision,
 };
 use crate::finalizers::precondition;
 use object::access::{Access, name, namespace, uid};
 use object::quantity::Quantity;
 use object::{Value, json};
 
-/// The writes that are still missing for the pair: volume, its phase, claim, its status.
+/// What is still missing for the pair: what the volume stands for, then the writes: volume, its phase, claim, its status.
 pub fn bind(volume: &Value, claim: &Value) -> Vec<Action> {
     let writes = [
         point_volume(volume, claim),
@@ -16,7 +17,7 @@ pub fn bind(volume: &Value, claim: &Value) -> Vec<Action> {
         point_claim(claim, volume),
         set_status(claim, "Bound", Some(volume)),
     ];
-    writes.into_iter().flatten().collect()
+    provision::make(volume, claim).into_iter().chain(writes.into_iter().flatten()).collect()
 }
 
 /// The writes that free a volume of its claim. What a user wrote is kept: then the volume stays reserved for that name.

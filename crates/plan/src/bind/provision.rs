@@ -3,7 +3,7 @@
 use super::pair::claim_reference;
 use super::{
     Action, BOUND_BY_CONTROLLER, PROVISIONED_BY, Plan, SELECTED_NODE, STORAGE_PROVISIONERS, Seen, Target, annotation,
-    matching,
+    is_bound, matching,
 };
 use crate::finalizers::precondition;
 use crate::reclaim::{self, HOST_PATH, IN_TREE_PREFIX, Plugins};
@@ -83,13 +83,12 @@ fn inside(claim: &Value, class: &Value, seen: &impl Seen, plugins: &Plugins, pla
             class: name(class).to_owned(),
             node: Some(node.to_owned()).filter(|node| !node.is_empty()),
             volume: new_volume(claim, class, &volume_name, &directory, plugins),
-            directory,
         }]);
     };
     plan.warning(claim, FAILED, refusal)
 }
 
-/// The volume that stands for a directory. That its directory bears the claim's uid makes a second attempt find what the first one left.
+/// The volume that stands for a directory. That both bear the claim's uid makes a second attempt find what the first one left.
 fn new_volume(claim: &Value, class: &Value, volume_name: &str, directory: &str, plugins: &Plugins) -> Value {
     let policy = class.text(&["reclaimPolicy"]);
     let mut volume = json!({
@@ -115,6 +114,20 @@ fn new_volume(claim: &Value, class: &Value, volume_name: &str, directory: &str, 
         volume.put(&["metadata", "finalizers"], json!([reclaim::FINALIZER]));
     }
     volume
+}
+
+/// What makes the directory of a volume, before a claim gets it for the first time.
+pub(super) fn make(volume: &Value, claim: &Value) -> Vec<Action> {
+    let is_made_here = volume.text(&["metadata", "annotations", PROVISIONED_BY]) == HOST_PATH;
+    let is_new = !is_bound(claim) && matches!(volume.text(&["status", "phase"]), "" | "Pending");
+    match reclaim::directory(volume).filter(|_| is_made_here && is_new) {
+        Some(directory) => {
+            let class = volume.text(&["spec", "storageClassName"]).to_owned();
+            // Its claim may have gone since it was seen, and the directory with it.
+            vec![reclaim::confirm_volume(volume), Action::Make { class, directory: directory.to_owned() }]
+        }
+        None => Vec::new(),
+    }
 }
 
 fn failure(class: &str, error: &str) -> String {

@@ -10,8 +10,8 @@ mod plugins;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use plugins::no_plugin;
 pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
+pub(crate) use plugins::{directory, no_plugin};
 
 use crate::bind::{Action, PROVISIONED_BY, Plan, Target, pair};
 use crate::csi::reclaim::UNCONFIRMED;
@@ -196,7 +196,7 @@ impl Release<'_> {
     }
 }
 
-fn confirm_volume(volume: &Value) -> Action {
+pub(crate) fn confirm_volume(volume: &Value) -> Action {
     let version = volume.text(&["metadata", "resourceVersion"]).to_owned();
     Action::ConfirmVolume { of: Target::of(volume), version }
 }

@@ -83,7 +83,7 @@ impl Plugins {
 }
 
 /// The directory that a volume stands for.
-pub(super) fn directory(volume: &Value) -> Option<&str> {
+pub fn directory(volume: &Value) -> Option<&str> {
     Some(volume.text(&["spec", "hostPath", "path"])).filter(|path| !path.is_empty())
 }
 

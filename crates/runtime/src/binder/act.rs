@@ -98,8 +98,13 @@ impl Control {
             Action::ConfirmNoPods { namespace, claim, volume } => {
                 self.confirm_no_pods(object, namespace, claim, volume).await
             }
-            Action::Provision { class, node, directory, volume, .. } => {
-                self.provision(object, class, node.as_deref(), directory, volume, written).await
+            Action::Provision { class, node, volume, .. } => {
+                self.provision(object, class, node.as_deref(), volume, written).await
+            }
+            Action::Make { class, directory } => {
+                let work = self.directories.make(directory.clone());
+                let failed = |claim: &Value, error: &str| bind::provision_failed(claim, class, error);
+                self.operate("volume_provision", object, work, failed, written).await
             }
             Action::Destroy { directory, .. } => {
                 let work = self.directories.destroy(directory.clone());
@@ -258,10 +263,12 @@ impl Control {
         claim: &Value,
         class: &str,
         node: Option<&str>,
-        directory: &str,
         volume: &Value,
         written: &mut Written,
     ) -> Result<Option<Flow>, ApiError> {
+        if let Some(left) = self.pauses().left(&crate::cache::key(claim), uid(claim)) {
+            return Ok(Some(Flow::Later(left)));
+        }
         if let Some(node) = node {
             let nodes = Resource::new("v1", "Node", "nodes", false);
             if self.api.find(&nodes.object("", node)).await?.is_none() {
@@ -269,38 +276,21 @@ impl Control {
                 return Ok(Some(Flow::Done));
             }
         }
-        let class = class.to_owned();
-        let work = self.make_volume(directory.to_owned(), volume.clone());
-        self.operate(
-            "volume_provision",
-            claim,
-            work,
-            |claim, error| bind::provision_failed(claim, &class, error),
-            written,
-        )
-        .await
-    }
-
-    /// Makes a directory, then the volume that stands for it; or leaves nothing behind.
-    async fn make_volume(&self, directory: String, volume: Value) -> Result<(), String> {
-        self.directories.make(directory.clone()).await?;
         let volumes = &self.sight.volumes;
-        match self.api.create(&volumes.resource.collection(""), &volume).await {
-            Ok(created) => volumes.cache.wrote(created),
-            Err(error) if error.is_conflict() => {}
-            // It may have been created all the same: the next attempt finds the directory, and perhaps the object.
-            Err(error) if !error.is_refusal() => {
-                return Err(format!("Error creating provisioned PV object for claim: {error}."));
+        match self.api.create(&volumes.resource.collection(""), volume).await {
+            Ok(created) => {
+                volumes.cache.wrote(created);
+                Ok(None)
             }
+            // It is there already, as the watch will tell.
+            Err(error) if error.is_conflict() => Ok(None),
             Err(error) => {
-                let text = format!("Error creating provisioned PV object for claim: {error}. Deleting the volume.");
-                return match self.directories.destroy(directory).await {
-                    Ok(()) => Err(text),
-                    Err(left) => Err(format!("{text} {left}. Please delete manually.")),
-                };
+                let refused =
+                    std::future::ready(Err(format!("Error creating provisioned PV object for claim: {error}.")));
+                let failed = |claim: &Value, error: &str| bind::provision_failed(claim, class, error);
+                self.operate("volume_provision", claim, refused, failed, written).await
             }
         }
-        Ok(())
     }
 
     /// An operation of our own plugin on an object. When it fails, that is told and it is tried again later.

@@ -66,7 +66,10 @@ impl Requests {
     pub async fn until(&self, which: impl Fn(&Asked) -> bool, times: usize) {
         let mut open = self.open.subscribe();
         let are_answered = open.wait_for(|_| self.count(&which) >= times);
-        tokio::time::timeout(PATIENCE, are_answered).await.expect("they are asked").expect("it is ours");
+        let Ok(answered) = tokio::time::timeout(PATIENCE, are_answered).await else {
+            panic!("they were not asked; what was: {:#?}", self.all.lock().expect("no panic"));
+        };
+        answered.expect("it is ours");
     }
 
     pub fn count(&self, which: impl Fn(&Asked) -> bool) -> usize {

@@ -199,6 +199,8 @@ async fn a_class_is_let_go_of_when_the_server_says_that_nobody_names_it() {
     let gold = world.create(gold).await;
     let is_held = |class: &Value| !class.items(&["metadata", "finalizers"]).is_empty();
     world.until_is(&gold, "it is protected", is_held).await;
+    // Who lists claims later has heard of them.
+    world.requests.until(|asked| asked.path.starts_with("/api/v1/persistentvolumeclaims?watch"), 1).await;
     world.faults.mute("volumeattributesclass-protection-controller", "/persistentvolumeclaims");
     let data = world.create(claim("default", "data")).await;
     world.set_status(&data, json!({"phase": "Bound", "currentVolumeAttributesClassName": "gold"})).await;

@@ -69,6 +69,29 @@ impl Operator {
     }
 }
 
+/// Claims go again before they have their volume, at any moment of its making: no directory is left behind.
+pub async fn given_up_inside(me: Operator) -> Told {
+    me.prepare_inside().await;
+    for moment in ["asked", "made", "saved", "bound"] {
+        me.create(claim(moment, "inside")).await;
+        let is_so = |checker: &plan::invariant::Checker| {
+            let found = checker.get(CLAIM, NAMESPACE, moment);
+            let uid = found.map_or("", |claim| object::access::uid(claim));
+            match moment {
+                "asked" => true,
+                "made" => !me.world.driver.inside.paths().is_empty(),
+                "saved" => checker.all(VOLUME).any(|volume| volume.text(&["spec", "claimRef", "uid"]) == uid),
+                _ => found.is_some_and(|claim| claim.text(&["status", "phase"]) == "Bound"),
+            }
+        };
+        me.until(moment, is_so).await?;
+        me.delete(&the(CLAIM, moment), "").await;
+        me.until_gone(&the(CLAIM, moment)).await?;
+        me.until_handles(&BTreeSet::new()).await?;
+    }
+    Ok(())
+}
+
 /// H1, H3, H6, H10: volume and claim go in either order, and the policy is edited in between, back and forth. What it says when the claim has
 /// gone counts.
 pub async fn reclaimed_inside(me: Operator) -> Told {

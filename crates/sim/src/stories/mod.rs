@@ -99,6 +99,7 @@ stories![
     exact volumes::claimed_anew: "claims and namespaces are deleted and made anew at once",
     exact orders::any_order: "KEP-2644: pod, claim, volume and class go in any order, of the plugin inside and of a driver",
     exact migration::migrated: "KEP-2644: volumes of a plugin that was handed over to a driver: what holds them changes hands, and any order ends alike",
+    exact inside::given_up_inside: "claims of the plugin inside are given up at any moment before they have their volume: no directory is left",
     exact inside::reclaimed_inside: "KEP-2644: volumes of the plugin inside and their claims go in either order, with edits of the policy in between",
     exact inside::set_inside: "KEP-1847, KEP-2644: a set's claims of the plugin inside go with replicas and set, and their directories with them",
     exact inside::inside_rollback: "KEP-2644: the binder's gate goes off and on between any two steps of a reclaim of the plugin inside",

@@ -208,6 +208,35 @@ fn h3_a_directory_is_made_for_a_claim() {
     }
 }
 
+/// Whenever the binder dies, and the claim goes before the next life has looked, no directory is left: it is made when an object names it.
+#[test]
+fn no_directory_is_made_that_nobody_names() {
+    for died_after in 0..8 {
+        let mut world = host_path_world(json!({"reclaimPolicy": "Delete"}));
+        let claim = world.add(of_class(json!("x")));
+        let target = bind::Target::of(&claim);
+        // One life after the other, each a few actions long.
+        for life in 0..4 {
+            world.sync(&target, died_after.min(2 + life));
+            let named: std::collections::BTreeSet<String> =
+                world.volumes.values().map(|volume| volume.text(&["spec", "hostPath", "path"]).to_owned()).collect();
+            assert!(world.directories.is_subset(&named), "after {died_after}, life {life}");
+        }
+        world.delete(&claim);
+        world.settle();
+        assert!(world.volumes.is_empty() && world.directories.is_empty(), "after {died_after}");
+    }
+    // A volume that was bound before, and lost what it stood for, does not get an empty one unasked.
+    let mut world = host_path_world(json!({"reclaimPolicy": "Retain"}));
+    let claim = world.add(of_class(json!("x")));
+    world.settle();
+    world.directories.clear();
+    let volume = world.volumes.values().next().expect("a volume").clone();
+    world.edit(&volume, json!({"status": {"phase": "Pending"}}));
+    world.settle();
+    assert!(world.bound(&claim).is_some() && world.directories.is_empty());
+}
+
 #[test]
 fn what_directories_cannot_be_is_refused_in_a_sentence() {
     let mut disabled = host_path_world(json!({}));

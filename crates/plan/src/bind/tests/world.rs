@@ -222,8 +222,8 @@ impl World {
                     return false;
                 }
             }
-            Action::Provision { directory, volume, .. } => {
-                self.directories.insert(directory);
+            Action::Make { directory, .. } => drop(self.directories.insert(directory)),
+            Action::Provision { volume, .. } => {
                 let finalizers = finalizers::patch(&volume, &["kubernetes.io/pv-protection"], &[]);
                 self.add(patch::merge(
                     &volume,
