@@ -121,9 +121,12 @@ impl Remote {
     /// A call to this driver and no other. It may have come in another's place meanwhile: who answered is known only afterwards.
     async fn call<A>(&self, call: impl Future<Output = Result<A, csi::Failure>>) -> Result<A, Failure> {
         self.recognise().await?;
-        let answer = call.await.map_err(|failure| self.note(failure))?;
+        let answer = call.await.map_err(|failure| self.note(failure));
+        if answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable) {
+            return answer;
+        }
         self.recognise().await?;
-        Ok(answer)
+        answer
     }
 
     pub async fn create(&self, request: &CreateVolume, secrets: Secrets) -> Result<Created, Failure> {
