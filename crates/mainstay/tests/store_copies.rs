@@ -9,7 +9,7 @@ use store::backup::{Reader, encode};
 use store::suite::Members;
 use store::{Export, Row, Rows};
 use support::program::run;
-use support::{Cluster, Place, Said, backend_volumes, kubectl_on, mainstay};
+use support::{Cluster, Kubectl, Place, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
 
 fn store(home: &Path, words: &[&str]) -> Said {
