@@ -338,7 +338,7 @@ fn is_ours(key: &str, row: &Row) -> bool {
 
 /// A row of a backup as it may come back. The world went on since: what volumes were known to be for, and what was about to be done to
 /// them, may be out of date, and nothing may be deleted because of it. So it is forgotten: which claims they served, that they are bound,
-/// and the journal of calls to drivers. A volume whose claim is there is found to be bound again and is one like any other; another one
+/// that their deletion was confirmed, and the journal of calls to drivers. A volume whose claim is there is found to be bound again and is one like any other; another one
 /// is kept until the user confirms.
 fn from_the_past(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<str>, Row)> {
     let journal = format!("/core/configmaps/{}/{}", runtime::csi::JOURNAL_NAMESPACE, runtime::csi::JOURNAL_NAME);
@@ -352,6 +352,8 @@ fn from_the_past(key: Arc<str>, row: Row, volumes: &mut usize) -> Option<(Arc<st
     let Ok(mut volume) = read else { return Some((key, row)) };
     *volumes += 1;
     volume.cut(&["metadata", "annotations", runtime::csi::RECORD]);
+    volume.cut(&["metadata", "annotations", runtime::csi::CONFIRM]);
+    runtime::volume_from_backup(&mut volume);
     if volume.text(&["status", "phase"]) == "Bound" {
         volume.put(&["status", "phase"], "Pending");
     }

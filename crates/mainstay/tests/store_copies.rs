@@ -9,7 +9,7 @@ use store::backup::{Reader, encode};
 use store::suite::Members;
 use store::{Export, Row, Rows};
 use support::program::run;
-use support::{Cluster, Place, Said, backend_volumes, kubectl_on, mainstay};
+use support::{Cluster, Kubectl, Place, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
 
 fn store(home: &Path, words: &[&str]) -> Said {
@@ -209,6 +209,10 @@ spec:
     kubectl.ok("delete pod app --force --grace-period=0");
     kubectl.ok("delete pvc data --wait=false");
     kubectl.ok("patch pvc data --type=merge -p {\"metadata\":{\"finalizers\":null}}");
+    // A person has confirmed it, and two directories are about to go; all of that may be long over.
+    let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
+    kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
+    let directories = ["Delete", "Recycle"].map(|policy| released_directory(&kubectl, root.path(), policy));
     let kubeconfig = text(&alone.kubeconfig).to_owned();
     store(root.path(), &["backup", text(&data), text(&file), "--kubeconfig", &kubeconfig]).succeeded();
     drop(kubectl);
@@ -216,7 +220,7 @@ spec:
 
     let back = root.path().join("back");
     let said = store(root.path(), &["restore", text(&file), text(&back)]).succeeded();
-    assert!(said.contains("Of its 1 volumes"), "{said}");
+    assert!(said.contains("Of its 3 volumes"), "{said}");
     // The backend is live: the restored store meets it.
     std::fs::rename(data.join("volumes"), back.join("volumes")).unwrap();
     let there = backend_volumes(&back);
@@ -225,12 +229,58 @@ spec:
     let kubectl = kubectl_on(&restored).unwrap();
     kubectl.ok(&format!("wait --for=jsonpath={{.status.reason}}=DeletionUnconfirmed pv/{volume} --timeout=60s"));
     assert_eq!(backend_volumes(&back), there, "the data is there");
-    let handle = kubectl.ok(&format!("get pv {volume} -o jsonpath={{.spec.csi.volumeHandle}}"));
+    // The binder has looked at everything by the time that it binds what came last.
+    kubectl.ok_with("apply -f -", LAST_PAIR);
+    kubectl.ok("wait --for=jsonpath={.status.phase}=Bound pvc/last --timeout=60s");
+    for directory in &directories {
+        assert!(directory.join("file").exists(), "{} is as it was", directory.display());
+    }
+    let reasons = kubectl.ok("get pv delete recycle -o jsonpath={.items[*].status.reason}");
+    assert_eq!(reasons, "DeletionUnconfirmed DeletionUnconfirmed");
     kubectl.ok(&format!("annotate pv {volume} mainstay.dev/confirm-delete={handle}"));
     kubectl.ok(&format!("wait --for=delete pv/{volume} --timeout=60s"));
     // The object is held until the backend is gone.
     assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
 }
+
+/// A directory with something in it, and a volume that stands for it and whose claim is gone.
+fn released_directory(kubectl: &Kubectl, root: &Path, policy: &str) -> PathBuf {
+    let name = policy.to_lowercase();
+    let directory = root.join(&name);
+    std::fs::create_dir(&directory).unwrap();
+    std::fs::write(directory.join("file"), "data").unwrap();
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name},
+        "spec": {
+            "capacity": {"storage": "1Mi"}, "accessModes": ["ReadWriteOnce"], "persistentVolumeReclaimPolicy": policy,
+            "hostPath": {"path": directory},
+            "claimRef": {"namespace": "default", "name": "gone", "uid": "7f5d9c1e-0000-4000-8000-000000000000"},
+        },
+    });
+    kubectl.ok_with("create -f -", &volume.to_string());
+    kubectl
+        .ok(&format!("patch pv {name} --subresource=status --type=merge -p {{\"status\":{{\"phase\":\"Released\"}}}}"));
+    directory
+}
+
+const LAST_PAIR: &str = r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: last}
+spec:
+  capacity: {storage: 1Mi}
+  accessModes: [ReadWriteOnce]
+  hostPath: {path: /tmp/nowhere}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: last}
+spec:
+  storageClassName: ""
+  volumeName: last
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+"#;
 
 /// A backup as a stranger makes it who knows the format: these rows besides those of a backup of ours, all checksums right.
 fn forged(real: &Path, rows: &[(&str, bytes::Bytes)], to: &Path) {

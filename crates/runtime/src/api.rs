@@ -18,6 +18,8 @@ use tokio::time::Instant;
 const PAGE: usize = 500;
 /// An answer that takes longer may be old by then.
 const PROMPT: Duration = Duration::from_secs(2);
+/// A watch that tells of the past lasts so long: servers have told of it by then.
+const HISTORY_LENGTH: Duration = Duration::from_secs(1);
 
 /// A resource as discovery describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -239,12 +241,7 @@ impl Api {
     }
     /// For what cannot be undone: an answer that was long on its way may tell what is no longer so, and counts as none (decision 22).
     pub async fn find_promptly(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
-        let asked = Instant::now();
-        let found = self.find(path).await?;
-        if asked.elapsed() > PROMPT {
-            return Err(ApiError::stale(format!("the answer to {path} came late, and is asked for again")));
-        }
-        Ok(found)
+        within(PROMPT, path, self.find(path)).await
     }
     /// `None` also when the server does not know the kind.
     pub async fn find_if_served(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
@@ -291,18 +288,30 @@ impl Api {
 
     /// Visits all objects of a collection, a page at a time. Returns the version that the list shows.
     pub async fn each(&self, path: &str, visit: impl FnMut(&Arc<Value>)) -> Result<String, ApiError> {
-        self.pages(path, JSON, visit).await
+        self.pages(path, JSON, Duration::MAX, visit).await
+    }
+
+    /// The same for what cannot be undone, as [`Api::find_promptly`]: no page may come late. Many of them take their time all the same.
+    pub async fn each_promptly(&self, path: &str, visit: impl FnMut(&Arc<Value>)) -> Result<(), ApiError> {
+        self.pages(path, JSON, PROMPT, visit).await.map(drop)
     }
 
     /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
     pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
-        self.pages(path, METADATA, |object| visit(object)).await
+        self.pages(path, METADATA, Duration::MAX, |object| visit(object)).await
     }
 
-    async fn pages(&self, path: &str, accept: &str, mut visit: impl FnMut(&Arc<Value>)) -> Result<String, ApiError> {
+    async fn pages(
+        &self,
+        path: &str,
+        accept: &str,
+        time_max: Duration,
+        mut visit: impl FnMut(&Arc<Value>),
+    ) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
-            let page = self.page_as(path, accept, "", &token, |text, reader| reader.object(text)).await?;
+            let page = self.page_as(path, accept, "", &token, |text, reader| reader.object(text));
+            let page = within(time_max, path, page).await?;
             page.items.iter().for_each(&mut visit);
             match page.next {
                 Some(next) => token = next,
@@ -368,18 +377,28 @@ impl Api {
     /// How cluster-scoped objects of a name were when they went, since `version`; `None` where the server does not remember.
     pub async fn ends(&self, resource: &Resource, name: &str, version: &str) -> Result<Option<Vec<Value>>, ApiError> {
         let path = resource.collection("");
-        let query =
-            format!("watch=true&timeoutSeconds=1&resourceVersion={version}&fieldSelector=metadata.name%3D{name}");
+        let length = HISTORY_LENGTH.as_secs();
+        let query = format!(
+            "watch=true&timeoutSeconds={length}&resourceVersion={version}&fieldSelector=metadata.name%3D{name}"
+        );
+        let asked = Instant::now();
         let text = match self.text(&format!("{path}?{query}"), JSON).await {
             Err(error) if error.code() == 410 => return Ok(None),
             result => result?,
         };
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        let events: Vec<Value> = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
+        let events: Vec<Value> = lines.map(serde_json::from_slice).collect::<Result<_, _>>().map_err(unreadable)?;
         let is = |event: &Value, kind| event.text(&["type"]) == kind;
         // Other servers say so in the middle of a watch.
-        if events.iter().any(|event| is(event, "ERROR")) {
-            return Ok(None);
+        if let Some(error) = events.iter().find(|event| is(event, "ERROR")) {
+            return match error.at(&["object", "code"]).and_then(Value::as_u64) {
+                Some(410) => Ok(None),
+                _ => Err(ApiError::stale(format!("the history of {path} broke off: {}", error["object"]))),
+            };
+        }
+        // A server that stops ends its watches early, and in good order: that it told of nothing then says nothing.
+        if asked.elapsed() < HISTORY_LENGTH {
+            return Err(ApiError::stale(format!("the history of {path} broke off, and is asked for again")));
         }
         let ends = events.into_iter().filter(|event| is(event, "DELETED"));
         Ok(Some(ends.filter_map(|mut event| event.cut(&["object"])).collect()))
@@ -400,6 +419,20 @@ impl Api {
         let value = serde_json::from_slice(&whole(response).await?).map_err(unreadable)?;
         Ok(Some(Document { etag, value }))
     }
+}
+
+/// An answer, unless it comes late.
+async fn within<A>(
+    time_max: Duration,
+    path: &str,
+    answer: impl Future<Output = Result<A, ApiError>>,
+) -> Result<A, ApiError> {
+    let asked = Instant::now();
+    let answer = answer.await?;
+    if asked.elapsed() > time_max {
+        return Err(ApiError::stale(format!("the answer to {path} came late, and is asked for again")));
+    }
+    Ok(answer)
 }
 
 /// A page of a list.
@@ -435,13 +468,42 @@ mod tests {
         for (takes, counts) in [(1, true), (3, false)] {
             let server = tower::service_fn(move |_: http::Request<Body>| async move {
                 tokio::time::sleep(Duration::from_secs(takes)).await;
-                let object = br#"{"metadata": {"name": "a"}}"#.to_vec();
+                let object = br#"{"metadata": {"name": "a"}, "items": []}"#.to_vec();
                 Ok::<_, Infallible>(http::Response::new(Body::from(object)))
             });
             let api = Api::new(Client::new(server, "default"));
             assert!(api.find("/a").await.is_ok_and(|found| found.is_some()));
             let answer = api.find_promptly("/a").await;
             assert_eq!(answer.is_ok_and(|found| found.is_some()), counts, "after {takes} s");
+            assert!(api.each("/a", |_| ()).await.is_ok());
+            assert_eq!(api.each_promptly("/a", |_| ()).await.is_ok(), counts, "a list after {takes} s");
+        }
+    }
+
+    /// A watch may end before it has told of anything, because its server stops; or with an error that is not about the past.
+    #[tokio::test(start_paused = true)]
+    async fn a_history_that_breaks_off_says_nothing() {
+        let end = r#"{"type": "DELETED", "object": {"metadata": {"name": "v"}}}"#;
+        let forgotten = r#"{"type": "ERROR", "object": {"kind": "Status", "code": 410}}"#;
+        let broken = r#"{"type": "ERROR", "object": {"kind": "Status", "code": 500}}"#;
+        let cases = [
+            (0, "", None),
+            (1, "", Some(Some(0))),
+            (1, end, Some(Some(1))),
+            (0, end, None),
+            (0, forgotten, Some(None)),
+            (1, broken, None),
+            (1, r#"{"type": "DELETED", "obj"#, None),
+        ];
+        for (lasts, told, wanted) in cases {
+            let server = tower::service_fn(move |_: http::Request<Body>| async move {
+                tokio::time::sleep(Duration::from_secs(lasts)).await;
+                Ok::<_, Infallible>(http::Response::new(Body::from(told.as_bytes().to_vec())))
+            });
+            let api = Api::new(Client::new(server, "default"));
+            let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
+            let ends = api.ends(&volumes, "v", "7").await.ok().map(|ends| ends.map(|ends| ends.len()));
+            assert_eq!(ends, wanted, "{told} for {lasts} s");
         }
     }
 }

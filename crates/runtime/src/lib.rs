@@ -35,4 +35,5 @@ pub use binder::{Directories, Work};
 pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;
+pub use plan::reclaim::from_backup as volume_from_backup;
 pub use reach::Reach;

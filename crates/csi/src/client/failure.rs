@@ -54,11 +54,17 @@ pub enum ModifyFailure {
 }
 
 impl Failure {
-    pub(super) fn new(method: &'static str, status: &Status, endpoint: &Endpoint, is_late: bool) -> Failure {
-        // What came from the driver has no source: then it is the driver's word. The rest went wrong on the way, and whether the
-        // driver has heard of it nobody knows, whatever the code that the library finds for it.
+    /// The driver's own word.
+    pub(super) fn said(method: &'static str, status: &Status) -> Failure {
+        Failure { method, code: status.code(), message: status.message().to_owned() }
+    }
+
+    /// What went wrong on the way: whether the driver has heard of it, and done it, nobody knows, whatever the code that the library finds
+    /// for it.
+    pub(super) fn broken(method: &'static str, status: &Status, endpoint: &Endpoint, is_late: bool) -> Failure {
         let Some(source) = status.source() else {
-            return Failure { method, code: status.code(), message: status.message().to_owned() };
+            let message = format!("the answer of the CSI driver at {endpoint} cannot be read: {}", status.message());
+            return Failure { method, code: Code::Unavailable, message };
         };
         if is_late {
             return Failure { method, code: Code::DeadlineExceeded, message: LATE.to_owned() };

@@ -2,6 +2,7 @@
 
 mod about;
 mod failure;
+mod line;
 mod metrics;
 
 pub use about::{About, is_driver_name};
@@ -14,6 +15,7 @@ use crate::v1::identity_client::IdentityClient;
 use crate::v1::node_client::NodeClient;
 use crate::v1::{self, *};
 use hyper_util::rt::TokioIo;
+use line::{Heard, Line};
 use std::future::Future;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,6 +23,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
+use tower::ServiceExt;
 
 /// How to speak to a driver.
 #[derive(Clone, Debug)]
@@ -47,9 +50,9 @@ pub struct Driver {
 
 #[derive(Debug, Default)]
 struct Shared {
-    /// How many connections were made so far.
-    connections: AtomicU64,
-    /// What the driver said of itself, and by which connection.
+    /// How often a connection began or ended so far.
+    changes: AtomicU64,
+    /// What the driver said of itself, and after which of them.
     about: Mutex<Option<(u64, Arc<About>)>>,
 }
 
@@ -72,9 +75,8 @@ impl Driver {
         let connector = tower::service_fn(move |_: http::Uri| {
             let (to, counted) = (to.clone(), Arc::clone(&counted));
             async move {
-                let stream = to.connect().await?;
-                counted.connections.fetch_add(1, Ordering::SeqCst);
-                Ok::<_, std::io::Error>(TokioIo::new(stream))
+                let line = Line::new(to.connect().await?, counted);
+                Ok::<_, std::io::Error>(TokioIo::new(line))
             }
         });
         // The name is not looked up: the connector knows where to go. Drivers expect this one of local callers.
@@ -96,15 +98,19 @@ impl Driver {
 
     /// What the driver is and can do; asked once for each connection, because another version may come with the next.
     pub async fn about(&self) -> Result<Arc<About>, Failure> {
-        if let Some((connection, about)) = self.known()
-            && connection == self.shared.connections.load(Ordering::SeqCst)
+        let before = self.shared.changes.load(Ordering::SeqCst);
+        if let Some((at, about)) = self.known()
+            && at == before
         {
             return Ok(about);
         }
         let about = Arc::new(About::ask(self).await?);
-        // A connection that broke meanwhile only makes the next caller ask again.
-        let connection = self.shared.connections.load(Ordering::SeqCst);
-        *self.shared.about.lock().unwrap_or_else(PoisonError::into_inner) = Some((connection, Arc::clone(&about)));
+        let at = self.shared.changes.load(Ordering::SeqCst);
+        // Where more has changed than that the connection was made, another driver may have come meanwhile: the next caller asks again.
+        let is_one = at == before || (at == before + 1 && before.is_multiple_of(2));
+        if is_one {
+            *self.shared.about.lock().unwrap_or_else(PoisonError::into_inner) = Some((at, Arc::clone(&about)));
+        }
         Ok(about)
     }
 
@@ -154,6 +160,7 @@ impl Driver {
         &self,
         method: &'static str,
         request: Q,
+        heard: &Heard,
         send: impl FnOnce(Request<Q>) -> F,
     ) -> Result<A, Failure>
     where
@@ -164,7 +171,8 @@ impl Driver {
         request.set_timeout(deadline);
         let result = match tokio::time::timeout(deadline, send(request)).await {
             Ok(Ok(response)) => Ok(response.into_inner()),
-            Ok(Err(status)) => Err(Failure::new(method, &status, &self.endpoint, started.elapsed() >= deadline)),
+            Ok(Err(status)) if heard.is_word(&status) => Err(Failure::said(method, &status)),
+            Ok(Err(status)) => Err(Failure::broken(method, &status, &self.endpoint, started.elapsed() >= deadline)),
             Err(_) => Err(Failure::late(method, deadline)),
         };
         let code = result.as_ref().map_or_else(|failure| failure.code, |_| Code::Ok);
@@ -185,8 +193,11 @@ macro_rules! calls {
             $($(
                 #[doc = concat!("Calls `", $path, "`.")]
                 pub async fn $method(&self, request: v1::$request) -> Result<v1::$answer, Failure> {
-                    let mut client = $client::new(self.channel.clone()).max_decoding_message_size(ANSWER_BYTES_MAX);
-                    self.call($path, request, |request| async move { client.$method(request).await }).await
+                    let heard = Heard::default();
+                    let listening = heard.clone();
+                    let channel = self.channel.clone().map_response(move |answer| listening.listen(answer));
+                    let mut client = $client::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+                    self.call($path, request, &heard, |request| async move { client.$method(request).await }).await
                 }
             )*)*
         }

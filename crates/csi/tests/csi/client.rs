@@ -90,6 +90,43 @@ async fn a_driver_whose_node_service_is_elsewhere_is_complete() {
     assert!(world.driver.about().await.unwrap().node.is_empty());
 }
 
+/// What breaks off or cannot be read is no refusal, whatever code the library has for it: the volume may have been made.
+#[tokio::test]
+async fn an_answer_that_the_driver_did_not_give_says_nothing() {
+    use CreateFailure::{InBackground, Infeasible};
+    let answer = |code: u16, status: &str, body: &'static str| {
+        let answer = http::Response::builder().status(code).header("content-type", "application/grpc");
+        let answer = if status.is_empty() { answer } else { answer.header("grpc-status", status) };
+        answer.body(body.to_owned()).unwrap()
+    };
+    let cases = [
+        ("no trailers", answer(200, "", "\0\0\0\0\0"), InBackground),
+        ("no message", answer(200, "0", ""), InBackground),
+        ("half a message", answer(200, "", "\0\0\0\0\u{9}abc"), InBackground),
+        ("no such message", answer(200, "", "\0\0\0\0\u{3}abc"), InBackground),
+        ("a giant", answer(200, "", "\0\u{7f}\u{7f}\u{7f}\u{7f}"), InBackground),
+        ("another server", answer(404, "", ""), InBackground),
+        ("the driver's word", answer(200, "3", ""), Infeasible),
+    ];
+    for (case, answer, wanted) in cases {
+        let root = tempfile::tempdir().unwrap();
+        let socket = root.path().join("csi.sock");
+        let listener = tokio::net::UnixListener::bind(&socket).unwrap();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = hyper::service::service_fn(move |_| {
+                let answer = answer.clone();
+                async move { Ok::<_, std::convert::Infallible>(answer) }
+            });
+            let serving = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            serving.serve_connection(TokioIo::new(stream), service).await
+        });
+        let driver = Driver::connect(socket.to_str().unwrap(), Settings::default()).unwrap();
+        let failure = driver.create_volume(create("a")).await.unwrap_err();
+        assert_eq!(failure.creating(), wanted, "{case}: {failure}");
+    }
+}
+
 /// Serves nothing but a name.
 #[derive(Clone)]
 struct Named(String);

@@ -4,6 +4,7 @@ use super::{
     Action, BIND_COMPLETED, BOUND_BY_CONTROLLER, PRE_RESIZE_CAPACITY, Target, WITHDRAWN, annotation, is_reserved_for,
     provision,
 };
+use crate::csi::reclaim::UNCONFIRMED;
 use crate::finalizers::precondition;
 use object::access::{Access, name, namespace, uid};
 use object::quantity::Quantity;
@@ -51,6 +52,10 @@ pub fn set_phase(volume: &Value, phase: &str, message: &str) -> Option<Action> {
     let mut patch = precondition(volume);
     let message = if message.is_empty() { Value::Null } else { json!(message) };
     patch.put(&["status"], json!({"phase": phase, "message": message}));
+    // What is somebody's again, or nobody's, waits for no person any more.
+    if matches!(phase, "Bound" | "Available") && volume.text(&["status", "reason"]) == UNCONFIRMED {
+        patch.put(&["status", "reason"], Value::Null);
+    }
     Some(Action::Patch { of: Target::of(volume), status: true, patch })
 }
 

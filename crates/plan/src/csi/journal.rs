@@ -6,9 +6,10 @@
 
 use super::SecretRef;
 use super::provision::Intent;
+use object::access::Access;
 use serde::{Deserialize, Serialize};
 
-/// One note, under the volume's name.
+/// One note, under the volume's name, or under [`Doomed::own_key`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Entry {
     /// A driver may have been asked to make this volume.
@@ -36,7 +37,32 @@ pub struct Doomed {
     pub claim_uid: String,
 }
 
+impl Doomed {
+    /// What the note is under when another volume has the name: no volume is called so, because of the underscore.
+    pub fn own_key(&self) -> String {
+        format!("_{}", self.uid)
+    }
+}
+
 impl Entry {
+    /// Whose volume it is about.
+    pub fn driver(&self) -> &str {
+        match self {
+            Entry::Create(intent) => &intent.driver,
+            Entry::Delete(doomed) => &doomed.driver,
+        }
+    }
+
+    /// Whether it is about the volume that another note would have deleted.
+    pub fn is_about(&self, doomed: &Doomed) -> bool {
+        match self {
+            Entry::Create(intent) => {
+                intent.driver == doomed.driver && intent.claim().text(&["uid"]) == doomed.claim_uid
+            }
+            Entry::Delete(other) => other.uid == doomed.uid,
+        }
+    }
+
     pub fn to_text(&self) -> String {
         serde_json::to_string(self).expect("strings, numbers and maps with string keys are JSON")
     }

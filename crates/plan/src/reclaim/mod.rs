@@ -71,6 +71,9 @@ pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, pl
     let is_news = phase != "Released" && phase != "Failed";
     let release = if is_news { pair::set_phase(volume, "Released", "") } else { None };
     let release = Release { volume, first, release };
+    if is_kept(volume) {
+        return Plan::default();
+    }
     if !volume.text(&["metadata", "annotations", migration::MIGRATED_TO]).is_empty() {
         return release.alone();
     }
@@ -85,6 +88,27 @@ pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, pl
     }
 }
 
+/// Whether the directory of a volume waits for a person: nobody knows what it was used for since. One that nobody would touch is not meant.
+fn is_kept(volume: &Value) -> bool {
+    let is_touched = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) != "Retain";
+    is_touched && volume.text(&["status", "reason"]) == UNCONFIRMED && plugins::directory(volume).is_some()
+}
+
+/// A volume as it comes back from a backup. What happened since is not known: if its claim is gone, its directory waits for a person.
+pub fn from_backup(volume: &mut Value) {
+    let is_of_claim = !volume.text(&["spec", "claimRef", "uid"]).is_empty();
+    if !is_of_claim || volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain" {
+        return;
+    }
+    let Some(directory) = plugins::directory(volume) else { return };
+    let why = format!(
+        "it came back from a backup, and {directory} may have been used since. Set its reclaim policy to Retain to let go of it, and remove \
+         the directory by hand if nobody wants it; or clear spec.claimRef to use it again"
+    );
+    volume.put(&["status", "reason"], UNCONFIRMED);
+    volume.put(&["status", "message"], why);
+}
+
 /// A plan about a volume whose claim is gone, unless what it stands for was retained before. One that was never bound may be one whose claim
 /// went before it had it; or it was made by a request that arrived late, when it had come and gone, or from a backup.
 pub(crate) fn unless_retained(volume: &Value, plan: Plan) -> Plan {
@@ -94,7 +118,7 @@ pub(crate) fn unless_retained(volume: &Value, plan: Plan) -> Plan {
     if !is_made || !is_deleted || !is_new {
         return plan;
     }
-    if volume.text(&["status", "reason"]) == UNCONFIRMED {
+    if is_kept(volume) {
         return Plan::default();
     }
     let since = volume.text(&["spec", "claimRef", "resourceVersion"]).to_owned();

@@ -370,3 +370,28 @@ fn a_volume_is_released_only_when_its_claim_is_confirmed_to_be_gone() {
     world.settle();
     assert_eq!((phase(&world.now(&volume)), world.directories.len()), ("Released", 1));
 }
+
+/// A directory that comes back from a backup is not touched because its claim is gone: not removed, not emptied, whatever its phase was.
+#[test]
+fn a_directory_from_a_backup_waits_for_a_person() {
+    for policy in ["Delete", "Recycle"] {
+        for phase_then in ["Pending", "Released", "Failed"] {
+            let mut world = World::default();
+            world.directories.insert("/tmp/v".to_owned());
+            let of_gone = json!({"namespace": "default", "name": "gone", "uid": "gone-uid"});
+            let more = json!({"status": {"phase": phase_then}, "spec": {"claimRef": of_gone}});
+            let mut volume = made_by(None, policy, more);
+            from_backup(&mut volume);
+            let volume = world.add(volume);
+            world.settle();
+            let kept = world.now(&volume);
+            assert_eq!(kept["status"], volume["status"], "{policy} {phase_then}");
+            assert_eq!(world.directories.len(), 1, "{policy} {phase_then}");
+            // To be used again, and then it is one like any other.
+            world.edit(&volume, json!({"spec": {"claimRef": null}}));
+            world.settle();
+            let free = world.now(&volume);
+            assert_eq!((phase(&free), free.has(&["status", "reason"])), ("Available", false), "{policy} {phase_then}");
+        }
+    }
+}

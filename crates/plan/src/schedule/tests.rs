@@ -467,6 +467,27 @@ fn claims_decide_where_a_pod_can_be() {
             steps("a", &[give("a-free")]),
         ),
         (Some(claim("local", json!({}))), vec![volume("mine", "5Gi", meant("claim-uid"))], steps("a", &[])),
+        // What does not fit is no volume for it, whoever meant it: the binder would not give it either.
+        (Some(claim("later", json!({}))), vec![volume("small", "1Gi", meant("claim-uid"))], steps("a", &[select()])),
+        (
+            Some(claim("later", json!({}))),
+            vec![volume(
+                "raw",
+                "5Gi",
+                object::patch::merge(&meant("claim-uid"), &json!({"spec": {"volumeMode": "Block"}})),
+            )],
+            steps("a", &[select()]),
+        ),
+        (
+            Some(claim("later", json!({"spec": {"accessModes": ["ReadWriteMany"]}}))),
+            vec![volume("mine", "5Gi", meant("claim-uid"))],
+            steps("a", &[select()]),
+        ),
+        (
+            Some(claim("later", json!({"spec": {"volumeAttributesClassName": "gold"}}))),
+            vec![volume("mine", "5Gi", meant("claim-uid"))],
+            steps("a", &[select()]),
+        ),
         (
             Some(claim("local", json!({}))),
             vec![volume("theirs", "5Gi", meant("another"))],

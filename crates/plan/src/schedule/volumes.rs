@@ -309,11 +309,14 @@ impl Volumes {
         let is_meant =
             |volume: &Volume| volume.claim.as_ref().is_some_and(|(_, uid)| uid.is_empty() || *uid == claim.uid);
         let meant = self.meant.get(key).into_iter().flatten().filter_map(known);
-        let meant = meant.into_iter().find(|(_, volume)| is_meant(volume) && volume.reaches(name, node));
+        let wants = claim.wants.as_deref()?;
+        // One that the binder will not give it, because it does not fit, is none: the claim takes another, or one is made.
+        let fits = |volume: &Volume| volume.offers.as_deref().is_none_or(|offers| serves(offers, wants));
+        let meant =
+            meant.into_iter().find(|(_, volume)| is_meant(volume) && fits(volume) && volume.reaches(name, node));
         if meant.is_some() {
             return meant;
         }
-        let wants = claim.wants.as_deref()?;
         let class = class_of(wants).unwrap_or("");
         let free = self.free.get(class)?.range((claim.request(), Arc::from(""))..).filter_map(|(_, name)| known(name));
         free.into_iter().find(|(volume_name, volume)| {
@@ -353,8 +356,7 @@ impl Claim {
     }
 
     fn request(&self) -> Quantity {
-        let wants = self.wants.as_deref().unwrap_or(&Value::Null);
-        wants.at(&["spec", "resources", "requests", "storage"]).and_then(Quantity::of).unwrap_or(Quantity::ZERO)
+        request(self.wants.as_deref().unwrap_or(&Value::Null))
     }
 }
 
@@ -384,24 +386,34 @@ impl Volume {
         self.affinity.as_ref().is_none_or(|affinity| selector::takes(affinity, name, node))
     }
 
-    /// Whether a free volume of the claim's class and of sufficient size is one that the claim can use.
+    /// Whether a free volume of the claim's class is one that the claim can use.
     fn suits(&self, wants: &Value) -> bool {
         let Some(offers) = self.offers.as_deref() else { return false };
-        let mode = |object: &Value| match object.text(&["spec", "volumeMode"]) {
-            "" => "Filesystem".to_owned(),
-            mode => mode.to_owned(),
-        };
-        let attributes = |object: &Value| object.text(&["spec", "volumeAttributesClassName"]).to_owned();
-        let modes = offers.items(&["spec", "accessModes"]);
         let chooses = |selector: &Value| {
             LabelSelector::from_object(selector)
                 .is_ok_and(|selector| selector.matches(offers.members(&["metadata", "labels"])))
         };
-        wants.items(&["spec", "accessModes"]).iter().all(|mode| modes.contains(mode))
-            && mode(wants) == mode(offers)
-            && attributes(wants) == attributes(offers)
-            && wants.at(&["spec", "selector"]).is_none_or(chooses)
+        serves(offers, wants) && wants.at(&["spec", "selector"]).is_none_or(chooses)
     }
+}
+
+/// Whether what a volume offers is enough for a claim, whatever its class and labels.
+fn serves(offers: &Value, wants: &Value) -> bool {
+    let mode = |object: &Value| match object.text(&["spec", "volumeMode"]) {
+        "" => "Filesystem".to_owned(),
+        mode => mode.to_owned(),
+    };
+    let attributes = |object: &Value| object.text(&["spec", "volumeAttributesClassName"]).to_owned();
+    let modes = offers.items(&["spec", "accessModes"]);
+    let capacity = offers.at(&["spec", "capacity", "storage"]).and_then(Quantity::of);
+    capacity.is_some_and(|capacity| capacity >= request(wants))
+        && wants.items(&["spec", "accessModes"]).iter().all(|mode| modes.contains(mode))
+        && mode(wants) == mode(offers)
+        && attributes(wants) == attributes(offers)
+}
+
+fn request(wants: &Value) -> Quantity {
+    wants.at(&["spec", "resources", "requests", "storage"]).and_then(Quantity::of).unwrap_or(Quantity::ZERO)
 }
 
 impl Class {

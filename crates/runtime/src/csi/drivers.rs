@@ -4,6 +4,7 @@ use super::remote::Remote;
 use super::{Endpoint, Pace};
 use plan::csi::Driver;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -13,9 +14,11 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone)]
 pub struct Drivers {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
-    /// How many are known.
+    /// How often one was met that was not known.
     count: Arc<watch::Sender<usize>>,
-    expected: usize,
+    /// The sockets at which none was met yet.
+    awaited: Arc<AtomicUsize>,
+    is_empty: bool,
 }
 
 /// A driver that has answered.
@@ -35,45 +38,71 @@ impl Drivers {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Drivers {
-        let drivers =
-            Drivers { known: Arc::default(), count: Arc::new(watch::Sender::new(0)), expected: endpoints.len() };
+        let drivers = Drivers {
+            known: Arc::default(),
+            count: Arc::new(watch::Sender::new(0)),
+            awaited: Arc::new(AtomicUsize::new(endpoints.len())),
+            is_empty: endpoints.is_empty(),
+        };
         for endpoint in endpoints {
             let (drivers, shutdown) = (drivers.clone(), shutdown.clone());
             let (socket, remote, pace) = (endpoint.socket.clone(), Remote::new(endpoint, metrics), endpoint.pace);
+            let serve = async move {
+                let mut is_first = true;
+                loop {
+                    let driver = remote.meet().await;
+                    let known = Known { remote: Arc::new(remote.called(&driver.name)), driver: Arc::new(driver), pace };
+                    drivers.add(known, &socket, is_first);
+                    is_first = false;
+                    remote.until_another_answers().await;
+                }
+            };
             tasks.spawn(async move {
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled() => {}
-                    driver = remote.meet() => {
-                        tracing::info!(driver = driver.name, endpoint = %socket, "serving the CSI driver");
-                        drivers.add(Known { remote: Arc::new(remote), driver: Arc::new(driver), pace });
-                    }
+                    () = serve => {}
                 }
             });
         }
         drivers
     }
 
-    fn add(&self, known: Known) {
+    /// One that was met at a socket, for the first time or in the place of another, which may have been there before.
+    fn add(&self, known: Known, socket: &csi::Endpoint, is_first: bool) {
         let name = known.driver.name.clone();
-        if self.lock().insert(name.clone(), known).is_some() {
-            tracing::warn!(driver = name, "two endpoints are of one CSI driver; the later one counts");
+        let mut drivers = self.lock();
+        match drivers.get(&name) {
+            Some(before) if before.remote.is_beside(&known.remote) => return,
+            Some(_) => tracing::warn!(driver = name, "two endpoints are of one CSI driver; the later one counts"),
+            None => {}
         }
+        tracing::info!(driver = name, endpoint = %socket, "serving the CSI driver");
+        drivers.insert(name, known);
+        if is_first {
+            self.awaited.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(drivers);
         self.count.send_modify(|count| *count += 1);
     }
 
     /// Whether any were asked for.
     pub fn is_empty(&self) -> bool {
-        self.expected == 0
+        self.is_empty
     }
 
     /// Whether each has answered once.
     pub fn are_all_met(&self) -> bool {
-        *self.count.borrow() >= self.expected
+        self.awaited.load(Ordering::SeqCst) == 0
     }
 
     pub fn get(&self, name: &str) -> Option<Known> {
         self.lock().get(name).cloned()
+    }
+
+    /// Whether a driver is somebody else's: all of ours are known, and it is none of them.
+    pub fn is_foreign(&self, name: &str) -> bool {
+        self.are_all_met() && self.get(name).is_none()
     }
 
     pub fn all(&self) -> Vec<Known> {

@@ -6,6 +6,7 @@
 //! A write that got no answer may still arrive, long after: each is of the version that was seen last, so that what was taken out
 //! stays out.
 
+use super::drivers::Drivers;
 use crate::api::{Api, ApiError, Resource};
 use object::access::Access;
 use object::{Map, Value, json};
@@ -31,6 +32,7 @@ const WRITE_ATTEMPTS: usize = 5;
 
 pub struct Journal {
     api: Api,
+    drivers: Drivers,
     maps: Resource,
     state: Mutex<State>,
     /// Held by the one who writes.
@@ -57,11 +59,18 @@ struct State {
 
 impl State {
     /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever was here before us. What we go by and
-    /// it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether there is such.
-    fn see(&mut self, object: &Value) -> bool {
+    /// it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether there is such. What is of a driver
+    /// that we do not serve was taken out by whoever does, and is forgotten.
+    fn see(&mut self, object: &Value, serves: impl Fn(&str) -> bool) -> bool {
         let data = object.members(&["data"]);
         let is_lost = |volume: &&String| !data.contains_key(volume.as_str()) && !self.pending.contains_key(*volume);
         let lost: Vec<String> = self.entries.keys().filter(is_lost).cloned().collect();
+        let (lost, done): (Vec<_>, Vec<_>) =
+            lost.into_iter().partition(|volume| self.entries.get(volume).is_some_and(|entry| serves(entry.driver())));
+        for volume in &done {
+            self.entries.remove(volume);
+            self.measure(volume, 0);
+        }
         for volume in &lost {
             tracing::warn!(
                 volume,
@@ -105,10 +114,11 @@ impl State {
 
 impl Journal {
     /// Reads what was written down before.
-    pub async fn open(api: Api) -> Result<Journal, ApiError> {
+    pub async fn open(api: Api, drivers: Drivers) -> Result<Journal, ApiError> {
         let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
         let journal = Journal {
             api,
+            drivers,
             maps,
             state: Mutex::default(),
             writing: tokio::sync::Mutex::default(),
@@ -121,7 +131,7 @@ impl Journal {
 
     async fn look(&self) -> Result<(), ApiError> {
         let object = self.api.find(&self.maps.object(NAMESPACE, NAME)).await?;
-        let has_lost = self.lock().see(&object.unwrap_or_default());
+        let has_lost = self.lock().see(&object.unwrap_or_default(), |driver| self.serves(driver));
         self.found.notify_one();
         if has_lost {
             self.done.notify_one();
@@ -144,13 +154,15 @@ impl Journal {
         self.lock().entries.get(volume).cloned()
     }
 
-    /// Whether a copy of the volume of this handle is being made.
-    pub fn copies(&self, handle: &str) -> bool {
+    /// The volumes that are being made as copies of the volume of this handle.
+    pub fn copies(&self, handle: &str) -> Vec<String> {
         let is_copy = |entry: &Entry| match entry {
             Entry::Create(intent) => intent.request.source.as_deref() == Some(handle),
             Entry::Delete(_) => false,
         };
-        self.lock().entries.values().any(is_copy)
+        let state = self.lock();
+        let copies = state.entries.iter().filter(|(_, entry)| is_copy(entry));
+        copies.map(|(volume, _)| volume.clone()).collect()
     }
 
     pub fn len(&self) -> usize {
@@ -269,7 +281,7 @@ impl Journal {
             }
         };
         let mut state = self.lock();
-        if state.see(&object) {
+        if state.see(&object, |driver| self.serves(driver)) {
             self.done.notify_one();
         }
         // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
@@ -291,6 +303,10 @@ impl Journal {
         self.api.create(&self.maps.collection(NAMESPACE), &map).await
     }
 
+    fn serves(&self, driver: &str) -> bool {
+        self.drivers.get(driver).is_some()
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic happens under this lock")
     }
@@ -303,6 +319,8 @@ mod tests {
     use kube::client::Body;
     use std::convert::Infallible;
     use tokio::sync::Semaphore;
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
 
     fn entry(volume: &str) -> Entry {
         let texts =
@@ -319,14 +337,16 @@ mod tests {
         let map = |version: &str, data: Value| json!({"metadata": {"resourceVersion": version}, "data": data});
         let text = entry("a").to_text();
         let mut state = State::default();
-        assert!(!state.see(&map("1", json!({"a": text}))));
-        assert!(state.see(&map("2", json!({}))) && state.version == "2");
+        let ours = |driver: &str| driver == "a";
+        assert!(!state.see(&map("1", json!({"a": text, "b": entry("b").to_text()})), ours));
+        assert!(state.see(&map("2", json!({})), ours) && state.version == "2");
         assert_eq!(state.pending, BTreeMap::from([("a".to_owned(), Some(text))]));
-        assert!(!state.see(&map("2", json!({}))), "it is about to be");
+        assert_eq!(state.entries.keys().collect::<Vec<_>>(), ["a"], "who serves the other is done with it");
+        assert!(!state.see(&map("2", json!({})), ours), "it is about to be");
         // What we are done with is not missed.
         state.entries.clear();
         state.pending.clear();
-        assert!(!state.see(&map("3", json!({}))));
+        assert!(!state.see(&map("3", json!({})), ours));
     }
 
     /// What could not be written, and is on its way with another's write, is not durable before that one's answer.
@@ -346,7 +366,9 @@ mod tests {
                 )
             }
         });
-        let journal = Journal::open(Api::new(kube::Client::new(server, "default"))).await.expect("it can be read");
+        let api = Api::new(kube::Client::new(server, "default"));
+        let drivers = Drivers::start(&[], &csi::Metrics::default(), &TaskTracker::new(), &CancellationToken::new());
+        let journal = Journal::open(api, drivers).await.expect("it can be read");
         assert!(journal.record("a", entry("a")).await.is_err());
         let (writes, confirms) = (journal.record("b", entry("b")), journal.confirm("a"));
         tokio::pin!(writes, confirms);

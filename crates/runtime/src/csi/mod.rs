@@ -17,7 +17,7 @@ pub use drivers::Drivers;
 pub use endpoint::{Endpoint, Pace};
 pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
-pub use plan::csi::reclaim::RECORD;
+pub use plan::csi::reclaim::{CONFIRM, RECORD};
 pub use provisioner::run as run_provisioner;
 pub use resizer::run as run_resizer;
 

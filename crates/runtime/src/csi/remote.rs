@@ -10,15 +10,21 @@ use plan::csi::resize::{Expand, Expanded};
 use plan::csi::topology::Segment;
 use plan::csi::{Abilities, AccessMode, AccessType, Capability, Code, Driver, Failure, Options};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tokio::sync::Notify;
 
 /// The content of a secret.
 pub type Secrets = BTreeMap<String, String>;
 
-/// One driver.
+/// One driver, or whichever is at a socket.
 pub struct Remote {
     driver: csi::Driver,
+    /// What the driver calls itself; empty while none was met.
+    name: String,
+    /// Told of when another driver answers.
+    stranger: Arc<Notify>,
     options: Options,
     /// The last answer was none: whether the driver is there at all must be asked before anything is written down for it.
     suspect: AtomicBool,
@@ -30,9 +36,32 @@ impl Remote {
         let settings = csi::Settings { deadline, metrics: metrics.clone() };
         Remote {
             driver: csi::Driver::at(endpoint.socket.clone(), settings),
+            name: String::new(),
+            stranger: Arc::default(),
             options: endpoint.options.clone(),
             suspect: AtomicBool::new(false),
         }
+    }
+
+    /// The driver of this name, if it is the one at the socket.
+    pub fn called(&self, name: &str) -> Remote {
+        Remote {
+            driver: self.driver.clone(),
+            name: name.to_owned(),
+            stranger: self.stranger.clone(),
+            options: self.options.clone(),
+            suspect: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether both are at the same socket.
+    pub fn is_beside(&self, other: &Remote) -> bool {
+        Arc::ptr_eq(&self.stranger, &other.stranger)
+    }
+
+    /// Waits until somebody finds another driver at the socket than the one that it wanted.
+    pub async fn until_another_answers(&self) {
+        self.stranger.notified().await
     }
 
     /// Waits as long as it takes until the driver answers, and says what it is.
@@ -51,7 +80,7 @@ impl Remote {
 
     /// What the driver is and can do; known without asking while the connection lasts.
     pub async fn about(&self) -> Result<Driver, Failure> {
-        let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
+        let about = self.recognise().await?;
         let can = Abilities {
             controller_service: about.has_controller(),
             create_delete: about.creates_volumes(),
@@ -77,6 +106,29 @@ impl Remote {
         Ok(())
     }
 
+    /// Fails if another driver has come to the socket: of the volumes of this one it knows nothing, and would say that they are gone.
+    async fn recognise(&self) -> Result<Arc<csi::About>, Failure> {
+        let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
+        if self.name.is_empty() || about.name == self.name {
+            return Ok(about);
+        }
+        self.stranger.notify_one();
+        let (endpoint, wanted) = (self.driver.endpoint(), &self.name);
+        let message = format!("at {endpoint} the CSI driver {} answers, not {wanted}", about.name);
+        Err(Failure::new(Code::Unavailable, message))
+    }
+
+    /// A call to this driver and no other. It may have come in another's place meanwhile: who answered is known only afterwards.
+    async fn call<A>(&self, call: impl Future<Output = Result<A, csi::Failure>>) -> Result<A, Failure> {
+        self.recognise().await?;
+        let answer = call.await.map_err(|failure| self.note(failure));
+        if answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable) {
+            return answer;
+        }
+        self.recognise().await?;
+        answer
+    }
+
     pub async fn create(&self, request: &CreateVolume, secrets: Secrets) -> Result<Created, Failure> {
         let source = request.source.as_ref().map(|handle| v1::VolumeContentSource {
             r#type: Some(v1::volume_content_source::Type::Volume(v1::volume_content_source::VolumeSource {
@@ -97,7 +149,7 @@ impl Remote {
             accessibility_requirements: offer,
             mutable_parameters: request.mutable_parameters.clone(),
         };
-        let answer = self.driver.create_volume(call).await.map_err(|failure| self.note(failure))?;
+        let answer = self.call(self.driver.create_volume(call)).await?;
         // Without a volume in it the answer names none, and is judged so.
         let volume = answer.volume.unwrap_or_default();
         Ok(Created {
@@ -111,7 +163,7 @@ impl Remote {
 
     pub async fn delete(&self, handle: &str, secrets: Secrets) -> Result<(), Failure> {
         let call = v1::DeleteVolumeRequest { volume_id: handle.to_owned(), secrets };
-        self.driver.delete_volume(call).await.map(drop).map_err(|failure| self.note(failure))
+        self.call(self.driver.delete_volume(call)).await.map(drop)
     }
 
     pub async fn expand(&self, request: &Expand, secrets: Secrets) -> Result<Expanded, Failure> {
@@ -121,7 +173,7 @@ impl Remote {
             secrets,
             volume_capability: Some(capability(&request.capability)),
         };
-        let answer = self.driver.controller_expand_volume(call).await.map_err(|failure| self.note(failure))?;
+        let answer = self.call(self.driver.controller_expand_volume(call)).await?;
         Ok(Expanded { bytes: answer.capacity_bytes, node_part: answer.node_expansion_required })
     }
 
@@ -131,7 +183,7 @@ impl Remote {
             secrets,
             mutable_parameters: request.parameters.clone(),
         };
-        self.driver.controller_modify_volume(call).await.map(drop).map_err(|failure| self.note(failure))
+        self.call(self.driver.controller_modify_volume(call)).await.map(drop)
     }
 
     pub async fn capacity(&self, want: &Want) -> Result<Available, Failure> {
@@ -140,7 +192,7 @@ impl Remote {
             parameters: want.parameters.clone(),
             accessible_topology: (!want.place.is_empty()).then(|| topology(&want.place)),
         };
-        let answer = self.driver.get_capacity(call).await.map_err(|failure| self.note(failure))?;
+        let answer = self.call(self.driver.get_capacity(call)).await?;
         Ok(Available { bytes: answer.available_capacity, largest_bytes: answer.maximum_volume_size })
     }
 

@@ -233,6 +233,28 @@ async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_
     world.stop().await;
 }
 
+/// H6: the same while its claim still waits: however often that asks, it gets no object for a volume that another one stands for. (It got one
+/// at the second attempt, and its end would have been that of the other's data.)
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_asks_again_gets_no_second_object_for_a_volume_that_was_brought_back() {
+    let (world, storage) = world().await;
+    world.create(class("c", "Delete", json!({}))).await;
+    world.faults.refuse_at(Some(("POST", "/persistentvolumes", 403)));
+    let claim = world.create(claim_of("claim", "c")).await;
+    let is_refused = |asked: &Asked| asked.path.ends_with("/persistentvolumes") && asked.code == 403;
+    world.requests.until(is_refused, 1).await;
+    let (handle, _) = storage.driver.volumes().remove(0);
+    let mut imported = a_volume("imported", "1Gi", json!({}));
+    imported["spec"].cut(&["hostPath"]);
+    imported["spec"]["csi"] = json!({"driver": DRIVER, "volumeHandle": handle});
+    world.create(imported).await;
+    until_told(&world, &claim, "is that of the volume imported").await;
+    world.faults.refuse_at(None);
+    storage.until_called("CreateVolume", storage.calls("CreateVolume").len() + 3).await;
+    assert_eq!(world.names("/api/v1/persistentvolumes").await, ["imported"]);
+    world.stop().await;
+}
+
 /// H6: as long as it is written down that a volume is to be made, its object is not let go of: whoever went on with that after the server has
 /// forgotten how the object went would make it again, with its class's policy.
 #[tokio::test(flavor = "multi_thread")]

@@ -215,7 +215,7 @@ async fn e18_h7_a_deletion_that_fails_is_tried_again() {
     world.stop().await;
 }
 
-fn static_volume(handle: &str, policy: &str) -> Value {
+pub fn static_volume(handle: &str, policy: &str) -> Value {
     let mut volume = a_volume("static", "1Gi", json!({"spec": {"persistentVolumeReclaimPolicy": policy}}));
     volume["spec"].as_object_mut().expect("a spec").remove("hostPath");
     volume["spec"]["csi"] = json!({"driver": DRIVER, "volumeHandle": handle});
@@ -223,7 +223,7 @@ fn static_volume(handle: &str, policy: &str) -> Value {
 }
 
 /// The handle of a volume that the driver has and no object stands for.
-async fn bare_volume(world: &World, storage: &Storage) -> String {
+pub async fn bare_volume(world: &World, storage: &Storage) -> String {
     let class = world.create(class("bare", "Retain", json!({}))).await;
     let claim = world.create(claim_of("bare", "bare")).await;
     let volume = until_volume(world, &claim).await;

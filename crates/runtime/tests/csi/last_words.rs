@@ -10,7 +10,7 @@ use object::access::{Access, name};
 use object::{Value, json};
 
 /// A volume that was told to go with Retain, whose policy is Delete now: that is written down, because nothing holds its object.
-async fn doomed_volume(world: &World) -> (Value, Value) {
+pub async fn doomed_volume(world: &World) -> (Value, Value) {
     let (claim, volume) = provisioned(world, "Retain").await;
     world.delete(&volume, "").await;
     set_policy(world, &volume, "Delete").await;

@@ -8,6 +8,7 @@ mod expansion;
 mod last_words;
 mod modification;
 mod moments;
+mod neighbours;
 #[path = "../volumes/pairs.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod pairs;

@@ -60,6 +60,20 @@ impl Storage {
         self.serving.take().expect("it is served").stop().await;
     }
 
+    /// Another driver comes to the same socket, with volumes of its own; returns the one before.
+    pub async fn replace(&mut self, options: Options) -> Arc<DirectoryDriver> {
+        let volumes = self.directory.path().join(&options.name);
+        let driver = DirectoryDriver::open(&volumes, options, Faults::default()).expect("a driver");
+        self.give_way_to(driver).await
+    }
+
+    pub async fn give_way_to(&mut self, driver: Arc<DirectoryDriver>) -> Arc<DirectoryDriver> {
+        self.stop().await;
+        let before = std::mem::replace(&mut self.driver, driver);
+        self.start().await;
+        before
+    }
+
     pub fn endpoint(&self) -> Endpoint {
         let socket = self.directory.path().join("csi.sock");
         let endpoint = Endpoint::parse(&socket.to_string_lossy()).expect("an endpoint");

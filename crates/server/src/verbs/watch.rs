@@ -67,6 +67,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         store: store.clone(),
         prefix,
         deadline: start + length,
+        end: None,
         bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
         told: after,
         stopping: call.server.stopping.clone(),
@@ -138,6 +139,8 @@ struct Stream {
     events: std::vec::IntoIter<Arc<Event>>,
     source: Source,
     deadline: Instant,
+    /// How far the store was then.
+    end: Option<u64>,
     bookmark_at: Option<Instant>,
     /// The newest revision that the client knows of.
     told: u64,
@@ -166,18 +169,28 @@ impl Stream {
                 Source::Ended => return None,
             };
             let until = self.bookmark_at.map_or(self.deadline, |at| at.min(self.deadline));
-            // Time comes first: a watch that always has something to say ends too.
-            let next = tokio::select! {
-                biased;
-                () = self.stopping.cancelled() => return None,
-                () = tokio::time::sleep_until(until) => {
-                    let position = watcher.position();
-                    if let Some(chunk) = self.pause(position) {
-                        return Some(chunk);
+            // Time comes first: a watch that always has something to say ends too. But what had happened by then is told: to be silent
+            // would mean that there was nothing.
+            let rest = if Instant::now() < self.deadline {
+                None
+            } else {
+                let end = *self.end.get_or_insert_with(|| self.store.revision());
+                if watcher.position() < end { watcher.next(EVENTS_PER_READ).now_or_never() } else { None }
+            };
+            let next = match rest {
+                Some(next) => next,
+                None => tokio::select! {
+                    biased;
+                    () = self.stopping.cancelled() => return None,
+                    () = tokio::time::sleep_until(until) => {
+                        let position = watcher.position();
+                        if let Some(chunk) = self.pause(position) {
+                            return Some(chunk);
+                        }
+                        continue;
                     }
-                    continue;
-                }
-                next = watcher.next(EVENTS_PER_READ) => next,
+                    next = watcher.next(EVENTS_PER_READ) => next,
+                },
             };
             match next {
                 // What comes now is of another shape: the client begins a new watch where this one ended.

@@ -145,6 +145,18 @@ async fn a_watch_ends_in_time_even_when_busy() {
     panic!("a busy watch never ended");
 }
 
+/// Who begins to listen only when its time is up hears what had happened by then: silence would mean that there was nothing.
+#[tokio::test(start_paused = true)]
+async fn what_happened_in_time_is_told_however_late_it_is_listened_to() {
+    let (world, admin) = world().await;
+    let from = world.store.revision();
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    let mut late = admin.watch(&format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=1&resourceVersion={from}")).await;
+    tokio::time::advance(Duration::from_secs(2)).await;
+    assert_eq!(late.word().await, "ADDED a");
+    assert_eq!(late.maybe().await, None);
+}
+
 #[tokio::test]
 async fn a_watch_for_ever_is_one_for_long() {
     let (_world, admin) = world().await;

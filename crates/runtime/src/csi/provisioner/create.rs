@@ -11,7 +11,7 @@ use object::json;
 use object::kinds::volumes::class_of;
 use plan::csi::cloning::{self, Start};
 use plan::csi::journal::Entry;
-use plan::csi::outcome::Outcome;
+use plan::csi::outcome::{Created, Outcome};
 use plan::csi::provision::{self, Intent, Step};
 use plan::csi::reclaim;
 use plan::csi::topology::Cluster;
@@ -173,6 +173,9 @@ impl Control {
             return Ok(Some(wait));
         }
         let Some(secrets) = secrets::read(&self.api, intent.request.secret.as_ref()).await? else {
+            if !self.is_claimed(intent).await? {
+                return self.ask_without_secret(intent, &known).await;
+            }
             let missing = intent.request.secret.as_ref().map(secrets::missing).unwrap_or_default();
             let copies = intent.request.source.is_some();
             return Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, &known, &Why::of(missing), copies)));
@@ -180,16 +183,37 @@ impl Control {
         self.ask(intent, secrets, WRITTEN_DOWN, &known).await
     }
 
+    /// Whether the claim that a volume was asked for is there, as the server says.
+    async fn is_claimed(&self, intent: &Intent) -> Result<bool, ApiError> {
+        let text = |field| intent.claim().text(&[field]);
+        let found = self.api.find(&self.claims.object(text("namespace"), text("name"))).await?;
+        Ok(found.is_some_and(|claim| uid(&claim) == text("uid")))
+    }
+
+    /// Claim and secret are gone, mostly with their namespace: the driver is asked without, as for a deletion. What it refuses then says
+    /// nothing about what it has made before, so that stays written down. But a source need not wait for it.
+    async fn ask_without_secret(&self, intent: &Intent, known: &Known) -> Again {
+        let volume = &intent.request.name;
+        let failure = match known.remote.create(&intent.request, Secrets::new()).await {
+            Err(failure) => failure,
+            created => return self.heed(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
+        };
+        if !failure.code.leaves_open() && self.notes.frees_source(volume) {
+            self.wake_sources();
+        }
+        let copies = intent.request.source.is_some();
+        Ok(Some(self.fail(intent.claim(), volume, WRITTEN_DOWN, known, &failure.into(), copies)))
+    }
+
     /// Whether what was written down in an earlier life was done, and its end has come too: how the object was when it went. To go on would
     /// bring it back. Where the claim is there, another volume is wanted anyway.
     async fn end_of(&self, intent: &Intent) -> Result<Option<Value>, ApiError> {
-        let text = |field| intent.claim().text(&[field]);
-        let path = self.claims.object(text("namespace"), text("name"));
-        if self.api.find(&path).await?.is_some_and(|claim| uid(&claim) == text("uid")) {
+        if self.is_claimed(intent).await? {
             return Ok(None);
         }
         // The volume is younger than the version of the claim that it was made for.
-        let last = self.api.last_state(&self.volumes, &intent.request.name, "", text("resourceVersion")).await?;
+        let since = intent.claim().text(&["resourceVersion"]);
+        let last = self.api.last_state(&self.volumes, &intent.request.name, "", since).await?;
         Ok(last.filter(|volume| is_of(volume, intent)))
     }
 
@@ -212,12 +236,23 @@ impl Control {
     }
 
     async fn ask(&self, intent: &Intent, secrets: Secrets, basis: &str, known: &Known) -> Again {
-        let volume = &intent.request.name;
         let claim = intent.claim();
         let place = format!("{}/{}", claim.text(&["namespace"]), claim.text(&["name"]));
         let message = format!("External provisioner is provisioning volume for claim \"{place}\"");
         self.tell_claim(claim, &Event::normal("Provisioning", message));
         let answer = known.remote.create(&intent.request, secrets.clone()).await;
+        self.heed(intent, answer, secrets, basis, known).await
+    }
+
+    async fn heed(
+        &self,
+        intent: &Intent,
+        answer: Result<Created, Failure>,
+        secrets: Secrets,
+        basis: &str,
+        known: &Known,
+    ) -> Again {
+        let (volume, claim) = (&intent.request.name, intent.claim());
         let is_away = answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable);
         let copies = intent.request.source.is_some();
         match self.notes.judge(intent, answer, (self.clock)()) {
@@ -264,9 +299,13 @@ impl Control {
     /// Saves the object of a volume that is there.
     async fn save(&self, intent: &Intent, object: Arc<Value>, basis: &str, known: &Known) -> Again {
         let volume = &intent.request.name;
-        // An earlier attempt may have been heard, or somebody have brought it back under another name.
+        // Somebody may have brought it back under another name, or an earlier attempt have been heard.
         let is_first = basis != WRITTEN_DOWN;
-        let found = if is_first { None } else { self.stand_in(intent, handle(&object)).await? };
+        let found = if is_first {
+            self.sight.standing_for(&intent.driver, handle(&object)).pop()
+        } else {
+            self.stand_in(intent, handle(&object)).await?
+        };
         let stored = match found {
             Some(found) if name(&found) == volume && is_of(&found, intent) => found,
             Some(other) => return Ok(Some(self.leave_to(intent, &other, known))),
@@ -327,7 +366,7 @@ impl Control {
     async fn stand_in(&self, intent: &Intent, handle: &str) -> Result<Option<Arc<Value>>, ApiError> {
         let is_it = |volume: &Arc<Value>| plan::csi::csi_source(volume) == Some((intent.driver.as_str(), handle));
         let namesake = self.api.find(&self.volumes.object("", &intent.request.name)).await?;
-        Ok(namesake.filter(is_it).or_else(|| self.sight.volumes.all().into_iter().find(is_it)))
+        Ok(namesake.filter(is_it).or_else(|| self.sight.standing_for(&intent.driver, handle).pop()))
     }
 
     /// Leaves a backend volume to the object that stands for it.

@@ -25,7 +25,7 @@ use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};
 use plan::csi::Event;
 use plan::csi::cloning;
-use plan::csi::journal::Entry;
+use plan::csi::journal::{Doomed, Entry};
 pub use sight::Sight;
 use sight::volume_key;
 use std::sync::Arc;
@@ -84,7 +84,7 @@ pub async fn run(part: Part) {
 /// `None` when the part stops.
 async fn open_journal(part: &Part) -> Option<Journal> {
     loop {
-        match Journal::open(part.api.clone()).await {
+        match Journal::open(part.api.clone(), part.drivers.clone()).await {
             Ok(journal) => return Some(journal),
             Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
         }
@@ -133,8 +133,10 @@ impl Control {
 
     /// Goes on with what somebody else has written down.
     fn inherit(&self, volume: &str) {
-        if let Some(Entry::Create(_)) = self.journal.get(volume) {
-            self.notes.doubt(volume);
+        match self.journal.get(volume) {
+            Some(entry) if self.drivers.is_foreign(entry.driver()) => return,
+            Some(Entry::Create(_)) => self.notes.doubt(volume),
+            _ => {}
         }
         self.queue.add(volume_key(volume));
     }
@@ -150,7 +152,7 @@ impl Control {
 
     async fn sync_volume(&self, name: &str) -> Result<Option<Duration>, ApiError> {
         if let Some(doomed) = self.notes.vanished(name) {
-            self.journal.record(name, Entry::Delete(Box::new(doomed.clone()))).await?;
+            self.write_down(&doomed).await?;
             self.notes.wrote_vanished(&doomed);
         }
         self.journal.confirm(name).await?;
@@ -163,13 +165,27 @@ impl Control {
                 }
                 _ => self.resume(&intent).await,
             },
-            (Some(Entry::Delete(doomed)), volume) => match volume {
-                Some(volume) if uid(&volume) == doomed.uid => self.tend(&volume).await,
-                volume => self.finish(&doomed, volume.as_deref()).await,
-            },
+            (Some(Entry::Delete(doomed)), Some(volume)) if uid(&volume) != doomed.uid => {
+                // Another one has its name, and is to be looked after, too.
+                self.journal.record(&doomed.own_key(), Entry::Delete(doomed.clone())).await?;
+                self.journal.erase(name);
+                self.queue.add(volume_key(&doomed.own_key()));
+                Ok(Some(Duration::ZERO))
+            }
+            (Some(Entry::Delete(_)), Some(volume)) => self.tend(&volume).await,
+            (Some(Entry::Delete(doomed)), None) => self.finish(name, &doomed).await,
             (None, Some(volume)) => self.tend(&volume).await,
             (None, None) => self.provision(name).await,
         }
+    }
+
+    /// Writes down that a volume is to be deleted, and nothing over what is written down of another one of its name.
+    async fn write_down(&self, doomed: &Doomed) -> Result<(), ApiError> {
+        let is_taken = self.journal.get(&doomed.volume).is_some_and(|entry| !entry.is_about(doomed));
+        let key = if is_taken { doomed.own_key() } else { doomed.volume.clone() };
+        self.journal.record(&key, Entry::Delete(Box::new(doomed.clone()))).await?;
+        self.queue.add(volume_key(&key));
+        Ok(())
     }
 
     /// Lets go of the source of copies that is on its way out, once no copy of it waits any more.
@@ -178,7 +194,8 @@ impl Control {
         // A driver that was asked for a copy is asked again until it answers, also when nobody wants the copy any more.
         let handle =
             self.sight.volume(source.text(&["spec", "volumeName"])).map(|volume| create::handle(&volume).to_owned());
-        if handle.is_some_and(|handle| self.journal.copies(&handle)) {
+        let under_way = handle.map(|handle| self.journal.copies(&handle)).unwrap_or_default();
+        if !under_way.iter().all(|copy| self.notes.has_freed_source(copy)) {
             return Ok(None);
         }
         let copies = self.sight.copies(&key.0, &key.1);
@@ -192,7 +209,7 @@ impl Control {
     /// Writes down what only we know, so that an orderly end forgets nothing.
     async fn leave(&self) {
         for doomed in self.notes.all_vanished() {
-            if let Err(error) = self.journal.record(&doomed.volume, Entry::Delete(Box::new(doomed.clone()))).await {
+            if let Err(error) = self.write_down(&doomed).await {
                 tracing::error!(%error, volume = doomed.volume, handle = doomed.handle, "this volume is not deleted");
             }
         }

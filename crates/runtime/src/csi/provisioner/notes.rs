@@ -1,7 +1,7 @@
 //! What the provisioner remembers between turns. A crash loses it: what must not be lost is in the journal or on the objects.
 
 use crate::cache::{Cache, Changed, Key};
-use crate::csi::drivers::Drivers;
+use crate::csi::drivers::{Drivers, Known};
 use jiff::Timestamp;
 use object::Value;
 use object::access::{Access, name, uid};
@@ -25,6 +25,8 @@ pub struct Notes {
 struct State {
     /// By the volume's name: what is not known about earlier calls for it.
     doubts: HashMap<String, Doubt>,
+    /// The names of volumes whose driver does not say whether it has copied them: their sources do not wait for them.
+    sourceless: HashSet<String>,
     /// By the volume's name: what a driver made, whose object could not be saved yet.
     made: HashMap<String, Arc<Value>>,
     /// By the volume's name: when its making began.
@@ -69,7 +71,7 @@ impl Notes {
                 let is_bound = volume.text(&["status", "phase"]) == "Bound" && !bound_to.is_empty();
                 if reclaim::is_recorded(volume) {
                     self.lock().served.remove(uid(volume));
-                } else if is_bound {
+                } else if is_bound && (!drivers.are_all_met() || responsible(volume, drivers).is_some()) {
                     self.lock().served.insert(uid(volume).to_owned(), bound_to.to_owned());
                 }
             }
@@ -84,9 +86,9 @@ impl Notes {
         let mut state = self.lock();
         // In this order: whoever is met in between is then found.
         let are_all_met = drivers.are_all_met();
-        match drivers.find(|driver| reclaim::is_of(&gone.volume, driver)) {
+        match responsible(&gone.volume, drivers) {
             Some(known) => state.see_go(&gone, &known.driver.name, classes, self.honor),
-            None if are_all_met || state.unclaimed.len() >= GONE_MAX => {}
+            None if are_all_met || state.unclaimed.len() >= GONE_MAX => drop(state.served.remove(uid(&gone.volume))),
             None => state.unclaimed.push(gone),
         }
     }
@@ -165,6 +167,15 @@ impl Notes {
         let mut state = self.lock();
         state.doubts.remove(volume);
         state.made.remove(volume);
+        state.sourceless.remove(volume);
+    }
+
+    /// The source of a copy need not wait for it any more; whether that is news.
+    pub fn frees_source(&self, volume: &str) -> bool {
+        self.lock().sourceless.insert(volume.to_owned())
+    }
+    pub fn has_freed_source(&self, volume: &str) -> bool {
+        self.lock().sourceless.contains(volume)
     }
 
     pub fn begin(&self, volume: &str) {
@@ -190,6 +201,10 @@ impl Notes {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no panic happens under this lock")
     }
+}
+
+fn responsible(volume: &Value, drivers: &Drivers) -> Option<Known> {
+    drivers.find(|driver| reclaim::is_of(volume, driver))
 }
 
 impl State {
@@ -226,5 +241,27 @@ impl State {
     fn has_served(&self, volume: &Value) -> bool {
         let claim = volume.text(&["spec", "claimRef", "uid"]);
         self.served.get(uid(volume)).is_some_and(|served| served == claim)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::json;
+    use tokio_util::sync::CancellationToken;
+    use tokio_util::task::TaskTracker;
+
+    /// Volumes of others are many, and nobody would ever take them out again.
+    #[tokio::test]
+    async fn nothing_is_kept_of_volumes_of_others() {
+        let drivers = Drivers::start(&[], &csi::Metrics::default(), &TaskTracker::new(), &CancellationToken::new());
+        let notes = Notes::new(true);
+        let volume = Arc::new(json!({
+            "metadata": {"name": "v", "uid": "u"}, "status": {"phase": "Bound"},
+            "spec": {"claimRef": {"uid": "c"}, "csi": {"driver": "nobody.example.com", "volumeHandle": "h"}},
+        }));
+        let bound = Changed { before: None, after: Some(volume), unheard: false };
+        notes.see(&bound, &drivers, &Cache::default());
+        assert!(notes.lock().served.is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Looking after volumes that are there, and deleting those that are to go.
 
 use super::Control;
-use super::sight::volume_key;
+use super::sight::{is_at, volume_key};
 use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
@@ -167,34 +167,38 @@ impl Control {
         Ok(None)
     }
 
-    /// Deletes what was written down, whose object is gone, or another one bears its name.
-    pub(super) async fn finish(&self, doomed: &Doomed, namesake: Option<&Value>) -> Again {
-        let is_same = |volume: &Value| {
-            reclaim::is_of(volume, &doomed.driver)
-                && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
-        };
+    /// Deletes what was written down under a key, and whose object is gone.
+    pub(super) async fn finish(&self, key: &str, doomed: &Doomed) -> Again {
+        if self.drivers.is_foreign(&doomed.driver) {
+            return Ok(None);
+        }
         let leave = || {
             let (volume, handle) = (&doomed.volume, &doomed.handle);
             tracing::warn!(volume, handle, "not deleted: another object stands for it now");
-            self.journal.erase(volume);
+            self.journal.erase(key);
             Ok(Some(Duration::ZERO))
         };
         // Before anything else: that one decides from now on, also when it has gone in its turn.
-        if namesake.is_some_and(is_same) || self.sight.volumes.all().iter().any(|volume| is_same(volume)) {
+        if !self.sight.standing_for(&doomed.driver, &doomed.handle).is_empty() {
             return leave();
         }
         if !doomed.gone {
-            return self.settle_end(doomed).await;
+            return self.settle_end(key, doomed).await;
         }
         let Some(known) = self.driver(&doomed.driver) else { return Ok(None) };
-        if let Some(wait) = self.attempts.wait(&doomed.volume, &doomed.uid) {
+        let attempt = key.to_owned();
+        if let Some(wait) = self.attempts.wait(&attempt, &doomed.uid) {
             return Ok(Some(wait));
         }
         let secrets = self.secrets_of(doomed).await?;
         // What is heard of volumes may be late, and what follows cannot be undone.
+        let is_same = |volume: &Value| {
+            is_at(volume, &doomed.driver) && migration::handle(volume).is_some_and(|handle| handle == doomed.handle)
+        };
         let mut is_taken = false;
-        self.api.each(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
-        if is_taken {
+        self.api.each_promptly(&self.volumes.collection(""), |volume| is_taken |= is_same(volume)).await?;
+        // It took its time; what came since was heard of.
+        if is_taken || !self.sight.standing_for(&doomed.driver, &doomed.handle).is_empty() {
             return leave();
         }
         if self.is_used(doomed, true).await? {
@@ -204,15 +208,15 @@ impl Control {
             let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
-            return Ok(Some(self.attempts.failed(&doomed.volume, &doomed.uid, &known.pace, is_away)));
+            return Ok(Some(self.attempts.failed(&attempt, &doomed.uid, &known.pace, is_away)));
         }
-        self.attempts.forget(&doomed.volume);
-        self.journal.erase(&doomed.volume);
+        self.attempts.forget(&attempt);
+        self.journal.erase(key);
         Ok(Some(Duration::ZERO))
     }
 
     /// The object of what was written down is gone: whether it was still to be deleted in the end.
-    async fn settle_end(&self, doomed: &Doomed) -> Again {
+    async fn settle_end(&self, key: &str, doomed: &Doomed) -> Again {
         // Those that we saw go and that were to be deleted have been written down as gone.
         let last = if self.notes.has_gone(&doomed.uid) { None } else { self.last_state(doomed).await? };
         let seen = last.as_ref().map(|volume| reclaim::Seen {
@@ -225,9 +229,9 @@ impl Control {
         match seen.and_then(|seen| reclaim::vanished(&seen, &doomed.driver, self.notes.honor)) {
             Some(_) => {
                 let gone = Doomed { gone: true, ..doomed.clone() };
-                self.journal.record(&doomed.volume, Entry::Delete(Box::new(gone))).await?;
+                self.journal.record(key, Entry::Delete(Box::new(gone))).await?;
             }
-            None => self.journal.erase(&doomed.volume),
+            None => self.journal.erase(key),
         }
         Ok(Some(Duration::ZERO))
     }

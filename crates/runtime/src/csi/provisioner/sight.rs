@@ -11,7 +11,7 @@ use object::Value;
 use object::access::{Access, name, namespace, terminating};
 use object::kinds::volumes::class_of;
 use plan::csi::cloning::{self, Start};
-use plan::csi::provision;
+use plan::csi::{migration, provision, reclaim};
 use std::sync::Arc;
 
 pub struct Sight {
@@ -19,6 +19,8 @@ pub struct Sight {
     /// Claims by what they wait for: the keys of [`waited_for`].
     waiting: Index,
     pub volumes: Cache,
+    /// Volumes by what their drivers call them.
+    by_handle: Index,
     pub classes: Cache,
     pub nodes: Cache,
     pub csi_nodes: Cache,
@@ -29,12 +31,15 @@ pub struct Sight {
 impl Sight {
     pub fn new() -> Sight {
         let claims = Cache::default();
+        let volumes = Cache::default();
         let attachments = Cache::default();
         Sight {
             waiting: claims.index(waited_for),
             attached: attachments.index(|attachment| vec![volume_key(attached_volume(attachment))]),
             claims,
-            volumes: Cache::default(),
+            by_handle: volumes
+                .index(|volume| migration::handle(volume).map(|handle| volume_key(&handle)).into_iter().collect()),
+            volumes,
             classes: Cache::default(),
             nodes: Cache::default(),
             csi_nodes: Cache::default(),
@@ -78,6 +83,13 @@ impl Sight {
         self.volumes.get(&volume_key(name))
     }
 
+    /// The objects that stand for a backend volume.
+    pub fn standing_for(&self, driver: &str, handle: &str) -> Vec<Arc<Value>> {
+        let mut volumes = self.by_handle.get(&volume_key(handle));
+        volumes.retain(|volume| is_at(volume, driver));
+        volumes
+    }
+
     pub fn class(&self, name: &str) -> Option<Arc<Value>> {
         self.classes.get(&volume_key(name))
     }
@@ -113,6 +125,11 @@ impl Sight {
 
 pub fn volume_key(name: &str) -> Key {
     ("".into(), name.into())
+}
+
+/// Whether a volume's backend is at a driver, whoever made it.
+pub fn is_at(volume: &Value, driver: &str) -> bool {
+    reclaim::is_of(volume, driver) || plan::csi::csi_source(volume).is_some_and(|(of, _)| of == driver)
 }
 
 fn claim_volume(claim: &Value) -> Key {
