@@ -23,10 +23,10 @@ impl Path {
     /// A member: `spec` → `spec.replicas`.
     pub fn child(&self, name: &str) -> Path {
         if self.0.is_empty() {
-            return Path(name.to_owned());
+            return Path(beginning(name).to_owned());
         }
         // Every check makes paths, and hardly any is ever read: they are put together in the cheapest way.
-        Path([&self.0, ".", name].concat())
+        Path([&self.0, ".", beginning(name)].concat())
     }
     /// A list element: `spec.containers` → `spec.containers[0]`.
     pub fn index(&self, index: usize) -> Path {
@@ -34,7 +34,7 @@ impl Path {
     }
     /// A map entry: `spec.resources` → `spec.resources[storage]`.
     pub fn key(&self, key: &str) -> Path {
-        Path([&self.0, "[", key, "]"].concat())
+        Path([&self.0, "[", beginning(key), "]"].concat())
     }
     pub fn as_str(&self) -> &str {
         &self.0
@@ -127,6 +127,16 @@ impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.path, self.body())
     }
+}
+
+/// As much of a name as a path takes. It is copied for all that is below it.
+fn beginning(name: &str) -> &str {
+    &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
+}
+
+/// The place of something, as far as it is shown.
+pub(crate) fn shown_place(place: &impl fmt::Display) -> String {
+    shortened(place.to_string(), SHOWN_BYTES_MAX)
 }
 
 /// The text, or its beginning where it is longer than what is shown.

@@ -17,7 +17,7 @@ use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{HeaderMap, Request, Response};
 use object::selector::FieldSelector;
 use object::{Gates, Kind, Kinds, Status};
 use std::sync::Arc;
@@ -280,10 +280,8 @@ fn response(
     hold: impl Fn(Bytes) -> Result<Bytes, Status>,
 ) -> Result<Response<Body>, Status> {
     let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
-    for warning in &answer.warnings {
-        if let Some(value) = warning_header(warning) {
-            builder = builder.header(http::header::WARNING, value);
-        }
+    for value in crate::warnings::headers(&answer.warnings) {
+        builder = builder.header(http::header::WARNING, value);
     }
     let body = match answer.body {
         Body::Once(bytes) if bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(headers) => {
@@ -295,18 +293,6 @@ fn response(
         body => body,
     };
     builder.body(body).map_err(Status::internal)
-}
-
-/// `299 - "text"`, with the text made safe for a header.
-fn warning_header(text: &str) -> Option<HeaderValue> {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars().filter(|c| !c.is_control()) {
-        if matches!(c, '"' | '\\') {
-            safe.push('\\');
-        }
-        safe.push(c);
-    }
-    HeaderValue::from_bytes(format!("299 - \"{safe}\"").as_bytes()).ok()
 }
 
 pub(crate) fn gzip(bytes: &[u8]) -> Bytes {

@@ -33,6 +33,7 @@ mod service_ip;
 pub mod subresources;
 mod usage;
 mod verbs;
+mod warnings;
 
 pub use app::Server;
 pub use attributes::User;

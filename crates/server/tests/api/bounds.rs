@@ -68,3 +68,15 @@ async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
     // Who holds all of it writes it as ever.
     world.as_user("root", &[]).post(&roles, &cube(400)).await.expect(201);
 }
+
+/// The place of a field is shown with all that is above it, and a name can be as long as a body.
+#[tokio::test]
+async fn long_names_are_not_told_again_and_again() {
+    let world = World::new().await;
+    let twice: Vec<String> = (0..200).map(|at| format!("\"f{at}\":1,\"f{at}\":1")).collect();
+    let body = format!("{{\"metadata\":{{\"name\":\"a\"}},\"{}\":{{{}}}}}", "x".repeat(1 << 20), twice.join(","));
+    let path = format!("{CONFIG_MAPS}?fieldValidation=Strict");
+    let reply = world.admin().send("POST", &path, "application/json", body).await;
+    assert!(reply.bytes.len() < 4 * REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
+    assert!(reply.refused(400, "BadRequest").contains("strict decoding error: unknown field \"xxx"));
+}

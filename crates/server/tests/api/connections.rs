@@ -264,6 +264,29 @@ async fn refusals_do_not_wait_for_the_body_in_http2_either() {
     world.running.stop().await;
 }
 
+/// An answer with too many headers is lost to a client of HTTP/1, though the object was written.
+#[tokio::test]
+async fn an_answer_with_many_warnings_can_be_read() {
+    let (world, address, identity) = listening().await;
+    let stream = connect(address, &identity.ca, Some(&identity.admin)).await;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut object = config_map("warned");
+    for at in 0..150 {
+        object[format!("unknown{at:03}")] = json!(1);
+    }
+    let request =
+        http::Request::post(CONFIG_MAPS).header("host", "localhost").header("content-type", "application/json");
+    let answer = sender.send_request(request.body(object.to_string()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let warnings: Vec<_> = answer.headers().get_all("warning").iter().collect();
+    assert_eq!(warnings[0], "299 - \"unknown field \\\"unknown000\\\"\"");
+    assert_eq!((warnings.len(), *warnings.last().unwrap()), (51, &"299 - \"and 50 more warnings\"".parse().unwrap()));
+    drop((answer, sender));
+    connection.await.unwrap().unwrap();
+    world.running.stop().await;
+}
+
 /// Anonymous is a user like others: what a role gives it, it may do.
 #[tokio::test]
 async fn who_shows_nothing_may_do_what_a_role_says() {
