@@ -29,6 +29,7 @@ mod recent;
 mod registry;
 mod render;
 mod request;
+mod sent;
 mod service_ip;
 pub mod subresources;
 mod usage;
