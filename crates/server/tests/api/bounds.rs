@@ -1,7 +1,10 @@
 //! Small requests that ask for a great deal of work, or for a large answer: what they cost is bounded.
 
 use crate::support::*;
+use bytes::Bytes;
+use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
 
 /// No refusal says more than this, whatever was wrong.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -79,4 +82,136 @@ async fn long_names_are_not_told_again_and_again() {
     let reply = world.admin().send("POST", &path, "application/json", body).await;
     assert!(reply.bytes.len() < 4 * REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
     assert!(reply.refused(400, "BadRequest").contains("strict decoding error: unknown field \"xxx"));
+}
+
+const LARGE_BYTES: usize = 900_000;
+
+fn large(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"pad": "x".repeat(LARGE_BYTES)}})
+}
+
+/// Takes all the room for answers but so much.
+fn leave_kib(world: &World, kib: usize) -> OwnedSemaphorePermit {
+    let room = &world.running.server.limits.answers;
+    room.clone().try_acquire_many_owned(u32::try_from(room.available_permits() - kib).unwrap()).unwrap()
+}
+
+/// What is only tried can be refused, so that its answers are bounded like those of reads.
+#[tokio::test]
+async fn answers_to_dry_runs_have_a_bound_together() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(CONFIG_MAPS, &large("large")).await.expect(201);
+    let _taken = leave_kib(&world, 5000);
+    let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+    let tried = Bytes::from(json!({"dryRun": ["All"]}).to_string());
+    let one = format!("{CONFIG_MAPS}/large");
+    for (method, path, media, body) in [
+        ("PATCH", format!("{one}?dryRun=All"), MERGE, Bytes::from(patch)),
+        ("DELETE", format!("{CONFIG_MAPS}?dryRun=All"), "", Bytes::new()),
+        ("DELETE", CONFIG_MAPS.to_owned(), "application/json", tried),
+    ] {
+        let mut unread = Vec::new();
+        for _ in 0..20 {
+            let answer = admin.open(method, &path, media, body.clone()).await;
+            if answer.status() == 200 {
+                unread.push(answer);
+            } else {
+                assert_eq!(answer.status(), 429, "{method} {path}");
+            }
+        }
+        assert_eq!(unread.len(), 5, "{method} {path}");
+    }
+    admin.get(&one).await.expect(200);
+}
+
+/// What is done cannot be refused: its answer waits for room, and is given up like one that is lost on its way.
+#[tokio::test(start_paused = true)]
+async fn answers_to_writes_wait_for_room() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let _taken = leave_kib(&world, 10);
+    // They have some of their own.
+    admin.post(CONFIG_MAPS, &large("zeroth")).await.expect(201);
+    let own = &world.running.server.limits.write_answers;
+    let taken = own.clone().try_acquire_many_owned(u32::try_from(own.available_permits()).unwrap()).unwrap();
+    let said = admin.post(CONFIG_MAPS, &large("first")).await.refused(504, "Timeout");
+    assert!(said.contains("the request was carried out"), "{said}");
+    let only_metadata = admin.header("accept", METADATA);
+    only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.expect(200);
+    // Room that comes in time is taken.
+    let waiting = tokio::spawn({
+        let admin = admin.clone();
+        async move { admin.post(CONFIG_MAPS, &large("second")).await }
+    });
+    while only_metadata.get(&format!("{CONFIG_MAPS}/second")).await.code != 200 {
+        tokio::task::yield_now().await;
+    }
+    drop(taken);
+    assert_eq!(waiting.await.unwrap().expect(201)["metadata"]["name"], "second");
+    // Of a collection it is enough to know that it is gone.
+    let gone = admin.delete(CONFIG_MAPS).await.expect(200);
+    assert_eq!((&gone["kind"], &gone["status"]), (&json!("Status"), &json!("Success")), "{gone}");
+    only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn long_refusals_are_short_where_there_is_no_room() {
+    let world = World::new().await;
+    let labels: Map<String, Value> = (0..100).map(|at| (format!("_{at:03}{}", "x".repeat(900)), json!(""))).collect();
+    let object = json!({"metadata": {"name": "a", "labels": labels}});
+    let whole = world.admin().post(CONFIG_MAPS, &object).await;
+    assert!(whole.bytes.len() > REFUSAL_BYTES_MAX, "{}", whole.bytes.len());
+    let _taken = leave_kib(&world, 10);
+    let short = world.admin().post(CONFIG_MAPS, &object).await;
+    assert!(short.bytes.len() < 2048, "{}", short.bytes.len());
+    assert!(whole.refused(422, "Invalid").starts_with(&short.refused(422, "Invalid")));
+}
+
+/// A watch tells of large objects when there is room, and of small ones at any time.
+#[tokio::test]
+async fn watches_wait_for_room_for_large_objects() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.delete(&format!("{CONFIG_MAPS}/kube-root-ca.crt")).await;
+    for object in [config_map("a"), large("b"), config_map("c")] {
+        admin.post(CONFIG_MAPS, &object).await.expect(201);
+    }
+    let room = world.running.server.limits.answers.clone();
+    let taken = leave_kib(&world, 2000);
+    let open = async || admin.open("GET", &format!("{CONFIG_MAPS}?watch=1"), "", Bytes::new()).await.into_body();
+    // Two have their chunk, the third waits with what is large and has told of what is not.
+    let mut watches = [open().await, open().await, open().await];
+    let mut chunks = Vec::new();
+    for body in &mut watches {
+        chunks.push(body.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    assert!(chunks.iter().all(|chunk| chunk.len() < 1000), "{}", chunks[0].len());
+    let [first, second, third] = &mut watches;
+    let held = [first.frame().await, second.frame().await];
+    assert!(room.available_permits() < LARGE_BYTES / 1024);
+    assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
+    // What happens meanwhile is told, in its order.
+    drop(held);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() > LARGE_BYTES);
+    drop(told);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("\"name\":\"c\""));
+    // The same for what happens later.
+    drop(taken);
+    let free = room.available_permits();
+    let taken = leave_kib(&world, 10);
+    admin.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "1"}})).await.expect(200);
+    let relabel = json!({"metadata": {"labels": {"x": "y"}}});
+    let only_metadata = admin.header("accept", METADATA);
+    only_metadata.patch(&format!("{CONFIG_MAPS}/b"), MERGE, &relabel).await.expect(200);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() < 2000 && String::from_utf8_lossy(&told).contains("MODIFIED"));
+    assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
+    drop(taken);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() > LARGE_BYTES && room.available_permits() < free);
+    drop(told);
+    assert_eq!(room.available_permits(), free);
 }

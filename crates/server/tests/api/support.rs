@@ -188,7 +188,7 @@ impl Api {
         Watching { body: response.into_body(), buffer: Vec::new() }
     }
 
-    async fn open(&self, method: &str, path: &str, content_type: &str, body: Bytes) -> http::Response<Body> {
+    pub async fn open(&self, method: &str, path: &str, content_type: &str, body: Bytes) -> http::Response<Body> {
         let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
         if !content_type.is_empty() {
             request = request.header("content-type", content_type);
