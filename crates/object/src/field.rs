@@ -1,7 +1,15 @@
 //! Validation errors: where, what kind, and the sentence, worded as Kubernetes clients know them.
 
 use crate::Value;
+use std::collections::HashSet;
 use std::fmt;
+
+/// As many errors are told of one object; the others are counted.
+const TOLD_MAX: usize = 100;
+/// As much is shown of a value or a path.
+const SHOWN_BYTES_MAX: usize = 1024;
+/// As much is said about it. Authors of CEL rules write sentences of their own.
+const DETAIL_BYTES_MAX: usize = 4096;
 
 /// The place of a field: `spec.containers[0].name`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,10 +23,10 @@ impl Path {
     /// A member: `spec` → `spec.replicas`.
     pub fn child(&self, name: &str) -> Path {
         if self.0.is_empty() {
-            return Path(name.to_owned());
+            return Path(beginning(name).to_owned());
         }
         // Every check makes paths, and hardly any is ever read: they are put together in the cheapest way.
-        Path([&self.0, ".", name].concat())
+        Path([&self.0, ".", beginning(name)].concat())
     }
     /// A list element: `spec.containers` → `spec.containers[0]`.
     pub fn index(&self, index: usize) -> Path {
@@ -26,7 +34,7 @@ impl Path {
     }
     /// A map entry: `spec.resources` → `spec.resources[storage]`.
     pub fn key(&self, key: &str) -> Path {
-        Path([&self.0, "[", key, "]"].concat())
+        Path([&self.0, "[", beginning(key), "]"].concat())
     }
     pub fn as_str(&self) -> &str {
         &self.0
@@ -90,8 +98,8 @@ impl ErrorKind {
 pub struct FieldError {
     pub kind: ErrorKind,
     pub path: Path,
-    /// The offending value, where the wording shows it.
-    pub value: Option<Value>,
+    /// The offending value as JSON, where the wording shows it.
+    pub value: Option<String>,
     pub detail: String,
 }
 
@@ -104,9 +112,8 @@ impl FieldError {
             ErrorKind::Required | ErrorKind::Forbidden | ErrorKind::TooLong | ErrorKind::TooMany | ErrorKind::Internal
         );
         if shows_value {
-            let value = self.value.as_ref().unwrap_or(&Value::Null);
             body.push_str(": ");
-            body.push_str(&value.to_string());
+            body.push_str(self.value.as_deref().unwrap_or("null"));
         }
         if !self.detail.is_empty() {
             body.push_str(": ");
@@ -122,16 +129,53 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// All that is wrong with an object. Validation collects; it does not stop at the first.
+/// As much of a name as a path takes. It is copied for all that is below it.
+fn beginning(name: &str) -> &str {
+    &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
+}
+
+/// The place of something, as far as it is shown.
+pub(crate) fn shown_place(place: &impl fmt::Display) -> String {
+    shortened(place.to_string(), SHOWN_BYTES_MAX)
+}
+
+/// The text, or its beginning where it is longer than what is shown.
+fn shortened(mut text: String, bytes_max: usize) -> String {
+    if text.len() > bytes_max {
+        text.truncate(text.floor_char_boundary(bytes_max));
+        text.push_str("...");
+    }
+    text
+}
+
+/// What is wrong with an object. Validation collects; it does not stop at the first. A small body can be wrong in very many ways and
+/// many errors can show all of it, so only the first of them are kept and the others counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Errors(pub Vec<FieldError>);
+pub struct Errors(pub Vec<FieldError>, usize);
 
 impl Errors {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+    /// How many were found, told or not.
+    pub fn count(&self) -> usize {
+        self.0.len() + self.1
+    }
+    /// Whether more were found than are told.
+    pub fn leaves_out(&self) -> bool {
+        self.1 > 0
+    }
     pub fn push(&mut self, kind: ErrorKind, path: &Path, value: Option<Value>, detail: impl Into<String>) {
-        self.0.push(FieldError { kind, path: path.clone(), value, detail: detail.into() });
+        if self.0.len() >= TOLD_MAX {
+            self.1 += 1;
+            return;
+        }
+        self.0.push(FieldError {
+            kind,
+            path: Path(shortened(path.0.clone(), SHOWN_BYTES_MAX)),
+            value: value.map(|value| shortened(value.to_string(), SHOWN_BYTES_MAX)),
+            detail: shortened(detail.into(), DETAIL_BYTES_MAX),
+        });
     }
     pub fn required(&mut self, path: &Path, detail: impl Into<String>) {
         self.push(ErrorKind::Required, path, None, detail);
@@ -161,17 +205,18 @@ impl Errors {
     pub fn too_many(&mut self, path: &Path, count: usize, count_max: usize) {
         self.push(ErrorKind::TooMany, path, None, format!("{count}: must have at most {count_max} items"));
     }
-    pub fn extend(&mut self, other: Errors) {
-        self.0.extend(other.0);
+    pub fn extend(&mut self, mut other: Errors) {
+        let room = TOLD_MAX.saturating_sub(self.0.len()).min(other.0.len());
+        self.1 += other.count() - room;
+        self.0.extend(other.0.drain(..room));
     }
     /// The sentence for several errors: one plain, several in brackets.
     pub fn message(&self) -> String {
-        let mut parts: Vec<String> = Vec::with_capacity(self.0.len());
-        for error in &self.0 {
-            let part = error.to_string();
-            if !parts.contains(&part) {
-                parts.push(part);
-            }
+        let mut said = HashSet::new();
+        let mut parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        parts.retain(|part| said.insert(part.clone()));
+        if self.leaves_out() {
+            parts.push(format!("and {} more", self.1));
         }
         if parts.len() == 1 { parts.remove(0) } else { format!("[{}]", parts.join(", ")) }
     }
@@ -194,5 +239,30 @@ mod tests {
              spec.policy: Unsupported value: \"x\": supported values: \"Retain\", \"Delete\", \
              spec.containers[0].name: Required value]"
         );
+    }
+    #[test]
+    fn what_is_told_is_bounded_in_number_and_size() {
+        let long = "ä".repeat(1 << 20);
+        let mut errors = Errors::default();
+        for at in 0..300_000 {
+            errors.invalid(&Path::new("metadata.labels").index(at), at, "is not good");
+        }
+        assert_eq!((errors.0.len(), errors.count()), (TOLD_MAX, 300_000));
+        assert!(errors.message().ends_with("metadata.labels[99]: Invalid value: 99: is not good, and 299900 more]"));
+
+        let mut large = Errors::default();
+        for _ in 0..TOLD_MAX {
+            large.invalid(&Path::new(&long), long.as_str(), long.as_str());
+        }
+        assert!(large.message().len() < 8192, "the same is said once");
+        assert!(large.0.iter().all(|error| error.to_string().len() < 8192));
+
+        // Together they are no more than one.
+        errors.extend(large.clone());
+        assert_eq!((errors.0.len(), errors.count()), (TOLD_MAX, 300_100));
+        large.0.truncate(60);
+        let mut both = large.clone();
+        both.extend(large);
+        assert_eq!((both.0.len(), both.count()), (TOLD_MAX, 120));
     }
 }

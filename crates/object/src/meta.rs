@@ -167,22 +167,17 @@ fn validate_namespace(namespace: &str, namespaced: bool, path: &Path, errors: &m
 }
 
 fn validate_owners(owners: &[Value], path: &Path, errors: &mut Errors) {
-    let mut controller: Option<String> = None;
     for owner in owners {
         validate_owner(owner, path, errors);
-        if !owner.flag(&["controller"]) {
-            continue;
-        }
-        let this = format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
-        match &controller {
-            None => controller = Some(this),
-            Some(first) => {
-                let why = format!(
-                    "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {this}"
-                );
-                errors.invalid(path, Value::from(owners.to_vec()), why);
-            }
-        }
+    }
+    let named = |owner: &Value| format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
+    let mut controllers = owners.iter().filter(|owner| owner.flag(&["controller"])).map(named);
+    // Told once, of the first two: it shows the whole list.
+    if let (Some(first), Some(second)) = (controllers.next(), controllers.next()) {
+        let why = format!(
+            "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
+        );
+        errors.invalid(path, Value::from(owners.to_vec()), why);
     }
 }
 

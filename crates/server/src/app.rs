@@ -17,9 +17,9 @@ use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response};
+use http::{Request, Response};
 use object::selector::FieldSelector;
-use object::{Gates, Kind, Kinds, Status};
+use object::{Gates, Kind, Kinds, Status, json};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use store::Store;
@@ -29,6 +29,9 @@ use tokio_util::sync::CancellationToken;
 const EVENT_LIFE_S: u64 = 3600;
 /// Bodies above this are compressed for clients that take it.
 const COMPRESS_FROM_BYTES: usize = 128 * 1024;
+
+/// As much is said where there is no room to say more.
+const SHORT_CHARS: usize = 1024;
 
 /// A Kubernetes API server on a store.
 pub struct Server {
@@ -101,12 +104,22 @@ impl Server {
         let started = std::time::Instant::now();
         let mut label = crate::metrics::RequestLabel::new(&parts.method);
         let result = self.route(parts, body, caller, &mut label).await;
-        let response = match result {
-            Ok(response) => response,
-            Err(status) => status_response(&status),
-        };
+        let response = result.unwrap_or_else(|status| self.refusal(&status));
         self.metrics.observe(label, response.status().as_u16(), started.elapsed());
         response
+    }
+
+    /// The answer that says no, in short where there is no room for all of it.
+    fn refusal(&self, status: &Status) -> Response<Body> {
+        let response = status_response(status);
+        let Body::Once(bytes) = response.body() else { return response };
+        match self.limits.hold(bytes.clone()) {
+            Ok(bytes) => response.map(|_| Body::Once(bytes)),
+            Err(_) => {
+                let message: String = status.message.chars().take(SHORT_CHARS).collect();
+                status_response(&Status { message, details: None, ..status.clone() })
+            }
+        }
     }
 
     async fn route(
@@ -203,11 +216,38 @@ impl Server {
         // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
         let mut answer = Box::pin(verbs::answer(&call)).await?;
         answer.warnings.extend(call.kind.rules.deprecation().map(str::to_owned));
+        let mut packed = false;
+        if let Body::Once(mut bytes) = answer.body {
+            packed = bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(&parts.headers);
+            if packed {
+                bytes = gzip(&bytes);
+            }
+            let held = self.hold(&call, bytes).await?;
+            packed = packed && held.is_some();
+            answer.body = Body::Once(held.unwrap_or_else(success));
+        }
         // A watch keeps its place until it ends.
         answer.body = answer.body.holding(place);
-        // What was written is answered, whatever room there is: a client that is told to try again would write twice.
-        let hold = |bytes| if call.target.verb.writes() { Ok(bytes) } else { self.limits.hold(bytes) };
-        response(answer, &parts.headers, hold)
+        response(answer, packed)
+    }
+
+    /// The answer with room for it where it is large. What was written cannot be refused any more: a client that is told to try again
+    /// would write twice. `None`: it can do without the answer.
+    async fn hold(&self, call: &Call<'_>, bytes: Bytes) -> Result<Option<Bytes>, Status> {
+        match self.limits.hold(bytes.clone()) {
+            Ok(held) => Ok(Some(held)),
+            Err(status) if !verbs::has_written(call) => Err(status),
+            Err(_) if call.target.verb == Verb::DeleteCollection => Ok(None),
+            Err(_) => match self.limits.hold_written(bytes).await {
+                Some(held) => Ok(Some(held)),
+                // As if the answer had been lost on its way, which clients have to expect.
+                None => Err(Status::new(
+                    504,
+                    "Timeout",
+                    "the request was carried out, but there is no room for its answer: read the object",
+                )),
+            },
+        }
     }
 
     /// The kind that a request is about, as it is defined now.
@@ -274,39 +314,16 @@ fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
     Ok(())
 }
 
-fn response(
-    answer: Answer,
-    headers: &HeaderMap,
-    hold: impl Fn(Bytes) -> Result<Bytes, Status>,
-) -> Result<Response<Body>, Status> {
+/// `packed`: the body is compressed.
+fn response(answer: Answer, packed: bool) -> Result<Response<Body>, Status> {
     let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
-    for warning in &answer.warnings {
-        if let Some(value) = warning_header(warning) {
-            builder = builder.header(http::header::WARNING, value);
-        }
+    for value in crate::warnings::headers(&answer.warnings) {
+        builder = builder.header(http::header::WARNING, value);
     }
-    let body = match answer.body {
-        Body::Once(bytes) if bytes.len() >= COMPRESS_FROM_BYTES && negotiate::takes_gzip(headers) => {
-            builder =
-                builder.header(http::header::CONTENT_ENCODING, "gzip").header(http::header::VARY, "Accept-Encoding");
-            Body::Once(hold(gzip(&bytes))?)
-        }
-        Body::Once(bytes) => Body::Once(hold(bytes)?),
-        body => body,
-    };
-    builder.body(body).map_err(Status::internal)
-}
-
-/// `299 - "text"`, with the text made safe for a header.
-fn warning_header(text: &str) -> Option<HeaderValue> {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars().filter(|c| !c.is_control()) {
-        if matches!(c, '"' | '\\') {
-            safe.push('\\');
-        }
-        safe.push(c);
+    if packed {
+        builder = builder.header(http::header::CONTENT_ENCODING, "gzip").header(http::header::VARY, "Accept-Encoding");
     }
-    HeaderValue::from_bytes(format!("299 - \"{safe}\"").as_bytes()).ok()
+    builder.body(answer.body).map_err(Status::internal)
 }
 
 pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
@@ -316,6 +333,11 @@ pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
         Ok(packed) => Bytes::from(packed),
         Err(error) => unreachable!("writing to memory does not fail: {error}"),
     }
+}
+
+/// The answer that says no more than yes.
+fn success() -> Bytes {
+    crate::render::to_bytes(&json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
 }
 
 /// The answer that says no.

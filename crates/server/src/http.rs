@@ -4,6 +4,7 @@ use crate::app::{Caller, Server};
 use crate::arriving::Arriving;
 use crate::body::Body;
 use crate::limits::HEADER_BYTES_MAX;
+use crate::sent::Sent;
 use crate::usage::Usage;
 use futures::FutureExt;
 use http::{Request, Response, Version};
@@ -87,28 +88,40 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let caller = Caller::Peer(certificate);
     let usage = Usage::new();
     let used = usage.clone();
-    let service = hyper::service::service_fn(move |request| {
+    let untaken = CancellationToken::new();
+    let gives_up = untaken.clone();
+    let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
-        async move { Ok::<_, Infallible>(respond(&server, request, &caller).await.map(|body| body.holding(open))) }
+        // HTTP/2 carries other answers on the same connection, which may well be taken.
+        let gives_up = (request.version() <= Version::HTTP_11).then(|| gives_up.clone());
+        async move {
+            let response = respond(&server, request, &caller).await;
+            Ok::<_, Infallible>(response.map(|body| Sent::new(body.holding(open), gives_up)))
+        }
     });
     let builder = protocols();
     let connection = builder.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
+    let served = async {
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => return ended,
+            () = shutdown.cancelled() => {}
+            () = usage.idle() => {
+                if !usage.asked() {
+                    // It may be in the middle of its first words, and nothing is lost.
+                    tracing::debug!("a connection asked for nothing");
+                    return Ok(());
+                }
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        connection.await
+    };
     let ended = tokio::select! {
         biased;
-        ended = connection.as_mut() => ended,
-        () = shutdown.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
-        () = usage.idle() => {
-            if !usage.asked() {
-                // It may be in the middle of its first words, and nothing is lost.
-                return tracing::debug!("a connection asked for nothing");
-            }
-            connection.as_mut().graceful_shutdown();
-            connection.await
-        }
+        ended = served => ended,
+        () = untaken.cancelled() => return tracing::debug!("a client did not take its answer"),
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended");

@@ -29,10 +29,12 @@ mod recent;
 mod registry;
 mod render;
 mod request;
+mod sent;
 mod service_ip;
 pub mod subresources;
 mod usage;
 mod verbs;
+mod warnings;
 
 pub use app::Server;
 pub use attributes::User;

@@ -5,6 +5,7 @@ use crate::request::{ResourceRequest, Verb};
 use bytes::Bytes;
 use object::{Kind, Status};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Requests that change something, at once, unless told otherwise. Each holds its body and waits for a disk sync.
@@ -21,6 +22,11 @@ const CONNECTIONS_MAX: usize = 25_000;
 const LARGE_ANSWER_BYTES: usize = 64 * 1024;
 /// All of them together.
 const ANSWERS_KIB_MAX: u32 = 512 * 1024;
+
+/// More room for answers to writes, so that these are told what they did whatever others do not read.
+const WRITE_ANSWERS_KIB_MAX: usize = 128 * 1024;
+/// For so long the answer to a write waits for room.
+const ROOM_TIME_MAX: Duration = Duration::from_secs(10);
 
 /// Bodies of requests from elsewhere that are being read or worked on, all together.
 const BODIES_KIB_MAX: usize = 256 * 1024;
@@ -44,6 +50,8 @@ pub struct Limits {
     pub watches: Arc<Semaphore>,
     /// Room for large answers, in KiB.
     pub answers: Arc<Semaphore>,
+    /// Room for large answers to writes where there is no other, in KiB.
+    pub write_answers: Arc<Semaphore>,
     /// Room for bodies of requests, in KiB.
     pub bodies: Arc<Semaphore>,
     /// Room for bodies of requests that need no place, in KiB.
@@ -113,6 +121,7 @@ impl Limits {
             reads: places(reads),
             watches: places(WATCHES_MAX),
             answers: places(ANSWERS_KIB_MAX as usize),
+            write_answers: places(WRITE_ANSWERS_KIB_MAX),
             bodies: places(BODIES_KIB_MAX),
             bodies_without_place: places(BODIES_WITHOUT_PLACE_KIB_MAX),
         }
@@ -146,13 +155,38 @@ impl Limits {
 
     /// The answer, counted where it is large. What is larger than all the room there is has to have it alone.
     pub fn hold(&self, bytes: Bytes) -> Result<Bytes, Status> {
-        if bytes.len() < LARGE_ANSWER_BYTES {
+        if !needs_room(bytes.len()) {
             return Ok(bytes);
         }
-        let kib = u32::try_from(bytes.len() / 1024).unwrap_or(u32::MAX).min(ANSWERS_KIB_MAX);
-        let room = self.answers.clone().try_acquire_many_owned(kib).map_err(|_| too_many_requests())?;
-        Ok(Bytes::from_owner(Held { bytes, _room: room }))
+        let room = self.answers.clone().try_acquire_many_owned(kib(bytes.len())).map_err(|_| too_many_requests())?;
+        Ok(with_room(bytes, room))
     }
+
+    /// The answer to a write, in room that only those have, when there is some. `None` when there is none for a long time.
+    pub async fn hold_written(&self, bytes: Bytes) -> Option<Bytes> {
+        let room = room_for(self.write_answers.clone(), bytes.len());
+        let room = tokio::time::timeout(ROOM_TIME_MAX, room).await.ok()?;
+        Some(with_room(bytes, room?))
+    }
+}
+
+/// Whether room is needed for so many bytes of an answer.
+pub(crate) fn needs_room(bytes: usize) -> bool {
+    bytes >= LARGE_ANSWER_BYTES
+}
+
+/// Waits for room for so many bytes of an answer.
+pub(crate) async fn room_for(answers: Arc<Semaphore>, bytes: usize) -> Option<OwnedSemaphorePermit> {
+    answers.acquire_many_owned(kib(bytes)).await.ok()
+}
+
+/// Bytes of an answer that keep their room.
+pub(crate) fn with_room(bytes: Bytes, room: OwnedSemaphorePermit) -> Bytes {
+    Bytes::from_owner(Held { bytes, _room: room })
+}
+
+fn kib(bytes: usize) -> u32 {
+    u32::try_from(bytes / 1024).unwrap_or(u32::MAX).min(ANSWERS_KIB_MAX)
 }
 
 fn too_many_requests() -> Status {

@@ -124,16 +124,17 @@ impl Custom {
 
     fn validate(&self, new: &Value, old: Option<&Value>, errors: &mut Errors) {
         let found = validation::validate(&self.node, new, old, &Path::default());
-        let blocks = found.0.iter().any(|error| {
+        let blocks = |kind: ErrorKind| {
             matches!(
-                error.kind,
+                kind,
                 ErrorKind::Required
                     | ErrorKind::NotSupported
                     | ErrorKind::TooLong
                     | ErrorKind::TooMany
                     | ErrorKind::TypeInvalid
             )
-        });
+        };
+        let blocks = found.leaves_out() || found.0.iter().any(|error| blocks(error.kind));
         errors.extend(found);
         if !self.node.has_rules {
         } else if blocks {

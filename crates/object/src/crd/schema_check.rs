@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// Checks `openAPIV3Schema` of one version. `has_status`: the status subresource restricts what may stand at the root.
 pub fn check(schema: &Value, has_status: bool, path: &Path, errors: &mut Errors) {
-    let before = errors.0.len();
+    let before = errors.count();
     if has_status {
         root_with_status(schema, path, errors);
     }
@@ -22,14 +22,14 @@ pub fn check(schema: &Value, has_status: bool, path: &Path, errors: &mut Errors)
         errors.forbidden(&path.child("nullable"), "nullable cannot be true at the root");
     }
     structural::check(schema, path, errors);
-    let is_structural = errors.0.len() == before;
+    let is_structural = errors.count() == before;
     keywords(schema, &Place { is_root: true, ..Place::default() }, path, errors);
-    if !is_structural || errors.0.len() > before {
+    if !is_structural || errors.count() > before {
         return;
     }
     let node = Node::parse(schema);
     defaults(&node, Where::Root, path, errors);
-    if errors.0.len() == before {
+    if errors.count() == before {
         cel::check(&node, path, errors);
     }
 }

@@ -6,7 +6,7 @@
 use super::formats;
 use super::node::{Additional, Checks, List, Node, Ty};
 use crate::access::Access;
-use crate::field::{ErrorKind, Errors, FieldError, Path};
+use crate::field::{ErrorKind, Errors, Path};
 use crate::value::Number;
 use crate::{Map, Value, json};
 use std::collections::HashSet;
@@ -278,13 +278,13 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             })
             .collect()
     };
-    let nearest = |verdicts: Vec<Errors>| verdicts.into_iter().min_by_key(|found| found.0.len()).unwrap_or_default();
-    let mut told: Vec<FieldError> = Vec::new();
+    let nearest = |verdicts: Vec<Errors>| verdicts.into_iter().min_by_key(Errors::count).unwrap_or_default();
+    let mut told = Errors::default();
     if !checks.any_of.is_empty() {
         let found = verdicts(&checks.any_of);
         if !found.iter().any(Errors::is_empty) {
             says("validate at least one schema (anyOf)".to_owned());
-            told.extend(nearest(found).0);
+            told.extend(nearest(found));
         }
     }
     if !checks.one_of.is_empty() {
@@ -293,7 +293,7 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             1 => {}
             0 => {
                 says("validate one and only one schema (oneOf). Found none valid".to_owned());
-                told.extend(nearest(found).0);
+                told.extend(nearest(found));
             }
             several => {
                 says(format!("validate one and only one schema (oneOf). Found {several} valid alternatives"));
@@ -306,7 +306,7 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
         if failed > 0 {
             let none = if failed == found.len() { ". None validated" } else { "" };
             says(format!("validate all the schemas (allOf){none}"));
-            told.extend(found.into_iter().flat_map(|found| found.0));
+            found.into_iter().for_each(|found| told.extend(found));
         }
     }
     if let Some(not) = &checks.not {
@@ -316,7 +316,7 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             says("not validate the schema (not)".to_owned());
         }
     }
-    errors.0.extend(told);
+    errors.extend(told);
 }
 
 /// Sets hold no item twice, lists of maps no key twice.

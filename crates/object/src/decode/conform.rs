@@ -132,7 +132,7 @@ impl Walk<'_> {
             }
             None => {
                 if self.unknown.len() < UNKNOWN_MAX {
-                    self.unknown.push(inside.at.to_string());
+                    self.unknown.push(crate::field::shown_place(inside.at));
                 }
                 Ok(false)
             }

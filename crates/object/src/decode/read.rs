@@ -108,8 +108,11 @@ struct Notes {
 
 impl Notes {
     fn duplicate(&mut self, at: &Trail<'_>) {
-        let path = at.to_string();
-        if self.duplicates.len() < DUPLICATES_MAX && !self.duplicates.contains(&path) {
+        if self.duplicates.len() >= DUPLICATES_MAX {
+            return;
+        }
+        let path = crate::field::shown_place(at);
+        if !self.duplicates.contains(&path) {
             self.duplicates.push(path);
         }
     }

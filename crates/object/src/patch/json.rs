@@ -12,6 +12,9 @@ use serde_json::Value as Json;
 const OPERATIONS_MAX: usize = 10_000;
 /// What all `copy` operations of one patch may add together: without a bound, forty of them double a document to a terabyte.
 const COPIED_BYTES_MAX: usize = 3 << 20;
+/// How many items of lists all operations of one patch may move, or look at to see how deep they are: an item that is put in front moves
+/// all that follow. Ten thousand times in front of what they bring along is half of it.
+const STEPS_MAX: usize = 100_000_000;
 /// Documents deeper than 127 levels cannot be read back from JSON; none of ours comes near.
 const DEPTH_MAX: usize = 120;
 
@@ -27,7 +30,7 @@ pub(super) fn apply(document: &Value, patch: &Value) -> Result<Value, Status> {
     }
     let operations: Vec<&Map> = operations.iter().enumerate().map(members).collect::<Result<_, _>>()?;
     let document = Json::from(document.clone());
-    let mut run = Run { depth_bound: depth(&document), document, copied_bytes: 0 };
+    let mut run = Run { depth_bound: depth(&document), document, copied_bytes: 0, steps: 0 };
     for (index, operation) in operations.into_iter().enumerate() {
         run.step(operation).map_err(|why| unprocessable(index, operation, &why))?;
     }
@@ -52,6 +55,7 @@ struct Run {
     /// As the library wants it.
     document: Json,
     copied_bytes: usize,
+    steps: usize,
     /// At least the document's depth.
     depth_bound: usize,
 }
@@ -62,11 +66,15 @@ impl Run {
         match &operation {
             // Not the library's, to which 1 and 1.0 are different.
             PatchOperation::Test(TestOperation { path, value }) => return self.test(path, value),
-            PatchOperation::Add(AddOperation { path, value })
-            | PatchOperation::Replace(ReplaceOperation { path, value }) => {
+            PatchOperation::Add(AddOperation { path, value }) => {
+                self.shift(path)?;
+                self.deepen(path.count() + depth(value))?;
+            }
+            PatchOperation::Replace(ReplaceOperation { path, value }) => {
                 self.deepen(path.count() + depth(value))?;
             }
             PatchOperation::Copy(CopyOperation { from, path }) => {
+                self.shift(path)?;
                 let source = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
                 self.copied_bytes += size(source);
                 if self.copied_bytes > COPIED_BYTES_MAX {
@@ -75,17 +83,20 @@ impl Run {
                 self.deepen(path.count() + depth(source))?;
             }
             PatchOperation::Move(MoveOperation { from, path }) => {
+                self.shift(from)?;
+                self.shift(path)?;
                 let estimate = (path.count() + self.depth_bound).saturating_sub(from.count());
                 if estimate <= DEPTH_MAX {
                     self.deepen(estimate)?;
                 } else {
                     // Estimates add up with each move; look at the values themselves when they become too high.
+                    self.spend(size(&self.document))?;
                     self.depth_bound = depth(&self.document);
                     let moved = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
                     self.deepen(path.count() + depth(moved))?;
                 }
             }
-            PatchOperation::Remove(_) => {}
+            PatchOperation::Remove(RemoveOperation { path }) => self.shift(path)?,
         }
         json_patch::patch_unsafe(&mut self.document, std::slice::from_ref(&operation))
             .map_err(|error| explain(&error.kind).to_owned())
@@ -99,6 +110,25 @@ impl Run {
             Err(_) if value.is_null() => Ok(()),
             Err(_) => Err("doc is missing path".to_owned()),
         }
+    }
+
+    /// Counts what moves when an item comes to this place of a list, or goes from it.
+    fn shift(&mut self, path: &PointerBuf) -> Result<(), String> {
+        let items = match path.split_back() {
+            // What is put behind all others moves none.
+            Some((_, last)) if last.encoded() == "-" => 0,
+            Some((list, _)) => list.resolve(&self.document).ok().and_then(Json::as_array).map_or(0, Vec::len),
+            None => 0,
+        };
+        self.spend(items)
+    }
+
+    fn spend(&mut self, steps: usize) -> Result<(), String> {
+        self.steps += steps;
+        if self.steps > STEPS_MAX {
+            return Err(format!("one patch may move at most {STEPS_MAX} items of lists"));
+        }
+        Ok(())
     }
 
     /// Refuses what would make the document deeper than allowed.
@@ -271,6 +301,51 @@ mod tests {
         let (code, message) = run(json!({"a": ["0123456789"]}), doubling).unwrap_err();
         assert_eq!(code, 422);
         assert!(message.contains("limited to 3145728 bytes"), "{message}");
+    }
+
+    #[test]
+    fn long_lists_cannot_be_moved_over_and_over() {
+        let long = Value::Array(vec![json!(0); 1_000_000]);
+        let cases = [
+            json!({"op": "add", "path": "/x/0", "value": 1}),
+            json!({"op": "remove", "path": "/x/0"}),
+            json!({"op": "copy", "from": "/x/1", "path": "/x/0"}),
+            json!({"op": "move", "from": "/x/1", "path": "/x/0"}),
+        ];
+        for case in cases {
+            let moves = if case["op"] == "move" { 50 } else { 100 };
+            let (code, message) = run(json!({"x": long}), Value::Array(vec![case.clone(); 200])).unwrap_err();
+            assert_eq!(code, 422, "{case}");
+            let at: usize = message.split_whitespace().nth(3).unwrap().parse().unwrap();
+            assert!(at.abs_diff(moves) <= 1, "{case}: {message}");
+            assert!(message.ends_with("one patch may move at most 100000000 items of lists"), "{message}");
+        }
+        // As many operations as there may be, each in front of what the others brought; and behind a long list.
+        let in_front = Value::Array(vec![json!({"op": "add", "path": "/x/0", "value": 1}); OPERATIONS_MAX]);
+        let done = run(json!({"x": []}), in_front).unwrap();
+        assert_eq!(done["x"].as_array().unwrap().len(), OPERATIONS_MAX);
+        let behind = Value::Array(vec![json!({"op": "add", "path": "/x/-", "value": 1}); OPERATIONS_MAX]);
+        let done = run(json!({"x": long}), behind).unwrap();
+        assert_eq!(done["x"].as_array().unwrap().len(), 1_000_000 + OPERATIONS_MAX);
+    }
+
+    /// Moves into the depth of a deep document look at all of it.
+    #[test]
+    fn the_depth_of_a_document_is_not_worked_out_over_and_over() {
+        let mut deep = json!({});
+        for _ in 0..110 {
+            deep = json!({"a": deep});
+        }
+        let document = json!({"deep": deep, "x": 0, "wide": "-".repeat(1 << 20)});
+        let place = format!("/deep{}/x", "/a".repeat(30));
+        let mut swings = Vec::new();
+        for _ in 0..500 {
+            swings.push(json!({"op": "move", "from": "/x", "path": place}));
+            swings.push(json!({"op": "move", "from": place, "path": "/x"}));
+        }
+        let (code, message) = run(document, Value::Array(swings)).unwrap_err();
+        assert_eq!(code, 422);
+        assert!(message.contains("one patch may move"), "{message}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn same_containers(new: &Cursor, old: &[Value], errors: &mut Errors) -> bool {
 
 /// A deadline may be set, and then only come closer.
 fn validate_deadline(new: &Cursor, old: Option<i64>, errors: &mut Errors) -> bool {
-    let before = errors.0.len();
+    let before = errors.count();
     match (new.value().as_i64(), old) {
         (Some(_), _) if !(0..=i64::from(i32::MAX)).contains(&new.int()) => new.between(0, i64::from(i32::MAX), errors),
         (Some(new_value), Some(old)) if old < new_value => {
@@ -62,7 +62,7 @@ fn validate_deadline(new: &Cursor, old: Option<i64>, errors: &mut Errors) -> boo
         }
         _ => {}
     }
-    errors.0.len() == before
+    errors.count() == before
 }
 
 fn validate_tolerations(new: &Cursor, old: &[Value], errors: &mut Errors) {

@@ -59,14 +59,14 @@ pub(super) fn validate<'a>(
         volumes.list().iter().filter(|volume| volume.has(&["ephemeral"])).filter_map(own).collect();
     let mut sound = BTreeMap::new();
     for (volume, value) in volumes.items().zip(volumes.list()) {
-        let before = errors.0.len();
+        let before = errors.count();
         validate_source(&volume, pod, errors);
         let name = volume.child("name");
         name.required_name(name::label, errors);
         if sound.contains_key(name.text()) {
             name.duplicate(name.text(), errors);
         }
-        if errors.0.len() == before {
+        if errors.count() == before {
             sound.insert(value.text(&["name"]), value);
         }
         let claim = value.text(&["persistentVolumeClaim", "claimName"]);

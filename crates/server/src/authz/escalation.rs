@@ -1,12 +1,15 @@
 //! Nobody grants what they do not hold: writes of roles and bindings are checked against the writer's own rules.
 
 use super::index::{Index, RoleRef};
-use super::rule::{Rule, compact, missing, quoted};
+use super::rule::{Rule, compact, is_too_much, missing, quoted};
 use super::{Authorizer, GROUP, is_master};
 use crate::attributes::{Attributes, User};
 use object::access::{self, Access};
 use object::{Kind, Status, Value};
 use std::collections::BTreeSet;
+
+/// As many rights that somebody lacks are told, one verb and resource each.
+const TOLD_MAX: usize = 100;
 
 impl Authorizer {
     /// Refuses a role or binding that would grant more than `user` holds, unless the verbs `escalate` or `bind` allow it. Writes
@@ -50,7 +53,8 @@ fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Optio
     let aggregates = |role: &Value| role.has(&["aggregationRule"]);
     if aggregates(role) || old.is_some_and(aggregates) {
         // What an aggregated role will hold is decided by others, so that only one who holds everything may write one.
-        if !lacking(index, user, "", &everything()).is_empty() {
+        let held: Vec<&Rule> = index.rules_of(user, "").collect();
+        if missing(&held, &everything()).next().is_some() {
             let why = "must have cluster-admin privileges to use the aggregationRule";
             return Err(Status::forbidden(GROUP, plural, name, why));
         }
@@ -72,12 +76,22 @@ fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> R
 
 /// Nothing, or the sentence that lists what the user lacks.
 fn confirm(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Result<(), String> {
-    let lacking = lacking(index, user, namespace, wanted);
+    let held: Vec<&Rule> = index.rules_of(user, namespace).collect();
+    if is_too_much(&held, wanted) {
+        return Err("the rules name too many verbs, groups, resources and names to compare all of them with the permissions held: \
+                    write fewer in each, or `*`"
+            .to_owned());
+    }
+    let lacking: Vec<Rule> = missing(&held, wanted).take(TOLD_MAX + 1).collect();
     if lacking.is_empty() {
         return Ok(());
     }
+    let is_all = lacking.len() <= TOLD_MAX;
     let described: BTreeSet<String> = compact(lacking).iter().map(Rule::describe).collect();
-    let described: Vec<String> = described.into_iter().collect();
+    let mut described: Vec<String> = described.into_iter().collect();
+    if !is_all {
+        described.push("and more".to_owned());
+    }
     let mut why = format!(
         "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
         user.name,
@@ -89,10 +103,6 @@ fn confirm(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Resu
         why.push_str(&format!("; resolution errors: [{}]", unresolved.join(" ")));
     }
     Err(why)
-}
-
-fn lacking(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Vec<Rule> {
-    missing(index.rules_of(user, namespace), wanted)
 }
 
 fn everything() -> Vec<Rule> {

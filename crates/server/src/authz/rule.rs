@@ -5,6 +5,9 @@ use object::access::Access;
 use object::{Map, Value, json};
 
 const ALL: &str = "*";
+/// How many rules are compared with one another, one verb and resource at a time, for one request. A small body can name a great many:
+/// all pairs of its verbs, groups, resources and names.
+const COMPARISONS_MAX: usize = 10_000_000;
 
 /// A PolicyRule of a Role or ClusterRole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -64,7 +67,7 @@ impl Rule {
             && (self.names.is_empty() || self.names.contains(&asked.name))
     }
 
-    /// Whether this rule allows all that `single`, a rule with one of each, allows.
+    /// Whether this rule allows all that `single`, a rule about URLs or about resources, allows.
     fn covers(&self, single: &Rule) -> bool {
         let within = |own: &[String], theirs: &[String]| theirs.iter().all(|one| has(own, one));
         if !within(&self.verbs, &single.verbs) {
@@ -82,33 +85,39 @@ impl Rule {
         within(&self.groups, &single.groups) && resources_fit && names_fit
     }
 
-    /// The rules with one verb and one resource or URL each that together say the same.
-    fn singles(&self) -> Vec<Rule> {
-        let mut out = Vec::new();
-        for verb in &self.verbs {
-            let verbs = vec![verb.clone()];
-            out.extend(self.urls.iter().map(|url| Rule {
-                verbs: verbs.clone(),
-                urls: vec![url.clone()],
-                ..Rule::default()
-            }));
-            for group in &self.groups {
-                for resource in &self.resources {
-                    let single = Rule {
-                        verbs: verbs.clone(),
-                        groups: vec![group.clone()],
-                        resources: vec![resource.clone()],
-                        ..Rule::default()
-                    };
-                    if self.names.is_empty() {
-                        out.push(single);
-                    } else {
-                        out.extend(self.names.iter().map(|name| Rule { names: vec![name.clone()], ..single.clone() }));
-                    }
-                }
-            }
-        }
-        out
+    /// Whether this rule alone allows all that another does. Others may together do so as well.
+    fn covers_whole(&self, other: &Rule) -> bool {
+        (other.urls.is_empty() || other.resources.is_empty()) && self.covers(other)
+    }
+
+    /// How many [`Rule::singles`] there are.
+    fn singles_count(&self) -> usize {
+        let product = |counts: &[usize]| counts.iter().fold(1, |all: usize, count| all.saturating_mul(*count));
+        let urls = product(&[self.verbs.len(), self.urls.len()]);
+        urls.saturating_add(product(&[
+            self.verbs.len(),
+            self.groups.len(),
+            self.resources.len(),
+            self.names.len().max(1),
+        ]))
+    }
+
+    /// The rules with one verb and one resource or URL each that together say the same. There may be very many: they are made one by one.
+    fn singles(&self) -> impl Iterator<Item = Rule> {
+        self.verbs.iter().flat_map(move |verb| {
+            let single = Rule { verbs: vec![verb.clone()], ..Rule::default() };
+            let of_urls = single.clone();
+            let urls = self.urls.iter().map(move |url| Rule { urls: vec![url.clone()], ..of_urls.clone() });
+            let pairs =
+                self.groups.iter().flat_map(move |group| self.resources.iter().map(move |resource| (group, resource)));
+            let resources = pairs.flat_map(move |(group, resource)| {
+                let single = Rule { groups: vec![group.clone()], resources: vec![resource.clone()], ..single.clone() };
+                let unnamed = self.names.is_empty().then(|| single.clone());
+                let named = self.names.iter().map(move |name| Rule { names: vec![name.clone()], ..single.clone() });
+                unnamed.into_iter().chain(named)
+            });
+            urls.chain(resources)
+        })
     }
 
     /// How refusals write a rule: `{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}`.
@@ -133,9 +142,20 @@ pub fn quoted(list: &[String]) -> String {
 }
 
 /// What `wanted` allows and `held` does not, one verb and resource at a time.
-pub fn missing<'a>(held: impl Iterator<Item = &'a Rule> + Clone, wanted: &[Rule]) -> Vec<Rule> {
-    let singles = wanted.iter().flat_map(Rule::singles);
-    singles.filter(|single| !held.clone().any(|rule| rule.covers(single))).collect()
+pub fn missing<'a>(held: &'a [&Rule], wanted: &'a [Rule]) -> impl Iterator<Item = Rule> + 'a {
+    let singles = wanted.iter().filter(|rule| !held.iter().any(|held| held.covers_whole(rule))).flat_map(Rule::singles);
+    singles.filter(|single| !held.iter().any(|rule| rule.covers(single)))
+}
+
+/// Whether to find out what is [`missing`] takes too long to do it for whoever asks. What one held rule covers as a whole does not.
+pub fn is_too_much(held: &[&Rule], wanted: &[Rule]) -> bool {
+    // To make one to compare takes as long as some comparisons.
+    let too_much = |rules: usize| rules.saturating_mul(held.len() + 10) > COMPARISONS_MAX;
+    if too_much(wanted.len()) {
+        return true;
+    }
+    let rest = wanted.iter().filter(|rule| !held.iter().any(|held| held.covers_whole(rule)));
+    too_much(rest.map(Rule::singles_count).fold(0, usize::saturating_add))
 }
 
 /// Rules for the same resource as one rule with all their verbs, in the order of first appearance.
@@ -275,13 +295,40 @@ mod tests {
         for (held, wanted, lacking) in cases {
             let held: Vec<Rule> = held.iter().map(|text| rule(text)).collect();
             let lacking: Vec<Rule> = lacking.iter().map(|text| rule(text)).collect();
-            assert_eq!(missing(held.iter(), &[rule(wanted)]), lacking, "{wanted}");
+            let (held, wanted_rules) = (held.iter().collect::<Vec<_>>(), [rule(wanted)]);
+            assert!(!is_too_much(&held, &wanted_rules));
+            assert_eq!(missing(&held, &wanted_rules).collect::<Vec<_>>(), lacking, "{wanted}");
         }
     }
 
     #[test]
+    fn what_takes_too_long_to_compare_is_known_before() {
+        let words = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<_>>();
+        let cube = |count: usize| Rule {
+            verbs: words(count),
+            groups: words(count),
+            resources: words(count),
+            ..Rule::default()
+        };
+        let (all, some, none) = (rule("*;*;*;"), rule("get;-;pods;"), rule("get;-;pods;x"));
+        assert_eq!(cube(400).singles_count(), 64_000_000);
+        assert!(is_too_much(&[], &[cube(400)]) && is_too_much(&[&some, &none], &[cube(100)]));
+        assert!(!is_too_much(&[], &[cube(100)]) && !is_too_much(&[&some, &none], &[cube(90)]));
+        assert!(is_too_much(&[&some, &none], &[cube(90), cube(90)]), "all together count");
+        assert!(is_too_much(&vec![&some; 10_000], &vec![some.clone(); 10_000]));
+        // Who holds it whole may give it on, and pays for nothing.
+        assert!(!is_too_much(&[&some, &all], &[cube(400)]));
+        assert_eq!(missing(&[&some, &all], &[cube(400)]).next(), None);
+        // What is missing is looked for as far as somebody asks.
+        assert_eq!(missing(&[&some], &[cube(400)]).take(3).count(), 3);
+        let mixed = Rule { urls: vec!["/x".to_owned()], ..cube(2) };
+        assert_eq!((mixed.singles_count(), mixed.singles().count()), (10, 10));
+        assert_eq!(missing(&[&rule("*;/x")], &[mixed]).count(), 8);
+    }
+
+    #[test]
     fn refusals_show_compact_rules() {
-        let singles = rule("get list;-;pods;").singles();
+        let singles: Vec<Rule> = rule("get list;-;pods;").singles().collect();
         assert_eq!(singles.len(), 2);
         let compacted = compact(singles);
         assert_eq!(compacted[0].describe(), r#"{APIGroups:[""], Resources:["pods"], Verbs:["get" "list"]}"#);

@@ -80,6 +80,15 @@ pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
     }
 }
 
+/// Whether a call that was answered has changed something. One that was only tried has not.
+pub fn has_written(call: &Call<'_>) -> bool {
+    let only_tried = match call.target.verb {
+        Verb::Delete | Verb::DeleteCollection => delete::DeleteOptions::read(call).is_ok_and(|options| options.dry_run),
+        _ => call.options().is_ok_and(|options| options.dry_run),
+    };
+    call.target.verb.writes() && call.kind.stored && !only_tried
+}
+
 async fn subresource(call: &Call<'_>) -> Result<Answer, Status> {
     let name = call.target.subresource.as_str();
     let sub = call.kind.subresource(name).ok_or_else(Status::no_such_path)?;

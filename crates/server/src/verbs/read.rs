@@ -103,6 +103,11 @@ pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
 }
 
+/// How many records a selective list looks at together: each round costs the store a look at what is left, and few of them may be
+/// selected.
+const ROUND_MIN: usize = 500;
+const ROUND_MAX: usize = 10_000;
+
 pub struct ListPage {
     pub records: Vec<Arc<Record>>,
     pub revision: u64,
@@ -118,26 +123,38 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
         return Ok(found);
     }
     let mut page = ListPage { records: Vec::new(), revision: 0, continue_token: None, remaining: None };
+    let mut round = if selection.is_everything() { options.limit } else { options.limit.max(ROUND_MIN) };
     loop {
-        let want = if options.limit == 0 { 0 } else { options.limit - page.records.len() };
         let range = Range {
             prefix: &prefix,
             after: after.as_deref(),
-            limit: want,
+            limit: if options.limit == 0 { 0 } else { round },
             // Further rounds of one page read the same snapshot as the first.
             at: at.or_else(|| (page.revision > 0).then_some(page.revision)),
         };
         let found = call.server.store.list(range).map_err(|error| continue_status(&error, options))?;
         page.revision = found.revision;
         let last = found.records.last().map(|record| record.key.clone());
-        page.records.extend(found.records.into_iter().filter(|record| selection.takes(record)));
-        let Some(last) = last.filter(|_| found.more) else { return Ok(page) };
-        if options.limit > 0 && page.records.len() >= options.limit {
-            page.continue_token = Some(token(Some(page.revision), last.strip_prefix(&*prefix).unwrap_or(&last)));
-            page.remaining = found.remaining.filter(|_| selection.is_everything());
-            return Ok(page);
+        let mut records = found.records.into_iter();
+        while let Some(record) = records.by_ref().find(|record| selection.takes(record)) {
+            page.records.push(record);
+            if page.records.len() == options.limit {
+                break;
+            }
         }
-        after = Some(last.to_string());
+        let is_rest = records.len() == 0 && !found.more;
+        match page.records.last() {
+            _ if is_rest => return Ok(page),
+            Some(last) if page.records.len() == options.limit => {
+                let start = last.key.strip_prefix(&*prefix).unwrap_or(&last.key);
+                page.continue_token = Some(token(Some(page.revision), start));
+                page.remaining = found.remaining.filter(|_| selection.is_everything());
+                return Ok(page);
+            }
+            _ => {}
+        }
+        after = last.map(|last| last.to_string());
+        round = (round * 2).min(ROUND_MAX.max(options.limit));
     }
 }
 

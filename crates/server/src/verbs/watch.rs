@@ -7,6 +7,7 @@ use super::beginning::{Beginning, kept};
 use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
+use crate::limits::{needs_room, room_for, with_room};
 use crate::negotiate::Form;
 use crate::render;
 use crate::request::ListOptions;
@@ -18,6 +19,7 @@ use object::{Kind, Status, Value};
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Event, Next, Record, Watcher};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// How long a watch lasts when the client does not say.
@@ -71,6 +73,10 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
         told: after,
         stopping: call.server.stopping.clone(),
+        answers: call.server.limits.answers.clone(),
+        room: None,
+        large: None,
+        held_back: None,
         _open: call.server.metrics.watch_opened(&call.kind),
     };
     let body = Body::Stream(Box::pin(stream::unfold(stream, |mut stream| async move {
@@ -145,6 +151,12 @@ struct Stream {
     /// The newest revision that the client knows of.
     told: u64,
     stopping: tokio_util::sync::CancellationToken,
+    /// Room for answers, and what the next chunk has of it.
+    answers: Arc<Semaphore>,
+    room: Option<OwnedSemaphorePermit>,
+    /// An object that room is needed for, or one of the state that waits for that.
+    large: Option<usize>,
+    held_back: Option<Arc<Record>>,
     _open: crate::metrics::OpenWatch,
 }
 
@@ -156,7 +168,19 @@ impl Stream {
                 return None;
             }
             if let Some(chunk) = self.state().or_else(|| self.tell()) {
-                return Some(chunk);
+                return Some(match self.room.take() {
+                    Some(room) => with_room(chunk, room),
+                    None => chunk,
+                });
+            }
+            if let Some(bytes) = self.large.take() {
+                self.room = tokio::select! {
+                    biased;
+                    () = self.stopping.cancelled() => return None,
+                    () = tokio::time::sleep_until(self.deadline) => return None,
+                    room = room_for(self.answers.clone(), bytes) => room,
+                };
+                continue;
             }
             let watcher = match &mut self.source {
                 Source::Following(watcher) => watcher,
@@ -217,6 +241,17 @@ impl Stream {
         self.events = events.into_iter();
     }
 
+    /// Whether something of this size can be told now. What is large comes first in its chunk, when there is room for it.
+    fn fits(&mut self, bytes: usize, out: &[u8]) -> bool {
+        if !needs_room(bytes) || self.room.is_some() {
+            return true;
+        }
+        if out.is_empty() {
+            self.large = Some(bytes);
+        }
+        false
+    }
+
     /// A chunk of the state that the watch begins with.
     fn state(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
@@ -224,7 +259,16 @@ impl Stream {
             && out.len() < CHUNK_BYTES
         {
             let revision = beginning.revision;
-            let next = beginning.next(&*self.store, &self.prefix, &self.frames.selection);
+            let next = match self.held_back.take() {
+                Some(record) => Ok(Some(record)),
+                None => beginning.next(&*self.store, &self.prefix, &self.frames.selection),
+            };
+            if let Ok(Some(record)) = &next
+                && !self.fits(record.value.len(), &out)
+            {
+                self.held_back = Some(record.clone());
+                break;
+            }
             let framed = next.map_err(|error| refusal(&error)).and_then(|record| match record {
                 Some(record) => self.frames.frame("ADDED", &record.value, &mut out).map(|()| true),
                 None => Ok(false),
@@ -244,6 +288,9 @@ impl Stream {
     fn tell(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES
+            && self.large.is_none()
+            && let Some(bytes) = self.events.as_slice().first().map(|event| largest(event))
+            && self.fits(bytes, &out)
             && let Some(event) = self.events.next()
         {
             match self.frames.event(&event, &mut out) {
@@ -397,6 +444,12 @@ fn plain_frame(what: &str, object: &[u8], out: &mut Vec<u8>) {
     // Mostly it is the only line: then this is exactly the memory that it takes.
     out.reserve(pieces.iter().map(|piece| piece.len()).sum());
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
+}
+
+/// The size of the largest thing that may be told of an event.
+fn largest(event: &Event) -> usize {
+    let records = [&event.current, &event.previous];
+    records.iter().filter_map(|record| record.as_ref()).map(|record| record.value.len()).max().unwrap_or(0)
 }
 
 /// What an event keeps in memory as long as it is kept.

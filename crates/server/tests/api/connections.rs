@@ -5,6 +5,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
@@ -264,6 +265,29 @@ async fn refusals_do_not_wait_for_the_body_in_http2_either() {
     world.running.stop().await;
 }
 
+/// An answer with too many headers is lost to a client of HTTP/1, though the object was written.
+#[tokio::test]
+async fn an_answer_with_many_warnings_can_be_read() {
+    let (world, address, identity) = listening().await;
+    let stream = connect(address, &identity.ca, Some(&identity.admin)).await;
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.unwrap();
+    let connection = tokio::spawn(connection);
+    let mut object = config_map("warned");
+    for at in 0..150 {
+        object[format!("unknown{at:03}")] = json!(1);
+    }
+    let request =
+        http::Request::post(CONFIG_MAPS).header("host", "localhost").header("content-type", "application/json");
+    let answer = sender.send_request(request.body(object.to_string()).unwrap()).await.unwrap();
+    assert_eq!(answer.status(), 201);
+    let warnings: Vec<_> = answer.headers().get_all("warning").iter().collect();
+    assert_eq!(warnings[0], "299 - \"unknown field \\\"unknown000\\\"\"");
+    assert_eq!((warnings.len(), *warnings.last().unwrap()), (51, &"299 - \"and 50 more warnings\"".parse().unwrap()));
+    drop((answer, sender));
+    connection.await.unwrap().unwrap();
+    world.running.stop().await;
+}
+
 /// Anonymous is a user like others: what a role gives it, it may do.
 #[tokio::test]
 async fn who_shows_nothing_may_do_what_a_role_says() {
@@ -384,8 +408,7 @@ async fn connections_that_are_no_longer_used_end_in_order() {
         (sender, tokio::spawn(connection))
     };
     let ask = async |sender: &mut SendRequest<Empty<Bytes>>, path: &str| {
-        let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
-        let answer = sender.send_request(request).await.unwrap();
+        let answer = ask(sender, path).await;
         assert_eq!(answer.status(), 200);
         answer.into_body()
     };
@@ -408,6 +431,96 @@ async fn connections_that_are_no_longer_used_end_in_order() {
     let event = tokio::time::timeout(Duration::from_secs(10), watching.frame()).await.expect("an event").unwrap();
     assert!(String::from_utf8_lossy(&event.unwrap().into_data().unwrap()).contains("late"));
     ask(&mut watcher, "/version").await.collect().await.unwrap();
+    world.running.stop().await;
+}
+
+/// A client of HTTP/2 that may be sent this much before it reads, for each answer.
+async fn with_window(address: SocketAddr, identity: &Identity, bytes: u32) -> SendRequest<Empty<Bytes>> {
+    let stream = dial(address, &identity.ca, Some(&identity.admin), "h2").await;
+    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
+    builder.initial_stream_window_size(bytes);
+    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    sender
+}
+
+async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> http::Response<Incoming> {
+    let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
+    tokio::time::timeout(Duration::from_secs(10), sender.send_request(request)).await.expect("an answer").unwrap()
+}
+
+/// ConfigMaps of this size.
+async fn fill(world: &World, count: usize, bytes: usize) {
+    for at in 0..count {
+        let object = json!({"metadata": {"name": format!("m-{at:02}")}, "data": {"pad": "x".repeat(bytes)}});
+        world.admin().post(CONFIG_MAPS, &object).await.expect(201);
+    }
+}
+
+#[tokio::test]
+async fn answers_that_nobody_takes_are_let_go() {
+    let (world, address, identity) = listening().await;
+    fill(&world, 14, 900_000).await;
+    let limits = &world.running.server.limits;
+    let (room, watches) = (limits.answers.available_permits(), limits.watches.available_permits());
+    let taken = limits.answers.clone().try_acquire_many_owned(u32::try_from(room - 15_000).unwrap()).unwrap();
+    let watch = format!("{CONFIG_MAPS}?watch=1");
+    for http2 in [true, false] {
+        // One that reads nothing has all the room there is, and its watch a place.
+        let mut lazy = with_window(address, &identity, 1024).await;
+        let mut lazy_1 = connect(address, &identity.ca, Some(&identity.admin)).await;
+        let (mut unread, mut unread_watch) = (None, None);
+        if http2 {
+            unread = Some(ask(&mut lazy, CONFIG_MAPS).await);
+            unread_watch = Some(ask(&mut lazy, &watch).await);
+        } else {
+            lazy_1.write_all(&get(CONFIG_MAPS)).await.unwrap();
+            lazy_1.flush().await.unwrap();
+            while limits.answers.available_permits() == 15_000 {
+                tokio::task::yield_now().await;
+            }
+        }
+        world.admin().get(CONFIG_MAPS).await.refused(429, "TooManyRequests");
+        // Not for ever.
+        let started = Instant::now();
+        while limits.answers.available_permits() < 15_000 || limits.watches.available_permits() < watches {
+            assert!(started.elapsed() < Duration::from_secs(20), "what is not taken is kept");
+            later(Duration::from_secs(10)).await;
+            // The same connection goes on, with its pings answered.
+            assert_eq!(ask(&mut lazy, "/version").await.status(), 200);
+        }
+        world.admin().get(CONFIG_MAPS).await.expect(200);
+        if let (Some(unread), Some(unread_watch)) = (unread, unread_watch) {
+            assert!(unread.into_body().collect().await.is_err(), "half an answer is none");
+            assert!(unread_watch.into_body().collect().await.is_err());
+        } else {
+            let mut read = Vec::new();
+            let _may_fail =
+                tokio::time::timeout(Duration::from_secs(10), lazy_1.read_to_end(&mut read)).await.expect("an end");
+            assert!(read.len() < 14 * 900_000, "{}", read.len());
+        }
+    }
+    drop(taken);
+    world.running.stop().await;
+}
+
+/// Who takes a little now and then gets all of it.
+#[tokio::test]
+async fn slow_readers_get_all_of_it() {
+    let (world, address, identity) = listening().await;
+    fill(&world, 5, 100_000).await;
+    let whole = world.admin().get(CONFIG_MAPS).await.bytes;
+    let mut slow = with_window(address, &identity, 64 * 1024).await;
+    let mut body = ask(&mut slow, CONFIG_MAPS).await.into_body();
+    let mut read = Vec::new();
+    while let Some(frame) = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("more") {
+        read.extend_from_slice(&frame.unwrap().into_data().unwrap());
+        if read.len() < 300_000 {
+            later(Duration::from_secs(10)).await;
+            ask(&mut slow, "/version").await.into_body().collect().await.unwrap();
+        }
+    }
+    assert_eq!(read.len(), whole.len());
     world.running.stop().await;
 }
 

@@ -3,6 +3,7 @@
 use crate::support::*;
 use serde_json::{Value, json};
 use std::io::Read;
+use std::sync::atomic::Ordering;
 
 async fn fill(admin: &Api, count: usize) {
     for at in 0..count {
@@ -86,6 +87,48 @@ async fn pages_across_namespaces_and_under_writers_add_up() {
     }
     writer.await.unwrap();
     assert_eq!(seen, *whole["items"].as_array().unwrap());
+}
+
+/// Of many that are looked at few are selected: pages add up whatever their size, and the store is asked a few times for each.
+#[tokio::test]
+async fn selective_pages_add_up_and_take_few_rounds() {
+    let store = Polite::new();
+    let world = World::with(store.clone(), identity()).await;
+    let admin = world.admin();
+    let count = 1800;
+    for at in 0..count {
+        let mut object = config_map(&format!("m-{at:04}"));
+        object["metadata"]["labels"] = json!({"of-7": (at % 7).to_string(), "at": at.to_string()});
+        admin.post(CONFIG_MAPS, &object).await.expect(201);
+    }
+    let lists = || store.lists.load(Ordering::Relaxed);
+    let selectors = ["of-7=3", "of-7 in (0,1,2,3,4,5)", "at in (0,499,500,501,1499,1500,1799)", "at=1798", "none=1"];
+    for selector in selectors {
+        let selector = selector.replace(' ', "%20").replace('=', "%3D");
+        let whole = names(&admin.get(&format!("{CONFIG_MAPS}?labelSelector={selector}")).await.expect(200));
+        for limit in [1, 2, 7, 257, 500, 700, 2000] {
+            if whole.len() / limit > 100 {
+                continue;
+            }
+            let (mut seen, mut next) = (Vec::new(), String::new());
+            loop {
+                let before = lists();
+                let path = format!("{CONFIG_MAPS}?labelSelector={selector}&limit={limit}{next}");
+                let page = admin.get(&path).await.expect(200);
+                // 500, 1000 and the rest.
+                assert!(lists() - before <= 3, "{path}: {} rounds", lists() - before);
+                let token = text(&page, "/metadata/continue");
+                let found = names(&page);
+                assert!(found.len() <= limit && (found.len() == limit || token.is_empty()), "{path}");
+                seen.extend(found);
+                if token.is_empty() {
+                    break;
+                }
+                next = format!("&continue={token}");
+            }
+            assert_eq!(seen, whole, "{selector} by {limit}");
+        }
+    }
 }
 
 #[tokio::test]

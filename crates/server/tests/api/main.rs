@@ -3,6 +3,7 @@
 mod support;
 
 mod admission;
+mod bounds;
 mod connections;
 mod definitions;
 mod deletion;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use server::app::Caller;
 use server::authn::{Identity, StaticTokens};
 use server::{Body, Clock, Env, Ids, Launch, Local, Running, User};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use store::{BoxFuture, Committed, Options, Page, Range, Record, Revision, Store, Txn, Volatile, Watcher};
@@ -34,8 +34,7 @@ impl World {
 
     /// A world in which writers meet: each lets all others go first between what it read and what it writes.
     pub async fn contended() -> World {
-        let store = Volatile::new(server::codec::finish, Options::default());
-        World::with(Arc::new(Polite(store)), identity()).await
+        World::with(Polite::new(), identity()).await
     }
 
     pub async fn with(store: Arc<dyn Store>, identity: Identity) -> World {
@@ -189,7 +188,7 @@ impl Api {
         Watching { body: response.into_body(), buffer: Vec::new() }
     }
 
-    async fn open(&self, method: &str, path: &str, content_type: &str, body: Bytes) -> http::Response<Body> {
+    pub async fn open(&self, method: &str, path: &str, content_type: &str, body: Bytes) -> http::Response<Body> {
         let mut request = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
         if !content_type.is_empty() {
             request = request.header("content-type", content_type);
@@ -355,49 +354,61 @@ pub const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 pub const SETS: &str = "/apis/apps/v1/namespaces/default/statefulsets";
 
 /// A store whose writers step aside once before they write, so that writes which were prepared together meet for certain.
-struct Polite(Arc<dyn Store>);
+pub struct Polite {
+    store: Arc<dyn Store>,
+    /// How often it was asked for a list.
+    pub lists: AtomicUsize,
+}
+
+impl Polite {
+    pub fn new() -> Arc<Polite> {
+        let store = Volatile::new(server::codec::finish, Options::default());
+        Arc::new(Polite { store, lists: AtomicUsize::new(0) })
+    }
+}
 
 impl Store for Polite {
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, store::Error>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            self.0.txn(txn).await
+            self.store.txn(txn).await
         })
     }
     fn get(&self, key: &str) -> Option<Arc<Record>> {
-        self.0.get(key)
+        self.store.get(key)
     }
     fn list(&self, range: Range<'_>) -> Result<Page, store::Error> {
-        self.0.list(range)
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        self.store.list(range)
     }
     fn count(&self, prefix: &str) -> u64 {
-        self.0.count(prefix)
+        self.store.count(prefix)
     }
     fn revision(&self) -> Revision {
-        self.0.revision()
+        self.store.revision()
     }
     fn oldest(&self) -> Revision {
-        self.0.oldest()
+        self.store.oldest()
     }
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, store::Error> {
-        self.0.watch(prefix, after)
+        self.store.watch(prefix, after)
     }
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), store::Error>> {
-        self.0.compact(revision)
+        self.store.compact(revision)
     }
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, store::Error>> {
-        self.0.expire(now_s)
+        self.store.expire(now_s)
     }
     fn export(&self) -> BoxFuture<'_, Result<store::Export, store::Error>> {
-        self.0.export()
+        self.store.export()
     }
     fn healthy(&self) -> Result<(), store::Error> {
-        self.0.healthy()
+        self.store.healthy()
     }
     fn disk_bytes(&self) -> u64 {
-        self.0.disk_bytes()
+        self.store.disk_bytes()
     }
     fn close(&self) -> BoxFuture<'_, ()> {
-        self.0.close()
+        self.store.close()
     }
 }

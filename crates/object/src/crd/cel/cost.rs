@@ -139,7 +139,7 @@ impl<'a> Walk<'a> {
         let item_bytes = self.bytes(&item);
         let start = self.bytes(&init);
         let depth = self.variables.len();
-        self.variables.push((&inner.accu_var, init));
+        self.variables.push((&inner.accu_var, init.clone()));
         self.variables.push((&inner.iter_var, item));
         let (condition, _) = self.expr(&inner.loop_cond);
         let (step, grown) = self.expr(&inner.loop_step);
@@ -152,7 +152,6 @@ impl<'a> Walk<'a> {
         if rounds > 0 {
             self.variables.push((&inner.accu_var, sized(rounds.max(1), end)));
         } else {
-            let (_, init) = self.expr(&inner.accu_init);
             self.variables.push((&inner.accu_var, init));
         }
         let (result_cost, result) = self.expr(&inner.result);

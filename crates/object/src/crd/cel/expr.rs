@@ -12,6 +12,12 @@ const BYTES_MAX: usize = 32 * 1024;
 /// How deep an expression may nest. Those in the wild stay below thirty; the parser needs some kilobytes of stack for each.
 const DEPTH_MAX: usize = 100;
 
+/// A function of our own: what an optional value holds, as a list. (The interpreter unwraps an optional value that it binds.)
+pub const VALUES: &str = "@values";
+/// The variable for what `optMap` was called on: it is looked at twice, but stands in the expression once, or each of several calls that
+/// follow one another would double it. No name that a rule can say, and one for all: it is looked at before anything within is bound.
+const HELD: &str = "@held";
+
 /// Parses a rule; the error is the sentence for its author.
 pub fn parse(text: &str) -> Result<Expr, String> {
     if text.len() > BYTES_MAX {
@@ -30,16 +36,20 @@ pub fn parse(text: &str) -> Result<Expr, String> {
 
 /// The parser needs tens of kilobytes of stack for each open bracket, more than a request's thread has to spare; and it may panic.
 fn parse_aside(text: &str) -> Result<Expr, String> {
-    const STACK_BYTES: usize = 32 << 20;
     let parse = || Parser::new().enable_optional_syntax(true).parse(text).map_err(|errors| errors.to_string());
-    let outcome = std::thread::scope(|scope| {
-        let thread = std::thread::Builder::new().name("cel-parser".to_owned()).stack_size(STACK_BYTES);
-        match thread.spawn_scoped(scope, parse) {
-            Ok(thread) => thread.join().unwrap_or_else(|_| Err("internal error in the CEL parser".to_owned())),
-            Err(error) => Err(format!("no thread for the CEL parser: {error}")),
+    aside(parse).and_then(|parsed| parsed).map_err(|error| format!("compilation failed: {error}"))
+}
+
+/// Does something on a large stack.
+pub fn aside<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+    const STACK_BYTES: usize = 32 << 20;
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(STACK_BYTES);
+        match thread.spawn_scoped(scope, run) {
+            Ok(thread) => thread.join().map_err(|_| "internal error in the CEL library".to_owned()),
+            Err(error) => Err(format!("no thread for CEL: {error}")),
         }
-    });
-    outcome.map_err(|error| format!("compilation failed: {error}"))
+    })
 }
 
 /// An upper bound of the recursion that parsing and evaluating take, from the text alone: open brackets, and in each of them
@@ -103,7 +113,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
     at
 }
 
-fn depth(expr: &Expr) -> usize {
+pub fn depth(expr: &Expr) -> usize {
     // A worklist: the depth is what is not known to be small.
     let (mut deepest, mut todo) = (0, vec![(expr, 1)]);
     while let Some((expr, depth)) = todo.pop() {
@@ -201,29 +211,21 @@ fn rewrite_call(id: u64, mut call: CallExpr) -> Ast {
             let is_flat = name == "optFlatMap";
             let body = call.args.pop().unwrap_or_default();
             let target = call.target.map(|target| *target).unwrap_or_default();
-            let method = |name: &str| Expr {
-                id,
-                expr: Ast::Call(CallExpr {
-                    func_name: name.to_owned(),
-                    target: Some(Box::new(target.clone())),
-                    args: Vec::new(),
-                }),
+            let of = |expr: Ast| Expr { id, expr };
+            let function = |name: &str, args: Vec<Expr>| {
+                of(Ast::Call(CallExpr { func_name: name.to_owned(), target: None, args }))
             };
-            let on_optional = |name: &str, args: Vec<Expr>| Expr {
-                id,
-                expr: Ast::Call(CallExpr {
-                    func_name: name.to_owned(),
-                    target: Some(Box::new(Expr { id, expr: Ast::Ident("optional".to_owned()) })),
-                    args,
-                }),
+            let on_optional = |name: &str, args: Vec<Expr>| {
+                let target = Some(Box::new(of(Ast::Ident("optional".to_owned()))));
+                of(Ast::Call(CallExpr { func_name: name.to_owned(), target, args }))
             };
-            let bound = Expr { id, expr: bind(id, variable, method("value"), body) };
+            let held = || of(Ast::Ident(HELD.to_owned()));
+            let first = of(Ast::Literal(LiteralValue::Int(0.into())));
+            let bound = of(bind(id, variable, function(operators::INDEX, vec![held(), first]), body));
             let some = if is_flat { bound } else { on_optional("of", vec![bound]) };
-            Ast::Call(CallExpr {
-                func_name: operators::CONDITIONAL.to_owned(),
-                target: None,
-                args: vec![method("hasValue"), some, on_optional("none", Vec::new())],
-            })
+            let is_none = function(operators::EQUALS, vec![held(), of(Ast::List(ListExpr::new(Vec::new())))]);
+            let choice = function(operators::CONDITIONAL, vec![is_none, on_optional("none", Vec::new()), some]);
+            bind(id, HELD.to_owned(), function(VALUES, vec![target]), choice)
         }
         _ => Ast::Call(call),
     }
@@ -242,4 +244,26 @@ fn bind(id: u64, variable: String, value: Expr, body: Expr) -> Ast {
         accu_var: variable,
         result: body,
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(expr: &Expr) -> usize {
+        let mut count = 1;
+        for_children(&expr.expr, &mut |part| count += parts(part));
+        count
+    }
+
+    #[test]
+    fn macros_that_follow_one_another_add_up_and_do_not_multiply() {
+        for (first, link) in [("self.?s", ".optMap(x, x)"), ("self.?s", ".optFlatMap(x, optional.of(x))")] {
+            let sizes = [10, 20].map(|links| parts(&parse(&format!("{first}{}", link.repeat(links))).unwrap()));
+            assert!(sizes[1] < 2 * sizes[0], "{link}: {sizes:?}");
+        }
+        let nested = |levels: usize| format!("{}x{}", "self.?s.optMap(x, ".repeat(levels), ")".repeat(levels));
+        let sizes = [5, 10].map(|levels| parts(&parse(&nested(levels)).unwrap()));
+        assert!(sizes[1] < 2 * sizes[0], "{sizes:?}");
+    }
 }

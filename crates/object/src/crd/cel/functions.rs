@@ -2,6 +2,7 @@
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::extractors::This;
+use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
 use std::sync::Arc;
 
@@ -15,6 +16,7 @@ pub fn context() -> Context<'static> {
     context.add_function("dyn", |value: Cel| -> Result<Cel, ExecutionError> { Ok(value) });
     context.add_function("bool", to_bool);
     context.add_function("type", type_of);
+    context.add_function(super::expr::VALUES, values);
     for name in TYPES.split(' ') {
         context.add_variable_from_value(name, Cel::String(Arc::new(name.to_owned())));
     }
@@ -31,6 +33,11 @@ fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
         _ => return Err(ExecutionError::NoSuchOverload),
     };
     i64::try_from(size).map_err(|_| ExecutionError::NoSuchOverload)
+}
+
+fn values(optional: Cel) -> Result<Cel, ExecutionError> {
+    let held = <&OptionalValue>::try_from(&optional)?.value().cloned();
+    Ok(Cel::List(Arc::new(held.into_iter().collect())))
 }
 
 fn to_bool(value: Cel) -> Result<bool, ExecutionError> {

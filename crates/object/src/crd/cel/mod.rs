@@ -23,6 +23,10 @@ use expr::Expr;
 const RULE_COST_MAX: u64 = 4_000_000;
 const OBJECT_COST_MAX: u64 = 10_000_000;
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
+/// Deeper rules are evaluated on a stack of their own. Hardly any is.
+const DEPTH_HERE_MAX: usize = 32;
+/// What that costs beside the rule itself.
+const ASIDE_COST: u64 = 10_000;
 
 /// One entry of `x-kubernetes-validations`.
 #[derive(Debug, Default)]
@@ -41,6 +45,7 @@ pub struct Rule {
 struct Compiled {
     expr: Expr,
     uses_old_self: bool,
+    is_deep: bool,
 }
 
 impl Rule {
@@ -80,7 +85,20 @@ impl Compiled {
     fn new(text: &str) -> Result<Compiled, String> {
         let expr = expr::parse(text)?;
         let uses_old_self = expr.references().has_variable("oldSelf");
-        Ok(Compiled { expr, uses_old_self })
+        Ok(Compiled { is_deep: expr::depth(&expr) > DEPTH_HERE_MAX, expr, uses_old_self })
+    }
+
+    /// A bound of what one evaluation costs.
+    fn cost(&self, value: &Value, old: Option<&Value>) -> u64 {
+        cost::bound(&self.expr, value, old).saturating_add(if self.is_deep { ASIDE_COST } else { 0 })
+    }
+
+    fn evaluate(&self, rule: &Rule, this: &Cel, before: Option<&Cel>) -> Result<Cel, ExecutionError> {
+        let run = || with_variables(rule, this, before, |context| execute(&self.expr, context));
+        if !self.is_deep {
+            return run();
+        }
+        expr::aside(run).unwrap_or_else(|error| Err(ExecutionError::function_error("rule", error)))
     }
 }
 
@@ -225,8 +243,8 @@ impl Run {
             if compiled.uses_old_self && before.is_none() && !rule.is_optional() {
                 continue;
             }
-            self.spend(&compiled.expr, rule, node, value, old, path)?;
-            let outcome = with_variables(rule, &this, before.as_ref(), |context| execute(&compiled.expr, context));
+            self.spend(compiled, rule, node, value, old, path)?;
+            let outcome = compiled.evaluate(rule, &this, before.as_ref());
             let unchanged = old == Some(value) && !compiled.uses_old_self;
             match outcome {
                 Ok(Cel::Bool(true)) => {}
@@ -242,14 +260,14 @@ impl Run {
     /// Refuses what would cost too much before it is evaluated: the interpreter cannot be interrupted.
     fn spend(
         &mut self,
-        expr: &Expr,
+        compiled: &Compiled,
         rule: &Rule,
         node: &Node,
         value: &Value,
         old: Option<&Value>,
         path: &Path,
     ) -> Result<(), Spent> {
-        let cost = cost::bound(expr, value, old);
+        let cost = compiled.cost(value, old);
         if cost > RULE_COST_MAX {
             let detail = format!(
                 "'operation cancelled: actual cost limit exceeded': no further validation rules will be run due to call cost \
@@ -290,12 +308,12 @@ impl Run {
     /// What `messageExpression` says, if it says anything usable.
     fn message(&mut self, rule: &Rule, value: &Value, this: &Cel, before: Option<&Cel>) -> Option<String> {
         let compiled = rule.compiled_message()?.ok()?;
-        let cost = cost::bound(&compiled.expr, value, None);
+        let cost = compiled.cost(value, None);
         if cost > RULE_COST_MAX || cost > self.cost_left {
             return None;
         }
         self.cost_left -= cost;
-        match with_variables(rule, this, before, |context| execute(&compiled.expr, context)) {
+        match compiled.evaluate(rule, this, before) {
             Ok(Cel::String(text)) => {
                 let text = text.trim();
                 let usable = !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n');

@@ -105,6 +105,9 @@ fn values_have_the_types_that_the_schema_gives_them() {
         "self.s.matches('^h.llo$') && self.s.startsWith('h')",
         "!has(self.o.x) && self.?o.?x.orValue('none') == 'none' && self.o.?x.hasValue() == false",
         "self.?s.optMap(x, x + '!').orValue('') == 'héllo!'",
+        "self.?s.optMap(x, self.?q.optMap(y, x + y)).orValue(optional.none()).orValue('') == 'héllo1Gi'",
+        "self.?s.optMap(x, x + '!').optMap(y, y + '?').optFlatMap(z, optional.of(z + z)).value() == 'héllo!?héllo!?'",
+        "!self.o.?x.optMap(x, x).optMap(y, y).hasValue() && !self.?s.optFlatMap(x, self.o.?x).optMap(y, y).hasValue()",
         "cel.bind(total, self.l.sum(), total > 5 && total < 7)",
         "self.i > 2 ? self.n > 2.0 : false",
         "url('https://example.com:80/x').getPort() == '80'",
@@ -126,6 +129,18 @@ fn values_have_the_types_that_the_schema_gives_them() {
     ];
     for (rule, want) in fails {
         assert_eq!(evaluate(schema.clone(), json!({"rule": rule}), spec.clone()), [want], "{rule}");
+    }
+}
+
+/// Each link doubled all that was before it.
+#[test]
+fn long_chains_of_optional_values_are_checked_and_evaluated() {
+    let schema = json!({"type": "object", "properties": {"s": {"type": "string"}}});
+    // As many as the bound on nesting lets through.
+    for links in [5, 15, 30, 45] {
+        let chain = ".optMap(x, x + '!')".repeat(links);
+        let rule = json!({"rule": format!("self.?s{chain}.value() == 'a{}'", "!".repeat(links))});
+        assert_eq!(evaluate(schema.clone(), rule, json!({"s": "a"})), Vec::<String>::new(), "{links}");
     }
 }
 

@@ -6,7 +6,6 @@ use crate::field::{Errors, Path};
 use crate::kind::{Ctx, Rules};
 use crate::kinds::resources;
 use crate::table::{AGE, Column, NAME, age, column};
-use crate::value::Key;
 use crate::{Value, json};
 use std::collections::BTreeSet;
 
@@ -87,13 +86,13 @@ fn validate_amounts(amounts: &Value, path: &Path, errors: &mut Errors) {
 fn validate_scopes(spec: &Value, path: &Path, errors: &mut Errors) {
     let scopes = spec.items(&["scopes"]);
     let all = || Value::from(scopes.to_vec());
-    for scope in scopes.iter().map(|scope| scope.as_str().unwrap_or("")) {
-        if !SCOPES.contains(&scope) {
-            errors.invalid(path, all(), "unsupported scope");
-        }
-        for _ in unsuited(spec, scope) {
-            errors.invalid(path, all(), "unsupported scope applied to resource");
-        }
+    // What shows the whole list is told once, not for each of its items.
+    let named: BTreeSet<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or("")).collect();
+    if named.iter().any(|scope| !SCOPES.contains(scope)) {
+        errors.invalid(path, all(), "unsupported scope");
+    }
+    if named.iter().any(|scope| has_unsuited(spec, scope)) {
+        errors.invalid(path, all(), "unsupported scope applied to resource");
     }
     for pair in CONFLICTING {
         if pair.iter().all(|scope| scopes.iter().any(|have| have == scope)) {
@@ -104,14 +103,15 @@ fn validate_scopes(spec: &Value, path: &Path, errors: &mut Errors) {
 
 fn validate_scope_selector(spec: &Value, path: &Path, errors: &mut Errors) {
     let expressions = spec.items(&["scopeSelector", "matchExpressions"]);
+    let named: BTreeSet<&str> = expressions.iter().map(|expression| expression.text(&["scopeName"])).collect();
+    if named.iter().any(|scope| has_unsuited(spec, scope)) {
+        errors.invalid(path, member(spec, "scopeSelector").clone(), "unsupported scope applied to resource");
+    }
     for expression in expressions {
         let (scope, operator) = (expression.text(&["scopeName"]), expression.text(&["operator"]));
         let values = expression.items(&["values"]);
         if !SCOPES.contains(&scope) {
             errors.invalid(&path.child("scopeName"), scope, "unsupported scope");
-        }
-        for _ in unsuited(spec, scope) {
-            errors.invalid(path, member(spec, "scopeSelector").clone(), "unsupported scope applied to resource");
         }
         let takes_values = matches!(scope, "PriorityClass" | "VolumeAttributesClass");
         if SCOPES.contains(&scope) && !takes_values && operator != "Exists" {
@@ -141,10 +141,10 @@ fn validate_scope_selector(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The limited resources that a scope says nothing about.
-fn unsuited<'a>(spec: &'a Value, scope: &'a str) -> impl Iterator<Item = &'a Key> {
-    let limited = spec.members(&["hard"]).keys();
-    limited.filter(move |resource| resources::is_quota(resource) && !scope_suits(scope, resource))
+/// Whether resources are limited that a scope says nothing about.
+fn has_unsuited(spec: &Value, scope: &str) -> bool {
+    let mut limited = spec.members(&["hard"]).keys();
+    limited.any(|resource| resources::is_quota(resource) && !scope_suits(scope, resource))
 }
 
 fn scope_suits(scope: &str, resource: &str) -> bool {

@@ -1,0 +1,165 @@
+//! Answers on their way over a connection. A client that does not take its answer must not keep what the answer holds: room for large
+//! ones, a place among the watches, a state of the store that could otherwise be forgotten.
+
+use crate::body::{Body, Chunks};
+use bytes::{Buf, Bytes};
+use http_body::{Frame, SizeHint};
+use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// An answer goes out in pieces of this size, each when the one before is on its way: who takes none of 16 KiB in the time that there is
+/// does not read.
+const PIECE_BYTES: usize = 16 * 1024;
+/// For so long an answer may wait to be taken.
+const UNTAKEN_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// The body of an answer that is sent.
+pub enum Sent {
+    /// Taken as a whole at once.
+    Small(Bytes),
+    Watched {
+        rest: Arc<Mutex<Rest>>,
+        watchdog: AbortHandle,
+    },
+}
+
+/// What is left of an answer.
+pub struct Rest {
+    /// `None` when the client took too long.
+    left: Option<Left>,
+    /// Since when the client could have taken the next piece; `None` while there is none.
+    waits_since: Option<Instant>,
+}
+
+struct Left {
+    bytes: Bytes,
+    /// Whether a part of these bytes is sent.
+    is_begun: bool,
+    more: Option<Chunks>,
+}
+
+/// The client did not take its answer in time.
+#[derive(Debug)]
+pub struct Untaken;
+
+impl fmt::Display for Untaken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the answer was not taken in time")
+    }
+}
+
+impl std::error::Error for Untaken {}
+
+impl Sent {
+    /// `gives_up` is cancelled when the client does not take the answer.
+    pub fn new(body: Body, gives_up: Option<CancellationToken>) -> Sent {
+        let (bytes, more) = match body {
+            Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return Sent::Small(bytes),
+            Body::Once(bytes) => (bytes, None),
+            Body::Stream(chunks) => (Bytes::new(), Some(chunks)),
+        };
+        let left = Some(Left { bytes, is_begun: false, more });
+        let rest = Arc::new(Mutex::new(Rest { left, waits_since: Some(Instant::now()) }));
+        // Nobody asks a body whose client does not read, so that it has to be looked at from outside.
+        let watchdog = tokio::spawn(watch(Arc::downgrade(&rest), gives_up)).abort_handle();
+        Sent::Watched { rest, watchdog }
+    }
+}
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Sent::Watched { watchdog, .. } = self {
+            watchdog.abort();
+        }
+    }
+}
+
+/// Lets go of what is not taken.
+async fn watch(rest: Weak<Mutex<Rest>>, gives_up: Option<CancellationToken>) {
+    let mut look_at = Instant::now() + UNTAKEN_TIME_MAX;
+    loop {
+        tokio::time::sleep_until(look_at).await;
+        let Some(rest) = rest.upgrade() else { return };
+        let now = Instant::now();
+        let mut locked = lock(&rest);
+        look_at = locked.waits_since.unwrap_or(now) + UNTAKEN_TIME_MAX;
+        if look_at <= now {
+            let left = locked.left.take();
+            drop(locked);
+            drop(left);
+            if let Some(gives_up) = gives_up {
+                gives_up.cancel();
+            }
+            return;
+        }
+    }
+}
+
+fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
+    rest.lock().expect("no panic happens under this lock")
+}
+
+impl Left {
+    fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
+        if self.bytes.is_empty() {
+            let Some(more) = &mut self.more else { return Poll::Ready(None) };
+            let Some(bytes) = ready!(more.as_mut().poll_next(cx)) else { return Poll::Ready(None) };
+            (self.bytes, self.is_begun) = (bytes, false);
+        }
+        if self.bytes.len() <= PIECE_BYTES && !self.is_begun {
+            return Poll::Ready(Some(std::mem::take(&mut self.bytes)));
+        }
+        // Copied: a part of the same bytes would keep all of them, and their room.
+        let piece = Bytes::copy_from_slice(&self.bytes[..self.bytes.len().min(PIECE_BYTES)]);
+        self.bytes.advance(piece.len());
+        self.is_begun = true;
+        if self.bytes.is_empty() {
+            self.bytes = Bytes::new();
+        }
+        Poll::Ready(Some(piece))
+    }
+}
+
+impl http_body::Body for Sent {
+    type Data = Bytes;
+    type Error = Untaken;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Untaken>>> {
+        let rest = match self.get_mut() {
+            Sent::Small(bytes) if bytes.is_empty() => return Poll::Ready(None),
+            Sent::Small(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            Sent::Watched { rest, .. } => rest,
+        };
+        let mut rest = lock(rest);
+        rest.waits_since = None;
+        let Some(left) = &mut rest.left else { return Poll::Ready(Some(Err(Untaken))) };
+        let piece = ready!(left.poll_piece(cx));
+        rest.waits_since = Some(Instant::now());
+        Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Sent::Small(bytes) => bytes.is_empty(),
+            Sent::Watched { rest, .. } => {
+                lock(rest).left.as_ref().is_some_and(|left| left.bytes.is_empty() && left.more.is_none())
+            }
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Sent::Small(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            Sent::Watched { rest, .. } => match &lock(rest).left {
+                Some(Left { bytes, more: None, .. }) => SizeHint::with_exact(bytes.len() as u64),
+                _ => SizeHint::default(),
+            },
+        }
+    }
+}

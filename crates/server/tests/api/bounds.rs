@@ -1,0 +1,217 @@
+//! Small requests that ask for a great deal of work, or for a large answer: what they cost is bounded.
+
+use crate::support::*;
+use bytes::Bytes;
+use http_body_util::BodyExt;
+use serde_json::{Map, Value, json};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// No refusal says more than this, whatever was wrong.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+
+#[tokio::test]
+async fn many_controllers_are_told_of_once() {
+    let world = World::new().await;
+    let owner = |at: usize| {
+        let name = format!("owner-{at}");
+        json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": at.to_string(), "controller": true})
+    };
+    let owners: Vec<Value> = (0..5000).map(owner).collect();
+    let path = format!("{CONFIG_MAPS}?dryRun=All");
+    let object = json!({"metadata": {"name": "a", "ownerReferences": owners}});
+    let reply = world.admin().post(&path, &object).await;
+    assert!(reply.bytes.len() < REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
+    let said = reply.refused(422, "Invalid");
+    assert!(said.ends_with("Found \"true\" in references for Pod/owner-0 and Pod/owner-1"), "{said}");
+
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"pods": "1"}, "scopes": vec!["None"; 5000]}});
+    let reply = world.admin().post("/api/v1/namespaces/default/resourcequotas", &quota).await;
+    assert!(reply.bytes.len() < REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
+    assert!(reply.refused(422, "Invalid").ends_with("unsupported scope"));
+}
+
+#[tokio::test]
+async fn of_many_errors_the_first_are_told_and_the_others_counted() {
+    let world = World::new().await;
+    let labels: Map<String, Value> = (0..200_000).map(|at| (format!("_{at:06}"), json!(""))).collect();
+    let reply = world.admin().post(CONFIG_MAPS, &json!({"metadata": {"name": "a", "labels": labels}})).await;
+    assert!(reply.bytes.len() < REFUSAL_BYTES_MAX * 2, "{}", reply.bytes.len());
+    assert_eq!(reply.body["details"]["causes"].as_array().unwrap().len(), 100);
+    let said = reply.refused(422, "Invalid");
+    assert!(said.contains("Invalid value: \"_000000\"") && said.ends_with(", and 199900 more]"), "{said}");
+}
+
+/// A rule allows all pairs of what it names, and each pair was compared with all that its author holds.
+#[tokio::test]
+async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
+    const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+    let world = World::new().await;
+    let binding = |kind: &str, user: &str, role: &str| {
+        json!({"kind": kind, "metadata": {"name": user}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole",
+            "name": role}, "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}]})
+    };
+    let roles = format!("{RBAC}/namespaces/default/roles");
+    let bindings = format!("{RBAC}/namespaces/default/rolebindings");
+    world.admin().post(&bindings, &binding("RoleBinding", "kim", "admin")).await.expect(201);
+    let everywhere = binding("ClusterRoleBinding", "root", "cluster-admin");
+    world.admin().post(&format!("{RBAC}/clusterrolebindings"), &everywhere).await.expect(201);
+    let cube = |count: usize| {
+        let words: Vec<String> = (0..count).map(|at| format!("w{at}")).collect();
+        json!({"metadata": {"name": "cube"}, "rules": [{"verbs": words, "apiGroups": words, "resources": words}]})
+    };
+    let kim = world.as_user("kim", &[]);
+    let said = kim.post(&roles, &cube(400)).await.refused(403, "Forbidden");
+    assert!(said.contains("the rules name too many verbs, groups, resources and names"), "{said}");
+    let few = kim.post(&roles, &cube(40)).await;
+    assert!(few.bytes.len() < REFUSAL_BYTES_MAX, "{}", few.bytes.len());
+    let said = few.refused(403, "Forbidden");
+    assert!(
+        said.contains("is attempting to grant RBAC permissions not currently held") && said.ends_with("\nand more")
+    );
+    // Who holds all of it writes it as ever.
+    world.as_user("root", &[]).post(&roles, &cube(400)).await.expect(201);
+}
+
+/// The place of a field is shown with all that is above it, and a name can be as long as a body.
+#[tokio::test]
+async fn long_names_are_not_told_again_and_again() {
+    let world = World::new().await;
+    let twice: Vec<String> = (0..200).map(|at| format!("\"f{at}\":1,\"f{at}\":1")).collect();
+    let body = format!("{{\"metadata\":{{\"name\":\"a\"}},\"{}\":{{{}}}}}", "x".repeat(1 << 20), twice.join(","));
+    let path = format!("{CONFIG_MAPS}?fieldValidation=Strict");
+    let reply = world.admin().send("POST", &path, "application/json", body).await;
+    assert!(reply.bytes.len() < 4 * REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
+    assert!(reply.refused(400, "BadRequest").contains("strict decoding error: unknown field \"xxx"));
+}
+
+const LARGE_BYTES: usize = 900_000;
+
+fn large(name: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"pad": "x".repeat(LARGE_BYTES)}})
+}
+
+/// Takes all the room for answers but so much.
+fn leave_kib(world: &World, kib: usize) -> OwnedSemaphorePermit {
+    let room = &world.running.server.limits.answers;
+    room.clone().try_acquire_many_owned(u32::try_from(room.available_permits() - kib).unwrap()).unwrap()
+}
+
+/// What is only tried can be refused, so that its answers are bounded like those of reads.
+#[tokio::test]
+async fn answers_to_dry_runs_have_a_bound_together() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(CONFIG_MAPS, &large("large")).await.expect(201);
+    let _taken = leave_kib(&world, 5000);
+    let patch = json!({"metadata": {"labels": {"a": "b"}}}).to_string();
+    let tried = Bytes::from(json!({"dryRun": ["All"]}).to_string());
+    let one = format!("{CONFIG_MAPS}/large");
+    for (method, path, media, body) in [
+        ("PATCH", format!("{one}?dryRun=All"), MERGE, Bytes::from(patch)),
+        ("DELETE", format!("{CONFIG_MAPS}?dryRun=All"), "", Bytes::new()),
+        ("DELETE", CONFIG_MAPS.to_owned(), "application/json", tried),
+    ] {
+        let mut unread = Vec::new();
+        for _ in 0..20 {
+            let answer = admin.open(method, &path, media, body.clone()).await;
+            if answer.status() == 200 {
+                unread.push(answer);
+            } else {
+                assert_eq!(answer.status(), 429, "{method} {path}");
+            }
+        }
+        assert_eq!(unread.len(), 5, "{method} {path}");
+    }
+    admin.get(&one).await.expect(200);
+}
+
+/// What is done cannot be refused: its answer waits for room, and is given up like one that is lost on its way.
+#[tokio::test(start_paused = true)]
+async fn answers_to_writes_wait_for_room() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let _taken = leave_kib(&world, 10);
+    // They have some of their own.
+    admin.post(CONFIG_MAPS, &large("zeroth")).await.expect(201);
+    let own = &world.running.server.limits.write_answers;
+    let taken = own.clone().try_acquire_many_owned(u32::try_from(own.available_permits()).unwrap()).unwrap();
+    let said = admin.post(CONFIG_MAPS, &large("first")).await.refused(504, "Timeout");
+    assert!(said.contains("the request was carried out"), "{said}");
+    let only_metadata = admin.header("accept", METADATA);
+    only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.expect(200);
+    // Room that comes in time is taken.
+    let waiting = tokio::spawn({
+        let admin = admin.clone();
+        async move { admin.post(CONFIG_MAPS, &large("second")).await }
+    });
+    while only_metadata.get(&format!("{CONFIG_MAPS}/second")).await.code != 200 {
+        tokio::task::yield_now().await;
+    }
+    drop(taken);
+    assert_eq!(waiting.await.unwrap().expect(201)["metadata"]["name"], "second");
+    // Of a collection it is enough to know that it is gone.
+    let gone = admin.delete(CONFIG_MAPS).await.expect(200);
+    assert_eq!((&gone["kind"], &gone["status"]), (&json!("Status"), &json!("Success")), "{gone}");
+    only_metadata.get(&format!("{CONFIG_MAPS}/first")).await.refused(404, "NotFound");
+}
+
+#[tokio::test]
+async fn long_refusals_are_short_where_there_is_no_room() {
+    let world = World::new().await;
+    let labels: Map<String, Value> = (0..100).map(|at| (format!("_{at:03}{}", "x".repeat(900)), json!(""))).collect();
+    let object = json!({"metadata": {"name": "a", "labels": labels}});
+    let whole = world.admin().post(CONFIG_MAPS, &object).await;
+    assert!(whole.bytes.len() > REFUSAL_BYTES_MAX, "{}", whole.bytes.len());
+    let _taken = leave_kib(&world, 10);
+    let short = world.admin().post(CONFIG_MAPS, &object).await;
+    assert!(short.bytes.len() < 2048, "{}", short.bytes.len());
+    assert!(whole.refused(422, "Invalid").starts_with(&short.refused(422, "Invalid")));
+}
+
+/// A watch tells of large objects when there is room, and of small ones at any time.
+#[tokio::test]
+async fn watches_wait_for_room_for_large_objects() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.delete(&format!("{CONFIG_MAPS}/kube-root-ca.crt")).await;
+    for object in [config_map("a"), large("b"), config_map("c")] {
+        admin.post(CONFIG_MAPS, &object).await.expect(201);
+    }
+    let room = world.running.server.limits.answers.clone();
+    let taken = leave_kib(&world, 2000);
+    let open = async || admin.open("GET", &format!("{CONFIG_MAPS}?watch=1"), "", Bytes::new()).await.into_body();
+    // Two have their chunk, the third waits with what is large and has told of what is not.
+    let mut watches = [open().await, open().await, open().await];
+    let mut chunks = Vec::new();
+    for body in &mut watches {
+        chunks.push(body.frame().await.unwrap().unwrap().into_data().unwrap());
+    }
+    assert!(chunks.iter().all(|chunk| chunk.len() < 1000), "{}", chunks[0].len());
+    let [first, second, third] = &mut watches;
+    let held = [first.frame().await, second.frame().await];
+    assert!(room.available_permits() < LARGE_BYTES / 1024);
+    assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
+    // What happens meanwhile is told, in its order.
+    drop(held);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() > LARGE_BYTES);
+    drop(told);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("\"name\":\"c\""));
+    // The same for what happens later.
+    drop(taken);
+    let free = room.available_permits();
+    let taken = leave_kib(&world, 10);
+    admin.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "1"}})).await.expect(200);
+    let relabel = json!({"metadata": {"labels": {"x": "y"}}});
+    let only_metadata = admin.header("accept", METADATA);
+    only_metadata.patch(&format!("{CONFIG_MAPS}/b"), MERGE, &relabel).await.expect(200);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() < 2000 && String::from_utf8_lossy(&told).contains("MODIFIED"));
+    assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
+    drop(taken);
+    let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(told.len() > LARGE_BYTES && room.available_permits() < free);
+    drop(told);
+    assert_eq!(room.available_permits(), free);
+}
