@@ -368,3 +368,30 @@ fn counts(who: &str, key_or_path: &str) -> bool {
 pub fn is_controller(who: &str) -> bool {
     !(who.starts_with("system:") || who == crate::ledger::OPERATOR || who == "server")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::VirtualClock;
+
+    /// Who leads is decided by a lease: its writes are struck like any others as long as the story lasts, and heartbeats of nodes never are.
+    #[test]
+    fn writes_of_the_lease_count_until_the_story_is_told() {
+        const LEASE: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
+        const HEARTBEAT: &str = "/coordination.k8s.io/leases/kube-node-lease/node-1";
+        let counted = crate::run::on_own_thread(1, || async {
+            let points = Points::new(Log::new(VirtualClock::start()));
+            points.begin(None);
+            points.committed(ELECTION, LEASE);
+            points.committed("system:node:node-1", HEARTBEAT);
+            points
+                .requested(ELECTION, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers");
+            let meanwhile = points.counted();
+            points.disarm();
+            points.committed(ELECTION, LEASE);
+            (meanwhile, points.counted())
+        });
+        let once = Counted { commits: 1, requests: 1, calls: 0 };
+        assert_eq!(counted, (once, once));
+    }
+}
