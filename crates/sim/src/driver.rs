@@ -4,7 +4,7 @@
 use crate::directories::Directories;
 use crate::ledger::Ledger;
 use crate::point::Strike;
-use csi::directory::{DirectoryDriver, Faults, OpenError, Options, Order};
+use csi::directory::{DirectoryDriver, Expansion, Faults, OpenError, Options, Order};
 use csi::{Code, Endpoint};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -16,10 +16,18 @@ use tokio_util::sync::CancellationToken;
 pub struct Driver {
     life: Arc<Mutex<Life>>,
     pub inside: Directories,
-    name: Arc<Mutex<&'static str>>,
+    traits: Arc<Mutex<Traits>>,
     directory: Arc<TempDir>,
     /// Counts its calls. It knows the driver, too.
     ledger: Weak<Ledger>,
+}
+
+/// What stories may make of it, from its next start on.
+#[derive(Clone, Copy)]
+struct Traits {
+    name: &'static str,
+    expansion: Expansion,
+    capacity_bytes: i64,
 }
 
 enum Life {
@@ -47,19 +55,30 @@ impl Driver {
         let directory = Arc::new(tempfile::tempdir().expect("a directory for volumes"));
         let life = Arc::new(Mutex::new(Life::Down(BTreeSet::new())));
         let ledger = Arc::downgrade(ledger);
-        let name = Arc::new(Mutex::new(csi::directory::DEFAULT_NAME));
-        let driver = Driver { life, inside: Directories::new(faults(&ledger)), name, directory, ledger };
+        let Options { expansion, capacity_bytes, .. } = Options::default();
+        let traits = Arc::new(Mutex::new(Traits { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes }));
+        let driver = Driver { life, inside: Directories::new(faults(&ledger)), traits, directory, ledger };
         driver.start().expect("an empty directory can be served");
         driver
     }
 
-    fn name(&self) -> &'static str {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner)
+    fn traits(&self) -> MutexGuard<'_, Traits> {
+        self.traits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From its next start on, and for processes that start after that.
     pub fn rename(&self, name: &'static str) {
-        *self.name.lock().unwrap_or_else(PoisonError::into_inner) = name;
+        self.traits().name = name;
+    }
+
+    /// From its next start on a volume has grown only when a node has done its part.
+    pub fn grow_on_nodes(&self) {
+        self.traits().expansion = Expansion::Both;
+    }
+
+    /// From its next start on all volumes together are no larger.
+    pub fn limit(&self, capacity_bytes: i64) {
+        self.traits().capacity_bytes = capacity_bytes;
     }
 
     fn life(&self) -> MutexGuard<'_, Life> {
@@ -70,7 +89,10 @@ impl Driver {
     pub fn start(&self) -> Result<(), OpenError> {
         let mut life = self.life();
         if matches!(*life, Life::Down(_)) {
-            let options = Options { name: self.name().to_owned(), durable: false, inline: true, ..Options::default() };
+            let Traits { name, expansion, capacity_bytes } = *self.traits();
+            let name = name.to_owned();
+            let options =
+                Options { name, expansion, capacity_bytes, durable: false, inline: true, ..Options::default() };
             let place = self.directory.path().join("volumes");
             let driver = DirectoryDriver::open(&place, options, faults(&self.ledger))?;
             *life = Life::Up(driver, CancellationToken::new());
@@ -125,7 +147,7 @@ impl Driver {
     /// As a process reaches it, until that dies.
     pub fn endpoint(&self, process: CancellationToken) -> Endpoint {
         let driver = self.clone();
-        csi::directory::inside(self.name(), process, move || match &*driver.life() {
+        csi::directory::inside(self.traits().name, process, move || match &*driver.life() {
             Life::Up(driver, dead) => Some((driver.clone(), dead.clone())),
             Life::Down(_) => None,
         })

@@ -116,7 +116,7 @@ pub enum Whom {
 
 impl Whom {
     /// The controllers that decide about sets, claims and volumes by what they see.
-    const DECIDERS: [&'static str; 7] = [
+    const DECIDERS: [&'static str; 8] = [
         "statefulset-controller",
         "persistent-volume-binder",
         "csi-provisioner",
@@ -124,6 +124,7 @@ impl Whom {
         "generic-garbage-collector",
         "pvc-protection-controller",
         "pv-protection-controller",
+        "namespace-controller",
     ];
 
     /// One of the deciders, in turn.

@@ -5,6 +5,9 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+/// Who takes and renews the lease by which controllers lead.
+pub const ELECTION: &str = "election";
+
 /// What goes wrong at a point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strike {
@@ -195,6 +198,14 @@ struct State {
     /// What was written, or asked for, last.
     last: String,
     armed: Option<(When, Strike)>,
+    /// The story is told: leases are renewed for ever, and do not count any more.
+    told: bool,
+}
+
+impl State {
+    fn counts(&self, who: &str) -> bool {
+        self.counting && !(self.told && who == ELECTION)
+    }
 }
 
 impl Points {
@@ -216,7 +227,9 @@ impl Points {
 
     /// Nothing strikes any more.
     pub fn disarm(&self) {
-        self.state().armed = None;
+        let mut state = self.state();
+        state.armed = None;
+        state.told = true;
     }
 
     /// Since the beginning.
@@ -258,7 +271,7 @@ impl Points {
         }
         let strike = {
             let mut state = self.state();
-            if !state.counting {
+            if !state.counts(who) {
                 return;
             }
             state.commits += 1;
@@ -290,7 +303,7 @@ impl Points {
             return None;
         }
         let mut state = self.state();
-        if !state.counting {
+        if !state.counts(who) {
             return None;
         }
         state.requests += 1;
@@ -343,14 +356,42 @@ impl Points {
     }
 }
 
-/// What is only told or beats does not count: nothing depends on it. What controllers write to nodes does.
+/// What is only told or beats does not count: nothing depends on it. What controllers write to nodes does, and so does the lease that they lead by.
 fn counts(who: &str, key_or_path: &str) -> bool {
-    let beats = ["/events/", "/leases/", "/events?"].iter().any(|part| key_or_path.contains(part));
+    let tells = ["/events/", "/events?"].iter().any(|part| key_or_path.contains(part));
+    let beats = key_or_path.contains("/leases/") && who != ELECTION;
     let is_node = key_or_path.contains("/nodes/") && !is_controller(who);
-    !beats && !is_node && !key_or_path.ends_with("/events")
+    !tells && !beats && !is_node && !key_or_path.ends_with("/events")
 }
 
 /// Controllers are known by their accounts; nodes and people are not controllers.
 pub fn is_controller(who: &str) -> bool {
     !(who.starts_with("system:") || who == crate::ledger::OPERATOR || who == "server")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::time::VirtualClock;
+
+    /// Who leads is decided by a lease: its writes are struck like any others as long as the story lasts, and heartbeats of nodes never are.
+    #[test]
+    fn writes_of_the_lease_count_until_the_story_is_told() {
+        const LEASE: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
+        const HEARTBEAT: &str = "/coordination.k8s.io/leases/kube-node-lease/node-1";
+        let counted = crate::run::on_own_thread(1, || async {
+            let points = Points::new(Log::new(VirtualClock::start()));
+            points.begin(None);
+            points.committed(ELECTION, LEASE);
+            points.committed("system:node:node-1", HEARTBEAT);
+            points
+                .requested(ELECTION, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers");
+            let meanwhile = points.counted();
+            points.disarm();
+            points.committed(ELECTION, LEASE);
+            (meanwhile, points.counted())
+        });
+        let once = Counted { commits: 1, requests: 1, calls: 0 };
+        assert_eq!(counted, (once, once));
+    }
 }

@@ -6,7 +6,7 @@ use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::log::Log;
 use crate::net::{Net, Process, Up, Whom};
 use crate::onlooker::{Onlooker, VIEWS};
-use crate::point::Strike;
+use crate::point::{ELECTION, Strike};
 use crate::time::VirtualClock;
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
@@ -94,6 +94,13 @@ struct Working {
     work: Work,
     /// Whether it works now.
     leads: Arc<AtomicBool>,
+}
+
+/// Those that work, or, while nobody leads, those that want to: one of them may be about to.
+fn at_work(controllers: &[Working]) -> impl Fn(&Working) -> bool + use<> {
+    let leads = |working: &Working| working.leads.load(Ordering::Relaxed);
+    let does_nobody = !controllers.iter().any(leads);
+    move |working| does_nobody || leads(working)
 }
 
 enum Work {
@@ -456,7 +463,7 @@ impl World {
         leads: Arc<AtomicBool>,
     ) -> CancellationToken {
         let election = Election {
-            api: runtime::api::Api::new(self.net.client(process, "election", User::apiserver())),
+            api: runtime::api::Api::new(self.net.client(process, ELECTION, User::apiserver())),
             namespace: "kube-system".to_owned(),
             name: LEASE.to_owned(),
             identity: name.clone(),
@@ -508,8 +515,11 @@ impl World {
     }
 
     fn kill(&self, is_meant: impl Fn(&Working) -> bool) {
-        let is_killed = |working: &mut Working| working.leads.load(Ordering::Relaxed) && is_meant(working);
-        let killed: Vec<Working> = self.parts().controllers.extract_if(.., is_killed).collect();
+        let killed: Vec<Working> = {
+            let mut parts = self.parts();
+            let works = at_work(&parts.controllers);
+            parts.controllers.extract_if(.., |working| works(working) && is_meant(working)).collect()
+        };
         for Working { process, work, list, .. } in killed {
             process.dead.cancel();
             self.log.say(format!("the controllers are down: {list}"));
@@ -537,7 +547,9 @@ impl World {
 
     /// Those that work are cut off.
     pub fn cut_off_leader(&self) {
-        for working in self.parts().controllers.iter().filter(|working| working.leads.load(Ordering::Relaxed)) {
+        let parts = self.parts();
+        let works = at_work(&parts.controllers);
+        for working in parts.controllers.iter().filter(|working| works(working)) {
             working.process.cut_off(CUT_OFF_FOR);
         }
     }

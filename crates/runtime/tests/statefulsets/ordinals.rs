@@ -150,6 +150,31 @@ async fn o4_a_slice_moves_between_namespaces() {
     world.stop().await;
 }
 
+// O4, the document's second story: the same between two clusters, which know nothing of each other.
+#[tokio::test(flavor = "multi_thread")]
+async fn o4_a_slice_moves_between_clusters() {
+    let (here, _kubelet) = World::lively().await;
+    let (there, _kubelet_there) = World::lively().await;
+    let from = here.create(web_with_claims(3)).await;
+    here.until_done(&from).await;
+    let before = here.get(CLAIMS).await.expect("a list").items(&["items"]).to_vec();
+    let to = there.create(with(web_with_claims(0), start(3))).await;
+    for moved in 1..=3 {
+        let shrunk = here.change(&from, json!({"replicas": 3 - moved})).await;
+        here.until_done(&shrunk).await;
+        let grown = there.change(&to, json!({"replicas": moved, "ordinals": {"start": 3 - moved}})).await;
+        there.until_done(&grown).await;
+        let running = [here.pods().await, there.pods().await].concat();
+        assert_eq!(running, ["web-0", "web-1", "web-2"], "each exactly once");
+    }
+    assert_eq!(there.claims().await, ["data-web-0", "data-web-1", "data-web-2"]);
+    for claim in &before {
+        assert_eq!(uid(&here.claim(name(claim)).await), uid(claim), "what was left is for the one who moves it");
+    }
+    here.stop().await;
+    there.stop().await;
+}
+
 // O5: with the gate off the field stays and is ignored; on again it counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn o5_the_gate_of_the_controllers() {

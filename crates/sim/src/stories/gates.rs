@@ -1,12 +1,18 @@
 //! Gates that go off and on, for controllers and server separately, in the middle of what they are about.
 
-use super::operator::{CLAIM, LATE_MAX, NAMESPACE, Operator, Told, claim, pods_of, retention, set, template, the};
+use super::operator::{
+    CLAIM, LATE_MAX, NAMESPACE, Operator, Told, VOLUME, claim, is_bound, pods_of, retention, set, template, the,
+};
 use super::templates::{is_rolled, sizes};
+use crate::end::meant_handles;
 use crate::entropy::Rng;
 use crate::world::HONOURS;
-use object::access::{Access, name};
+use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
 use plan::invariant::Checker;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// All gates: those that say what becomes of sets and volumes, and the others, which must not.
@@ -49,7 +55,11 @@ impl Operator {
 
     pub async fn server_with(&self, gate: &str, on: bool) {
         self.world.log.say(format!("OPERATOR server with {gate}={on}"));
-        self.world.set_server_gates(Gates::default().with(gate, on));
+        self.server_with_gates(Gates::default().with(gate, on)).await;
+    }
+
+    pub async fn server_with_gates(&self, gates: Gates) {
+        self.world.set_server_gates(gates);
         self.world.crash_server();
         self.pause(Duration::from_secs(3)).await;
     }
@@ -113,26 +123,33 @@ pub async fn ordinals_gate(me: Operator) -> Told {
     me.create(set("web", 2, "quick", more)).await;
     me.until_whole("web").await?;
     me.controllers_with(gate, false).await;
-    me.until_ordinals("web", &["web-0", "web-1"]).await?;
+    me.until_renumbered("web", &["web-0", "web-1"]).await?;
     me.server_with(gate, false).await;
     me.patch(&the("StatefulSet", "web"), json!({"metadata": {"labels": {"touched": "yes"}}})).await;
     me.expect("the start is still stored", me.field("web", &["spec", "ordinals", "start"]) == Some(json!(5)))?;
     me.server_with(gate, true).await;
     me.controllers_with(gate, true).await;
-    me.until_ordinals("web", &["web-5", "web-6"]).await?;
+    me.until_renumbered("web", &["web-5", "web-6"]).await?;
     me.until_volumes(4).await
 }
 
 impl Operator {
-    /// Waits until exactly these pods are a set's.
-    pub async fn until_ordinals(&self, set: &str, wanted: &[&str]) -> Told {
-        self.until(&format!("the pods are {wanted:?}"), |checker| {
-            let pods = pods_of(checker, NAMESPACE, set);
-            pods.iter().map(|pod| name(pod)).eq(wanted.iter().copied())
-                && pods.iter().all(|pod| super::operator::is_ready(pod))
-        })
-        .await
+    /// Waits until exactly these pods are a set's, which never has fewer meanwhile: the new ones come before the old ones go.
+    async fn until_renumbered(&self, set: &str, wanted: &[&str]) -> Told {
+        let fewest = AtomicUsize::new(usize::MAX);
+        let look = |checker: &Checker| {
+            let stays = |pod: &&&Arc<Value>| !terminating(pod);
+            fewest.fetch_min(pods_of(checker, NAMESPACE, set).iter().filter(stays).count(), Ordering::Relaxed);
+            are_ordinals(checker, set, wanted)
+        };
+        self.until(&format!("the pods are {wanted:?}"), look).await?;
+        self.expect("there were never fewer", fewest.into_inner() >= wanted.len())
     }
+}
+
+fn are_ordinals(checker: &Checker, set: &str, wanted: &[&str]) -> bool {
+    let pods = pods_of(checker, NAMESPACE, set);
+    pods.iter().map(|pod| name(pod)).eq(wanted.iter().copied()) && pods.iter().all(|pod| super::operator::is_ready(pod))
 }
 
 /// T16: in the middle of a rollout. The controllers that do not know the feature end it, and leave claims alone.
@@ -186,42 +203,164 @@ pub async fn reclaim_gate(me: Operator) -> Told {
 }
 
 /// Any gates, each for the controllers or the server alone, in the middle of everything that gates are about. What it must come to depends on how
-/// far it was; what must never happen does not, and in the end everything is as the gates that are on again want it.
+/// far it was, and only where the gate is about it: everything else ends as if nothing had been flipped, after each phase; and what is left has its data.
 pub async fn flipped(mut me: Operator) -> Told {
     let hand = hand(&mut me.rng);
     let web = the("StatefulSet", "web");
-    let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": me.rng.below(3)}});
+    let partition = me.rng.below(3);
+    let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": partition}});
     let more = json!({"ordinals": {"start": 1}, "volumeClaimUpdatePolicy": "InPlace", "updateStrategy": update});
+    let all = ["data-web-1", "data-web-2", "data-web-3"];
+    let mut phases = Phases { hand, now: 0, renumbered: false };
     me.create(set("web", 3, "quick", object::patch::merge(&retention("Delete", "Delete"), &more))).await;
     me.until_whole("web").await?;
+    me.until_kept(&phases, &all, &[]).await?;
 
+    let held = me.holdings(&all[..1]);
     me.scale("web", 1).await;
-    me.flip(dealt(hand, 0), 10).await;
+    me.flip(phases.flipped(), 10).await;
     me.until_whole("web").await?;
+    // With the gate off, as with Retain: what was not told to go yet stays.
+    let may_stay: &[&str] = if phases.is_about(RETENTION) { &all[1..] } else { &[] };
+    me.until_kept(&phases, &all[..1], may_stay).await?;
+    me.expect_same(&phases, &held, &all[..1])?;
     me.scale("web", 3).await;
     me.until_whole("web").await?;
+    me.until_kept(&phases, &all, &[]).await?;
 
+    phases.next();
+    let held = me.holdings(&all);
     me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
-    me.flip(dealt(hand, 1), 10).await;
+    me.flip(phases.flipped(), 10).await;
     me.until_whole("web").await?;
+    me.until_kept(&phases, &all, &[]).await?;
+    me.expect_same(&phases, &held, &all)?;
 
+    phases.next();
+    let held = me.holdings(&all);
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.flip(dealt(hand, 2), 10).await;
+    me.flip(phases.flipped(), 10).await;
     me.until_whole("web").await?;
+    me.until_kept(&phases, &all, &[]).await?;
+    me.expect_same(&phases, &held, &all)?;
+    // With the gate off the rollout leaves claims out. A partition that is not an ordinal says something else.
+    if !phases.is_about(TEMPLATES) && !phases.is_about(PARTITION) && !phases.renumbered {
+        let sizes = (1..=3).map(|ordinal| if ordinal < partition { "1Gi" } else { "2Gi" });
+        let sizes: Vec<(&str, &str)> = all.into_iter().zip(sizes).collect();
+        me.until(&format!("claims have {sizes:?}"), |checker| {
+            sizes.iter().all(|(named, size)| {
+                let has = |claim: &Value| claim.text(&["status", "capacity", "storage"]) == *size;
+                checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| has(claim))
+            })
+        })
+        .await?;
+    }
 
+    phases.next();
+    let held = me.holdings(&all);
     me.create(claim("lone", "quick")).await;
     let (claim, volume) = (the(CLAIM, "lone"), me.volume_of("lone").await?);
+    let lone = me.handle(&volume);
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
     me.delete(last, "").await;
-    me.flip(dealt(hand, 3), 6).await;
+    me.flip(phases.flipped(), 6).await;
     me.until_gone(&claim).await?;
     me.until_gone(&volume).await?;
+    me.until_whole("web").await?;
+    me.until_kept(&phases, &all, &[]).await?;
+    me.expect_same(&phases, &held, &all)?;
+    // With the gate off a volume that is deleted first leaves its data.
+    let left: BTreeSet<String> = phases.is_about(HONOURS).then_some(lone).into_iter().collect();
+    me.until_backends(&left).await?;
 
+    phases.next();
     let propagation = me.rng.pick(&["Background", "Foreground"]);
     me.delete(&web, propagation).await;
-    me.flip(dealt(hand, 4), 10).await;
-    me.until_gone(&web).await
+    me.flip(phases.flipped(), 10).await;
+    me.until_gone(&web).await?;
+    // Which of them go when the gate is off is undefined, as the document says; what is left belongs to nobody.
+    let may_stay: &[&str] = if phases.is_about(RETENTION) { &all } else { &[] };
+    me.until_kept(&phases, &[], may_stay).await?;
+    me.until_backends(&left).await
+}
+
+const RETENTION: &str = "StatefulSetAutoDeletePVC";
+const ORDINALS: &str = "StatefulSetStartOrdinal";
+const PARTITION: &str = "StatefulSetOrdinalPartition";
+const TEMPLATES: &str = "StatefulSetUpdateVolumeClaimTemplate";
+
+/// Where the story is, and which gates it has flipped.
+struct Phases {
+    hand: usize,
+    now: usize,
+    /// Whether replicas were, or may have been, numbered from 0 for a while: claims went with those that were scaled away, and others came.
+    renumbered: bool,
+}
+
+impl Phases {
+    fn flipped(&mut self) -> (&'static str, bool) {
+        self.renumbered |= self.is_about(ORDINALS);
+        dealt(self.hand, self.now)
+    }
+
+    /// Whether this is the gate of this phase, and of those who act by it: a server whose gate is off keeps what it has stored.
+    fn is_about(&self, gate: &str) -> bool {
+        dealt(self.hand, self.now) == (gate, false)
+    }
+
+    fn next(&mut self) {
+        self.now += 1;
+    }
+}
+
+impl Operator {
+    /// Waits until these claims are there, belong to the set and nobody else, are bound, and besides them nothing but what may stay.
+    async fn until_kept(&self, phases: &Phases, wanted: &[&str], may_stay: &[&str]) -> Told {
+        let strays: &[&str] =
+            if phases.renumbered { &["data-web-0", "data-web-1", "data-web-2", "data-web-3"] } else { &[] };
+        self.until(&format!("the claims are {wanted:?}, and perhaps {may_stay:?}"), |checker| {
+            let is_kept = |claim: &Value| {
+                let owners = claim.items(&["metadata", "ownerReferences"]);
+                let belongs = owners.len() == 1 && owners[0].text(&["kind"]) == "StatefulSet";
+                !claim.has(&["metadata", "deletionTimestamp"]) && is_bound(claim) && belongs
+            };
+            let may_be = |claim: &Value| {
+                let named = name(claim);
+                wanted.contains(&named)
+                    || may_stay.contains(&named)
+                    || strays.contains(&named)
+                    || self.has_returned(claim)
+            };
+            wanted.iter().all(|named| checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| is_kept(claim)))
+                && checker.all(CLAIM).all(|claim| may_be(claim))
+        })
+        .await
+    }
+
+    /// Claims and their volumes are those that they were.
+    fn expect_same(&self, phases: &Phases, held: &[(String, String)], claims: &[&str]) -> Told {
+        self.expect("claims have their data", phases.renumbered || held == self.holdings(claims))
+    }
+
+    /// Waits until the driver has what volumes stand for, and besides that nothing but what may be left.
+    async fn until_backends(&self, may_be_left: &BTreeSet<String>) -> Told {
+        let mut there = BTreeSet::new();
+        for _ in 0..600 {
+            let meant: BTreeSet<String> = {
+                let checker = self.world.checker();
+                let volumes = checker.all(VOLUME);
+                volumes.filter_map(|volume| Some(plan::invariant::handle(volume)?.into_owned())).collect()
+            };
+            let extra = &meant_handles(&self.world) - &meant;
+            there = &extra - may_be_left;
+            if there.is_empty() && meant.is_subset(&self.world.driver.handles()) {
+                return Ok(());
+            }
+            self.pause(Duration::from_secs(1)).await;
+        }
+        Err(format!("in vain: the driver has what volumes stand for, and not {there:?}"))
+    }
 }
 
 impl Operator {
@@ -241,10 +380,12 @@ impl Operator {
     /// The other way in the middle of what was begun, which takes more writes than that, and back again.
     async fn flip(&mut self, (gate, of_server): (&'static str, bool), writes_max: u64) {
         let usual = Gates::default().on(gate);
-        for on in [!usual, usual] {
+        // One that is off by default goes on, off and on again, too.
+        let turns: &[bool] = if usual { &[false, true] } else { &[true, false, true, false] };
+        for (turn, on) in turns.iter().copied().enumerate() {
             let writes = self.rng.below(writes_max);
             self.after_writes(writes).await;
-            if on != usual {
+            if turn == 0 {
                 let is_middle = !crate::end::unrest(&self.world).is_empty();
                 self.world
                     .log
@@ -256,5 +397,18 @@ impl Operator {
                 self.controllers_with(gate, on).await;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A gate that is added is flipped, too.
+    #[test]
+    fn all_gates_are_flipped() {
+        let known: BTreeSet<&str> = Gates::default().iter().map(|(gate, _)| gate).collect();
+        assert_eq!(BTreeSet::from(GATES), known);
+        assert_eq!(GATES.len(), known.len());
     }
 }

@@ -1,6 +1,7 @@
 //! The stories: what people do, and what must come of it, whatever goes wrong meanwhile.
 
 mod gates;
+mod growth;
 mod inside;
 mod migration;
 mod operator;
@@ -81,6 +82,11 @@ stories![
     exact templates::blocked: "KEP-4650: a class without growth, and an attributes class that is not there, block a rollout: the ways out",
     exact refusals::refused: "KEP-4650: admission and a quota of an attributes class refuse a rollout of claims, until a person allows it",
     exact refusals::mismatched: "KEP-4650: a claim of another class blocks a rollout until a person deletes it",
+    exact growth::grown_on_nodes: "KEP-4650: growth that needs a running pod waits for one, and pods come though their claims wait",
+    exact growth::unblocked: "KEP-4650: a pod that no node takes keeps its claim from growing, and is deleted to unblock the rollout",
+    exact growth::mended_by_hand: "KEP-4650: the driver does not have what a template asks for; a person mends the claims one by one",
+    exact growth::helped_along: "KEP-4650: somebody else grows claims before, during and after a rollout in place",
+    exact growth::withdrawn: "KEP-4650: one set is rolled back by taking its policy away; the other goes on",
     exact templates::rolled: "template changes, two replicas at a time and one at a time",
     exact strategies::one_by_one: "KEP-4650: with OnDelete a claim follows when its pod is deleted by hand, and not before",
     exact strategies::stepwise: "KEP-4650: a partition is lowered step by step; pods and claims below it stay",
@@ -108,6 +114,8 @@ stories![
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
     exact rollbacks::retention_rollback: "KEP-1847: with the gate off claims stay and belong to nobody; on again, they belong to their set",
+    exact rollbacks::retention_downgrade: "KEP-1847: with the gate off, for server and controllers, none of the four combinations of policies takes claims along",
+    exact rollbacks::made_before: "KEP-3335, KEP-4650: a set that was made while the server's gates were off has neither a start nor a policy",
     exact rollbacks::retention_upgrade: "KEP-1847: a set that was made before there was a policy keeps its claims when there is",
     exact rollbacks::ordinals_rollback: "KEP-3335: pods that are orphaned stay when the gate goes off, and are taken over when it is on again",
     exact rollbacks::templates_rollback: "KEP-4650: with the gate off no claim follows, and on again only with the next change",

@@ -281,7 +281,7 @@ impl Operator {
         Err(format!("in vain: the driver has {wanted:?}"))
     }
 
-    fn has_returned(&self, claim: &Value) -> bool {
+    pub fn has_returned(&self, claim: &Value) -> bool {
         self.world.ledger.has_returned(&format!("{}/{}", namespace(claim), name(claim)))
     }
 

@@ -46,9 +46,14 @@ pub async fn deleted_along(me: Operator) -> Told {
     for propagation in ["Background", "Foreground"] {
         me.create(set("web", 2, "quick", retention("Delete", "Retain"))).await;
         me.until_whole("web").await?;
-        me.scale("web", 1).await;
-        me.until_whole("web").await?;
-        me.until_claims(&["data-web-0", "data-web-1"]).await?;
+        let held = me.holdings(&["data-web-0", "data-web-1"]);
+        // Scaling leaves claims, and takes them up again.
+        for replicas in [1, 2, 1] {
+            me.scale("web", replicas).await;
+            me.until_whole("web").await?;
+            me.until_claims(&["data-web-0", "data-web-1"]).await?;
+            me.expect("they are the same", held == me.holdings(&["data-web-0", "data-web-1"]))?;
+        }
         me.delete(&the("StatefulSet", "web"), propagation).await;
         me.until_gone(&the("StatefulSet", "web")).await?;
         me.until_claims(&[]).await?;
@@ -178,9 +183,9 @@ pub async fn claimed_before(me: Operator) -> Told {
         .await;
     let keeper = me.read(&the("ConfigMap", "keeper")).await;
     let mut others = claim("data-web-2", "quick");
-    others["metadata"]["ownerReferences"] = json!([
-        {"apiVersion": "v1", "kind": "ConfigMap", "name": "keeper", "uid": uid(&keeper), "controller": true},
-    ]);
+    let keepers =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "keeper", "uid": uid(&keeper), "controller": true});
+    others["metadata"]["ownerReferences"] = json!([keepers]);
     me.create(others).await;
     for named in ["data-web-1", "lone"] {
         me.create(claim(named, "quick")).await;
@@ -198,6 +203,12 @@ pub async fn claimed_before(me: Operator) -> Told {
     ]);
     me.patch(&the(CLAIM, "data-web-0"), json!({"metadata": {"ownerReferences": older}})).await;
     me.until_owned(&[("data-web-0", "StatefulSet")]).await?;
+    // The same on a claim that has another controller, of this set and of one that is no more: it is taken off, and that is all.
+    for of in [me.uid("StatefulSet", "web"), "00000000-0000-4000-8000-000000000000".to_owned()] {
+        let both = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": of}, keepers]);
+        me.patch(&the(CLAIM, "data-web-2"), json!({"metadata": {"ownerReferences": both}})).await;
+        me.until_owned(&[("data-web-2", "ConfigMap")]).await?;
+    }
     me.scale("web", 1).await;
     me.until_whole("web").await?;
     me.until_claims(&["data-web-0", "data-web-2", "lone"]).await?;

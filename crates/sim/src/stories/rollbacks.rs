@@ -8,6 +8,7 @@ use crate::world::HONOURS;
 use object::access::{Access, name};
 use object::{Gates, Value, json};
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 impl Operator {
@@ -101,6 +102,104 @@ pub async fn retention_rollback(me: Operator) -> Told {
     me.delete(&web, "Background").await;
     me.until_claims(&[]).await?;
     me.until_volumes(0).await
+}
+
+/// R14: the document's downgrade, with all four combinations of policies: nothing goes with replicas or sets as long as server and controllers do not know
+/// of policies. When they do again, sets that are made anew take their claims up, and each policy is what it says.
+pub async fn retention_downgrade(me: Operator) -> Told {
+    let gate = "StatefulSetAutoDeletePVC";
+    let sets = [
+        ("dd", "Delete", "Delete"),
+        ("dr", "Delete", "Retain"),
+        ("rd", "Retain", "Delete"),
+        ("rr", "Retain", "Retain"),
+    ];
+    let names: Vec<String> =
+        sets.iter().flat_map(|(named, ..)| (0..2).map(move |ordinal| format!("data-{named}-{ordinal}"))).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    me.make(&sets).await?;
+    let held = me.holdings(&all);
+    me.controllers_with(gate, false).await;
+    me.server_with(gate, false).await;
+    me.until_owners(0).await?;
+    for (named, ..) in sets {
+        me.scale(named, 1).await;
+    }
+    for (named, ..) in sets {
+        me.until_whole(named).await?;
+    }
+    for (named, ..) in sets {
+        me.delete(&the("StatefulSet", named), "Background").await;
+    }
+    me.until("no pod is left", |checker| checker.all("Pod").count() == 0).await?;
+    me.pause(LATE_MAX).await;
+    me.until_claims(&all).await?;
+    me.server_with(gate, true).await;
+    me.controllers_with(gate, true).await;
+    me.make(&sets).await?;
+    me.expect("all claims are as they were", held == me.holdings(&all))?;
+    for (named, ..) in sets {
+        me.scale(named, 1).await;
+    }
+    for (named, ..) in sets {
+        me.until_whole(named).await?;
+    }
+    me.until_claims(&["data-dd-0", "data-dr-0", "data-dr-1", "data-rd-0", "data-rr-0", "data-rr-1"]).await?;
+    for (named, ..) in sets {
+        me.delete(&the("StatefulSet", named), "Background").await;
+    }
+    me.until_claims(&["data-rd-0", "data-rr-0", "data-rr-1"]).await?;
+    me.until_volumes(3).await
+}
+
+impl Operator {
+    /// Makes sets of two replicas with these policies, and waits until their claims belong to whom they should.
+    async fn make(&self, sets: &[(&str, &str, &str)]) -> Told {
+        for (named, when_deleted, when_scaled) in sets {
+            self.create(set(named, 2, "quick", retention(when_deleted, when_scaled))).await;
+        }
+        for (named, when_deleted, _) in sets {
+            self.until_whole(named).await?;
+            let count = usize::from(*when_deleted == "Delete");
+            self.until(&format!("claims of {named} have {count} owners"), |checker| {
+                let is_its = |claim: &&Arc<Value>| name(claim).starts_with(&format!("data-{named}-"));
+                let owners = |claim: &Arc<Value>| claim.items(&["metadata", "ownerReferences"]).len();
+                checker.all(CLAIM).filter(is_its).all(|claim| owners(claim) == count)
+            })
+            .await?;
+        }
+        Ok(())
+    }
+}
+
+/// O5, T16: a set that is made while the server knows neither of ordinals nor of updates of claim templates has neither, whatever its maker wrote, and its
+/// claims' template is fixed. When the server knows of them nothing changes until somebody says so.
+pub async fn made_before(me: Operator) -> Told {
+    let web = the("StatefulSet", "web");
+    let (start, in_place) = (json!({"ordinals": {"start": 5}}), json!({"volumeClaimUpdatePolicy": "InPlace"}));
+    let larger = json!({"volumeClaimTemplates": [template("data", "quick", "2Gi")]});
+    let gates = ["StatefulSetStartOrdinal", "StatefulSetUpdateVolumeClaimTemplate"];
+    let older = gates.iter().fold(Gates::default(), |gates, gate| gates.with(gate, false));
+    me.server_with_gates(older).await;
+    me.create(set("web", 2, "quick", object::patch::merge(&start, &in_place))).await;
+    me.until_whole("web").await?;
+    me.until_claims(&["data-web-0", "data-web-1"]).await?;
+    let (pods, held) = (me.pods(), me.holdings(&["data-web-0", "data-web-1"]));
+    me.expect("no start is stored", me.field("web", &["spec", "ordinals"]).is_none())?;
+    me.expect("no policy is stored", me.field("web", &["spec", "volumeClaimUpdatePolicy"]).is_none())?;
+    me.expect("the template is fixed", !me.patch(&web, json!({"spec": larger})).await)?;
+    me.server_with_gates(Gates::default()).await;
+    me.pause(Duration::from_secs(60)).await;
+    me.expect("the pods run on", pods == me.pods())?;
+    me.patch(&web, json!({"spec": {"ordinals": {"start": 1}}})).await;
+    me.until_whole("web").await?;
+    me.until_claims(&["data-web-0", "data-web-1", "data-web-2"]).await?;
+    me.patch(&web, json!({"spec": object::patch::merge(&in_place, &larger)})).await;
+    me.until("claims of its replicas have grown", |checker| {
+        is_rolled(checker, "web") && sizes(checker) == ["1Gi", "2Gi", "2Gi"]
+    })
+    .await?;
+    me.expect("the claims are the same", held == me.holdings(&["data-web-0", "data-web-1"]))
 }
 
 /// R14: the document's upgrade. A set that is made when neither server nor controllers know of policies has none afterwards, whatever its maker
