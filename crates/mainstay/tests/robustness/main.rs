@@ -4,6 +4,7 @@
 
 mod damage;
 mod full_disk;
+mod identity;
 mod kills;
 mod load;
 mod sight;
