@@ -46,8 +46,17 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("mainstay: {error:#}");
+            eprintln!("mainstay: {}", sentence(&error));
             ExitCode::from(if error.is::<cli::BadInput>() { 2 } else { 1 })
         }
     }
+}
+
+/// An error and its causes, each said once: some say their cause themselves.
+fn sentence(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |said, cause| match said.as_str() {
+        "" => cause,
+        _ if said.contains(&cause) => said,
+        _ => format!("{said}: {cause}"),
+    })
 }

@@ -103,6 +103,13 @@ impl DirectoryDriver {
 
     fn publish(&self, volume: &Volume, target: String, wanted: Publication) -> Result<(), Status> {
         let id = &volume.record.id;
+        // Its name does not show where it leads through links.
+        let place = Path::new(&target).parent().map(Path::canonicalize);
+        if place.is_some_and(|place| place.is_ok_and(|place| place.starts_with(&self.files.root))) {
+            return Err(Status::invalid_argument(format!(
+                "target_path {target} leads into the driver's own directory"
+            )));
+        }
         if let Some(there) = volume.used.published.get(&target)
             && self.is_link(id, &target)
         {

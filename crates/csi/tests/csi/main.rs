@@ -8,5 +8,6 @@ mod sanity_controller;
 mod sanity_identity;
 mod sanity_node;
 mod sanity_snapshots;
+mod tricks;
 mod wire;
 mod world;

@@ -3,7 +3,9 @@
 //! These runs are short. `docs/robustness.md` says which variables make them long.
 
 mod damage;
+mod disk;
 mod full_disk;
+mod identity;
 mod kills;
 mod load;
 mod sight;

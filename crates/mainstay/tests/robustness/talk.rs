@@ -2,6 +2,7 @@
 
 use bytes::{Buf, BytesMut};
 use http_body_util::BodyExt;
+use kube::config::Kubeconfig;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,8 +18,11 @@ pub enum Answer {
 }
 
 pub async fn connect(kubeconfig: &Path) -> kube::Client {
-    let config = kube::config::Kubeconfig::read_from(kubeconfig).expect("a kubeconfig");
-    let mut config = kube::Config::from_custom_kubeconfig(config, &Default::default()).await.expect("a config");
+    connect_by(Kubeconfig::read_from(kubeconfig).expect("a kubeconfig")).await
+}
+
+pub async fn connect_by(kubeconfig: Kubeconfig) -> kube::Client {
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &Default::default()).await.expect("a config");
     // What the server says is looked at here, not tried again behind our back.
     config.default_retry = false;
     kube::Client::try_from(config).expect("a client")

@@ -1,12 +1,15 @@
 //! Taking one right away at a time.
 
+use crate::errands::Errands;
 use crate::world::*;
 use futures::StreamExt;
 use object::access::Access;
 use object::{Value, json};
 use server::authz::{self, Rule};
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::Mutex;
 use std::time::Duration;
 
 /// What a controller does in one go, all of it: starts itself in the world and ends when it has done its work.
@@ -38,6 +41,66 @@ pub async fn each_right(account: &'static str, story: Story) {
     let unused: Vec<String> =
         tried.iter().filter(|(_, refused)| *refused == 0).map(|(right, _)| right.describe()).collect();
     assert!(unused.is_empty(), "nothing of what {account} does needs {unused:#?}");
+}
+
+/// Takes each single right of an account away and gives it back only when all that can be done without it is done.
+pub async fn each_right_for_long(account: &'static str, errands: &'static Errands) {
+    let names: Vec<String> = rights_of(account).iter().map(name_of).collect();
+    let named = |right: &Rule| errands.all.iter().any(|errand| errand.without.contains(&name_of(right).as_str()));
+    let is_of_sight = |right: &Rule| right.verbs == ["list"] || right.verbs == ["watch"];
+    let lacks = rights_of(account).into_iter().filter(|right| named(right) || !is_of_sight(right));
+    let lacks = lacks.filter(|right| right.resources != ["events"]);
+    for errand in errands.all {
+        let unknown: Vec<_> = errand.without.iter().filter(|right| !names.iter().any(|name| name == *right)).collect();
+        assert!(unknown.is_empty(), "{}: {account} has no {unknown:?}", errand.name);
+    }
+    futures::stream::iter(lacks)
+        .for_each_concurrent(AT_ONCE, |lack| async move { run_without(account, &lack, errands).await })
+        .await;
+}
+
+/// A right as errands name it.
+fn name_of(right: &Rule) -> String {
+    format!("{} {}", right.verbs.concat(), right.resources.concat())
+}
+
+fn is_refused(world: &World) -> bool {
+    !world.requests.refused().is_empty()
+}
+
+async fn run_without(account: &'static str, lack: &Rule, errands: &'static Errands) {
+    let case = name_of(lack);
+    let mut stage = Stage { world: World::timed().await, storage: None };
+    let left = rights_of(account).into_iter().filter(|right| right != lack);
+    let left: Vec<Value> = left.map(|right| right.to_value()).collect();
+    stage.world.merge(&role_of(account), json!({"rules": left})).await;
+    (errands.begin)(&mut stage).await;
+    let world = &stage.world;
+    let done = Mutex::new(BTreeSet::new());
+    let running = errands.all.iter().map(|errand| async {
+        (errand.run)(world).await;
+        done.lock().expect("no panic").insert(errand.name);
+    });
+    let go_on = errands.all.iter().filter(|errand| errand.without.contains(&case.as_str()));
+    let go_on: BTreeSet<&str> = go_on.map(|errand| errand.name).collect();
+    let healing = async {
+        let is_done = |name: &str| done.lock().expect("no panic").contains(name);
+        let none_waits = go_on.len() == errands.all.len();
+        while !go_on.iter().all(|name| is_done(name)) || !(none_waits || is_refused(world)) {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        // What needs it is not done, however long it lasts.
+        if !errands.by_chance.contains(&case.as_str()) {
+            assert_eq!(*done.lock().expect("no panic"), go_on, "without {case}");
+        }
+        let all: Vec<Value> = rights_of(account).iter().map(Rule::to_value).collect();
+        world.merge(&role_of(account), json!({"rules": all})).await;
+    };
+    futures::join!(futures::future::join_all(running), healing);
+    for asked in world.requests.refused() {
+        assert!(&*asked.account == account && concerns(lack, &asked), "without {case}: {asked:?}");
+    }
+    stage.world.stop().await;
 }
 
 /// Every right of an account, one verb and one resource each.

@@ -16,7 +16,7 @@ use std::time::Duration;
 type Told<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// Stories over sockets are told in real time.
-const REAL_TIME_MAX: Duration = Duration::from_secs(60);
+pub const REAL_TIME_MAX: Duration = Duration::from_secs(60);
 
 pub fn collect(stage: &mut Stage) -> Told<'_> {
     Box::pin(async move {
@@ -51,7 +51,7 @@ pub fn empty_a_namespace(stage: &mut Stage) -> Told<'_> {
 }
 
 /// Deletes what every namespace has, and waits until it is back.
-async fn comes_back(world: &World, object: Value) {
+pub async fn comes_back(world: &World, object: Value) {
     let before = world.until_is(&object, "there", |_| true).await;
     world.delete(&object, "").await;
     world.until_is(&object, "back", |found| uid(found) != uid(&before)).await;
@@ -227,7 +227,7 @@ pub fn bind(stage: &mut Stage) -> Told<'_> {
 }
 
 /// Nobody is there who would take protection off.
-fn unprotected(mut claim: Value) -> Value {
+pub fn unprotected(mut claim: Value) -> Value {
     claim["metadata"]["finalizers"] = json!([]);
     claim
 }
@@ -266,7 +266,7 @@ pub fn protect_volumes(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-fn attributes(name: &str) -> Value {
+pub fn attributes(name: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": name},
         "driverName": DRIVER, "parameters": {"tier": name},
@@ -285,7 +285,7 @@ pub fn protect_classes(stage: &mut Stage) -> Told<'_> {
 }
 
 /// A driver for the world, whose secret is known.
-async fn with_driver(stage: &mut Stage, controllers: &str) {
+pub async fn with_driver(stage: &mut Stage, controllers: &str) {
     let places = vec![[("zone".to_owned(), "a".to_owned())].into()];
     let storage = Storage::new(csi::directory::Options { places, ..storage::options() }).await;
     let world = &mut stage.world;
@@ -304,7 +304,7 @@ async fn with_driver(stage: &mut Stage, controllers: &str) {
     stage.storage = Some(storage);
 }
 
-fn with_secrets() -> Value {
+pub fn with_secrets() -> Value {
     let mut parameters = json!({});
     for what in ["provisioner", "controller-expand"] {
         parameters[format!("csi.storage.k8s.io/{what}-secret-name")] = json!("key");

@@ -9,6 +9,7 @@ use rcgen::{
 };
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ParsedCertificate;
 use std::fmt;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -138,12 +139,34 @@ impl Identity {
             admin: pair("admin")?,
             service_account_key_pem: part("service-account.key")?,
         };
-        for pair in [&identity.ca, &identity.serving, &identity.admin] {
-            Facts::read(&pair.certificate_pem)?;
-            private_key(&pair.key_pem)?;
-        }
-        private_key(&identity.service_account_key_pem)?;
+        identity.check()?;
         Ok(identity)
+    }
+
+    /// Refuses parts that do not belong together: where one is damaged, clients would be locked out and not know why.
+    fn check(&self) -> Result<(), CertError> {
+        let key = |name: &str, pem: &str| {
+            // TLS and tokens read it so.
+            private_key(pem)?;
+            KeyPair::from_pem(pem).map_err(|error| CertError::Unreadable(format!("{name}.key is damaged: {error}")))
+        };
+        let ca = certificate(&self.ca.certificate_pem)?;
+        let ca = x509(&ca)?;
+        for (name, pair) in [("ca", &self.ca), ("serving", &self.serving), ("admin", &self.admin)] {
+            let der = certificate(&pair.certificate_pem)?;
+            let parsed = x509(&der)?;
+            // TLS reads it so, and more strictly.
+            ParsedCertificate::try_from(&der)
+                .map_err(|error| CertError::Unreadable(format!("{name}.crt is damaged: {error}")))?;
+            parsed.verify_signature(Some(ca.public_key())).map_err(|_| {
+                CertError::Unreadable(format!("{name}.crt is damaged: its signature is not that of the CA"))
+            })?;
+            if key(name, &pair.key_pem)?.public_key_raw() != &*parsed.public_key().subject_public_key.data {
+                return Err(CertError::Unreadable(format!("{name}.key is not the key of {name}.crt")));
+            }
+        }
+        key("service-account", &self.service_account_key_pem)?;
+        Ok(())
     }
 
     fn parts(&self) -> [(&'static str, &str); 7] {
@@ -175,6 +198,11 @@ impl fmt::Debug for Identity {
 /// The first certificate of a PEM text.
 pub(crate) fn certificate(pem: &str) -> Result<CertificateDer<'static>, CertError> {
     CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| unreadable(&error, "a certificate"))
+}
+
+fn x509<'a>(der: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, CertError> {
+    let (_, parsed) = X509Certificate::from_der(der).map_err(|error| CertError::Unreadable(error.to_string()))?;
+    Ok(parsed)
 }
 
 /// The private key of a PEM text.
@@ -260,7 +288,7 @@ struct Facts {
 impl Facts {
     fn read(pem: &str) -> Result<Facts, CertError> {
         let der = certificate(pem)?;
-        let (_, parsed) = X509Certificate::from_der(&der).map_err(|error| CertError::Unreadable(error.to_string()))?;
+        let parsed = x509(&der)?;
         let extension = parsed.subject_alternative_name().map_err(|error| CertError::Unreadable(error.to_string()))?;
         let names = extension.iter().flat_map(|found| &found.value.general_names).filter_map(alternative_name);
         Ok(Facts { not_after_s: parsed.validity.not_after.timestamp(), names: names.collect() })
@@ -308,6 +336,32 @@ mod tests {
         );
         assert!(Identity::from_pem("").is_err());
         assert!(!format!("{identity:?}").contains("PRIVATE"));
+    }
+
+    /// Every character of the text with one bit changed: it is refused, or says the same.
+    #[test]
+    fn damage_is_noticed_wherever_it_is() {
+        let identity = Identity::make(&serving_names("127.0.0.1", &[]), at(NOW)).unwrap();
+        let text = identity.to_pem();
+        let meant = |identity: &Identity| {
+            let pairs = [&identity.ca, &identity.serving, &identity.admin];
+            let of = |pair: &Pair| (certificate(&pair.certificate_pem).unwrap(), private_key(&pair.key_pem).unwrap());
+            (pairs.map(of), private_key(&identity.service_account_key_pem).unwrap())
+        };
+        let mut harmless = 0;
+        for place in 0..text.len() {
+            let mut bytes = text.clone().into_bytes();
+            bytes[place] ^= 1 << (place % 8);
+            if let Ok(read) = Identity::from_pem(&String::from_utf8_lossy(&bytes)) {
+                let line = text[..place].lines().count();
+                assert!(meant(&read) == meant(&identity), "byte {place}, in line {line}");
+                harmless += 1;
+            }
+        }
+        assert!(harmless < text.len() / 50, "{harmless} of {}", text.len());
+        for end in 0..text.trim_end().len() {
+            assert!(Identity::from_pem(&text[..end]).is_err(), "cut off at {end}");
+        }
     }
 
     #[test]

@@ -11,15 +11,19 @@ const FILE: &str = "identity.pem";
 pub enum FileError {
     #[error("cannot {verb} {path}: {source}", path = path.display())]
     Io { verb: &'static str, path: PathBuf, source: io::Error },
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {source}; put a copy of it back, or remove it to go on with new certificates and keys, \
+             to which kubeconfigs and tokens of before mean nothing", path = path.display())]
     Identity { path: PathBuf, source: CertError },
 }
 
 /// The identity in `directory`, where servers kept it before they kept it in the store.
 pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
     let path = directory.join(FILE);
-    match fs::read_to_string(&path) {
-        Ok(text) => Identity::from_pem(&text).map(Some).map_err(|source| FileError::Identity { path, source }),
+    match fs::read(&path) {
+        // What is no text any more lacks what it should have; the rest of it says what.
+        Ok(bytes) => Identity::from_pem(&String::from_utf8_lossy(&bytes))
+            .map(Some)
+            .map_err(|source| FileError::Identity { path, source }),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(FileError::Io { verb: "read", path, source }),
     }

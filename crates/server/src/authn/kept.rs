@@ -6,7 +6,7 @@ use super::files::{self, FileError};
 use object::access::Access;
 use object::json;
 use std::path::Path;
-use store::{Condition, Operation, Store, Txn};
+use store::{Condition, Operation, Range, Store, Txn};
 
 /// Beside the objects, where no kind is: nobody reads it through the API.
 const KEY: &str = "/mainstay/identity";
@@ -32,6 +32,8 @@ pub async fn identity(
     now: jiff::Timestamp,
 ) -> Result<Identity, KeptError> {
     loop {
+        // Asked before the identity is: whoever writes anything else has written that before.
+        let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();
         if let Some(record) = store.get(KEY) {
             let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
             let mut identity = Identity::from_pem(kept.text(&["identity"]))?;
@@ -40,7 +42,15 @@ pub async fn identity(
         }
         let identity = match older.map(files::read).transpose()?.flatten() {
             Some(identity) => identity,
-            None => Identity::make(names, now)?,
+            None => {
+                if in_use {
+                    tracing::warn!(
+                        "the store has objects, but no certificates and keys: new ones are made, \
+                         and kubeconfigs and tokens of before mean nothing to this server"
+                    );
+                }
+                Identity::make(names, now)?
+            }
         };
         keep(store, &identity).await?;
     }
@@ -98,6 +108,6 @@ mod tests {
         std::fs::write(directory.path().join("identity.pem"), "rubbish").unwrap();
         assert_eq!(identity(&*store, Some(directory.path()), &names, now()).await.unwrap(), older, "now in the store");
         let error = identity(&*self::store(), Some(directory.path()), &names, now()).await.unwrap_err().to_string();
-        assert!(error.ends_with("identity.pem: the stored identity is unreadable: it has no ca.crt"), "{error}");
+        assert!(error.contains("identity.pem: the stored identity is unreadable: it has no ca.crt; put"), "{error}");
     }
 }
