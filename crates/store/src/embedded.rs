@@ -61,6 +61,7 @@ const META_HEAD: &str = "head";
 const CACHE_BYTES: usize = 8 << 20;
 
 fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
+    medium.forget_cached()?;
     let (engine, loaded) = unpanicked(|| {
         look_through(&*medium)?;
         let mut engine = Engine::open(medium, create)?;

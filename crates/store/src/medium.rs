@@ -13,6 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Opens the bytes of one store. Asked again after a refused write, when the engine must start anew.
 pub trait Medium: Send + Sync {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
+    /// Forgets what is cached, so that what is read from now on is what the disk has. After a sync that failed the two may differ for as
+    /// long as the machine runs: the system keeps what it could not write, and takes it for written.
+    fn forget_cached(&self) -> io::Result<()>;
     /// Notes a few bytes beside those of the store, in place of what was noted before. Not synced: a crash may leave an older note, a part of
     /// one, or none.
     fn note(&self, bytes: &[u8]) -> io::Result<()>;
@@ -55,6 +58,11 @@ impl Medium for Draft {
         Ok(Box::new(DraftBackend(file)))
     }
 
+    /// It begins empty.
+    fn forget_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
+
     /// Nobody has heard of what is in it.
     fn note(&self, _bytes: &[u8]) -> io::Result<()> {
         Ok(())
@@ -95,6 +103,17 @@ impl Medium for FileMedium {
         let file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
         let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Box::new(backend))
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        let file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        // Only what is not waiting to be written is forgotten.
+        file.sync_data()?;
+        #[cfg(target_os = "linux")]
+        if let Err(error) = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed) {
+            tracing::warn!(%error, "what is cached of the store cannot be forgotten: its last commits are trusted to be on the disk");
+        }
+        Ok(())
     }
 
     fn note(&self, bytes: &[u8]) -> io::Result<()> {

@@ -207,6 +207,36 @@ async fn a_failed_sync_is_final() {
     }
 }
 
+/// On Linux what a sync could not write stays in the cache as if it were written, also for the process that comes next: what that shows
+/// must be on the disk all the same.
+#[tokio::test]
+async fn what_a_failed_sync_left_in_the_cache_is_not_taken_for_durable() {
+    for syncs in 0..4 {
+        let disk = Crashable::default();
+        let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+        work(&*store, 0..30).await.unwrap();
+        disk.fail_one_sync_after(syncs);
+        let mut acknowledged = (store.revision(), contents(&*store));
+        while write(&*store, vec![put("/a", text(syncs, 9000)), put("/key/7", "v")]).await.is_ok() {
+            acknowledged = (store.revision(), contents(&*store));
+        }
+        drop(store);
+        let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
+        let shown = (store.revision(), contents(&*store));
+        assert_eq!(shown, acknowledged);
+        for seed in 0..10 {
+            let crashed = Embedded::open_on(Arc::new(Crashable::from_image(disk.crash(seed))), finish, INLINE);
+            let crashed = crashed.unwrap_or_else(|error| panic!("a sync that failed after {syncs}: {error}"));
+            assert_eq!((crashed.revision(), contents(&*crashed)), shown, "a sync that failed after {syncs}");
+        }
+        // It goes on from there.
+        work(&*store, 30..40).await.unwrap();
+        let shown = contents(&*store);
+        let crashed = Embedded::open_on(Arc::new(Crashable::from_image(disk.crash(1))), finish, INLINE).unwrap();
+        assert_eq!(contents(&*crashed), shown);
+    }
+}
+
 /// A guard of the figures (decision 16): a commit is one sync, and all that waits for the disk is one commit.
 #[tokio::test]
 async fn who_waits_for_the_disk_shares_its_next_sync() {

@@ -79,6 +79,8 @@ struct State {
     stuck: bool,
     /// So many syncs succeed before one fails.
     syncs_left: Option<usize>,
+    /// Only that one fails, and what it was to write is never written, though it stays in the cache.
+    fails_once: bool,
     /// How often it was written, noted on or synced.
     steps: usize,
     ending: Option<Ending>,
@@ -190,6 +192,13 @@ impl Crashable {
         self.lock().syncs_left = Some(syncs);
     }
 
+    /// After so many more syncs one fails, as on Linux: the disk has nothing of what it was to write, reads go on to show it, and later
+    /// syncs succeed.
+    pub fn fail_one_sync_after(&self, syncs: usize) {
+        let mut state = self.lock();
+        (state.syncs_left, state.fails_once) = (Some(syncs), true);
+    }
+
     /// How many syncs were asked for.
     pub fn syncs(&self) -> usize {
         self.gate.lock().syncs
@@ -222,6 +231,15 @@ impl Crashable {
 impl Medium for Crashable {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
         Ok(Box::new(self.clone()))
+    }
+
+    fn forget_cached(&self) -> io::Result<()> {
+        let mut state = self.lock();
+        state.goes_on()?;
+        let mut bytes = state.synced.clone();
+        state.unsynced.iter().for_each(|change| State::apply(&mut bytes, change));
+        state.cached = bytes;
+        Ok(())
     }
 
     fn note(&self, bytes: &[u8]) -> io::Result<()> {
@@ -374,7 +392,13 @@ impl StorageBackend for Crashable {
             state.images = Some(images);
         }
         match &mut state.syncs_left {
-            Some(0) => return Err(io::Error::other("the disk does not answer")),
+            Some(0) => {
+                if std::mem::take(&mut state.fails_once) {
+                    state.unsynced.clear();
+                    state.syncs_left = None;
+                }
+                return Err(io::Error::other("the disk does not answer"));
+            }
             Some(left) => *left -= 1,
             None => {}
         }
