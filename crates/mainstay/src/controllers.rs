@@ -244,7 +244,8 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
         if setup.drivers.is_empty() && controller.starts_with("csi-") {
             continue;
         }
-        let missing = authz::missing(held.iter(), &authz::bootstrap::controller_rules(account));
+        let held: Vec<&Rule> = held.iter().collect();
+        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account)).collect();
         if !missing.is_empty() {
             eprintln!(
                 "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \
