@@ -1,9 +1,9 @@
-//! Gates that go off and on, for the server and for the controller of sets separately, as people restart their processes: real flags, real
-//! processes, in the middle of a scale-down, a rollout, a reclaim and a deletion.
+//! Gates that go off and on, for the server and for one of its controllers separately, as people restart their processes: real flags, real
+//! processes, in the middle of a scale-down, a rollout, a reclaim and a deletion. A pod that does not end, or a partition, holds each there
+//! until the gate has changed.
 
 mod support;
 
-use serde_json::Value;
 use std::sync::Arc;
 use support::{Cluster, Controllers, Kubectl, Place, backend_volumes, kubectl_on};
 use tempfile::TempDir;
@@ -13,11 +13,16 @@ const ORDINALS: &str = "StatefulSetStartOrdinal";
 const TEMPLATES: &str = "StatefulSetUpdateVolumeClaimTemplate";
 const RECLAIM: &str = "HonorPVReclaimPolicy";
 
-/// A server that keeps its state, with all controllers but that of sets, which is a process of its own: both are restarted alone, each
+const OF_SETS: &str = "statefulset-controller";
+const PROVISIONER: &str = "csi-provisioner-controller";
+
+/// A server that keeps its state, with all controllers but one, which is a process of its own: both are restarted alone, each
 /// with its own gates.
 struct Pair {
     data: TempDir,
     gate: &'static str,
+    /// The controller that is a process of its own.
+    apart: &'static str,
     /// Whether the gate is on, for the server and for the controller.
     on: (bool, bool),
     server: Arc<Cluster>,
@@ -27,18 +32,23 @@ struct Pair {
 
 impl Pair {
     /// With the gate on for both; `None` where there is no kubectl.
-    fn start(gate: &'static str) -> Option<Pair> {
+    fn start(gate: &'static str, apart: &'static str) -> Option<Pair> {
         let data = TempDir::new().expect("a temporary directory can be made");
-        let server = serve(&data, gate, true);
+        let server = serve(&data, apart, gate, true);
         let kubectl = kubectl_on(&server)?;
-        let mut pair = Pair { data, gate, on: (true, true), server, controller: None, kubectl };
+        let mut pair = Pair { data, gate, apart, on: (true, true), server, controller: None, kubectl };
         pair.control();
         Some(pair)
     }
 
     fn control(&mut self) {
         let gates = format!("{}={}", self.gate, self.on.1);
-        let arguments = ["--controllers", "statefulset-controller", "--lease-name", "sets", "--feature-gates", &gates];
+        // The driver is the server's, and serves whoever asks.
+        let driver = format!("unix://{}", self.data.path().join("csi.sock").display());
+        let mut arguments = vec!["--controllers", self.apart, "--lease-name", "apart", "--feature-gates", &gates];
+        if self.apart == PROVISIONER {
+            arguments.extend(["--csi", &driver]);
+        }
         self.controller = Some(Controllers::start(&self.server, &self.server.kubeconfig, &arguments));
     }
 
@@ -49,7 +59,7 @@ impl Pair {
             controller.program.finish();
         }
         // Whoever is killed leaves the lease behind; it need not be waited for here.
-        self.kubectl.ok("delete lease sets -n kube-system --ignore-not-found");
+        self.kubectl.ok("delete lease apart -n kube-system --ignore-not-found");
         self.on.1 = on;
         self.control();
     }
@@ -60,7 +70,7 @@ impl Pair {
         self.server.kill();
         drop(controller);
         self.on.0 = on;
-        self.server = serve(&self.data, self.gate, on);
+        self.server = serve(&self.data, self.apart, self.gate, on);
         self.kubectl = kubectl_on(&self.server).expect("it was there before");
         self.controller_with(self.on.1);
     }
@@ -75,14 +85,29 @@ impl Pair {
         self.kubectl.until(&format!("get pods -l app=web -o 'jsonpath={ready}'"), |pods| pods.trim() == wanted);
     }
 
+    /// From now on the pod does not end when it is told to.
+    fn hold(&self, pod: &str) {
+        self.kubectl.ok(&format!("annotate pod {pod} sim.mainstay.dev/terminate-after=never"));
+    }
+
+    fn let_go(&self, pod: &str) {
+        self.kubectl.ok(&format!("annotate pod {pod} sim.mainstay.dev/terminate-after-"));
+    }
+
+    /// Waits until something is told to go, and says that it is still there.
+    fn until_going(&self, what: &str) {
+        let told = format!("get {what} -o jsonpath={{.metadata.deletionTimestamp}}");
+        self.kubectl.until(&told, |time| !time.is_empty());
+    }
+
     fn claims(&self) -> String {
         self.kubectl.ok("get pvc -o jsonpath={.items[*].metadata.name}")
     }
 }
 
-fn serve(data: &TempDir, gate: &str, on: bool) -> Arc<Cluster> {
-    let gates = format!("{gate}={on}");
-    let arguments = ["--controllers", "*,-statefulset-controller", "--feature-gates", &gates];
+fn serve(data: &TempDir, apart: &str, gate: &str, on: bool) -> Arc<Cluster> {
+    let (gates, controllers) = (format!("{gate}={on}"), format!("*,-{apart}"));
+    let arguments = ["--controllers", &controllers, "--feature-gates", &gates];
     Arc::new(Cluster::start_with(Place::Directory(data.path()), &arguments))
 }
 
@@ -99,20 +124,24 @@ fn set(name: &str, replicas: usize, more: &str) -> String {
 /// R14
 #[test]
 fn r14_the_retention_policy_goes_off_and_on() {
-    let Some(mut pair) = Pair::start(RETENTION) else { return };
+    let Some(mut pair) = Pair::start(RETENTION, OF_SETS) else { return };
     pair.create(3, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
     pair.until_pods("web-0 web-1 web-2");
     let first = pair.kubectl.ok("get pvc data-web-0 -o jsonpath={.metadata.uid}");
-    // Off in the middle of a scale-down. What was told to go goes, what was not belongs to nobody from then on.
+    // Off in the middle of a scale-down: web-2 is on its way out and owns its claim, web-1 is not told yet. From then on claims belong to
+    // nobody, also when the pod ends.
+    pair.hold("web-2");
     pair.kubectl.ok("scale sts web --replicas=1");
+    pair.until_going("pod web-2");
+    pair.kubectl.prints("get pvc data-web-2 -o jsonpath={.metadata.ownerReferences[0].kind}", "Pod");
+    pair.kubectl.prints("get pod web-1 -o jsonpath={.metadata.deletionTimestamp}", "");
     pair.controller_with(false);
+    let owned = "get pvc -o jsonpath={.items[*].metadata.ownerReferences[0].kind}";
+    pair.kubectl.until(owned, |kinds| kinds.is_empty());
+    pair.until_going("pod web-2");
+    pair.let_go("web-2");
     pair.until_pods("web-0");
-    pair.kubectl.until("get pvc -o json", |claims| {
-        let claims: Value = serde_json::from_str(claims).expect("JSON");
-        let goes = |claim: &Value| claim["metadata"]["deletionTimestamp"].is_string();
-        let is_free = |claim: &Value| claim["metadata"]["ownerReferences"].is_null();
-        claims["items"].as_array().expect("a list").iter().all(|claim| goes(claim) || is_free(claim))
-    });
+    assert_eq!(pair.claims(), "data-web-0 data-web-1 data-web-2");
     // And a whole scale-down takes nothing along.
     pair.kubectl.ok("scale sts web --replicas=2");
     pair.until_pods("web-0 web-1");
@@ -137,8 +166,12 @@ fn r14_the_retention_policy_goes_off_and_on() {
     let owners = "get pvc -o jsonpath={.items[*].metadata.ownerReferences[0].kind}";
     let all = vec!["StatefulSet"; pair.claims().split(' ').count()].join(" ");
     pair.kubectl.until(owners, |owners| owners == all);
+    pair.hold("web-0");
     pair.kubectl.ok("delete sts web --wait=false --cascade=foreground");
+    pair.until_going("pod web-0");
     pair.controller_with(false);
+    pair.until_going("sts web");
+    pair.let_go("web-0");
     pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
     pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
 }
@@ -146,7 +179,7 @@ fn r14_the_retention_policy_goes_off_and_on() {
 /// O5
 #[test]
 fn o5_ordinals_go_to_zero_and_back() {
-    let Some(mut pair) = Pair::start(ORDINALS) else { return };
+    let Some(mut pair) = Pair::start(ORDINALS, OF_SETS) else { return };
     pair.create(2, "ordinals: {start: 5}");
     pair.until_pods("web-5 web-6");
     pair.controller_with(false);
@@ -164,24 +197,27 @@ fn o5_ordinals_go_to_zero_and_back() {
 /// T16
 #[test]
 fn t16_claim_templates_stop_and_go_on() {
-    let Some(mut pair) = Pair::start(TEMPLATES) else { return };
+    let Some(mut pair) = Pair::start(TEMPLATES, OF_SETS) else { return };
     let sizes = "get pvc -o jsonpath={.items[*].status.capacity.storage}";
     let grow = |size: &str| {
         let path = "/spec/volumeClaimTemplates/0/spec/resources/requests/storage";
         format!(r#"patch sts web --type=json -p '[{{"op":"replace","path":"{path}","value":"{size}"}}]'"#)
     };
-    pair.create(3, "volumeClaimUpdatePolicy: InPlace");
+    pair.create(3, "volumeClaimUpdatePolicy: InPlace\n  updateStrategy: {rollingUpdate: {partition: 2}}");
     pair.until_pods("web-0 web-1 web-2");
     // Off in the middle of a rollout: it ends, with whatever has grown by then, and no claim is touched any more.
+    // The partition holds it there: web-2 has it, web-1 and web-0 are not begun.
+    let asked = "get pvc -o jsonpath={.items[*].spec.resources.requests.storage}";
     pair.kubectl.ok(&grow("2Gi"));
+    pair.kubectl.until(asked, |sizes| sizes == "1Gi 1Gi 2Gi");
     pair.controller_with(false);
+    pair.kubectl.ok(r#"patch sts web -p '{"spec":{"updateStrategy":{"rollingUpdate":{"partition":0}}}}'"#);
     pair.kubectl.until("get sts web -o 'jsonpath={.metadata.generation} {.status.observedGeneration}'", |seen| {
         seen.split_once(' ').is_some_and(|(generation, observed)| generation == observed)
     });
     pair.until_pods("web-0 web-1 web-2");
-    // What was asked for by then may still be growing.
-    let asked = "get pvc -o jsonpath={.items[*].spec.resources.requests.storage}";
     let reached = pair.kubectl.ok(asked);
+    assert_eq!(reached, "1Gi 1Gi 2Gi");
     pair.server_with(false);
     let refusal = pair.kubectl.fails(&grow("3Gi"));
     assert!(refusal.contains("field is immutable"), "{refusal}");
@@ -195,18 +231,23 @@ fn t16_claim_templates_stop_and_go_on() {
     pair.kubectl.until(sizes, |sizes| sizes == "3Gi 3Gi 3Gi");
 }
 
-/// H8: the provisioner is in the server's process here.
+/// H8: the provisioner is in the server's process here; below it is one of its own.
 #[test]
 fn h8_the_reclaim_policy_is_honoured_off_and_on() {
-    let Some(mut pair) = Pair::start(RECLAIM) else { return };
+    let Some(mut pair) = Pair::start(RECLAIM, OF_SETS) else { return };
     pair.create(2, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
     pair.until_pods("web-0 web-1");
     let held = "get pv -o jsonpath={.items[*].metadata.finalizers}";
     let is_held = |finalizers: &str| finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer");
     pair.kubectl.until(held, is_held);
     // Off in the middle of a reclaim: the claim's volume goes all the same, and those that are left are let go of.
+    pair.hold("web-1");
     pair.kubectl.ok("scale sts web --replicas=1");
+    pair.until_going("pod web-1");
+    pair.kubectl.ok("delete pvc data-web-1 --wait=false");
     pair.server_with(false);
+    pair.until_going("pvc data-web-1");
+    pair.let_go("web-1");
     pair.kubectl.until("get pv -o name", |volumes| volumes.lines().count() == 1);
     pair.kubectl.until(held, |finalizers| !is_held(finalizers));
     pair.server_with(true);
@@ -217,4 +258,57 @@ fn h8_the_reclaim_policy_is_honoured_off_and_on() {
     pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
     pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
     assert_eq!(backend_volumes(pair.data.path()), [] as [std::path::PathBuf; 0]);
+}
+
+/// KEP-2644, "Version Skew Strategy": the finalizer of a driver's volumes is the provisioner's, whatever the binder beside it knows. Volumes
+/// are deleted before their claims, the order that loses the backend.
+#[test]
+fn h8_the_provisioner_honours_the_policy_and_the_binder_does_not_or_the_other_way_round() {
+    let Some(mut pair) = Pair::start(RECLAIM, PROVISIONER) else { return };
+    let held = "get pv -o jsonpath={.items[*].metadata.finalizers}";
+    let is_held = |finalizers: &str| finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer");
+    let all_gone = |pair: &Pair| {
+        pair.kubectl.until("get pv -o name", |volumes| volumes.trim().is_empty());
+        pair.kubectl.until("get pvc -o name", |claims| claims.trim().is_empty());
+    };
+    pair.create(1, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
+    pair.until_pods("web-0");
+    pair.kubectl.until(held, is_held);
+
+    // The binder without it, in the middle of a reclaim: the volume is told to go, its claim is still used. It is protected all the same.
+    pair.hold("web-0");
+    pair.kubectl.ok("delete pv --all --wait=false");
+    pair.kubectl.ok("delete sts web --wait=false --cascade=foreground");
+    pair.until_going("pod web-0");
+    pair.server_with(false);
+    pair.until_going("pod web-0");
+    assert!(is_held(&pair.kubectl.ok(held)));
+    assert_eq!(backend_volumes(pair.data.path()).len(), 1);
+    pair.let_go("web-0");
+    all_gone(&pair);
+    assert_eq!(backend_volumes(pair.data.path()), [] as [std::path::PathBuf; 0]);
+
+    // The provisioner without it, the binder with it: drivers' volumes have the issue of before. The finalizer is taken off, and what is
+    // deleted before its claim is forgotten, its backend left.
+    pair.create(1, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
+    pair.until_pods("web-0");
+    pair.kubectl.until(held, is_held);
+    pair.server_with(true);
+    pair.controller_with(false);
+    pair.kubectl.until(held, |finalizers| !is_held(finalizers));
+    pair.kubectl.ok("delete pv --all --wait=false");
+    pair.kubectl.ok("delete sts web");
+    all_gone(&pair);
+    let left = backend_volumes(pair.data.path());
+    assert_eq!(left.len(), 1);
+
+    // On again for both: what was forgotten stays forgotten, and new volumes are protected.
+    pair.controller_with(true);
+    pair.create(1, "persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete, whenScaled: Delete}");
+    pair.until_pods("web-0");
+    pair.kubectl.until(held, is_held);
+    pair.kubectl.ok("delete pv --all --wait=false");
+    pair.kubectl.ok("delete sts web");
+    all_gone(&pair);
+    assert_eq!(backend_volumes(pair.data.path()), left);
 }
