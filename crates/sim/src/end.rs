@@ -92,8 +92,14 @@ pub fn unrest(world: &World) -> Vec<String> {
         left.extend(smaller_than_said(&checker, &sizes, volume));
         let (phase, policy) =
             (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
-        let is_kept = policy == "Retain" || is_left_over(world, volume);
-        if !(phase == "Bound" || phase == "Available" || (phase == "Released" && is_kept)) {
+        let is_at_rest = match phase {
+            "Bound" | "Available" => true,
+            "Released" => policy == "Retain" || is_left_over(world, volume),
+            // The plugin inside made it, and its claim never got it.
+            "Pending" => is_left_over(world, volume),
+            _ => false,
+        };
+        if !is_at_rest {
             left.push(format!("the volume {} is {phase} with {policy}", name(volume)));
         }
     }

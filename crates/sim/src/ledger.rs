@@ -294,6 +294,7 @@ impl Ledger {
         }
         for handle in there.difference(known) {
             self.log.say(format!("the driver has made {handle}"));
+            self.checker().backend_made(handle);
         }
         *known = there;
     }

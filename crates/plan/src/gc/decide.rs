@@ -209,10 +209,11 @@ impl Graph {
             match answers.get(&place) {
                 None => ask.push(place),
                 Some(Answer::Found(owner)) if owner.uid == reference.uid => {
-                    if owner.waits_for_dependents() && !self.can_wait(live, reference) {
-                        owners.waiting.push(reference);
-                    } else {
-                        owners.solid.push(reference);
+                    let waits = owner.waits_for_dependents();
+                    match if waits { self.can_wait(live, reference) } else { Some(true) } {
+                        Some(true) => owners.solid.push(reference),
+                        Some(false) => owners.waiting.push(reference),
+                        None => return Err(Plan::held(Held::OwnerNotWatched(place))),
                     }
                     if !self.nodes.contains_key(&reference.uid) {
                         owners.unwatched = Some(place);

@@ -210,11 +210,13 @@ impl Graph {
     }
 
     /// Whether a claim was given to an owner after that had been told to go. Its controller may be about to take that back, and need not: what does
-    /// not hold the owner up goes when that is gone.
-    pub(super) fn can_wait(&self, live: &Fact, reference: &OwnerRef) -> bool {
-        let told = self.nodes.get(&reference.uid).map_or(0, |owner| owner.told);
-        let known = self.nodes.get(&live.uid).and_then(|node| node.owners.iter().find(|it| it.uid == reference.uid));
-        live.place.is_claim() && !reference.blocks && told > 0 && known.is_some_and(|known| known.since > told)
+    /// not hold the owner up goes when that is gone. `None`: watches will tell.
+    pub(super) fn can_wait(&self, live: &Fact, reference: &OwnerRef) -> Option<bool> {
+        let Some(owner) = self.nodes.get(&reference.uid).filter(|_| live.place.is_claim() && !reference.blocks) else {
+            return Some(false);
+        };
+        let known = self.nodes.get(&live.uid)?.owners.iter().find(|known| known.uid == reference.uid)?;
+        owner.deleting.then_some(owner.told > 0 && known.since > owner.told)
     }
 
     /// `version`: at which it became so, if that is known.

@@ -517,14 +517,26 @@ fn directories_are_backend_volumes_too() {
     world.write(Who::User, directory("Retain", "Bound", &[]));
     assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "it is retained");
 
-    // It is let go of while its directory is there: by a binder that honours policies that is wrong.
-    for (honours, provisioner, broken) in [(true, false, 1), (false, true, 0)] {
+    // It is let go of while its directory is there: by a binder that honours policies that is wrong, unless it was never made.
+    for (honours, provisioner, made, broken) in
+        [(true, false, true, 1), (false, true, true, 0), (true, false, false, 0)]
+    {
         let mut world = World::new();
         let gates = |on| Gates::default().with(HONOURS, on);
         world.checker.set_gates_apart(gates(honours), &gates(provisioner), world.now);
+        if made {
+            world.checker.backend_made("/tmp/v");
+        }
         world.write(binder, directory("Delete", "Released", &held));
-        assert_eq!(world.write(binder, directory("Delete", "Released", &[])).len(), broken, "{honours}");
+        assert_eq!(world.write(binder, directory("Delete", "Released", &[])).len(), broken, "{honours} {made}");
+        let lost = world.checker.backend_at_rest(&BTreeSet::new());
+        assert_eq!(lost.len(), 0, "it is to go");
     }
+    let mut world = World::new();
+    world.write(binder, directory("Delete", "Pending", &held));
+    assert!(world.checker.backend_at_rest(&BTreeSet::new()).is_empty(), "it was never made");
+    world.checker.backend_made("/tmp/v");
+    assert_eq!(world.checker.backend_at_rest(&BTreeSet::new()), ["the backend volume /tmp/v is lost"]);
 
     // One that was retained comes once more, by a request that was late: it goes, and its directory stays.
     let mut world = World::new();

@@ -46,6 +46,8 @@ struct History {
     retained: bool,
     /// An object names it.
     named: bool,
+    /// It was seen at its driver. The object of a directory comes before the directory.
+    made: bool,
     /// Its driver has deleted it.
     deleted: bool,
 }
@@ -90,6 +92,12 @@ impl Checker {
         let is_its = |history: &&mut History| history.is_inside && history.claim.2 == uid(claim);
         let released = self.volumes.by_handle.values_mut().filter(is_its);
         released.filter(|history| history.policy == "Delete").for_each(|it| it.condemned = Some(Timestamp::MAX));
+    }
+
+    /// A driver has made a volume, or had it before.
+    pub fn backend_made(&mut self, handle: &str) {
+        let history = self.volumes.by_handle.entry(handle.to_owned()).or_default();
+        (history.made, history.deleted) = (true, false);
     }
 
     /// A driver has deleted a volume.
@@ -150,6 +158,7 @@ impl Checker {
         }
         for (handle, history) in &self.volumes.by_handle {
             if !there.contains(handle)
+                && history.is_made()
                 && (history.named || history.kept)
                 && !(history.excused || history.may_go(self.now))
             {
@@ -172,6 +181,11 @@ impl History {
         if self.is_inside { reclaim::FINALIZER } else { csi::FINALIZER }
     }
 
+    /// Whether there was ever anything to lose.
+    fn is_made(&self) -> bool {
+        self.made || !self.is_inside
+    }
+
     fn may_go(&self, now: Timestamp) -> bool {
         self.condemned.is_some_and(|until| now <= until)
     }
@@ -186,7 +200,7 @@ impl History {
             !is_nobodys && before.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete" && honours && !is_meant;
         // A directory's volume that came once more is let go of without what was retained before.
         let is_over = self.deleted || (self.is_inside && self.retained);
-        let is_wrong = !is_held && is_to_go && !is_over && change.who != Who::User;
+        let is_wrong = !is_held && is_to_go && !is_over && self.is_made() && change.who != Who::User;
         is_wrong.then(|| format!("{} lets go of the volume {} whose backend is there", change.who.text(), name(before)))
     }
 

@@ -47,7 +47,7 @@ impl<'a> Claims<'a> {
         Claims { found, contested: seen.contested }
     }
 
-    fn is_contested(&self, claim: &str) -> bool {
+    pub(super) fn is_contested(&self, claim: &str) -> bool {
         claim.rsplit_once('-').is_some_and(|(stem, _)| self.contested.contains(stem))
     }
 
@@ -246,7 +246,8 @@ fn conflict(claim: &str) -> Event {
 fn contest(claim: &str) -> Event {
     let message = format!(
         "PersistentVolumeClaim {claim} is by its name a claim of another StatefulSet, too: the retention policy is ignored for this \
-         claim. Give the claim template or one of the sets another name"
+         claim. Give the claim template or one of the sets another name; once one of the two sets is gone, the policy of the other \
+         holds for all claims of these names"
     );
     Event { warning: true, reason: "ContestedClaim", message }
 }

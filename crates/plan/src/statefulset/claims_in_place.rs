@@ -68,6 +68,9 @@ impl<'a> Planner<'a> {
             let wait = if pods::revision(claim) == update.name {
                 progress.begun = true;
                 unready(claim, update.claim_template(template))
+            } else if self.claims.is_contested(name(claim)) {
+                let why = "by its name it is a claim of another StatefulSet, too".to_owned();
+                Some(Wait { stuck: true, ..Wait::of(claim, "ClaimContested", why) })
             } else if self.reowned.contains(name(claim)) {
                 Some(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()))
             } else {
@@ -131,7 +134,8 @@ impl<'a> Planner<'a> {
 }
 
 impl Claims<'_> {
-    /// The claims of a replica that stay and are not at this revision, with their templates.
+    /// The claims of a replica that stay and are not at this revision, with their templates. Two sets that have the same claim would write it in
+    /// turns for ever.
     fn stale<'s>(
         &'s self,
         set: &'s Set,
@@ -142,6 +146,7 @@ impl Claims<'_> {
             .iter()
             .filter_map(move |template| Some((*template, self.get(set, ordinal, template)?)))
             .filter(|(_, claim)| !terminating(claim) && pods::revision(claim) != revision.name)
+            .filter(|(_, claim)| !self.is_contested(name(claim)))
     }
 }
 

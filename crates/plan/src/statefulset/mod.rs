@@ -103,7 +103,7 @@ pub enum Held {
     Unusable { why: String },
 }
 
-/// After so many requests a set may have changed its mind: it is asked again.
+/// After so many lanes a set may have changed its mind: it is asked again.
 const ASK_AFTER: usize = 64;
 
 /// What to do about a set.
@@ -368,6 +368,14 @@ impl Plan {
         }
     }
 
+    /// Pushes deletions, but not all in one go: whoever changes their mind meanwhile keeps the rest.
+    fn push_piecemeal(&mut self, lanes: impl IntoIterator<Item = Lane>) {
+        let mut lanes = lanes.into_iter().peekable();
+        while lanes.peek().is_some() {
+            self.push(Stage { lanes: lanes.by_ref().take(ASK_AFTER).collect() });
+        }
+    }
+
     /// The set with the status to write, when some actions of the plan for it failed, with what is to be told of each.
     pub fn status_after(&self, set: &Value, failed: &[(&Action, Option<&str>)]) -> Option<Value> {
         let actions: Vec<&Action> = failed.iter().map(|(action, _)| *action).collect();
@@ -388,7 +396,9 @@ impl Plan {
         if self.stages.iter().flat_map(Stage::actions).filter(is_counted).count() == 0 {
             return Some(set);
         }
-        let last = self.stages.iter().position(|stage| stage.actions().any(|action| failed.contains(&action)));
+        // The set may be asked several times, always by the same words.
+        let has_failed = |action: &Action| failed.iter().any(|failed| std::ptr::eq(*failed, action));
+        let last = self.stages.iter().position(|stage| stage.actions().any(has_failed));
         let skipped = self.stages.iter().skip(last.map_or(self.stages.len(), |last| last + 1)).flat_map(Stage::actions);
         let kept = failed.iter().copied().chain(skipped).filter(is_counted).count();
         let current = set.int(&["status", "currentReplicas"]).unwrap_or(0);

@@ -9,8 +9,6 @@ use object::access::Access;
 
 /// Pods that are created at once, at most.
 const BATCH_MAX: usize = 500;
-/// How many replicas are given up before the set is asked again.
-const TOGETHER_MAX: usize = 64;
 /// Pods that one plan creates, at most: what else is missing comes when these are there.
 const CREATIONS_MAX: usize = 5_000;
 
@@ -174,11 +172,7 @@ impl<'a> Planner<'a> {
         self.own_condemned_claims();
         if !self.set.ordered {
             let leaving = self.members.condemned.values().rev().filter(|pod| !pod.terminating);
-            let mut lanes = leaving.map(|pod| vec![vec![delete(*pod, false)]]).peekable();
-            // Not all in one go: whoever changes their mind meanwhile keeps the rest.
-            while lanes.peek().is_some() {
-                self.plan.push(Stage { lanes: lanes.by_ref().take(TOGETHER_MAX).collect() });
-            }
+            self.plan.push_piecemeal(leaving.map(|pod| vec![vec![delete(*pod, false)]]));
             return true;
         }
         self.scale_down_one();

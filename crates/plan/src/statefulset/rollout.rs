@@ -98,8 +98,8 @@ impl<'a> Planner<'a> {
             self.own_condemned_claims();
         }
         let old = members.all().filter(|pod| self.must_go(*pod) && !pod.terminating);
-        let lanes = old.map(|pod| vec![vec![delete(pod, false)]]).collect();
-        self.plan.push(Stage { lanes });
+        let lanes: Vec<Lane> = old.map(|pod| vec![vec![delete(pod, false)]]).collect();
+        self.plan.push_piecemeal(lanes);
         self.plan.held.push(Held::Terminating { pod: waits_for.name().to_owned() });
         false
     }

@@ -68,10 +68,7 @@ impl Sight {
         let known = self.sets.cache.clone();
         let sets = move |before: Option<&Value>, after: Option<&Value>| {
             delays.note(before, after);
-            let comes_or_goes = before.is_some() != after.is_some();
-            // Whose claims are not theirs alone, or are again, must know.
-            let rivals = before.or(after).filter(|_| comes_or_goes).map(|set| rivals(&known, set));
-            before.or(after).map(key).into_iter().chain(rivals.into_iter().flatten()).collect()
+            changed(&known, before, after)
         };
         let known = self.sets.cache.clone();
         let pods = move |pod: &Value| {
@@ -194,6 +191,15 @@ fn claiming(sets: &Cache, namespace: &str, stem: &str) -> Vec<Key> {
     splits.filter_map(fits).collect()
 }
 
+/// The sets that a change of one concerns. Where one comes or goes those whose claims are not theirs alone, or are again, must know; and of one that
+/// another replaced nobody may have heard in between.
+fn changed(sets: &Cache, before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
+    let comes_or_goes = before.map(uid) != after.map(uid);
+    let either = [before, after].into_iter().flatten();
+    let rivals = either.filter(|_| comes_or_goes).flat_map(|set| rivals(sets, set));
+    before.or(after).map(key).into_iter().chain(rivals).collect()
+}
+
 /// The sets that have claims of the same names.
 fn rivals(sets: &Cache, set: &Value) -> Vec<Key> {
     let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
@@ -256,4 +262,39 @@ fn claim_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
         conditions.map(|found| ["type", "status", "message"].map(|field| found.text(&[field]).to_owned())).collect()
     };
     differs_at(before, after, paths) || before.map(conditions) != after.map(conditions)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use object::json;
+
+    fn set(name: &str, uid: &str, template: &str) -> Value {
+        json!({
+            "metadata": {"namespace": "a", "name": name, "uid": uid},
+            "spec": {"volumeClaimTemplates": [{"metadata": {"name": template}}]},
+        })
+    }
+
+    /// Also of a set that another one of its name replaced while nobody listened.
+    #[test]
+    fn who_has_claims_of_the_same_names_hears_of_sets_that_come_and_go() {
+        let sets = Cache::default();
+        let other = set("db-web", "1", "data");
+        sets.wrote(Arc::new(other.clone()));
+        let (plain, contested, again) =
+            (set("web", "2", "data"), set("web", "3", "data-db"), set("web", "3", "data-db"));
+        for (before, after, told) in [
+            (None, Some(&plain), false),
+            (None, Some(&contested), true),
+            (Some(&contested), None, true),
+            (Some(&plain), Some(&contested), true),
+            (Some(&contested), Some(&plain), true),
+            (Some(&contested), Some(&again), false),
+        ] {
+            let keys = changed(&sets, before, after);
+            assert!(keys.contains(&key(&plain)));
+            assert_eq!(keys.contains(&key(&other)), told, "{before:?} {after:?}");
+        }
+    }
 }

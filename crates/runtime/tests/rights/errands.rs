@@ -395,13 +395,7 @@ pub const BINDING: Errands = Errands {
         ),
         errand!(
             "a volume is made",
-            &[
-                "delete persistentvolumes",
-                "get nodes",
-                "get persistentvolumeclaims",
-                "get persistentvolumes",
-                "patch persistentvolumes"
-            ],
+            &["delete persistentvolumes", "get nodes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
                 world.create(a_class("now", "kubernetes.io/host-path", json!({}))).await;
                 let claim = world.create(unprotected(a_claim("n", "1Gi", of_class("now")))).await;
@@ -410,12 +404,7 @@ pub const BINDING: Errands = Errands {
         ),
         errand!(
             "a volume is made on a node",
-            &[
-                "delete persistentvolumes",
-                "get persistentvolumeclaims",
-                "get persistentvolumes",
-                "patch persistentvolumes"
-            ],
+            &["delete persistentvolumes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
                 world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})).await;
                 world

@@ -4,7 +4,7 @@ use super::operator::{
     CLAIM, LATE_MAX, NAMESPACE, Operator, Told, VOLUME, claim, is_bound, pods_of, retention, set, template, the,
 };
 use super::templates::{is_rolled, sizes};
-use crate::end::meant_handles;
+use crate::end::{is_left_over, meant_handles};
 use crate::entropy::Rng;
 use crate::world::HONOURS;
 use object::access::{Access, name, terminating};
@@ -122,27 +122,28 @@ pub async fn ordinals_gate(me: Operator) -> Told {
     let more = object::patch::merge(&retention("Retain", "Retain"), &json!({"ordinals": {"start": 5}}));
     me.create(set("web", 2, "quick", more)).await;
     me.until_whole("web").await?;
-    me.controllers_with(gate, false).await;
-    me.until_renumbered("web", &["web-0", "web-1"]).await?;
+    me.until_renumbered("web", &["web-0", "web-1"], me.controllers_with(gate, false)).await?;
     me.server_with(gate, false).await;
     me.patch(&the("StatefulSet", "web"), json!({"metadata": {"labels": {"touched": "yes"}}})).await;
     me.expect("the start is still stored", me.field("web", &["spec", "ordinals", "start"]) == Some(json!(5)))?;
     me.server_with(gate, true).await;
-    me.controllers_with(gate, true).await;
-    me.until_renumbered("web", &["web-5", "web-6"]).await?;
+    me.until_renumbered("web", &["web-5", "web-6"], me.controllers_with(gate, true)).await?;
     me.until_volumes(4).await
 }
 
 impl Operator {
-    /// Waits until exactly these pods are a set's, which never has fewer meanwhile: the new ones come before the old ones go.
-    async fn until_renumbered(&self, set: &str, wanted: &[&str]) -> Told {
+    /// Flips something, and waits until exactly these pods are a set's, which never has fewer from the beginning: the new ones come before the
+    /// old ones go.
+    async fn until_renumbered(&self, set: &str, wanted: &[&str], flip: impl Future<Output = ()>) -> Told {
         let fewest = AtomicUsize::new(usize::MAX);
         let look = |checker: &Checker| {
             let stays = |pod: &&&Arc<Value>| !terminating(pod);
             fewest.fetch_min(pods_of(checker, NAMESPACE, set).iter().filter(stays).count(), Ordering::Relaxed);
             are_ordinals(checker, set, wanted)
         };
-        self.until(&format!("the pods are {wanted:?}"), look).await?;
+        let what = format!("the pods are {wanted:?}");
+        let (numbered, ()) = futures::join!(self.until(&what, look), flip);
+        numbered?;
         self.expect("there were never fewer", fewest.into_inner() >= wanted.len())
     }
 }
@@ -244,7 +245,7 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.until_kept(&phases, &all, &[]).await?;
     me.expect_same(&phases, &held, &all)?;
     // With the gate off the rollout leaves claims out. A partition that is not an ordinal says something else.
-    if !phases.is_about(TEMPLATES) && !phases.is_about(PARTITION) && !phases.renumbered {
+    if !phases.is_about(TEMPLATES) && !phases.is_about(PARTITION) && !phases.is_about(ORDINALS) {
         let sizes = (1..=3).map(|ordinal| if ordinal < partition { "1Gi" } else { "2Gi" });
         let sizes: Vec<(&str, &str)> = all.into_iter().zip(sizes).collect();
         me.until(&format!("claims have {sizes:?}"), |checker| {
@@ -294,7 +295,7 @@ const TEMPLATES: &str = "StatefulSetUpdateVolumeClaimTemplate";
 struct Phases {
     hand: usize,
     now: usize,
-    /// Whether replicas were, or may have been, numbered from 0 for a while: claims went with those that were scaled away, and others came.
+    /// Whether replicas were, or may have been, numbered from 0 for a while, now or before: then others came, too, and what is left of these may stay.
     renumbered: bool,
 }
 
@@ -338,9 +339,9 @@ impl Operator {
         .await
     }
 
-    /// Claims and their volumes are those that they were.
+    /// Claims and their volumes are those that they were, unless some may have been scaled away by another numbering.
     fn expect_same(&self, phases: &Phases, held: &[(String, String)], claims: &[&str]) -> Told {
-        self.expect("claims have their data", phases.renumbered || held == self.holdings(claims))
+        self.expect("claims have their data", phases.is_about(ORDINALS) || held == self.holdings(claims))
     }
 
     /// Waits until the driver has what volumes stand for, and besides that nothing but what may be left.
@@ -349,7 +350,7 @@ impl Operator {
         for _ in 0..600 {
             let meant: BTreeSet<String> = {
                 let checker = self.world.checker();
-                let volumes = checker.all(VOLUME);
+                let volumes = checker.all(VOLUME).filter(|volume| !is_left_over(&self.world, volume));
                 volumes.filter_map(|volume| Some(plan::invariant::handle(volume)?.into_owned())).collect()
             };
             let extra = &meant_handles(&self.world) - &meant;

@@ -2,10 +2,12 @@
 
 mod world;
 
+mod contested;
 mod creation;
 mod history;
 mod in_place;
 mod in_place_trouble;
+mod long_plans;
 mod properties;
 mod retention;
 mod scaling;

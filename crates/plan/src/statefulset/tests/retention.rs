@@ -6,15 +6,15 @@ use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::{Value, json};
 
-const NOBODY: [&str; 0] = [];
+pub const NOBODY: [&str; 0] = [];
 
-fn settled(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
+pub fn settled(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
     let mut world = World::new(replicas);
     world.policy(when_deleted, when_scaled);
     world.settled(|_| {})
 }
 
-fn parallel(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
+pub fn parallel(replicas: i64, when_deleted: &str, when_scaled: &str) -> World {
     let mut set = set(replicas);
     set.put(&["spec", "podManagementPolicy"], "Parallel");
     let mut world = World::of(set);
@@ -598,59 +598,6 @@ fn i22_r10_a_set_that_somebody_else_holds_gets_no_claims() {
     world.policy("Retain", "Retain");
     world.step();
     assert_eq!((world.owners("data-web-0"), world.owners("data-web-1")), (vec![], vec![]));
-}
-
-/// Claims that another set has by their names, too, go with neither; also those that are made new.
-#[test]
-fn contested_claims_belong_to_nobody() {
-    let mut world = settled(2, "Delete", "Delete");
-    assert_eq!(world.owners("data-web-1"), ["StatefulSet/web"]);
-    world.contested.insert("data-web".to_owned());
-    world.scale(3);
-    world.settle();
-    for claim in ["data-web-0", "data-web-1", "data-web-2"] {
-        assert_eq!(world.owners(claim), NOBODY, "{claim}");
-    }
-    assert!(world.events.iter().any(|event| event.reason == "ContestedClaim"), "{:?}", world.events);
-    world.scale(0);
-    world.settle();
-    assert_eq!(world.claims.len(), 3);
-    world.contested.clear();
-    world.scale(1);
-    world.settle();
-    assert_eq!(world.owners("data-web-0"), ["StatefulSet/web"]);
-}
-
-/// R4, decision 21: a long plan asks for its set again and again: who makes up their mind in the middle of it keeps what is not yet given up, and gets no
-/// more claims by what they said before.
-#[test]
-fn a_long_plan_asks_again() {
-    // What is made or given up in each stage; `?` is a question.
-    let stages = |plan: &crate::statefulset::Plan| {
-        let told = plan.stages.iter().map(|stage| {
-            let of = |what: fn(&Action) -> bool| stage.actions().filter(|action| what(action)).count();
-            match of(|action| matches!(action, Action::ConfirmSet { .. })) {
-                0 => (of(|it| matches!(it, Action::CreateClaim { .. } | Action::DeletePod { .. }))).to_string(),
-                _ => "?".to_owned(),
-            }
-        });
-        told.collect::<Vec<String>>().join(" ")
-    };
-    let mut world = parallel(0, "Retain", "Delete");
-    world.scale(200);
-    let plan = world.plan();
-    assert!(matches!(plan.prepare[0], Action::ConfirmSet { .. }));
-    assert_eq!(stages(&plan), "1 2 4 8 16 32 64 ? 73");
-    world.settle();
-    world.scale(0);
-    let plan = world.plan();
-    // The owners of 200 claims, then the pods.
-    assert_eq!(stages(&plan), "0 ? 64 ? 64 ? 64 ? 8");
-    // The user is of another mind after the first of them.
-    let old = plan;
-    world.scale(200);
-    world.execute(&old, Fate::default());
-    assert_eq!(world.pods.len(), 200);
 }
 
 /// R12: a policy set just before a deletion in the foreground still holds.
