@@ -12,9 +12,9 @@ use csi::directory::{Gate, Options, Order};
 use object::access::name;
 use object::{Value, json};
 
-const OTHER: &str = "other.csi.mainstay.dev";
+pub const OTHER: &str = "other.csi.mainstay.dev";
 
-fn other_options() -> Options {
+pub fn other_options() -> Options {
     Options { name: OTHER.to_owned(), ..options() }
 }
 
