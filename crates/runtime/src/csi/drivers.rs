@@ -119,11 +119,6 @@ impl Drivers {
         self.lock().get(name).cloned()
     }
 
-    /// Whether a driver is somebody else's: all of ours are known, and it is none of them.
-    pub fn is_foreign(&self, name: &str) -> bool {
-        self.are_all_met() && self.get(name).is_none()
-    }
-
     pub fn all(&self) -> Vec<Known> {
         self.lock().values().cloned().collect()
     }

@@ -132,6 +132,10 @@ impl Control {
         if !self.is_still_wanted(&intent).await? {
             return Ok(None);
         }
+        // It may be the same backend.
+        if self.journal.set_aside(&volume).iter().any(|(_, doomed)| doomed.driver == intent.driver) {
+            return Ok(Some(fail(Why::of(format!("an earlier volume {volume} is still being deleted")))));
+        }
         self.notes.begin(&volume);
         if let Err(error) = self.journal.record(&volume, Entry::Create(Box::new(intent.clone()))).await {
             return Ok(Some(fail(Why::of(format!("it cannot be written down that the volume is wanted: {error}")))));
