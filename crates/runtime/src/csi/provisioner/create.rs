@@ -202,7 +202,10 @@ impl Control {
             Err(failure) => failure,
             created => return self.heed(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
         };
-        if !failure.code.leaves_open() && self.notes.frees_source(volume) {
+        if failure.code.leaves_open() {
+            // It may have made the volume: no refusal that comes later says otherwise.
+            self.notes.doubt(volume);
+        } else if self.notes.frees_source(volume) {
             self.wake_sources();
         }
         let copies = intent.request.source.is_some();
