@@ -170,26 +170,26 @@ impl Journal {
         }
     }
 
-    /// Goes on with what somebody else wrote down about a volume, if its driver is served here; true when it is taken over. Until the driver was
-    /// met it may have been served elsewhere: the object is read anew, so that nothing is gone on with that others are done with.
-    pub async fn take_over(&self, volume: &str) -> Result<bool, ApiError> {
-        loop {
-            {
-                let mut state = self.lock();
-                // In this order: a driver that is found is counted.
-                let is_served = state.entries.get(volume).is_some_and(|entry| self.serves(entry.driver()));
-                if !is_served || !state.strange.contains(volume) {
-                    return Ok(false);
-                }
-                if state.met == self.drivers.count() {
-                    return Ok(state.strange.remove(volume));
-                }
-            }
-            let _writing = self.writing.lock().await;
-            if self.lock().met != self.drivers.count() {
-                self.look().await?;
-            }
+    /// Reads the object anew if drivers were met since it was read. Until then others may have served them, and have written things down or be done with
+    /// them.
+    pub async fn renew(&self) -> Result<(), ApiError> {
+        if self.is_current() {
+            return Ok(());
         }
+        let _writing = self.writing.lock().await;
+        if self.is_current() { Ok(()) } else { self.look().await }
+    }
+
+    /// Whether it is known what was written down of all drivers that are served here. Asked after a driver was found, it is so of that driver.
+    pub fn is_current(&self) -> bool {
+        self.lock().met == self.drivers.count()
+    }
+
+    /// Goes on with what somebody else wrote down about a volume, if its driver is served here; true when it is taken over.
+    pub fn take_over(&self, volume: &str) -> bool {
+        let mut state = self.lock();
+        let is_served = state.entries.get(volume).is_some_and(|entry| self.serves(entry.driver()));
+        is_served && state.met == self.drivers.count() && state.strange.remove(volume)
     }
 
     /// What is written down about a volume, and whether that is somebody else's and was not taken over.

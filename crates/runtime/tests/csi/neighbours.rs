@@ -259,6 +259,33 @@ async fn what_is_found_of_a_driver_that_comes_later_is_doubted() {
     world.stop().await;
 }
 
+/// What another process has written down since this one looked is found when the driver comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_written_down_elsewhere_is_found_when_its_driver_comes() {
+    let (mut world, mut storage) = world().await;
+    let mut there = Storage::new(other_options()).await;
+    world.setup.drivers = vec![there.endpoint()];
+    world.start_beside(PROVISIONER);
+    world.create(class("c", "Delete", json!({}))).await;
+    world.create(a_class("other", OTHER, json!({}))).await;
+    let beside = world.create(claim_of("beside", "other")).await;
+    let volume = until_volume(&world, &beside).await;
+    world.delete(&beside, "").await;
+    world.until_gone(&volume).await;
+    until_settled(&world).await;
+    storage.driver.faults().order(Order::fail("CreateVolume", Code::DeadlineExceeded).after());
+    let claim = world.create(claim_of("claim", "c")).await;
+    storage.until_called("CreateVolume", 1).await;
+    world.delete(&claim, "").await;
+    world.until_gone(&claim).await;
+    storage.stop().await;
+    storage.driver.faults().clear();
+    drop(there.give_way_to(storage.driver.clone()).await);
+    until_settled(&world).await;
+    until_in_step(&world, &there, "it is made, and goes").await;
+    world.stop().await;
+}
+
 /// What another process was done with long ago, this one has seen as it was then. When the driver comes to it, it does not go on with that.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_others_are_done_with_is_not_gone_on_with_when_their_driver_comes() {

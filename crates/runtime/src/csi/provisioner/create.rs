@@ -44,6 +44,10 @@ impl Control {
         let Some(known) = provision::wanted_driver(&claim).and_then(|driver| self.driver(driver)) else {
             return Ok(None);
         };
+        if !self.journal.is_current() {
+            // It was met a moment ago.
+            return Ok(Some(Duration::ZERO));
+        }
         let mut class = self.sight.class(class_of(&claim).unwrap_or(""));
         if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));

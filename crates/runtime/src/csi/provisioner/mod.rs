@@ -132,6 +132,7 @@ impl Control {
     }
 
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+        self.journal.renew().await?;
         if key == Key::default() {
             return self.capacities.refresh(&self.sight).await;
         }
@@ -150,7 +151,7 @@ impl Control {
             self.notes.wrote_vanished(&doomed);
         }
         self.journal.confirm(name).await?;
-        let is_inherited = self.journal.take_over(name).await?;
+        let is_inherited = self.journal.take_over(name);
         let volume = self.sight.volume(name);
         let (entry, is_strange) = self.journal.find(name);
         if is_inherited && matches!(entry, Some(Entry::Create(_))) {
