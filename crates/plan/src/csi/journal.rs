@@ -38,10 +38,14 @@ pub struct Doomed {
 }
 
 impl Doomed {
-    /// What the note is under when another volume has the name: no volume is called so, because of the underscore.
     pub fn own_key(&self) -> String {
-        format!("_{}", self.uid)
+        own_key(&self.uid)
     }
+}
+
+/// What the note about a volume is under when another one has its name: no volume is called so, because of the underscore.
+pub fn own_key(uid: &str) -> String {
+    format!("_{uid}")
 }
 
 impl Entry {

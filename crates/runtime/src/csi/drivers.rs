@@ -14,7 +14,7 @@ use tokio_util::task::TaskTracker;
 #[derive(Clone)]
 pub struct Drivers {
     known: Arc<Mutex<BTreeMap<String, Known>>>,
-    /// How often one was met that was not known.
+    /// How often one was met that was not known, or not so.
     count: Arc<watch::Sender<usize>>,
     /// The sockets at which none was met yet.
     awaited: Arc<AtomicUsize>,
@@ -45,45 +45,64 @@ impl Drivers {
             is_empty: endpoints.is_empty(),
         };
         for endpoint in endpoints {
-            let (drivers, shutdown) = (drivers.clone(), shutdown.clone());
-            let (socket, remote, pace) = (endpoint.socket.clone(), Remote::new(endpoint, metrics), endpoint.pace);
-            let serve = async move {
-                let mut is_first = true;
-                loop {
-                    let driver = remote.meet().await;
-                    let known = Known { remote: Arc::new(remote.called(&driver.name)), driver: Arc::new(driver), pace };
-                    drivers.add(known, &socket, is_first);
-                    is_first = false;
-                    remote.until_another_answers().await;
-                }
-            };
+            let (drivers, endpoint, shutdown) = (drivers.clone(), endpoint.clone(), shutdown.clone());
+            let remote = Remote::new(&endpoint, metrics);
             tasks.spawn(async move {
                 tokio::select! {
                     biased;
                     () = shutdown.cancelled() => {}
-                    () = serve => {}
+                    () = drivers.serve(&endpoint, &remote) => {}
                 }
             });
         }
         drivers
     }
 
-    /// One that was met at a socket, for the first time or in the place of another, which may have been there before.
-    fn add(&self, known: Known, socket: &csi::Endpoint, is_first: bool) {
-        let name = known.driver.name.clone();
-        let mut drivers = self.lock();
-        match drivers.get(&name) {
-            Some(before) if before.remote.is_beside(&known.remote) => return,
-            Some(_) => tracing::warn!(driver = name, "two endpoints are of one CSI driver; the later one counts"),
-            None => {}
+    /// Looks who is at a socket, again and again. Whoever calls the driver that was there notices that another has come, but it may be called by nobody.
+    async fn serve(&self, endpoint: &Endpoint, remote: &Remote) {
+        let mut is_first = true;
+        loop {
+            let driver = remote.meet().await;
+            let remote_of_it = Arc::new(remote.called(&driver.name));
+            let known = Known { remote: remote_of_it, driver: Arc::new(driver), pace: endpoint.pace };
+            self.add(known, &endpoint.socket, is_first).await;
+            is_first = false;
+            tokio::select! {
+                biased;
+                () = remote.until_another_answers() => {}
+                () = tokio::time::sleep(endpoint.pace.look) => {}
+            }
         }
-        tracing::info!(driver = name, endpoint = %socket, "serving the CSI driver");
-        drivers.insert(name, known);
+    }
+
+    /// One that was met at a socket: for the first time, again, or in the place of another. What is known at another socket stays there as long as it
+    /// answers, or two sockets of one driver would take it from each other with every look.
+    async fn add(&self, known: Known, socket: &csi::Endpoint, is_first: bool) {
+        let name = known.driver.name.clone();
+        let is_news = match self.get(&name) {
+            None => true,
+            // Another version may say other things of itself.
+            Some(before) if before.remote.is_beside(&known.remote) => before.driver != known.driver,
+            Some(before) => {
+                let has_moved = before.remote.about().await.is_err();
+                if is_first && !has_moved {
+                    tracing::warn!(driver = name, endpoint = %socket, "another endpoint is of this CSI driver, and counts");
+                }
+                has_moved
+            }
+        };
+        let mut drivers = self.lock();
+        if is_news {
+            tracing::info!(driver = name, endpoint = %socket, "serving the CSI driver");
+            drivers.insert(name, known);
+        }
         if is_first {
             self.awaited.fetch_sub(1, Ordering::SeqCst);
         }
-        drop(drivers);
-        self.count.send_modify(|count| *count += 1);
+        if is_news || is_first {
+            // Under the lock: whoever finds a driver finds it counted.
+            self.count.send_modify(|count| *count += 1);
+        }
     }
 
     /// Whether any were asked for.
@@ -100,11 +119,6 @@ impl Drivers {
         self.lock().get(name).cloned()
     }
 
-    /// Whether a driver is somebody else's: all of ours are known, and it is none of them.
-    pub fn is_foreign(&self, name: &str) -> bool {
-        self.are_all_met() && self.get(name).is_none()
-    }
-
     pub fn all(&self) -> Vec<Known> {
         self.lock().values().cloned().collect()
     }
@@ -114,12 +128,48 @@ impl Drivers {
         self.lock().iter().find(|(name, _)| is_responsible(name)).map(|(_, known)| known.clone())
     }
 
-    /// Tells of drivers that are met from now on.
+    /// How many [`Drivers::arrivals`] there were.
+    pub fn count(&self) -> usize {
+        *self.count.borrow()
+    }
+
+    /// Tells of drivers that are met from now on, and of what they say of themselves if that is new.
     pub fn arrivals(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Known>> {
         self.known.lock().expect("no panic happens under this lock")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use csi::directory::{DirectoryDriver, Faults, Options, Serving};
+    use std::time::Duration;
+
+    /// Each socket is looked at over and over, and the driver stays where it was met, as long as it is there.
+    #[tokio::test]
+    async fn two_sockets_of_one_driver_do_not_take_it_from_each_other() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let options = Options { durable: false, ..Options::default() };
+        let volumes = directory.path().join("volumes");
+        let driver = DirectoryDriver::open(&volumes, options, Faults::default()).expect("a driver");
+        let (mut endpoints, mut serving) = (Vec::new(), Vec::new());
+        for socket in ["one", "two"] {
+            let socket = directory.path().join(socket);
+            serving.push(Serving::start(driver.clone(), &socket).await.expect("a socket"));
+            let endpoint = Endpoint::parse(&socket.to_string_lossy()).expect("an endpoint");
+            endpoints.push(Endpoint { pace: Pace { look: Duration::from_millis(5), ..Pace::default() }, ..endpoint });
+        }
+        let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
+        let drivers = Drivers::start(&endpoints, &csi::Metrics::default(), &tasks, &shutdown);
+        drivers.arrivals().wait_for(|count| *count == 2).await.expect("both are met");
+        let known = |name: &str| drivers.get(name).expect("it is known").remote;
+        let (name, met) = (csi::directory::DEFAULT_NAME, known(csi::directory::DEFAULT_NAME));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        assert!(drivers.count() == 2 && drivers.are_all_met() && known(name).is_beside(&met));
+        shutdown.cancel();
     }
 }

@@ -21,6 +21,8 @@ pub struct Pace {
     pub longest_away: Duration,
     /// What a driver calls infeasible rests for so long.
     pub rest: Duration,
+    /// Who is at the socket is looked at this often: nobody else may notice that another driver has come, or another version.
+    pub look: Duration,
 }
 
 impl Default for Pace {
@@ -30,6 +32,7 @@ impl Default for Pace {
             longest: Duration::from_secs(300),
             longest_away: Duration::from_secs(10),
             rest: Duration::from_secs(300),
+            look: Duration::from_secs(15),
         }
     }
 }

@@ -8,9 +8,9 @@
 
 use super::drivers::Drivers;
 use crate::api::{Api, ApiError, Resource};
-use object::access::Access;
+use object::access::{Access, uid};
 use object::{Map, Value, json};
-use plan::csi::journal::Entry;
+use plan::csi::journal::{Doomed, Entry};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -49,26 +49,34 @@ struct State {
     total: usize,
     /// What the object does not say yet: `None` takes out.
     pending: BTreeMap<String, Option<String>>,
-    /// The version of the object that was seen last; empty while there is none.
+    /// Which object was seen last, and in which version; empty while there is none.
+    uid: String,
     version: String,
-    /// Volumes whose entries somebody else wrote, and which nobody has asked for yet.
+    /// How many drivers had been met when the object was last asked for.
+    met: usize,
+    /// Volumes whose entries somebody else wrote and nobody here has taken over: they are as the object says.
+    strange: HashSet<String>,
+    /// Those of them that nobody was told of yet.
     found: Vec<String>,
     /// Volumes whose entries cannot be read, as was said once.
     unreadable: HashSet<String>,
 }
 
 impl State {
-    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever was here before us. What we go by and
-    /// it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether there is such. What is of a driver
-    /// that we do not serve was taken out by whoever does, and is forgotten.
-    fn see(&mut self, object: &Value, serves: impl Fn(&str) -> bool) -> bool {
+    /// Takes the object in as it is now. What it says about volumes that we know nothing of was written by whoever serves their drivers, or did
+    /// before us. What we go by and it does not say any more was taken out by a write of theirs that arrived late: it is to be written again. Whether
+    /// there is such. What we have not taken over was taken out by whoever is done with it, and is forgotten; but where the object itself was lost,
+    /// nobody is done with anything, and whoever serves those drivers may not be here to say so.
+    fn see(&mut self, object: &Value) -> bool {
         let data = object.members(&["data"]);
+        let is_same_object = uid(object) == self.uid;
         let is_lost = |volume: &&String| !data.contains_key(volume.as_str()) && !self.pending.contains_key(*volume);
         let lost: Vec<String> = self.entries.keys().filter(is_lost).cloned().collect();
-        let (lost, done): (Vec<_>, Vec<_>) =
-            lost.into_iter().partition(|volume| self.entries.get(volume).is_some_and(|entry| serves(entry.driver())));
+        let (done, lost): (Vec<_>, Vec<_>) =
+            lost.into_iter().partition(|volume| is_same_object && self.strange.contains(volume));
         for volume in &done {
             self.entries.remove(volume);
+            self.strange.remove(volume);
             self.measure(volume, 0);
         }
         for volume in &lost {
@@ -78,10 +86,12 @@ impl State {
             );
             self.pending.insert(volume.clone(), self.entries.get(volume).map(Entry::to_text));
         }
+        self.uid = uid(object).to_owned();
         self.version = object.text(&["metadata", "resourceVersion"]).to_owned();
         for (volume, text) in object.members(&["data"]) {
             let (volume, text) = (volume.as_str(), text.as_str().unwrap_or(""));
-            if self.entries.contains_key(volume) || self.pending.contains_key(volume) {
+            let is_ours = self.entries.contains_key(volume) && !self.strange.contains(volume);
+            if is_ours || self.pending.contains_key(volume) {
                 continue;
             }
             let Some(entry) = Entry::from_text(text) else {
@@ -90,8 +100,12 @@ impl State {
                 }
                 continue;
             };
+            if self.entries.get(volume) == Some(&entry) {
+                continue;
+            }
             self.entries.insert(volume.to_owned(), entry);
             self.measure(volume, text.len());
+            self.strange.insert(volume.to_owned());
             self.found.push(volume.to_owned());
         }
         !lost.is_empty()
@@ -102,6 +116,7 @@ impl State {
         let text = entry.to_text();
         self.measure(volume, text.len());
         self.pending.insert(volume.to_owned(), Some(text));
+        self.strange.remove(volume);
         self.entries.insert(volume.to_owned(), entry)
     }
 
@@ -130,8 +145,13 @@ impl Journal {
     }
 
     async fn look(&self) -> Result<(), ApiError> {
+        let met = self.drivers.count();
         let object = self.api.find(&self.maps.object(NAMESPACE, NAME)).await?;
-        let has_lost = self.lock().see(&object.unwrap_or_default(), |driver| self.serves(driver));
+        let has_lost = {
+            let mut state = self.lock();
+            state.met = met;
+            state.see(&object.unwrap_or_default())
+        };
         self.found.notify_one();
         if has_lost {
             self.done.notify_one();
@@ -150,8 +170,46 @@ impl Journal {
         }
     }
 
+    /// Reads the object anew if drivers were met since it was read. Until then others may have served them, and have written things down or be done with
+    /// them.
+    pub async fn renew(&self) -> Result<(), ApiError> {
+        if self.is_current() {
+            return Ok(());
+        }
+        let _writing = self.writing.lock().await;
+        if self.is_current() { Ok(()) } else { self.look().await }
+    }
+
+    /// Whether it is known what was written down of all drivers that are served here. Asked after a driver was found, it is so of that driver.
+    pub fn is_current(&self) -> bool {
+        self.lock().met == self.drivers.count()
+    }
+
+    /// Goes on with what somebody else wrote down about a volume, if its driver is served here; true when it is taken over.
+    pub fn take_over(&self, volume: &str) -> bool {
+        let mut state = self.lock();
+        let is_served = state.entries.get(volume).is_some_and(|entry| self.serves(entry.driver()));
+        is_served && state.met == self.drivers.count() && state.strange.remove(volume)
+    }
+
+    /// What is written down about a volume, and whether that is somebody else's and was not taken over.
+    pub fn find(&self, volume: &str) -> (Option<Entry>, bool) {
+        let state = self.lock();
+        (state.entries.get(volume).cloned(), state.strange.contains(volume))
+    }
+
     pub fn get(&self, volume: &str) -> Option<Entry> {
         self.lock().entries.get(volume).cloned()
+    }
+
+    /// The deletions of earlier volumes of a name, with the keys of their own that they are under.
+    pub fn set_aside(&self, volume: &str) -> Vec<(String, Doomed)> {
+        let state = self.lock();
+        let deletions = state.entries.iter().filter_map(|(key, entry)| match entry {
+            Entry::Delete(doomed) if doomed.volume == volume && key != volume => Some((key.clone(), *doomed.clone())),
+            _ => None,
+        });
+        deletions.collect()
     }
 
     /// The volumes that are being made as copies of the volume of this handle.
@@ -202,6 +260,7 @@ impl Journal {
     pub fn erase(&self, volume: &str) {
         let mut state = self.lock();
         if state.entries.remove(volume).is_some() {
+            state.strange.remove(volume);
             state.measure(volume, 0);
             state.pending.insert(volume.to_owned(), None);
             self.done.notify_one();
@@ -281,7 +340,7 @@ impl Journal {
             }
         };
         let mut state = self.lock();
-        if state.see(&object, |driver| self.serves(driver)) {
+        if state.see(&object) {
             self.done.notify_one();
         }
         // Until now all of it is pending: whoever asks meanwhile must not take it for durable. What came since is newer, and stays so.
@@ -337,16 +396,37 @@ mod tests {
         let map = |version: &str, data: Value| json!({"metadata": {"resourceVersion": version}, "data": data});
         let text = entry("a").to_text();
         let mut state = State::default();
-        let ours = |driver: &str| driver == "a";
-        assert!(!state.see(&map("1", json!({"a": text, "b": entry("b").to_text()})), ours));
-        assert!(state.see(&map("2", json!({})), ours) && state.version == "2");
+        assert!(!state.see(&map("1", json!({"a": text, "b": entry("b").to_text()}))));
+        state.strange.remove("a");
+        assert!(state.see(&map("2", json!({}))) && state.version == "2");
         assert_eq!(state.pending, BTreeMap::from([("a".to_owned(), Some(text))]));
         assert_eq!(state.entries.keys().collect::<Vec<_>>(), ["a"], "who serves the other is done with it");
-        assert!(!state.see(&map("2", json!({})), ours), "it is about to be");
+        assert!(!state.see(&map("2", json!({}))), "it is about to be");
         // What we are done with is not missed.
         state.entries.clear();
         state.pending.clear();
-        assert!(!state.see(&map("3", json!({})), ours));
+        assert!(!state.see(&map("3", json!({}))));
+    }
+
+    /// Entries that nobody here has gone on with are as the object says, as long as it is the same object.
+    #[test]
+    fn what_was_not_taken_over_is_as_the_object_says() {
+        let map = |uid: &str, data: Value| json!({"metadata": {"uid": uid, "resourceVersion": "1"}, "data": data});
+        let (one, other) = (entry("a").to_text(), entry("b").to_text());
+        let mut state = State::default();
+        assert!(!state.see(&map("x", json!({"v": one, "w": one}))));
+        assert!(!state.see(&map("x", json!({"v": other}))));
+        assert_eq!(state.entries.get("v"), Some(&entry("b")), "another one by now");
+        assert_eq!((state.entries.len(), state.found.len()), (1, 3));
+        assert_eq!(state.total, other.len());
+        // Whoever deletes the object is not done with what it says.
+        for lost in [Value::Null, map("y", json!({}))] {
+            state.pending.clear();
+            state.uid = "x".to_owned();
+            assert!(state.see(&lost));
+            assert_eq!(state.pending, BTreeMap::from([("v".to_owned(), Some(other.clone()))]));
+            assert!(state.strange.contains("v"));
+        }
     }
 
     /// What could not be written, and is on its way with another's write, is not durable before that one's answer.

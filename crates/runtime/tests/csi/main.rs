@@ -17,6 +17,7 @@ mod provisioning;
 mod random;
 mod restored;
 mod sets;
+mod sockets;
 mod storage;
 #[path = "../controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]

@@ -138,6 +138,35 @@ async fn secrets_that_are_gone_are_waited_for_but_not_at_the_end() {
     world.stop().await;
 }
 
+/// Claim and secret went before the driver was asked, and the answer to the call without a secret was lost: a refusal that comes later, when the secret is there
+/// again, does not say that nothing was made.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_was_lost_without_a_secret_is_an_answer_that_was_lost() {
+    let (world, storage) = world().await;
+    let parameters = json!({SECRET_NAME: "key", SECRET_NAMESPACE: "default"});
+    world.create(class("c", "Delete", json!({"parameters": parameters}))).await;
+    let first = world.create(key("one")).await;
+    // It is written down, for all that is known.
+    world.faults.refuse_at(Some(("POST", "/configmaps", 503)));
+    let claim = world.create(claim_of("claim", "c")).await;
+    until_told(&world, &claim, "it cannot be written down").await;
+    world.delete(&first, "").await;
+    world.delete(&claim, "").await;
+    let gate = Gate::closed();
+    let fails = Order::fail("CreateVolume", Code::DeadlineExceeded).after();
+    storage.driver.faults().order(fails.clone().times(1));
+    storage.driver.faults().order(Order { gate: Some(gate.clone()), ..fails }.times(1));
+    world.faults.refuse_at(None);
+    until_reached(&gate).await;
+    world.create(key("two")).await;
+    storage.driver.faults().order(Order::fail("CreateVolume", Code::Internal).times(1));
+    gate.open();
+    until_settled(&world).await;
+    until_in_step(&world, &storage, "it is made, and goes").await;
+    assert!(asked(&storage).iter().any(|request| request.secrets.is_empty()));
+    world.stop().await;
+}
+
 /// There is something to write down at the end, and a server that does not answer: it ends all the same.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_never_answers_does_not_hold_up_the_end() {

@@ -35,6 +35,7 @@ pub fn pace() -> Pace {
         longest: Duration::from_millis(50),
         longest_away: Duration::from_millis(20),
         rest: Duration::from_secs(3600),
+        look: Duration::from_millis(200),
     }
 }
 
@@ -67,11 +68,43 @@ impl Storage {
         self.give_way_to(driver).await
     }
 
+    /// A driver comes to the socket, where there is none.
+    pub async fn take(&mut self, driver: Arc<DirectoryDriver>) {
+        self.driver = driver;
+        self.start().await;
+    }
+
     pub async fn give_way_to(&mut self, driver: Arc<DirectoryDriver>) -> Arc<DirectoryDriver> {
         self.stop().await;
         let before = std::mem::replace(&mut self.driver, driver);
         self.start().await;
         before
+    }
+
+    /// The same driver comes in another version, with the volumes that are there.
+    pub async fn upgrade(&mut self, options: Options) {
+        let nobody = Options { name: "nobody.example.com".to_owned(), ..options.clone() };
+        drop(self.replace(nobody).await);
+        self.stop().await;
+        // Whoever served the one before may have it for a moment longer.
+        let open = || DirectoryDriver::open(&self.directory.path().join("volumes"), options.clone(), Faults::default());
+        let mut opened = open();
+        while opened.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            opened = open();
+        }
+        self.take(opened.expect("a driver")).await;
+    }
+
+    /// The driver of another socket comes to this one, and nobody is there any more.
+    pub async fn move_here(&mut self, from: &mut Storage) {
+        if from.serving.is_some() {
+            from.stop().await;
+        }
+        if self.serving.is_some() {
+            self.stop().await;
+        }
+        self.take(from.driver.clone()).await;
     }
 
     pub fn endpoint(&self) -> Endpoint {
@@ -225,6 +258,25 @@ pub async fn until_told(world: &World, about: &Value, part: &str) {
 /// The volumes that something is written down about.
 pub async fn journal(world: &World) -> Vec<String> {
     entries(world).await.into_iter().map(|(volume, _)| volume).collect()
+}
+
+/// Writes down by hand what nobody here has written.
+pub async fn write_down(world: &World, key: &str, entry: &Value) {
+    let mut map = config_map("kube-system", "mainstay-csi-journal");
+    map["data"] = json!({key: entry.to_string()});
+    if world.now(&map).await.is_some() {
+        world.merge(&map, json!({"data": map["data"]})).await;
+    } else {
+        world.create(map).await;
+    }
+}
+
+/// A deletion of a volume whose object and claim are gone.
+pub fn deletion(driver: &str, volume: &str, handle: &str) -> Value {
+    json!({"Delete": {
+        "volume": volume, "uid": "earlier", "version": "1", "gone": true, "driver": driver, "handle": handle, "class": "",
+        "secret": null, "claim_namespace": "default", "claim_name": "nobody", "claim_uid": "nobody",
+    }})
 }
 
 /// The volumes whose deletion is written down.

@@ -44,6 +44,10 @@ impl Control {
         let Some(known) = provision::wanted_driver(&claim).and_then(|driver| self.driver(driver)) else {
             return Ok(None);
         };
+        if !self.journal.is_current() {
+            // It was met a moment ago.
+            return Ok(Some(Duration::ZERO));
+        }
         let mut class = self.sight.class(class_of(&claim).unwrap_or(""));
         if let Some(wait) = self.attempts.wait(&volume.to_owned(), &basis(&claim, class.as_deref())) {
             return Ok(Some(wait));
@@ -132,6 +136,10 @@ impl Control {
         if !self.is_still_wanted(&intent).await? {
             return Ok(None);
         }
+        // It may be the same backend.
+        if self.journal.set_aside(&volume).iter().any(|(_, doomed)| doomed.driver == intent.driver) {
+            return Ok(Some(fail(Why::of(format!("an earlier volume {volume} is still being deleted")))));
+        }
         self.notes.begin(&volume);
         if let Err(error) = self.journal.record(&volume, Entry::Create(Box::new(intent.clone()))).await {
             return Ok(Some(fail(Why::of(format!("it cannot be written down that the volume is wanted: {error}")))));
@@ -198,7 +206,10 @@ impl Control {
             Err(failure) => failure,
             created => return self.heed(intent, created, Secrets::new(), WRITTEN_DOWN, known).await,
         };
-        if !failure.code.leaves_open() && self.notes.frees_source(volume) {
+        if failure.code.leaves_open() {
+            // It may have made the volume: no refusal that comes later says otherwise.
+            self.notes.doubt(volume);
+        } else if self.notes.frees_source(volume) {
             self.wake_sources();
         }
         let copies = intent.request.source.is_some();

@@ -65,7 +65,7 @@ pub async fn run(part: Part) {
     let inherit = async {
         loop {
             for volume in control.journal.found().await {
-                control.inherit(&volume);
+                queue.add(volume_key(&volume));
             }
         }
     };
@@ -131,21 +131,16 @@ impl Control {
         }
     }
 
-    /// Goes on with what somebody else has written down.
-    fn inherit(&self, volume: &str) {
-        match self.journal.get(volume) {
-            Some(entry) if self.drivers.is_foreign(entry.driver()) => return,
-            Some(Entry::Create(_)) => self.notes.doubt(volume),
-            _ => {}
-        }
-        self.queue.add(volume_key(volume));
-    }
-
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
+        self.journal.renew().await?;
         if key == Key::default() {
             return self.capacities.refresh(&self.sight).await;
         }
         let done = if key.0.is_empty() { self.sync_volume(&key.1).await } else { self.free_source(&key).await };
+        if key.0.is_empty() {
+            // What they wait for, such as the end of a claim, is heard of by the name of the volume.
+            self.journal.set_aside(&key.1).iter().for_each(|(aside, _)| self.queue.add(volume_key(aside)));
+        }
         self.metrics.open.set(i64::try_from(self.journal.len()).unwrap_or(i64::MAX));
         done
     }
@@ -156,8 +151,18 @@ impl Control {
             self.notes.wrote_vanished(&doomed);
         }
         self.journal.confirm(name).await?;
+        let is_inherited = self.journal.take_over(name);
         let volume = self.sight.volume(name);
-        match (self.journal.get(name), volume) {
+        let (entry, is_strange) = self.journal.find(name);
+        if is_inherited && matches!(entry, Some(Entry::Create(_))) {
+            self.notes.doubt(name);
+        }
+        match (entry, volume) {
+            // It is the business of whoever serves its driver. A volume of ours that has the name by now is ours all the same.
+            (Some(_), volume) if is_strange => match volume {
+                Some(volume) => self.tend(&volume).await,
+                None => Ok(None),
+            },
             (Some(Entry::Create(intent)), volume) => match volume {
                 Some(volume) if create::is_of(&volume, &intent) => {
                     self.notes.serves(&volume);

@@ -1,6 +1,7 @@
 //! Looking after volumes that are there, and deleting those that are to go.
 
 use super::Control;
+use super::create::is_of;
 use super::sight::{is_at, volume_key};
 use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
@@ -15,6 +16,9 @@ use plan::csi::reclaim::{self, Step};
 use plan::csi::{Code, Event, FINALIZER, migration};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// Whether another volume of the name is still being made is looked at this often.
+const MAKING: Duration = Duration::from_secs(1);
 
 type Again = Result<Option<Duration>, ApiError>;
 
@@ -32,8 +36,8 @@ impl Control {
             volume,
             class: class.as_deref(),
             served: self.notes.has_served(volume),
-            doomed: matches!(entry, Some(Entry::Delete(_))),
-            written: matches!(entry, Some(Entry::Create(_))),
+            doomed: self.doomed_key(volume).is_some(),
+            written: matches!(entry, Some(Entry::Create(intent)) if is_of(volume, &intent)),
         };
         let plan = reclaim::plan(&seen, driver, self.notes.honor);
         if plan.lets_go && !seen.written {
@@ -69,11 +73,11 @@ impl Control {
         match step {
             Step::Nothing | Step::Left(_) => Ok(None),
             Step::Doom(doomed) => {
-                self.journal.record(name(volume), Entry::Delete(doomed)).await?;
+                self.write_down(&doomed).await?;
                 Ok(Some(Duration::ZERO))
             }
             Step::Spare => {
-                self.journal.erase(name(volume));
+                self.forget_deletion(volume);
                 Ok(None)
             }
             Step::Delete(doomed) => self.delete(volume, &doomed, known).await,
@@ -161,15 +165,27 @@ impl Control {
                 result => result?,
             }
         }
-        if let Some(Entry::Delete(_)) = self.journal.get(volume_name) {
-            self.journal.erase(volume_name);
-        }
+        self.forget_deletion(volume);
         Ok(None)
+    }
+
+    /// The key under which the deletion of this very volume is written down.
+    fn doomed_key(&self, volume: &Value) -> Option<String> {
+        let is_it =
+            |key: &String| matches!(self.journal.get(key), Some(Entry::Delete(doomed)) if doomed.uid == uid(volume));
+        [name(volume).to_owned(), plan::csi::journal::own_key(uid(volume))].into_iter().find(is_it)
+    }
+
+    fn forget_deletion(&self, volume: &Value) {
+        if let Some(key) = self.doomed_key(volume) {
+            self.journal.erase(&key);
+        }
     }
 
     /// Deletes what was written down under a key, and whose object is gone.
     pub(super) async fn finish(&self, key: &str, doomed: &Doomed) -> Again {
-        if self.drivers.is_foreign(&doomed.driver) {
+        if self.sight.volume(&doomed.volume).is_some_and(|volume| uid(&volume) == doomed.uid) {
+            // Not gone: it is looked after by its name.
             return Ok(None);
         }
         let leave = || {
@@ -186,6 +202,12 @@ impl Control {
             return self.settle_end(key, doomed).await;
         }
         let Some(known) = self.driver(&doomed.driver) else { return Ok(None) };
+        if key != doomed.volume
+            && matches!(self.journal.get(&doomed.volume), Some(Entry::Create(intent)) if intent.driver == doomed.driver)
+        {
+            // What is being made by that name may be the same backend: only its handle will tell.
+            return Ok(Some(MAKING));
+        }
         let attempt = key.to_owned();
         if let Some(wait) = self.attempts.wait(&attempt, &doomed.uid) {
             return Ok(Some(wait));
