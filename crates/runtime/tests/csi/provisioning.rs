@@ -343,7 +343,8 @@ async fn zones(names: &[&str], topology: bool) -> (World, Storage, Vec<Value>) {
     let zone = |zone: &&str| [("zone".to_owned(), (*zone).to_owned())].into();
     let places = if topology { names.iter().map(zone).collect() } else { Vec::new() };
     let options = csi::directory::Options { places, ..options() };
-    let (world, storage) = world_with(options, &everything()).await;
+    // The nodes are there from the beginning: what comes later is heard of in any order.
+    let (mut world, storage) = bare_world_with(options).await;
     let mut nodes = Vec::new();
     for node in names {
         let metadata = json!({"name": node, "labels": {"zone": node}});
@@ -354,6 +355,7 @@ async fn zones(names: &[&str], topology: bool) -> (World, Storage, Vec<Value>) {
         });
         nodes.push(world.create(csi_node).await);
     }
+    world.start(&everything());
     (world, storage, nodes)
 }
 

@@ -134,10 +134,16 @@ impl Storage {
 
 /// A world whose controllers serve a driver.
 pub async fn world_with(options: Options, controllers: &str) -> (World, Storage) {
+    let (mut world, storage) = bare_world_with(options).await;
+    world.start(controllers);
+    (world, storage)
+}
+
+/// Without controllers yet.
+pub async fn bare_world_with(options: Options) -> (World, Storage) {
     let storage = Storage::new(options).await;
     let mut world = World::bare().await;
     world.setup.drivers = vec![storage.endpoint()];
-    world.start(controllers);
     (world, storage)
 }
 
