@@ -215,3 +215,60 @@ async fn watches_wait_for_room_for_large_objects() {
     drop(told);
     assert_eq!(room.available_permits(), free);
 }
+
+/// Room is for what is sent: a watch that sees nothing of a large object takes none, and one that shows a row of it keeps none.
+#[tokio::test]
+async fn watches_take_room_only_for_what_they_tell() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
+    let room = &world.running.server.limits.answers;
+    let free = room.available_permits();
+    let from = world.store.revision();
+    let open = async |api: &Api, more: &str| {
+        let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={from}{more}");
+        api.open("GET", &path, "", Bytes::new()).await.into_body()
+    };
+    let mut others = [open(&admin, "&labelSelector=on").await, open(&admin, "&fieldSelector=metadata.name%3Db").await];
+    let mut rows = [open(&admin.header("accept", TABLE), "").await, open(&admin.header("accept", METADATA), "").await];
+    admin.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "1"}})).await.expect(200);
+    for other in &mut others {
+        assert!(futures::poll!(std::pin::pin!(other.frame())).is_pending(), "nothing of it is selected");
+    }
+    assert_eq!(room.available_permits(), free);
+    for row in &mut rows {
+        let told = row.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(told.len() < 3000 && room.available_permits() == free, "{}", told.len());
+    }
+    // Nor do they wait for room for what they do not tell.
+    let _taken = leave_kib(&world, 10);
+    admin.header("accept", METADATA).patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "2"}})).await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    let told = others[1].frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("ADDED"));
+}
+
+/// Who reads late is told of large objects, too, or that the watch broke off: silence would mean that nothing happened.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_no_room_at_its_end_says_so() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let from = world.store.revision();
+    let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={from}");
+    let (mut late, mut later, mut waits) =
+        (admin.watch(&path).await, admin.watch(&path).await, admin.watch(&path).await);
+    admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
+    admin.post(CONFIG_MAPS, &large("b")).await.expect(201);
+    let taken = leave_kib(&world, 10);
+    // One waits for room when its time is over, two are read afterwards.
+    let end = waits.next().await;
+    assert_eq!((&end["type"], &end["object"]["code"]), (&json!("ERROR"), &json!(429)), "{end}");
+    assert!(text(&end, "/object/message").contains("before there was room"), "{end}");
+    assert_eq!(waits.maybe().await, None);
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(later.next().await["object"]["code"], 429);
+    assert_eq!(later.maybe().await, None);
+    drop(taken);
+    assert_eq!((late.word().await, late.word().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    assert_eq!(late.maybe().await, None);
+}
