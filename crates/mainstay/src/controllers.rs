@@ -246,7 +246,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
             continue;
         }
         let held: Vec<&Rule> = held.iter().collect();
-        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account)).collect();
+        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account));
         if !missing.is_empty() {
             eprintln!(
                 "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \
