@@ -5,7 +5,7 @@ mod support;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use support::mainstay;
 use support::program::{PATIENCE, Running};
 use tempfile::TempDir;
@@ -26,10 +26,9 @@ fn a_server_that_was_just_started_is_told_to_end() {
     let deadline = Instant::now() + PATIENCE;
     while !kubeconfig.exists() {
         assert!(Instant::now() < deadline, "the server does not start");
-        std::thread::sleep(Duration::from_millis(5));
+        std::thread::yield_now();
     }
     program.terminate();
-    std::thread::sleep(Duration::from_millis(50));
     let mut said = String::new();
     reads.set_read_timeout(Some(PATIENCE)).unwrap();
     reads.read_exact(&mut vec![0; filler]).unwrap();

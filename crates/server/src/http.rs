@@ -28,7 +28,7 @@ const PING_EVERY: Duration = Duration::from_secs(30);
 /// As upstream: clients open another connection for more.
 const STREAMS_PER_CONNECTION: u32 = 250;
 /// What waits to be sent of one answer beside the answer: of HTTP/2 in its own buffers, and of a connection in the system's. It counts for
-/// nothing, is not let go, and a slow reader is one who does not take about half of it in a minute.
+/// nothing and is not let go. A slow reader must take about half of it, with what TLS and HTTP keep, within the time that there is.
 const UNSENT_BYTES: u32 = 64 * 1024;
 /// How long a connection that nobody uses may take for its last words.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(60);
