@@ -3,6 +3,7 @@
 use crate::cli::{BadInput, ControllersArgs};
 use crate::connect::{self, Greeting, Target};
 use crate::health::{Health, Hindrance};
+use crate::signals::Signals;
 use crate::up;
 use anyhow::{Context, Result};
 use object::Gates;
@@ -28,7 +29,7 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
     let target = Target::find(args.kubeconfig.as_deref()).await?;
     let listener = up::listen(args.listen).await?;
     let address = listener.local_addr().context("the socket has no address")?;
-    let shutdown = up::stop_on_signal();
+    let shutdown = Signals::listen()?.stop();
     let figures = Figures::default();
     let mut registry = Registry::default();
     setup.metrics.register(&mut registry);
@@ -245,7 +246,7 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
             continue;
         }
         let held: Vec<&Rule> = held.iter().collect();
-        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account)).collect();
+        let missing: Vec<Rule> = authz::missing(&held, &authz::bootstrap::controller_rules(account));
         if !missing.is_empty() {
             eprintln!(
                 "mainstay: {controller} may not {}{place}: give it the rights in deploy/controllers.yaml, or leave it out with \

@@ -1,7 +1,7 @@
 //! `mainstay csi`: a CSI driver whose volumes are directories.
 
 use crate::cli::BadInput;
-use crate::up;
+use crate::signals::Signals;
 use ::csi::DirectoryDriver;
 use ::csi::directory::{DEFAULT_NAME, Expansion, Faults, Options, Serving};
 use anyhow::Result;
@@ -54,6 +54,7 @@ pub struct CsiArgs {
 }
 
 pub async fn run(args: Box<CsiArgs>) -> Result<()> {
+    let mut signals = Signals::listen()?;
     crate::log::start();
     let options = options(&args).map_err(BadInput)?;
     let faults = match &args.faults {
@@ -73,7 +74,7 @@ pub async fn run(args: Box<CsiArgs>) -> Result<()> {
         println!("  faults    on the orders in {}", file.display());
     }
     println!("The driver serves; sizes are recorded, not enforced. Ctrl-C stops it.");
-    up::wait_for_signal().await?;
+    signals.next().await;
     eprintln!("Stopping.");
     serving.stop().await;
     Ok(())

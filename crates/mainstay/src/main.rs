@@ -11,6 +11,7 @@ mod health;
 mod log;
 mod nodes;
 mod paths;
+mod signals;
 mod storage;
 mod up;
 

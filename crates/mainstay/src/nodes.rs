@@ -2,7 +2,7 @@
 
 use crate::cli::BadInput;
 use crate::connect::Target;
-use crate::up;
+use crate::signals::Signals;
 use anyhow::Result;
 use clap::Args;
 use node::{Identity, Nodes, Setup};
@@ -52,10 +52,11 @@ pub async fn run(args: Box<NodesArgs>) -> Result<()> {
     let setup =
         Setup { prefix: args.prefix, taints: taints.map_err(BadInput)?, scheduler: args.scheduler_name, ..setup };
     let target = Target::find(args.kubeconfig.as_deref()).await?;
+    let mut signals = Signals::listen()?;
     println!("Mainstay {} simulated nodes", env!("CARGO_PKG_VERSION"));
     println!("  API      {}", target.url);
     let greeting = tokio::select! {
-        ended = up::wait_for_signal() => return ended,
+        () = signals.next() => return Ok(()),
         greeting = target.greet() => greeting?,
     };
     println!("  user     {}", greeting.user);
@@ -63,13 +64,13 @@ pub async fn run(args: Box<NodesArgs>) -> Result<()> {
     let mut nodes = Nodes::start(&setup, |_| target.client.clone());
     tokio::select! {
         () = nodes.registered() => println!("The nodes run; pods on them are simulated. Ctrl-C stops them."),
-        ended = up::wait_for_signal() => {
+        () = signals.next() => {
             eprintln!("Stopping.");
             nodes.stop().await;
-            return ended;
+            return Ok(());
         }
     }
-    up::wait_for_signal().await?;
+    signals.next().await;
     eprintln!("Stopping.");
     nodes.stop().await;
     Ok(())

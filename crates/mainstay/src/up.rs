@@ -3,6 +3,7 @@
 use crate::backend::{self, Backend};
 use crate::cli::{BadInput, ServingArgs, UpArgs};
 use crate::paths;
+use crate::signals::Signals;
 use crate::storage::Builtin;
 use anyhow::{Context, Result};
 use object::Gates;
@@ -16,16 +17,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
 
 /// The API alone: controllers run elsewhere, or not at all.
 pub async fn run_server(args: ServingArgs) -> Result<()> {
     let started = Instant::now();
+    let mut signals = Signals::listen()?;
     crate::log::start();
-    let (place, running) = serve(&args).await?;
+    let (place, running) = serve(&args, &mut signals).await?;
     announce(&place, started);
-    wait_for_signal().await?;
+    signals.next().await;
     eprintln!("Stopping.");
     running.stop().await;
     place.clean();
@@ -34,12 +34,13 @@ pub async fn run_server(args: ServingArgs) -> Result<()> {
 
 pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
+    let mut signals = Signals::listen()?;
     crate::log::start();
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
     let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
-    let (place, running) = serve(&args.serving).await?;
+    let (place, running) = serve(&args.serving, &mut signals).await?;
     let builtin = if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running).await?) };
     if let Some(builtin) = &builtin {
         drivers.push(builtin.endpoint()?);
@@ -52,7 +53,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         ..runtime::Setup::new(&args.controllers)
     };
     running.server.metrics.extend(|registry| setup.metrics.register(registry));
-    let shutdown = stop_on_signal();
+    let shutdown = signals.stop();
     if matches!(place.backend, Backend::Etcd(_)) {
         // Other processes may run on the same store.
         announce(&place, started);
@@ -158,7 +159,7 @@ impl Place {
 }
 
 /// Opens the store and serves the API.
-pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
+async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Running)> {
     let gates = Gates::parse(&args.feature_gates).map_err(BadInput)?;
     let static_tokens = static_tokens(args.token_auth_file.as_deref())?;
     let listener = listen(args.listen).await?;
@@ -167,10 +168,7 @@ pub async fn serve(args: &ServingArgs) -> Result<(Place, Running)> {
     let data_dir = backend::data_dir(args)?;
     let store = tokio::select! {
         store = backend.open() => store?,
-        stopped = wait_for_signal() => {
-            stopped?;
-            return Err(anyhow::anyhow!("stopped before the store was open"));
-        }
+        () = signals.next() => return Err(anyhow::anyhow!("stopped before the store was open")),
     };
     let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
@@ -244,29 +242,4 @@ fn announce(place: &Place, started: Instant) {
     println!("  kubectl get namespaces");
     println!();
     println!("Ctrl-C stops it.");
-}
-
-/// Cancelled when the process is told to end.
-pub fn stop_on_signal() -> CancellationToken {
-    let stop = CancellationToken::new();
-    let told = stop.clone();
-    tokio::spawn(async move {
-        match wait_for_signal().await {
-            Ok(()) => eprintln!("Stopping."),
-            Err(error) => eprintln!("mainstay: {error:#}"),
-        }
-        told.cancel();
-    });
-    stop
-}
-
-/// Waits until the process is told to end.
-pub async fn wait_for_signal() -> Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
-    let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
-    tokio::select! {
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
-    Ok(())
 }

@@ -27,6 +27,11 @@ const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
 const PING_EVERY: Duration = Duration::from_secs(30);
 /// As upstream: clients open another connection for more.
 const STREAMS_PER_CONNECTION: u32 = 250;
+/// What waits to be sent of one answer beside the answer: of HTTP/2 in its own buffers, and of a connection in the system's. It counts for
+/// nothing and is not let go. A slow reader must take about half of it, with what TLS and HTTP keep, within the time that there is.
+const UNSENT_BYTES: u32 = 64 * 1024;
+/// How long a connection that nobody uses may take for its last words.
+const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(60);
 /// What a client may send before somebody reads it, for each request (as upstream) and for a connection.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
@@ -72,6 +77,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
+    limit_unsent(&stream);
     let handshake = tokio::select! {
         biased;
         handshake = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)) => handshake,
@@ -96,7 +102,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         let gives_up = (request.version() <= Version::HTTP_11).then(|| gives_up.clone());
         async move {
             let response = respond(&server, request, &caller).await;
-            Ok::<_, Infallible>(response.map(|body| Sent::new(body.holding(open), gives_up)))
+            Ok::<_, Infallible>(response.map(|body| Sent::new(body, open, gives_up)))
         }
     });
     let builder = protocols();
@@ -116,7 +122,15 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
             }
         }
         connection.as_mut().graceful_shutdown();
-        connection.await
+        tokio::select! {
+            biased;
+            ended = connection.as_mut() => ended,
+            // What came in between is answered first.
+            () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| usage.idle()) => {
+                tracing::debug!("a client did not take the last of what it asked for");
+                Ok(())
+            }
+        }
     };
     let ended = tokio::select! {
         biased;
@@ -125,6 +139,14 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended");
+    }
+}
+
+/// A socket can be written to again when little waits in it, not when a part of all is free that is on its way on a fast connection.
+fn limit_unsent(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES) {
+        tracing::debug!(%error, "cannot set TCP_NOTSENT_LOWAT");
     }
 }
 
@@ -143,6 +165,7 @@ fn protocols() -> auto::Builder<TokioExecutor> {
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .initial_stream_window_size(WINDOW_BYTES)
         .initial_connection_window_size(WINDOW_BYTES * 4)
+        .max_send_buf_size(UNSENT_BYTES as usize)
         .keep_alive_interval(PING_EVERY);
     builder
 }

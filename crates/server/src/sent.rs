@@ -2,6 +2,7 @@
 //! ones, a place among the watches, a state of the store that could otherwise be forgotten.
 
 use crate::body::{Body, Chunks};
+use crate::usage::Open;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use std::fmt;
@@ -42,6 +43,8 @@ struct Left {
     /// Whether a part of these bytes is sent.
     is_begun: bool,
     more: Option<Chunks>,
+    /// The connection is in use for as long.
+    _open: Open,
 }
 
 /// The client did not take its answer in time.
@@ -58,13 +61,13 @@ impl std::error::Error for Untaken {}
 
 impl Sent {
     /// `gives_up` is cancelled when the client does not take the answer.
-    pub fn new(body: Body, gives_up: Option<CancellationToken>) -> Sent {
+    pub fn new(body: Body, open: Open, gives_up: Option<CancellationToken>) -> Sent {
         let (bytes, more) = match body {
             Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return Sent::Small(bytes),
             Body::Once(bytes) => (bytes, None),
             Body::Stream(chunks) => (Bytes::new(), Some(chunks)),
         };
-        let left = Some(Left { bytes, is_begun: false, more });
+        let left = Some(Left { bytes, is_begun: false, more, _open: open });
         let rest = Arc::new(Mutex::new(Rest { left, waits_since: Some(Instant::now()) }));
         // Nobody asks a body whose client does not read, so that it has to be looked at from outside.
         let watchdog = tokio::spawn(watch(Arc::downgrade(&rest), gives_up)).abort_handle();

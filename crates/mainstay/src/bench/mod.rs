@@ -40,7 +40,7 @@ pub async fn run(args: Box<BenchArgs>) -> Result<()> {
     let shown = progress.clone();
     tokio::spawn(async move { shown.show().await });
     let mut report = Report::new(progress.clone());
-    let stops = Stops::on_signals();
+    let stops = Stops::on_signals()?;
     if args.growth || !args.sizes.is_empty() {
         growth::run(&args, &progress, &stops, &mut report).await?;
     } else {

@@ -7,7 +7,7 @@ use super::pairs;
 use super::progress::Progress;
 use super::report::Report;
 use crate::cli::BenchArgs;
-use crate::up::wait_for_signal;
+use crate::signals::Signals;
 use anyhow::{Result, bail};
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -30,7 +30,8 @@ pub struct Stops {
 }
 
 impl Stops {
-    pub fn on_signals() -> Stops {
+    pub fn on_signals() -> Result<Stops> {
+        let mut signals = Signals::listen()?;
         let stops = Stops { once: CancellationToken::new(), twice: CancellationToken::new() };
         let (once, twice) = (stops.once.clone(), stops.twice.clone());
         tokio::spawn(async move {
@@ -38,15 +39,12 @@ impl Stops {
                 (once, "Stopping: what was made is deleted first. Ctrl-C again leaves it."),
                 (twice, "Leaving at once."),
             ] {
-                if let Err(error) = wait_for_signal().await {
-                    eprintln!("mainstay: {error:#}");
-                    return;
-                }
+                signals.next().await;
                 eprintln!("{said}");
                 stop.cancel();
             }
         });
-        stops
+        Ok(stops)
     }
 }
 

@@ -76,13 +76,19 @@ impl std::fmt::Display for Said {
 
 impl Running {
     /// Starts a program and follows its output, both streams.
-    pub fn start(mut command: Command) -> Running {
+    pub fn start(command: Command) -> Running {
+        Running::start_into(command, Stdio::piped())
+    }
+
+    /// The same, with its stdout somewhere.
+    pub fn start_into(mut command: Command, stdout: Stdio) -> Running {
         let text = describe(&command);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(stdout).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{text}: {error}"));
         let (sender, lines) = channel();
+        let stdout = child.stdout.take().map(|stdout| Box::new(stdout) as Box<dyn Read + Send>);
         let streams: [Box<dyn Read + Send>; 2] = [
-            Box::new(child.stdout.take().expect("stdout is piped")),
+            stdout.unwrap_or_else(|| Box::new(std::io::empty())),
             Box::new(child.stderr.take().expect("stderr is piped")),
         ];
         for (at, stream) in streams.into_iter().enumerate() {

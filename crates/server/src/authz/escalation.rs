@@ -1,7 +1,7 @@
 //! Nobody grants what they do not hold: writes of roles and bindings are checked against the writer's own rules.
 
 use super::index::{Index, RoleRef};
-use super::rule::{Rule, compact, is_too_much, missing, quoted};
+use super::rule::{Rule, Work, compact, missing, missing_within, quoted};
 use super::{Authorizer, GROUP, is_master};
 use crate::attributes::{Attributes, User};
 use object::access::{self, Access};
@@ -54,7 +54,7 @@ fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Optio
     if aggregates(role) || old.is_some_and(aggregates) {
         // What an aggregated role will hold is decided by others, so that only one who holds everything may write one.
         let held: Vec<&Rule> = index.rules_of(user, "").collect();
-        if missing(&held, &everything()).next().is_some() {
+        if !missing(&held, &everything()).is_empty() {
             let why = "must have cluster-admin privileges to use the aggregationRule";
             return Err(Status::forbidden(GROUP, plural, name, why));
         }
@@ -76,13 +76,16 @@ fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> R
 
 /// Nothing, or the sentence that lists what the user lacks.
 fn confirm(index: &Index, user: &User, namespace: &str, wanted: &[Rule]) -> Result<(), String> {
-    let held: Vec<&Rule> = index.rules_of(user, namespace).collect();
-    if is_too_much(&held, wanted) {
+    let mut held: Vec<&Rule> = index.rules_of(user, namespace).collect();
+    // What allows most says it in a few words.
+    held.sort_by_key(|rule| rule.words());
+    let work = Work::bounded();
+    let lacking: Vec<Rule> = missing_within(&held, wanted, &work).take(TOLD_MAX + 1).collect();
+    if work.is_spent() {
         return Err("the rules name too many verbs, groups, resources and names to compare all of them with the permissions held: \
                     write fewer in each, or `*`"
             .to_owned());
     }
-    let lacking: Vec<Rule> = missing(&held, wanted).take(TOLD_MAX + 1).collect();
     if lacking.is_empty() {
         return Ok(());
     }

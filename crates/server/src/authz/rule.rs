@@ -3,11 +3,47 @@
 use crate::attributes::Attributes;
 use object::access::Access;
 use object::{Map, Value, json};
+use std::cell::Cell;
 
 const ALL: &str = "*";
-/// How many rules are compared with one another, one verb and resource at a time, for one request. A small body can name a great many:
-/// all pairs of its verbs, groups, resources and names.
-const COMPARISONS_MAX: usize = 10_000_000;
+/// How many words of rules are compared with one another for one request. A small body can ask for a great many: it means all pairs of
+/// its verbs, groups, resources and names, and each list is compared with one that may be as long.
+const COMPARISONS_MAX: usize = 100_000_000;
+/// To make a rule with one verb and one resource takes as long as so many comparisons.
+const COMPARISONS_PER_SINGLE: usize = 10;
+/// As long words count as several.
+const WORD_BYTES: usize = 64;
+
+/// How many comparisons are left.
+pub struct Work(Cell<usize>);
+
+impl Work {
+    /// As many as somebody's request may cost.
+    pub fn bounded() -> Work {
+        Work(Cell::new(COMPARISONS_MAX))
+    }
+
+    fn unbounded() -> Work {
+        Work(Cell::new(usize::MAX))
+    }
+
+    /// Whether so many were left.
+    fn spend(&self, comparisons: usize) -> bool {
+        let left = self.0.get();
+        self.0.set(left.saturating_sub(comparisons));
+        left > comparisons
+    }
+
+    /// Whether there are none left: what was found out since is not so.
+    pub fn is_spent(&self) -> bool {
+        self.0.get() == 0
+    }
+
+    /// Whether it was left to look for a word in a list.
+    fn looks_for(&self, word: &str, list: &[String]) -> bool {
+        self.spend(list.len().saturating_mul(1 + word.len() / WORD_BYTES))
+    }
+}
 
 /// A PolicyRule of a Role or ClusterRole.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -67,39 +103,44 @@ impl Rule {
             && (self.names.is_empty() || self.names.contains(&asked.name))
     }
 
-    /// Whether this rule allows all that `single`, a rule about URLs or about resources, allows.
-    fn covers(&self, single: &Rule) -> bool {
-        let within = |own: &[String], theirs: &[String]| theirs.iter().all(|one| has(own, one));
-        if !within(&self.verbs, &single.verbs) {
+    /// Whether this rule allows all that `single`, a rule about URLs or about resources, allows. Where no work is left, it does not.
+    fn covers(&self, single: &Rule, work: &Work) -> bool {
+        let within =
+            |own: &[String], theirs: &[String]| theirs.iter().all(|one| work.looks_for(one, own) && has(own, one));
+        if !work.spend(1) || !within(&self.verbs, &single.verbs) {
             return false;
         }
         if !single.urls.is_empty() {
-            return single.urls.iter().all(|url| self.urls.iter().any(|pattern| url_matches(pattern, url)));
+            let is_matched = |url: &String| self.urls.iter().any(|pattern| url_matches(pattern, url));
+            return single.urls.iter().all(|url| work.looks_for(url, &self.urls) && is_matched(url));
         }
-        let names_fit = self.names.is_empty()
-            || (!single.names.is_empty() && single.names.iter().all(|name| self.names.contains(name)));
+        let has_name = |name: &String| work.looks_for(name, &self.names) && self.names.contains(name);
         let resources_fit = single.resources.iter().all(|theirs| {
             let (resource, subresource) = theirs.split_once('/').unwrap_or((theirs, ""));
-            self.resources.iter().any(|own| resource_matches(own, resource, subresource))
+            work.looks_for(theirs, &self.resources)
+                && self.resources.iter().any(|own| resource_matches(own, resource, subresource))
         });
-        within(&self.groups, &single.groups) && resources_fit && names_fit
+        within(&self.groups, &single.groups)
+            && resources_fit
+            && (self.names.is_empty() || (!single.names.is_empty() && single.names.iter().all(has_name)))
     }
 
     /// Whether this rule alone allows all that another does. Others may together do so as well.
-    fn covers_whole(&self, other: &Rule) -> bool {
-        (other.urls.is_empty() || other.resources.is_empty()) && self.covers(other)
+    fn covers_whole(&self, other: &Rule, work: &Work) -> bool {
+        (other.urls.is_empty() || other.resources.is_empty()) && self.covers(other, work)
     }
 
-    /// How many [`Rule::singles`] there are.
-    fn singles_count(&self) -> usize {
-        let product = |counts: &[usize]| counts.iter().fold(1, |all: usize, count| all.saturating_mul(*count));
-        let urls = product(&[self.verbs.len(), self.urls.len()]);
-        urls.saturating_add(product(&[
-            self.verbs.len(),
-            self.groups.len(),
-            self.resources.len(),
-            self.names.len().max(1),
-        ]))
+    /// How many words it has.
+    pub fn words(&self) -> usize {
+        self.lists().iter().map(|list| list.len()).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.lists().iter().flat_map(|list| list.iter()).map(String::len).sum()
+    }
+
+    fn lists(&self) -> [&Vec<String>; 5] {
+        [&self.verbs, &self.groups, &self.resources, &self.names, &self.urls]
     }
 
     /// The rules with one verb and one resource or URL each that together say the same. There may be very many: they are made one by one.
@@ -142,20 +183,21 @@ pub fn quoted(list: &[String]) -> String {
 }
 
 /// What `wanted` allows and `held` does not, one verb and resource at a time.
-pub fn missing<'a>(held: &'a [&Rule], wanted: &'a [Rule]) -> impl Iterator<Item = Rule> + 'a {
-    let singles = wanted.iter().filter(|rule| !held.iter().any(|held| held.covers_whole(rule))).flat_map(Rule::singles);
-    singles.filter(|single| !held.iter().any(|rule| rule.covers(single)))
+pub fn missing(held: &[&Rule], wanted: &[Rule]) -> Vec<Rule> {
+    missing_within(held, wanted, &Work::unbounded()).collect()
 }
 
-/// Whether to find out what is [`missing`] takes too long to do it for whoever asks. What one held rule covers as a whole does not.
-pub fn is_too_much(held: &[&Rule], wanted: &[Rule]) -> bool {
-    // To make one to compare takes as long as some comparisons.
-    let too_much = |rules: usize| rules.saturating_mul(held.len() + 10) > COMPARISONS_MAX;
-    if too_much(wanted.len()) {
-        return true;
-    }
-    let rest = wanted.iter().filter(|rule| !held.iter().any(|held| held.covers_whole(rule)));
-    too_much(rest.map(Rule::singles_count).fold(0, usize::saturating_add))
+/// The same as far as somebody asks, and as there is work left. Who holds all of it in one rule, as `*` does, mostly pays for little.
+pub fn missing_within<'a>(
+    held: &'a [&Rule],
+    wanted: &'a [Rule],
+    work: &'a Work,
+) -> impl Iterator<Item = Rule> + use<'a> {
+    let begun = wanted.iter().take_while(|_| !work.is_spent());
+    let singles = begun.filter(|rule| !held.iter().any(|held| held.covers_whole(rule, work))).flat_map(Rule::singles);
+    singles
+        .take_while(|single| work.spend(COMPARISONS_PER_SINGLE + single.bytes() / WORD_BYTES))
+        .filter(|single| !held.iter().any(|rule| rule.covers(single, work)))
 }
 
 /// Rules for the same resource as one rule with all their verbs, in the order of first appearance.
@@ -296,34 +338,73 @@ mod tests {
             let held: Vec<Rule> = held.iter().map(|text| rule(text)).collect();
             let lacking: Vec<Rule> = lacking.iter().map(|text| rule(text)).collect();
             let (held, wanted_rules) = (held.iter().collect::<Vec<_>>(), [rule(wanted)]);
-            assert!(!is_too_much(&held, &wanted_rules));
-            assert_eq!(missing(&held, &wanted_rules).collect::<Vec<_>>(), lacking, "{wanted}");
+            assert_eq!(missing(&held, &wanted_rules), lacking, "{wanted}");
         }
     }
 
+    fn words(count: usize) -> Vec<String> {
+        (0..count).map(|at| format!("w{at}")).collect()
+    }
+
+    fn cube(count: usize) -> Rule {
+        Rule { verbs: words(count), groups: words(count), resources: words(count), ..Rule::default() }
+    }
+
+    const FEW: usize = 1_000_000;
+
+    /// How many of so many rights are missing, and what it took to know; `None` where that is too much, which here is less than elsewhere.
+    fn compared(held: &[&Rule], wanted: &[Rule], count: usize) -> Option<(usize, usize)> {
+        let work = Work(Cell::new(FEW));
+        let found = missing_within(held, wanted, &work).take(count).count();
+        (!work.is_spent()).then(|| (found, FEW - work.0.get()))
+    }
+
     #[test]
-    fn what_takes_too_long_to_compare_is_known_before() {
-        let words = |count: usize| (0..count).map(|at| format!("w{at}")).collect::<Vec<_>>();
-        let cube = |count: usize| Rule {
-            verbs: words(count),
-            groups: words(count),
-            resources: words(count),
-            ..Rule::default()
-        };
+    fn comparisons_have_an_end() {
         let (all, some, none) = (rule("*;*;*;"), rule("get;-;pods;"), rule("get;-;pods;x"));
-        assert_eq!(cube(400).singles_count(), 64_000_000);
-        assert!(is_too_much(&[], &[cube(400)]) && is_too_much(&[&some, &none], &[cube(100)]));
-        assert!(!is_too_much(&[], &[cube(100)]) && !is_too_much(&[&some, &none], &[cube(90)]));
-        assert!(is_too_much(&[&some, &none], &[cube(90), cube(90)]), "all together count");
-        assert!(is_too_much(&vec![&some; 10_000], &vec![some.clone(); 10_000]));
-        // Who holds it whole may give it on, and pays for nothing.
-        assert!(!is_too_much(&[&some, &all], &[cube(400)]));
-        assert_eq!(missing(&[&some, &all], &[cube(400)]).next(), None);
+        assert_eq!(compared(&[&some, &none], &[cube(400)], usize::MAX), None);
+        assert_eq!(compared(&[&some, &none], &[cube(30)], usize::MAX).unwrap().0, 30 * 30 * 30);
+        assert_eq!(compared(&[], &vec![cube(30); 20], usize::MAX), None, "all together count");
+        let (nothing, verb) = (Rule::default(), Rule { verbs: words(1), ..Rule::default() });
+        assert_eq!(compared(&vec![&nothing; 2000], &vec![verb; 2000], usize::MAX), None, "each pair counts");
+        // Who holds it whole may give it on, and pays for little.
+        let (found, work) = compared(&[&some, &all], &[cube(400)], usize::MAX).unwrap();
+        assert!(found == 0 && work < 2000, "{work}");
         // What is missing is looked for as far as somebody asks.
-        assert_eq!(missing(&[&some], &[cube(400)]).take(3).count(), 3);
+        let (found, work) = compared(&[&some], &[cube(400)], 3).unwrap();
+        assert!(found == 3 && work < 2000, "{work}");
         let mixed = Rule { urls: vec!["/x".to_owned()], ..cube(2) };
-        assert_eq!((mixed.singles_count(), mixed.singles().count()), (10, 10));
-        assert_eq!(missing(&[&rule("*;/x")], &[mixed]).count(), 8);
+        assert_eq!(mixed.singles().count(), 10);
+        assert_eq!(missing(&[&rule("*;/x")], &[mixed]).len(), 8);
+    }
+
+    /// Two lists that are both long are compared word by word.
+    #[test]
+    fn long_lists_count_by_both_their_lengths() {
+        let long = [
+            Rule { names: words(300_000), ..rule("get;-;pods;") },
+            Rule { urls: words(300_000), ..rule("get;/") },
+            Rule { verbs: words(300_000), ..rule("get;-;pods;") },
+            Rule { groups: words(300_000), ..rule("get;-;pods;") },
+            Rule { resources: words(300_000), ..rule("get;-;pods;") },
+        ];
+        for rule in &long {
+            assert_eq!(compared(&[rule], std::slice::from_ref(rule), 1), None);
+            let mut half = rule.clone();
+            half.verbs.truncate(500);
+            half.names.truncate(500);
+            half.urls.truncate(500);
+            half.groups.truncate(500);
+            half.resources.truncate(500);
+            assert!(compared(&[&half], &[half.clone()], 1).is_some_and(|(found, _)| found == 0));
+            let (all, urls) = (super::tests::rule("*;*;*;"), super::tests::rule("*;*"));
+            let (found, work) = compared(&[&all, &urls], std::slice::from_ref(rule), 1).unwrap();
+            assert!(found == 0 && work < 400_000, "{work}");
+        }
+        // So are words.
+        let word = |at: usize| format!("{}{at:06}", "x".repeat(1 << 20));
+        let long = Rule { verbs: vec![word(1)], names: words(100_000), ..rule("get;-;pods;") };
+        assert_eq!(compared(&[&Rule { verbs: vec![word(2)], ..long.clone() }], &[long], usize::MAX), None);
     }
 
     #[test]

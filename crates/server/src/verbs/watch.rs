@@ -16,6 +16,7 @@ use futures::{FutureExt, stream};
 use object::access::Access;
 use object::json;
 use object::{Kind, Status, Value};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Event, Next, Record, Watcher};
@@ -64,7 +65,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         frames: Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() },
         beginning,
         marks_the_end: options.send_initial_events == Some(true) && options.bookmarks,
-        events: again.into_iter(),
+        events: again.into(),
         source: Source::follow(&**store, &prefix, after),
         store: store.clone(),
         prefix,
@@ -142,7 +143,7 @@ struct Stream {
     /// Whether a bookmark says where that state ends.
     marks_the_end: bool,
     /// What was read from the source and not told of yet.
-    events: std::vec::IntoIter<Arc<Event>>,
+    events: VecDeque<Arc<Event>>,
     source: Source,
     deadline: Instant,
     /// How far the store was then.
@@ -151,7 +152,7 @@ struct Stream {
     /// The newest revision that the client knows of.
     told: u64,
     stopping: tokio_util::sync::CancellationToken,
-    /// Room for answers, and what the next chunk has of it.
+    /// Room for answers, and what the chunk that is made next has of it.
     answers: Arc<Semaphore>,
     room: Option<OwnedSemaphorePermit>,
     /// An object that room is needed for, or one of the state that waits for that.
@@ -167,18 +168,25 @@ impl Stream {
             if self.stopping.is_cancelled() {
                 return None;
             }
-            if let Some(chunk) = self.state().or_else(|| self.tell()) {
-                return Some(match self.room.take() {
-                    Some(room) => with_room(chunk, room),
-                    None => chunk,
+            let chunk = self.state().or_else(|| self.tell());
+            // It was for this chunk. One that is small after all, as rows of tables are, does without.
+            let room = self.room.take();
+            if let Some(chunk) = chunk {
+                return Some(match room {
+                    Some(room) if needs_room(chunk.len()) => with_room(chunk, room),
+                    _ => chunk,
                 });
             }
             if let Some(bytes) = self.large.take() {
                 self.room = tokio::select! {
                     biased;
                     () = self.stopping.cancelled() => return None,
-                    () = tokio::time::sleep_until(self.deadline) => return None,
+                    // Before time: what had happened by the end is told, however late, where there is room for it.
                     room = room_for(self.answers.clone(), bytes) => room,
+                    () = tokio::time::sleep_until(self.deadline) => {
+                        self.fail(no_room());
+                        None
+                    }
                 };
                 continue;
             }
@@ -238,7 +246,7 @@ impl Stream {
             events.truncate(count);
             self.source = Source::follow(&*self.store, &self.prefix, up_to);
         }
-        self.events = events.into_iter();
+        self.events = events.into();
     }
 
     /// Whether something of this size can be told now. What is large comes first in its chunk, when there is room for it.
@@ -277,7 +285,7 @@ impl Stream {
                 Ok(true) => continue,
                 Ok(false) if self.marks_the_end => self.frames.bookmark(revision, true, &mut out),
                 Ok(false) => {}
-                Err(status) => self.fail(&status, &mut out),
+                Err(status) => self.fail(status),
             }
             self.beginning = None;
         }
@@ -288,25 +296,26 @@ impl Stream {
     fn tell(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES
-            && self.large.is_none()
-            && let Some(bytes) = self.events.as_slice().first().map(|event| largest(event))
-            && self.fits(bytes, &out)
-            && let Some(event) = self.events.next()
+            && let Some(event) = self.events.pop_front()
         {
-            match self.frames.event(&event, &mut out) {
-                Ok(true) => self.told = event.revision,
-                Ok(false) => {}
-                Err(status) => self.fail(&status, &mut out),
+            let Some((what, record)) = self.frames.seen(&event) else { continue };
+            if !self.fits(record.value.len(), &out) {
+                self.events.push_front(event);
+                break;
+            }
+            match self.frames.event(what, record, &event, &mut out) {
+                Ok(()) => self.told = event.revision,
+                Err(status) => self.fail(status),
             }
         }
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
-    /// Says why, and ends.
-    fn fail(&mut self, status: &Status, out: &mut Vec<u8>) {
-        error_frame(status, out);
-        self.events = Vec::new().into_iter();
-        self.source = Source::Ended;
+    /// Says why in the next chunk, and ends.
+    fn fail(&mut self, status: Status) {
+        (self.beginning, self.held_back) = (None, None);
+        self.events.clear();
+        self.source = Source::Refused(status);
     }
 
     /// Time for a bookmark, or for the end.
@@ -373,20 +382,23 @@ struct Frames {
 }
 
 impl Frames {
-    /// Writes the line of an event, as this watcher's selection sees it; false where it sees nothing.
-    fn event(&mut self, event: &Event, out: &mut Vec<u8>) -> Result<bool, Status> {
-        let is = event.current.as_ref().is_some_and(|record| self.selection.takes(record));
-        let was = event.previous.as_ref().is_some_and(|record| self.selection.takes(record));
-        match (was, is, &event.current, &event.previous) {
-            (false, true, Some(current), _) => self.frame("ADDED", &current.value, out)?,
-            (true, true, Some(current), _) => self.frame("MODIFIED", &current.value, out)?,
-            (true, false, _, Some(previous)) => {
-                let last = self.last_state(event, previous)?;
-                self.frame("DELETED", &last, out)?;
-            }
-            _ => return Ok(false),
+    /// What this watcher's selection sees of an event, and the version that it sees; `None` where it sees nothing.
+    fn seen<'e>(&self, event: &'e Event) -> Option<(&'static str, &'e Record)> {
+        let taken = |record: &'e Option<Arc<Record>>| record.as_deref().filter(|record| self.selection.takes(record));
+        match (taken(&event.previous), taken(&event.current)) {
+            (None, Some(current)) => Some(("ADDED", current)),
+            (Some(_), Some(current)) => Some(("MODIFIED", current)),
+            (Some(previous), None) => Some(("DELETED", previous)),
+            (None, None) => None,
         }
-        Ok(true)
+    }
+
+    /// Writes the line of what is seen of an event.
+    fn event(&mut self, what: &str, record: &Record, event: &Event, out: &mut Vec<u8>) -> Result<(), Status> {
+        match what {
+            "DELETED" => self.frame(what, &self.last_state(event, record)?, out),
+            _ => self.frame(what, &record.value, out),
+        }
     }
 
     /// What a watcher sees of an object that left: its last state, at the revision of the event.
@@ -446,12 +458,6 @@ fn plain_frame(what: &str, object: &[u8], out: &mut Vec<u8>) {
     pieces.iter().for_each(|piece| out.extend_from_slice(piece));
 }
 
-/// The size of the largest thing that may be told of an event.
-fn largest(event: &Event) -> usize {
-    let records = [&event.current, &event.previous];
-    records.iter().filter_map(|record| record.as_ref()).map(|record| record.value.len()).max().unwrap_or(0)
-}
-
 /// What an event keeps in memory as long as it is kept.
 fn size(event: &Event) -> usize {
     let records = [&event.current, &event.previous];
@@ -469,6 +475,11 @@ fn refusal(error: &store::Error) -> Status {
 
 fn too_old(asked: u64, oldest: u64) -> Status {
     Status::expired(format!("too old resource version: {asked} ({oldest})"))
+}
+
+/// Why a watch ends that did not come to tell all. (429 has clients go on where they are, as soon as there may be room.)
+fn no_room() -> Status {
+    Status::too_many_requests("the watch ended before there was room for a large object that it has to tell of", 1)
 }
 
 fn error_frame(status: &Status, out: &mut Vec<u8>) {

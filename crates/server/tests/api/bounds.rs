@@ -60,16 +60,30 @@ async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
         json!({"metadata": {"name": "cube"}, "rules": [{"verbs": words, "apiGroups": words, "resources": words}]})
     };
     let kim = world.as_user("kim", &[]);
-    let said = kim.post(&roles, &cube(400)).await.refused(403, "Forbidden");
+    for count in [40, 400] {
+        let reply = kim.post(&roles, &cube(count)).await;
+        assert!(reply.bytes.len() < REFUSAL_BYTES_MAX, "{}", reply.bytes.len());
+        let said = reply.refused(403, "Forbidden");
+        assert!(
+            said.contains("is attempting to grant RBAC permissions not currently held") && said.ends_with("\nand more")
+        );
+    }
+    // Two long lists are compared word by word, also where one has all of the other.
+    let named = |name: &str, count: usize| {
+        let names: Vec<String> = (0..count).map(|at| format!("n{at}")).collect();
+        json!({"metadata": {"name": name}, "rules": [{"verbs": ["use"], "apiGroups": ["a.b"], "resources": ["c"], "resourceNames": names}]})
+    };
+    world.admin().post(&roles, &named("held", 30_000)).await.expect(201);
+    let mut held = binding("RoleBinding", "kim", "held");
+    (held["metadata"]["name"], held["roleRef"]["kind"]) = (json!("held"), json!("Role"));
+    world.admin().post(&bindings, &held).await.expect(201);
+    kim.post(&roles, &named("some", 1000)).await.expect(201);
+    let said = kim.post(&roles, &named("same", 30_000)).await.refused(403, "Forbidden");
     assert!(said.contains("the rules name too many verbs, groups, resources and names"), "{said}");
-    let few = kim.post(&roles, &cube(40)).await;
-    assert!(few.bytes.len() < REFUSAL_BYTES_MAX, "{}", few.bytes.len());
-    let said = few.refused(403, "Forbidden");
-    assert!(
-        said.contains("is attempting to grant RBAC permissions not currently held") && said.ends_with("\nand more")
-    );
     // Who holds all of it writes it as ever.
-    world.as_user("root", &[]).post(&roles, &cube(400)).await.expect(201);
+    let root = world.as_user("root", &[]);
+    root.post(&roles, &cube(400)).await.expect(201);
+    root.post(&roles, &named("same", 30_000)).await.expect(201);
 }
 
 /// The place of a field is shown with all that is above it, and a name can be as long as a body.
@@ -214,4 +228,61 @@ async fn watches_wait_for_room_for_large_objects() {
     assert!(told.len() > LARGE_BYTES && room.available_permits() < free);
     drop(told);
     assert_eq!(room.available_permits(), free);
+}
+
+/// Room is for what is sent: a watch that sees nothing of a large object takes none, and one that shows a row of it keeps none.
+#[tokio::test]
+async fn watches_take_room_only_for_what_they_tell() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
+    let room = &world.running.server.limits.answers;
+    let free = room.available_permits();
+    let from = world.store.revision();
+    let open = async |api: &Api, more: &str| {
+        let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={from}{more}");
+        api.open("GET", &path, "", Bytes::new()).await.into_body()
+    };
+    let mut others = [open(&admin, "&labelSelector=on").await, open(&admin, "&fieldSelector=metadata.name%3Db").await];
+    let mut rows = [open(&admin.header("accept", TABLE), "").await, open(&admin.header("accept", METADATA), "").await];
+    admin.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "1"}})).await.expect(200);
+    for other in &mut others {
+        assert!(futures::poll!(std::pin::pin!(other.frame())).is_pending(), "nothing of it is selected");
+    }
+    assert_eq!(room.available_permits(), free);
+    for row in &mut rows {
+        let told = row.frame().await.unwrap().unwrap().into_data().unwrap();
+        assert!(told.len() < 3000 && room.available_permits() == free, "{}", told.len());
+    }
+    // Nor do they wait for room for what they do not tell.
+    let _taken = leave_kib(&world, 10);
+    admin.header("accept", METADATA).patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "2"}})).await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    let told = others[1].frame().await.unwrap().unwrap().into_data().unwrap();
+    assert!(String::from_utf8_lossy(&told).contains("ADDED"));
+}
+
+/// Who reads late is told of large objects, too, or that the watch broke off: silence would mean that nothing happened.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_has_no_room_at_its_end_says_so() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let from = world.store.revision();
+    let path = format!("{CONFIG_MAPS}?watch=1&timeoutSeconds=5&resourceVersion={from}");
+    let (mut late, mut later, mut waits) =
+        (admin.watch(&path).await, admin.watch(&path).await, admin.watch(&path).await);
+    admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
+    admin.post(CONFIG_MAPS, &large("b")).await.expect(201);
+    let taken = leave_kib(&world, 10);
+    // One waits for room when its time is over, two are read afterwards.
+    let end = waits.next().await;
+    assert_eq!((&end["type"], &end["object"]["code"]), (&json!("ERROR"), &json!(429)), "{end}");
+    assert!(text(&end, "/object/message").contains("before there was room"), "{end}");
+    assert_eq!(waits.maybe().await, None);
+    tokio::time::sleep(std::time::Duration::from_secs(10)).await;
+    assert_eq!(later.next().await["object"]["code"], 429);
+    assert_eq!(later.maybe().await, None);
+    drop(taken);
+    assert_eq!((late.word().await, late.word().await), ("ADDED a".to_owned(), "ADDED b".to_owned()));
+    assert_eq!(late.maybe().await, None);
 }

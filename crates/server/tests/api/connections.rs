@@ -1,11 +1,11 @@
 //! Real connections: TLS, certificates, limits of HTTP, and clients that misbehave.
 
 use crate::support::*;
+use crate::taken::ask;
 use bytes::Bytes;
 use futures::StreamExt;
 use http_body::Frame;
 use http_body_util::{BodyExt, Empty, StreamBody};
-use hyper::body::Incoming;
 use hyper::client::conn::http2::SendRequest;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::pki_types::pem::PemObject;
@@ -21,7 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-async fn listening() -> (World, SocketAddr, Identity) {
+pub async fn listening() -> (World, SocketAddr, Identity) {
     let now = jiff::Timestamp::now();
     let identity = Identity::make(&["localhost".to_owned()], now).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -31,12 +31,12 @@ async fn listening() -> (World, SocketAddr, Identity) {
     (world, address, identity)
 }
 
-async fn connect(address: SocketAddr, ca: &Pair, own: Option<&Pair>) -> TlsStream<TcpStream> {
+pub async fn connect(address: SocketAddr, ca: &Pair, own: Option<&Pair>) -> TlsStream<TcpStream> {
     dial(address, ca, own, "").await
 }
 
 /// As [`connect`], for a protocol that is named in the handshake.
-async fn dial(address: SocketAddr, ca: &Pair, own: Option<&Pair>, protocol: &str) -> TlsStream<TcpStream> {
+pub async fn dial(address: SocketAddr, ca: &Pair, own: Option<&Pair>, protocol: &str) -> TlsStream<TcpStream> {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_slice(ca.certificate_pem.as_bytes()).unwrap()).unwrap();
     let builder = rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
@@ -70,7 +70,7 @@ async fn talk(stream: &mut TlsStream<TcpStream>, bytes: &[u8]) -> String {
     String::from_utf8_lossy(&answer[..count]).into_owned()
 }
 
-fn get(path: &str) -> Vec<u8> {
+pub fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n").into_bytes()
 }
 
@@ -347,7 +347,7 @@ async fn bodies_that_are_read_have_an_end_together() {
 }
 
 /// A moment later by the server's clock, with everything that was due by then begun.
-async fn later(time: Duration) {
+pub async fn later(time: Duration) {
     tokio::time::pause();
     tokio::time::advance(time).await;
     // While the clock stands still it would run ahead of what is on the wire.
@@ -431,96 +431,6 @@ async fn connections_that_are_no_longer_used_end_in_order() {
     let event = tokio::time::timeout(Duration::from_secs(10), watching.frame()).await.expect("an event").unwrap();
     assert!(String::from_utf8_lossy(&event.unwrap().into_data().unwrap()).contains("late"));
     ask(&mut watcher, "/version").await.collect().await.unwrap();
-    world.running.stop().await;
-}
-
-/// A client of HTTP/2 that may be sent this much before it reads, for each answer.
-async fn with_window(address: SocketAddr, identity: &Identity, bytes: u32) -> SendRequest<Empty<Bytes>> {
-    let stream = dial(address, &identity.ca, Some(&identity.admin), "h2").await;
-    let mut builder = hyper::client::conn::http2::Builder::new(TokioExecutor::new());
-    builder.initial_stream_window_size(bytes);
-    let (sender, connection) = builder.handshake(TokioIo::new(stream)).await.unwrap();
-    tokio::spawn(connection);
-    sender
-}
-
-async fn ask(sender: &mut SendRequest<Empty<Bytes>>, path: &str) -> http::Response<Incoming> {
-    let request = http::Request::get(format!("https://localhost{path}")).body(Empty::new()).unwrap();
-    tokio::time::timeout(Duration::from_secs(10), sender.send_request(request)).await.expect("an answer").unwrap()
-}
-
-/// ConfigMaps of this size.
-async fn fill(world: &World, count: usize, bytes: usize) {
-    for at in 0..count {
-        let object = json!({"metadata": {"name": format!("m-{at:02}")}, "data": {"pad": "x".repeat(bytes)}});
-        world.admin().post(CONFIG_MAPS, &object).await.expect(201);
-    }
-}
-
-#[tokio::test]
-async fn answers_that_nobody_takes_are_let_go() {
-    let (world, address, identity) = listening().await;
-    fill(&world, 14, 900_000).await;
-    let limits = &world.running.server.limits;
-    let (room, watches) = (limits.answers.available_permits(), limits.watches.available_permits());
-    let taken = limits.answers.clone().try_acquire_many_owned(u32::try_from(room - 15_000).unwrap()).unwrap();
-    let watch = format!("{CONFIG_MAPS}?watch=1");
-    for http2 in [true, false] {
-        // One that reads nothing has all the room there is, and its watch a place.
-        let mut lazy = with_window(address, &identity, 1024).await;
-        let mut lazy_1 = connect(address, &identity.ca, Some(&identity.admin)).await;
-        let (mut unread, mut unread_watch) = (None, None);
-        if http2 {
-            unread = Some(ask(&mut lazy, CONFIG_MAPS).await);
-            unread_watch = Some(ask(&mut lazy, &watch).await);
-        } else {
-            lazy_1.write_all(&get(CONFIG_MAPS)).await.unwrap();
-            lazy_1.flush().await.unwrap();
-            while limits.answers.available_permits() == 15_000 {
-                tokio::task::yield_now().await;
-            }
-        }
-        world.admin().get(CONFIG_MAPS).await.refused(429, "TooManyRequests");
-        // Not for ever.
-        let started = Instant::now();
-        while limits.answers.available_permits() < 15_000 || limits.watches.available_permits() < watches {
-            assert!(started.elapsed() < Duration::from_secs(20), "what is not taken is kept");
-            later(Duration::from_secs(10)).await;
-            // The same connection goes on, with its pings answered.
-            assert_eq!(ask(&mut lazy, "/version").await.status(), 200);
-        }
-        world.admin().get(CONFIG_MAPS).await.expect(200);
-        if let (Some(unread), Some(unread_watch)) = (unread, unread_watch) {
-            assert!(unread.into_body().collect().await.is_err(), "half an answer is none");
-            assert!(unread_watch.into_body().collect().await.is_err());
-        } else {
-            let mut read = Vec::new();
-            let _may_fail =
-                tokio::time::timeout(Duration::from_secs(10), lazy_1.read_to_end(&mut read)).await.expect("an end");
-            assert!(read.len() < 14 * 900_000, "{}", read.len());
-        }
-    }
-    drop(taken);
-    world.running.stop().await;
-}
-
-/// Who takes a little now and then gets all of it.
-#[tokio::test]
-async fn slow_readers_get_all_of_it() {
-    let (world, address, identity) = listening().await;
-    fill(&world, 5, 100_000).await;
-    let whole = world.admin().get(CONFIG_MAPS).await.bytes;
-    let mut slow = with_window(address, &identity, 64 * 1024).await;
-    let mut body = ask(&mut slow, CONFIG_MAPS).await.into_body();
-    let mut read = Vec::new();
-    while let Some(frame) = tokio::time::timeout(Duration::from_secs(10), body.frame()).await.expect("more") {
-        read.extend_from_slice(&frame.unwrap().into_data().unwrap());
-        if read.len() < 300_000 {
-            later(Duration::from_secs(10)).await;
-            ask(&mut slow, "/version").await.into_body().collect().await.unwrap();
-        }
-    }
-    assert_eq!(read.len(), whole.len());
     world.running.stop().await;
 }
 

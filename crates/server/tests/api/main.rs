@@ -17,6 +17,7 @@ mod races;
 mod security;
 mod slow;
 mod strangers;
+mod taken;
 mod volumes;
 mod watches;
 mod writes;

@@ -227,7 +227,7 @@ mod tests {
         };
         let (view, edit, admin) = (rules("view"), rules("edit"), rules("admin"));
         let missing = |held: &[Rule], wanted: &[Rule]| {
-            super::super::rule::missing(&held.iter().collect::<Vec<_>>(), wanted).count()
+            super::super::rule::missing(&held.iter().collect::<Vec<_>>(), wanted).len()
         };
         assert_eq!(missing(&edit, &view), 0);
         assert_eq!(missing(&admin, &edit), 0);

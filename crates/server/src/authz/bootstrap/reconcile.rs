@@ -30,7 +30,7 @@ pub fn reconcile(existing: &Value, wanted: &Value) -> Option<Value> {
 
 fn add_missing_rules(merged: &mut Value, wanted: &Value) {
     let held = Rule::of_role(merged);
-    let lacking = compact(missing(&held.iter().collect::<Vec<_>>(), &Rule::of_role(wanted)).collect());
+    let lacking = compact(missing(&held.iter().collect::<Vec<_>>(), &Rule::of_role(wanted)));
     if !lacking.is_empty() {
         let mut rules = merged.items(&["rules"]).to_vec();
         rules.extend(lacking.iter().map(Rule::to_value));
@@ -78,7 +78,7 @@ mod tests {
         assert_eq!(merged["metadata"]["resourceVersion"], "7");
         let rules = Rule::of_role(&merged);
         assert_eq!(rules[..2], [allow("get", "core", "pods nodes"), allow("list", "core", "pods")]);
-        assert_eq!(missing(&rules.iter().collect::<Vec<_>>(), &Rule::of_role(&wanted)).next(), None);
+        assert_eq!(missing(&rules.iter().collect::<Vec<_>>(), &Rule::of_role(&wanted)), []);
         assert_eq!(reconcile(&merged, &wanted), None);
 
         existing["metadata"]["annotations"][AUTOUPDATE] = json!("false");
