@@ -105,7 +105,7 @@ async fn run_without(account: &'static str, lack: &Rule, errands: &'static Erran
 
 /// Every right of an account, one verb and one resource each.
 fn rights_of(account: &str) -> Vec<Rule> {
-    authz::missing(&[], &authz::bootstrap::controller_rules(account)).collect()
+    authz::missing(&[], &authz::bootstrap::controller_rules(account))
 }
 
 fn role_of(account: &str) -> Value {
