@@ -1,6 +1,6 @@
 //! Claims that have grown but for their file system: the node that has them mounted finishes it.
 
-use crate::sight::{Sight, Watched};
+use crate::sight::{Mounts, Sight, Watched};
 use crate::voice::Voice;
 use object::Value;
 use object::access::{Access, uid};
@@ -67,7 +67,7 @@ impl Expansions {
             .users(key)
             .iter()
             .filter_map(|pod| Some((pod, state.local.get(pod)?)))
-            .find(|(_, local)| local.started && is_up(&local.node))?;
+            .find(|(_, local)| local.volumes == Mounts::Mounted && is_up(&local.node))?;
         let size = volumes.size(claim.text(&["spec", "volumeName"])).unwrap_or(Quantity::ZERO);
         let patch = expand::finished(&claim, size)?;
         Some(Case { node: local.node.clone(), pod: pod.clone(), pod_uid: local.uid.clone(), patch, claim })

@@ -125,6 +125,7 @@ impl Kubelets {
             }
         }
         if plan.remove {
+            self.sight.lock().unmounted(&case.key, &case.uid);
             let options = json!({
                 "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
                 "preconditions": {"uid": &*case.uid},

@@ -70,12 +70,20 @@ pub struct Local {
     /// The pod itself, as long as something is to be done about it.
     pub object: Option<Arc<Value>>,
     pub address: Option<Ipv4Addr>,
-    /// Its volumes are mounted.
-    pub started: bool,
+    pub volumes: Mounts,
     /// It waits for its claims.
     pub held: bool,
     /// What people were told of it already, and need not hear again.
     pub told: Vec<Event>,
+}
+
+/// Where a pod is with its volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mounts {
+    Awaited,
+    Mounted,
+    /// It has ended, whatever is still heard of it.
+    Over,
 }
 
 /// The kinds that are watched.
@@ -292,7 +300,7 @@ impl Sight {
             version: 0,
             object: None,
             address: None,
-            started: false,
+            volumes: Mounts::Awaited,
             held: false,
             told: Vec::new(),
         });
@@ -304,7 +312,10 @@ impl Sight {
             local.address = Some(address);
         }
         let takes_down = Behaviour::of(&pod).0.node_down;
-        let started = pod.text(&["status", "phase"]) == "Running" && !std::mem::replace(&mut local.started, true);
+        let started = pod.text(&["status", "phase"]) == "Running" && local.volumes == Mounts::Awaited;
+        if started {
+            local.volumes = Mounts::Mounted;
+        }
         (local.version, local.object) = (version, Some(pod));
         if started {
             state.mounted(&key, &self.claims);
@@ -373,6 +384,13 @@ impl State {
         let used = self.cluster.pod(key).into_iter().flat_map(|pod| &pod.claims);
         for claim in used.map(|used| (key.0.clone(), used.name.clone())).filter(|it| self.expanding.contains_key(it)) {
             claims.add(claim);
+        }
+    }
+
+    /// A pod is about to be removed: by then it has let go of its volumes.
+    pub fn unmounted(&mut self, key: &Key, uid: &str) {
+        if let Some(local) = self.local.get_mut(key).filter(|local| *local.uid == *uid) {
+            local.volumes = Mounts::Over;
         }
     }
 
@@ -449,5 +467,24 @@ mod tests {
             assert_eq!(state.line.next(Instant::now()), Some(Work::Decide(key)), "{first_node:?}");
             assert!(state.local.is_empty());
         }
+    }
+    /// `grown_on_nodes` 14003966 of the simulation: a volume grew by a pod that its node had removed, and of whose end it had not heard yet.
+    #[test]
+    fn a_pod_that_was_removed_has_no_volumes_whatever_is_heard_of_it() {
+        let sight = Sight::new("s", &["n".into()], &Metrics::default());
+        let key: Key = ("default".into(), "p".into());
+        let volumes = || sight.lock().local[&key].volumes;
+        let mut running = pod("u", "n").as_ref().clone();
+        running["status"] = json!({"phase": "Running"});
+        let running = Arc::new(running);
+        sight.seen(Watched::Pods, pod("u", "n"));
+        assert_eq!(volumes(), Mounts::Awaited);
+        sight.seen(Watched::Pods, running.clone());
+        assert_eq!(volumes(), Mounts::Mounted);
+        sight.lock().unmounted(&key, "another");
+        assert_eq!(volumes(), Mounts::Mounted);
+        sight.lock().unmounted(&key, "u");
+        sight.seen(Watched::Pods, running);
+        assert_eq!(volumes(), Mounts::Over);
     }
 }
