@@ -134,6 +134,14 @@ pub fn is_left_over(world: &World, volume: &Value) -> bool {
     (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
 }
 
+/// A directory's volume that its claim never got, while the server has forgotten whether another of its name was retained: whoever asked was told so, and
+/// it waits for a person.
+fn is_unknown(world: &World, volume: &Value) -> bool {
+    volume.text(&["status", "phase"]) == "Pending"
+        && volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED
+        && world.ledger.has_returned(name(volume))
+}
+
 fn is_anybody_blocked(world: &World) -> bool {
     let checker = world.checker();
     checker.all("StatefulSet").any(|set| is_blocked_by_a_claim(&checker, set))
@@ -229,7 +237,8 @@ pub fn summary(world: &World) -> String {
     let checker = world.checker();
     let mut text = String::new();
     for kind in ["Namespace", "StatefulSet", "Pod", CLAIM, VOLUME] {
-        let mut lines: Vec<String> = checker.all(kind).map(|object| line(&checker, kind, object)).collect();
+        let objects = checker.all(kind).filter(|object| kind != VOLUME || !is_unknown(world, object));
+        let mut lines: Vec<String> = objects.map(|object| line(&checker, kind, object)).collect();
         lines.sort();
         for line in lines {
             let _ = writeln!(text, "{line}");
