@@ -43,7 +43,7 @@ pub struct Journal {
 
 #[derive(Default)]
 struct State {
-    entries: HashMap<String, Entry>,
+    entries: BTreeMap<String, Entry>,
     /// The length of each text that is or will be in the object, and of all together.
     lengths: HashMap<String, usize>,
     total: usize,
@@ -205,8 +205,10 @@ impl Journal {
     /// The deletions of earlier volumes of a name, with the keys of their own that they are under.
     pub fn set_aside(&self, volume: &str) -> Vec<(String, Doomed)> {
         let state = self.lock();
-        let deletions = state.entries.iter().filter_map(|(key, entry)| match entry {
-            Entry::Delete(doomed) if doomed.volume == volume && key != volume => Some((key.clone(), *doomed.clone())),
+        // Keys of their own stand together, by what they begin with: this is asked for each volume that is looked at.
+        let own = state.entries.range("_".to_owned()..).take_while(|(key, _)| key.starts_with('_'));
+        let deletions = own.filter_map(|(key, entry)| match entry {
+            Entry::Delete(doomed) if doomed.volume == volume => Some((key.clone(), *doomed.clone())),
             _ => None,
         });
         deletions.collect()
