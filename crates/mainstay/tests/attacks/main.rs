@@ -1,0 +1,4 @@
+//! Attacks that once worked, against the real program over real connections. One file per attack; the table in
+//! `docs/robustness.md` ("Attacks") names the test of each.
+
+// `support` is shared with the other test programs; each uses a part of it.
