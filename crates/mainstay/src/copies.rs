@@ -3,6 +3,7 @@
 use crate::backend::{EtcdArgs, store_dir};
 use crate::cli::BadInput;
 use crate::connect::Target;
+use crate::signals::Signals;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
 use futures::{Stream, StreamExt, TryStreamExt};
@@ -72,10 +73,18 @@ pub struct RestoreArgs {
 
 pub async fn run(command: StoreCommand) -> Result<()> {
     crate::log::start();
-    match command {
-        StoreCommand::Copy(args) => copy(&args).await,
-        StoreCommand::Backup(args) => backup(&args).await,
-        StoreCommand::Restore(args) => restore(&args).await,
+    let mut signals = Signals::listen()?;
+    let work = async {
+        match command {
+            StoreCommand::Copy(args) => copy(&args).await,
+            StoreCommand::Backup(args) => backup(&args).await,
+            StoreCommand::Restore(args) => restore(&args).await,
+        }
+    };
+    tokio::select! {
+        done = work => done,
+        // Dropping the work removes its incomplete files.
+        () = signals.next() => bail!("stopped by a signal before it was finished"),
     }
 }
 
@@ -232,30 +241,56 @@ async fn ask_server(kubeconfig: &Path) -> Result<impl Stream<Item = Result<bytes
     Ok(http_body_util::BodyDataStream::new(answer.into_body()).map_err(anyhow::Error::from))
 }
 
-/// Writes a file that only its owner may read. It has its name, for good, only when all of it is on the disk.
+/// Writes a file that only its owner may read. The file gets its name when all of it is on the disk; a write that fails or is
+/// interrupted leaves no file.
 async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) -> Result<()> {
-    let draft = PathBuf::from(format!("{}.part", file.display()));
-    let cannot = || format!("cannot write {}", draft.display());
-    let mut out = begin(&draft).with_context(cannot)?;
+    let path = PathBuf::from(format!("{}.part", file.display()));
+    let cannot = || format!("cannot write {}", path.display());
+    let (draft, mut out) = Draft::create(&path).with_context(cannot)?;
     let mut pieces = std::pin::pin!(pieces);
     while let Some(piece) = pieces.next().await {
         out.write_all(&piece?).with_context(cannot)?;
     }
     out.sync_all().with_context(cannot)?;
-    verify(&draft)?;
-    std::fs::rename(&draft, file).with_context(cannot)?;
+    verify(&path)?;
+    draft.rename(file).with_context(cannot)?;
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
     File::open(directory).and_then(|directory| directory.sync_all()).with_context(cannot)
 }
 
-/// A new file for the draft. Whatever has its name goes first, be it of a run that was killed: all the store's keys are about to be in
-/// there, so neither a file that others may read is written on, nor one that a link leads to.
-fn begin(draft: &Path) -> io::Result<File> {
-    match std::fs::remove_file(draft) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+/// A backup file under its temporary name. Dropping it removes the file.
+struct Draft {
+    path: PathBuf,
+    renamed: bool,
+}
+
+impl Draft {
+    /// Creates the file. A file of that name, for example of a killed run, is removed first and not written to: the backup holds
+    /// all keys, and that file may be readable by others or be a link.
+    fn create(path: &Path) -> io::Result<(Draft, File)> {
+        match std::fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        let out = File::options().write(true).create_new(true).mode(0o600).open(path)?;
+        Ok((Draft { path: path.to_owned(), renamed: false }, out))
     }
-    File::options().write(true).create_new(true).mode(0o600).open(draft)
+
+    fn rename(mut self, file: &Path) -> io::Result<()> {
+        std::fs::rename(&self.path, file)?;
+        self.renamed = true;
+        Ok(())
+    }
+}
+
+impl Drop for Draft {
+    fn drop(&mut self) {
+        if !self.renamed
+            && let Err(error) = std::fs::remove_file(&self.path)
+        {
+            tracing::warn!(%error, file = %self.path.display(), "cannot remove the incomplete backup");
+        }
+    }
 }
 
 /// Reads all of a backup; what is wrong with it is one sentence.

@@ -3,13 +3,18 @@
 mod support;
 
 use object::{Value, json};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use store::backup::{Reader, encode};
 use store::suite::Members;
 use store::{Export, Row, Rows};
 use support::program::run;
-use support::{Cluster, Kubectl, Place, Said, backend_volumes, kubectl_on, mainstay};
+use support::{Cluster, Kubectl, PATIENCE, Place, Running, Said, backend_volumes, kubectl_on, mainstay};
 use tempfile::TempDir;
 
 fn store(home: &Path, words: &[&str]) -> Said {
@@ -105,6 +110,67 @@ fn a_backup_is_private_whatever_is_in_the_place_of_its_draft() {
     std::fs::create_dir(at("taken.part")).unwrap();
     let said = store(root.path(), &["backup", text(&data), text(&at("taken"))]).failed();
     assert!(said.contains("cannot write") && said.contains("taken.part"), "{said}");
+}
+
+/// A file size limit stands for a full disk: both fail the write in the middle.
+#[test]
+fn a_backup_that_fails_or_is_stopped_leaves_no_file() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let data = at("data");
+    Cluster::start_server(Place::Directory(&data)).stop();
+    let mut limited = Command::new("sh");
+    let program = mainstay(root.path());
+    limited.env_clear().envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    limited.args(["-c", "trap '' XFSZ; ulimit -S -f 8; exec \"$0\" \"$@\""]).arg(program.get_program());
+    limited.args(["store", "backup", text(&data), text(&at("backup"))]);
+    let said = run(limited, "").failed();
+    assert!(said.contains("cannot write") && said.contains("backup.part") && said.lines().count() == 1, "{said}");
+    let left = || {
+        let names = std::fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().file_name());
+        names.filter(|name| name.to_string_lossy().contains("backup")).collect::<Vec<_>>()
+    };
+    assert!(left().is_empty(), "{:?}", left());
+    store(root.path(), &["backup", text(&data), text(&at("backup"))]).succeeded();
+
+    // A server that accepts the connection and never answers keeps the backup waiting until Ctrl-C.
+    let _lock = lock_store(&data);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let kubeconfig = at("silent");
+    std::fs::write(&kubeconfig, unencrypted_kubeconfig(silent.local_addr().unwrap())).unwrap();
+    let mut command = mainstay(root.path());
+    command.args(["store", "backup", text(&data), text(&at("backup2")), "--kubeconfig", text(&kubeconfig)]);
+    let waiting = Running::start(command);
+    let (mut stream, _) = silent.accept().unwrap();
+    let mut request = [0; 4096];
+    assert!(stream.read(&mut request).unwrap() > 0);
+    let head =
+        "HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ntransfer-encoding: chunked\r\n\r\n4\r\nmain\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !at("backup2.part").exists() {
+        assert!(Instant::now() < deadline, "the backup does not begin");
+        std::thread::park_timeout(Duration::from_millis(10));
+    }
+    waiting.interrupt();
+    let (status, lines) = waiting.finish();
+    assert_eq!(status.code(), Some(1), "{lines:?}");
+    assert_eq!(lines, ["mainstay: stopped by a signal before it was finished"]);
+    assert_eq!(left(), ["backup"], "{:?}", left());
+}
+
+/// Holds the lock of a store, as a server does that uses it.
+fn lock_store(data: &Path) -> File {
+    let lock = File::options().write(true).open(data.join("store/lock")).unwrap();
+    lock.try_lock().unwrap();
+    lock
+}
+
+fn unencrypted_kubeconfig(address: SocketAddr) -> String {
+    format!(
+        "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{{name: c, cluster: {{server: 'http://{address}'}}}}]\n\
+         contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\nusers: [{{name: u, user: {{}}}}]\n"
+    )
 }
 
 fn bad_files_are_refused(home: &Path, file: &Path) {
