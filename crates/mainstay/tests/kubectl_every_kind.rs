@@ -8,7 +8,11 @@ use support::{Cluster, Kubectl, Place, kubectl_on};
 /// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own. The
 /// StatefulSet's controller would adopt the revision and clear it away.
 fn every_kind() -> Option<Kubectl> {
-    let arguments = ["--nodes", "0", "--controllers", "*,-statefulset-controller"];
+    every_kind_with("*,-statefulset-controller")
+}
+
+fn every_kind_with(controllers: &str) -> Option<Kubectl> {
+    let arguments = ["--nodes", "0", "--controllers", controllers];
     let kubectl = kubectl_on(&Arc::new(Cluster::start_with(Place::InMemory, &arguments)))?;
     kubectl.create(include_str!("manifests/every_kind.yaml"));
     kubectl.ok("wait --for=jsonpath={.status.phase}=Bound pvc/every --timeout=30s");
@@ -212,6 +216,50 @@ fn describe_tells_the_story_of_every_kind() {
     assert_eq!(error, "Error from server (NotFound): pods \"nobody\" not found");
     let by_prefix = kubectl.ok("describe statefulset eve");
     assert!(by_prefix.contains("every"), "describe matches by prefix: {by_prefix}");
+}
+
+/// Exit code 0 means "no difference", 1 "differences", anything else an error: tools that deploy by diff rely on it.
+#[test]
+fn diff_finds_no_difference_in_an_unchanged_object_of_any_kind() {
+    // The node lifecycle controller taints the node, which differs from the manifest.
+    let Some(kubectl) = every_kind_with("persistentvolume-binder-controller") else { return };
+    let manifest = include_str!("manifests/every_kind.yaml");
+    kubectl.ok_with("apply -f -", manifest);
+    let same = kubectl.run_with("diff -f -", manifest);
+    assert_eq!((same.code(), same.out.as_str()), (0, ""), "{same}");
+    kubectl.ok_with("apply --server-side --force-conflicts -f -", manifest);
+    let same = kubectl.run_with("diff --server-side -f -", manifest);
+    assert_eq!((same.code(), same.out.as_str()), (0, ""), "{same}");
+
+    let documents: Vec<&str> = manifest.split("\n---\n").collect();
+    for mode in ["", " --server-side --force-conflicts"] {
+        // One label more for each object, and nothing else in the output.
+        let labelled = documents.iter().map(|text| {
+            let mut object = object::decode::yaml(text.as_bytes()).expect("the manifest is YAML").value;
+            object["metadata"]["labels"]["marked"] = object::json!("yes");
+            object.to_string()
+        });
+        let labelled: Vec<String> = labelled.collect();
+        let other = kubectl.run_with(&format!("diff{mode} -f -"), &labelled.join("\n---\n"));
+        assert_eq!(other.code(), 1, "{other}");
+        let changed: Vec<&str> = other.out.lines().filter(is_change).collect();
+        let marked = changed.iter().filter(|line| **line == "+    marked: \"yes\"").count();
+        assert_eq!(marked, documents.len(), "{other}");
+        let is_expected = |line: &&str| ["+    marked: \"yes\"", "+  labels:"].contains(line);
+        assert!(changed.iter().all(is_expected), "{other}");
+    }
+    let scaled = manifest.replace("replicas: 2", "replicas: 3");
+    let other = kubectl.run_with("diff -f -", &scaled);
+    let changed: Vec<&str> = other.out.lines().filter(is_change).collect();
+    assert_eq!(changed, ["-  generation: 1", "+  generation: 2", "-  replicas: 2", "+  replicas: 3"], "{other}");
+}
+
+/// A line of a unified diff that is in one of the two files alone. Client-side apply shows its annotation, too, which has
+/// the whole manifest in it.
+fn is_change(line: &&str) -> bool {
+    let is_header = line.starts_with("---") || line.starts_with("+++");
+    let is_annotation = line[1..].trim_start().starts_with('{');
+    !is_header && !is_annotation && (line.starts_with('-') || line.starts_with('+'))
 }
 
 #[test]

@@ -216,7 +216,11 @@ async fn store_changed(
     let key = &record.key;
     if about.dry_run {
         call.put_within_limit(key, &new)?;
-        return Ok(Outcome::Done(Changed::Object(new)));
+        // Nothing is committed, so the object keeps its version: a client that compares the answer with the stored object
+        // must not see a difference that no write would make.
+        let mut tried = new;
+        tried.put(&["metadata", "resourceVersion"], record.modified.to_string());
+        return Ok(Outcome::Done(Changed::Object(tried)));
     }
     // Letting go of the last finalizer of a terminating object is what removes it.
     if write::is_released(&new) {

@@ -8,6 +8,7 @@ mod connections;
 mod definitions;
 mod deletion;
 mod documents;
+mod dry_runs;
 mod durability;
 mod fence;
 mod input;
