@@ -15,6 +15,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("runtime", &["server", "store"]),
     ("node", &["server", "store"]),
     ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
+    ("tree", &["object", "server", "runtime", "plan", "store", "csi", "tokio"]),
     // The simulation knows all of them, and none of them knows it.
     ("mainstay", &["sim"]),
     ("sim", &["mainstay"]),

@@ -1,13 +1,13 @@
-//! The plugin of our own: volumes that are directories of this machine, or of a simulated one.
+//! The in-tree hostPath plugin: volumes that are directories of this machine, or of a simulated one.
 //!
-//! Of this machine only directories below `/tmp` are ever removed or emptied. Whoever can create a volume could otherwise have any directory of
-//! it removed.
+//! Of this machine only directories below `/tmp` are made, removed or emptied: otherwise a user who can create a PV could have any
+//! directory of the machine removed. Everyone can write to `/tmp`, so no step resolves a path twice or follows a link (crate `tree`).
 
 use futures::future::BoxFuture;
-use std::fs::{self, DirBuilder};
+use std::ffi::OsStr;
 use std::io::{Error, ErrorKind};
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Component, Path, PathBuf};
+use tree::Dir;
 
 const ROOT: &str = "/tmp";
 
@@ -32,64 +32,51 @@ pub struct OfMachine;
 impl Directories for OfMachine {
     fn make(&self, directory: String) -> Work {
         blocking(move || {
-            let path = checked(&directory)?;
-            let made = DirBuilder::new().recursive(true).mode(0o750).create(path);
-            made.map_err(|error| told("make", &directory, &error))
+            let path = below_root(&directory)?;
+            let made = root().and_then(|root| root.make_beneath(&path, 0o750));
+            made.map(drop).map_err(|error| told("make", &directory, &error))
         })
     }
 
     fn destroy(&self, directory: String) -> Work {
         blocking(move || {
-            let path = confined(checked(&directory)?)?;
-            ignore_absence(fs::remove_dir_all(path)).map_err(|error| told("remove", &directory, &error))
+            let path = below_root(&directory)?;
+            ignore_absence(remove(&path)).map_err(|error| told("remove", &directory, &error))
         })
     }
 
     fn scrub(&self, directory: String) -> Work {
         blocking(move || {
-            let path = confined(checked(&directory)?)?;
-            ignore_absence(empty(&path)).map_err(|error| told("empty", &directory, &error))
+            let path = below_root(&directory)?;
+            let emptied = root().and_then(|root| root.open_beneath(&path)?.empty());
+            ignore_absence(emptied).map_err(|error| told("empty", &directory, &error))
         })
     }
 }
 
-fn empty(directory: &Path) -> Result<(), Error> {
-    for entry in fs::read_dir(directory)? {
-        let entry = entry?;
-        // A link is removed, not followed.
-        let removed =
-            if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path()) } else { fs::remove_file(entry.path()) };
-        ignore_absence(removed)?;
-    }
-    Ok(())
+fn root() -> Result<Dir, Error> {
+    Dir::open(Path::new(ROOT))
 }
 
-/// The path, if it is plainly below the root.
-fn checked(directory: &str) -> Result<PathBuf, String> {
+fn remove(path: &Path) -> Result<(), Error> {
+    let (parent, name) =
+        (path.parent().unwrap_or_else(|| Path::new("")), path.file_name().unwrap_or_else(|| OsStr::new("")));
+    let parent = if parent.as_os_str().is_empty() { root()? } else { root()?.open_beneath(parent)? };
+    // A volume is a directory. Anything else of that name is not removed.
+    match parent.meta(name)?.kind {
+        tree::Kind::Directory => parent.remove(name),
+        _ => Err(tree::no_directory()),
+    }
+}
+
+/// The path below the root, if it names a place there.
+fn below_root(directory: &str) -> Result<PathBuf, String> {
     let path = Path::new(directory);
     let is_plain = path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
-    let is_below = path.strip_prefix(ROOT).is_ok_and(|rest| rest.components().next().is_some());
-    if is_plain && is_below {
-        return Ok(path.to_owned());
+    match path.strip_prefix(ROOT) {
+        Ok(below) if is_plain && below.components().next().is_some() => Ok(below.to_owned()),
+        _ => Err(format!("host_path deleter only supports {ROOT}/.+ but received provided {directory}")),
     }
-    Err(format!("host_path deleter only supports {ROOT}/.+ but received provided {directory}"))
-}
-
-/// The path, if no link on the way to it leads out of the root.
-fn confined(path: PathBuf) -> Result<PathBuf, String> {
-    let parent = path.parent().unwrap_or_else(|| Path::new(ROOT));
-    let is_link = path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink());
-    let real = match parent.canonicalize() {
-        Ok(real) => real,
-        // Then there is nothing below it either.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(path),
-        Err(error) => return Err(told("find", &path.to_string_lossy(), &error)),
-    };
-    let root = Path::new(ROOT).canonicalize().map_err(|error| told("find", ROOT, &error))?;
-    if real.starts_with(root) && !is_link {
-        return Ok(path);
-    }
-    Err(format!("{} is not really below {ROOT}: a link leads out of it", path.display()))
 }
 
 fn ignore_absence(result: Result<(), Error>) -> Result<(), Error> {
@@ -100,7 +87,10 @@ fn ignore_absence(result: Result<(), Error>) -> Result<(), Error> {
 }
 
 fn told(what: &str, path: &str, error: &Error) -> String {
-    format!("cannot {what} {path}: {error}")
+    match tree::is_no_directory(error) {
+        true => format!("cannot {what} {path}: it, or a directory that it is in, is a symbolic link or no directory"),
+        false => format!("cannot {what} {path}: {error}"),
+    }
 }
 
 fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Work {
@@ -110,7 +100,10 @@ fn blocking(work: impl FnOnce() -> Result<(), String> + Send + 'static) -> Work 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::symlink;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     fn fresh(name: &str) -> PathBuf {
         let path = Path::new(ROOT).join(format!("mainstay-directories-{}-{name}", std::process::id()));
@@ -169,13 +162,67 @@ mod tests {
                 assert_eq!(error, format!("host_path deleter only supports /tmp/.+ but received provided {path}"));
             }
         }
+    }
+
+    const REFUSED: &str = "is a symbolic link or no directory";
+
+    #[tokio::test]
+    async fn a_link_is_not_followed() {
         let root = fresh("links");
-        // Where nothing could be removed even if it were tried.
-        symlink("/proc/self", root.join("out")).unwrap();
-        for path in [root.join("out/task"), root.join("out")] {
-            assert!(OfMachine.destroy(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
-            assert!(OfMachine.scrub(text(&path)).await.unwrap_err().contains("a link leads out of it"), "{path:?}");
+        fs::create_dir_all(root.join("inside/task")).unwrap();
+        // The first leads to where nothing could be removed even if it were tried.
+        for (link, to) in [("out", Path::new("/proc/self")), ("in", &root.join("inside"))] {
+            symlink(to, root.join(link)).unwrap();
+            for path in [root.join(link).join("task"), root.join(link)] {
+                assert!(OfMachine.destroy(text(&path)).await.unwrap_err().ends_with(REFUSED), "{path:?}");
+                assert!(OfMachine.scrub(text(&path)).await.unwrap_err().ends_with(REFUSED), "{path:?}");
+            }
+            assert!(OfMachine.make(text(&root.join(link).join("new"))).await.unwrap_err().ends_with(REFUSED));
         }
+        assert!(root.join("inside/task").is_dir() && !root.join("inside/new").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// A user replaces the parent of a volume's directory with a link to a directory elsewhere, and back, all the time.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_outside_is_removed_when_a_parent_is_swapped_with_a_link() {
+        let (root, outside) = (fresh("race"), tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).unwrap());
+        let ended = Arc::new(AtomicBool::new(false));
+        let swapping = {
+            let (root, outside, ended) = (root.clone(), outside.path().to_owned(), ended.clone());
+            std::thread::spawn(move || {
+                fs::create_dir_all(root.join("parent")).unwrap();
+                symlink(outside, root.join("link")).unwrap();
+                let (at, aside, link) = (root.join("parent"), root.join("aside"), root.join("link"));
+                while !ended.load(Ordering::Relaxed) {
+                    fs::rename(&at, &aside).unwrap();
+                    fs::rename(&link, &at).unwrap();
+                    fs::rename(&at, &link).unwrap();
+                    fs::rename(&aside, &at).unwrap();
+                }
+            })
+        };
+        // The first round waits for the parent.
+        while !root.join("link").is_symlink() {
+            tokio::task::yield_now().await;
+        }
+        for round in 0..500 {
+            let (victim, emptied) = (format!("victim-{round}"), format!("emptied-{round}"));
+            fs::create_dir_all(outside.path().join(&victim)).unwrap();
+            fs::create_dir_all(outside.path().join(&emptied).join("kept")).unwrap();
+            // Each may be refused, or find nothing: the parent is a link, a directory or absent.
+            let parent = root.join("parent");
+            let _ = OfMachine.destroy(text(&parent.join(&victim))).await;
+            let _ = OfMachine.scrub(text(&parent.join(&emptied))).await;
+        }
+        ended.store(true, Ordering::Relaxed);
+        swapping.join().unwrap();
+        let of = |prefix: &str| {
+            let all = fs::read_dir(outside.path()).unwrap().map(|entry| entry.unwrap().path());
+            all.filter(|path| path.file_name().unwrap().to_string_lossy().starts_with(prefix)).collect::<Vec<_>>()
+        };
+        assert_eq!(of("victim-").len(), 500, "none was removed");
+        assert!(of("emptied-").iter().all(|path| path.join("kept").is_dir()), "none was emptied");
         fs::remove_dir_all(root).unwrap();
     }
 }
