@@ -55,7 +55,7 @@ impl EtcdArgs {
 }
 
 fn pem(path: &Path) -> Result<String, BadInput> {
-    let text = std::fs::read_to_string(path)
+    let text = store::regular_file::read_to_string(path)
         .map_err(|error| BadInput(format!("cannot read {} for etcd: {error}", path.display())))?;
     if !text.contains("-----BEGIN ") {
         return Err(BadInput(format!("{} holds nothing in PEM form: etcd's files are needed there", path.display())));
@@ -108,7 +108,8 @@ impl Backend {
                 }
                 Err(OpenError::NotOurs) => {
                     return Err(BadInput(format!(
-                        "others keep their keys at {}: choose another beginning with --etcd-prefix",
+                        "the keys at {} belong to another program, or to a restore or copy that was killed: choose another prefix \
+                         with --etcd-prefix, or remove them with etcdctl del --prefix",
                         config.place()
                     ))
                     .into());

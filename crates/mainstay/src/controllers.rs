@@ -76,7 +76,7 @@ fn timing(args: &ControllersArgs) -> Result<Timing, BadInput> {
 }
 
 fn certificate(path: &Path) -> Result<Arc<str>, BadInput> {
-    let text = std::fs::read_to_string(path)
+    let text = store::regular_file::read_to_string(path)
         .map_err(|error| BadInput(format!("cannot read the root CA certificate {}: {error}", path.display())))?;
     if !text.contains("-----BEGIN CERTIFICATE-----") {
         return Err(BadInput(format!(

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::backup::Reader;
 use store::etcd::Config;
-use store::{Embedded, Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum};
+use store::{Embedded, Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum, regular_file};
 
 /// How far a restored store is ahead of its backup. Clients may have seen revisions that came after the backup; none of them may come
 /// again with another meaning.
@@ -137,7 +137,7 @@ impl Place {
             Place::Etcd(config) => Filling::etcd(config, revision).await,
         };
         begun.map_err(|error| match error {
-            OpenError::NotEmpty(_) | OpenError::InUse(_) => BadInput(error.to_string()).into(),
+            OpenError::NotEmpty(_) | OpenError::InUse { .. } => BadInput(error.to_string()).into(),
             error => error.into(),
         })
     }
@@ -184,8 +184,8 @@ async fn copy(args: &CopyArgs) -> Result<()> {
 
 fn in_use(error: anyhow::Error) -> anyhow::Error {
     match error.downcast_ref::<OpenError>() {
-        Some(OpenError::InUse(place)) => {
-            let place = place.display();
+        Some(OpenError::InUse { directory, .. }) => {
+            let place = directory.display();
             BadInput(format!(
                 "a server uses the store in {place}: stop it first, or make a backup, which needs no stop"
             ))
@@ -214,7 +214,7 @@ async fn backup(args: &BackupArgs) -> Result<()> {
             store.close().await;
         }
         Err(error) => match (error.downcast_ref::<OpenError>(), &from) {
-            (Some(OpenError::InUse(_)), Place::Directory(directory)) => {
+            (Some(OpenError::InUse { .. }), Place::Directory(directory)) => {
                 let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| directory.join("kubeconfig"));
                 let pieces = ask_server(&kubeconfig).await?;
                 write(&args.file, pieces).await?;
@@ -296,7 +296,7 @@ impl Drop for Draft {
 /// Reads all of a backup; what is wrong with it is one sentence.
 fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<Revision, BadInput> {
     let wrong = |why: &dyn std::fmt::Display| BadInput(format!("the backup {} cannot be used: {why}", file.display()));
-    let opened = File::open(file).map_err(|error| wrong(&error))?;
+    let opened = regular_file::open(File::options().read(true), file).map_err(|error| wrong(&error))?;
     let mut reader = Reader::open(BufReader::new(opened)).map_err(|error| wrong(&error))?;
     loop {
         let page = reader.page().map_err(|error| wrong(&error))?;

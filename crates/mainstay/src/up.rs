@@ -9,6 +9,7 @@ use anyhow::{Context, Result};
 use object::Gates;
 use runtime::api::Api;
 use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
+use server::authn::files::FileError;
 use server::authn::{self, StaticTokens};
 use server::limits::Limits;
 use server::{Env, Launch, Running, User};
@@ -139,6 +140,8 @@ fn tell(standing: &Standing) {
 pub struct Place {
     pub url: String,
     pub kubeconfig: PathBuf,
+    /// Why the kubeconfig could not be written. The API is served without it: on a full disk reads must work.
+    kubeconfig_error: Option<FileError>,
     backend: Backend,
     /// What is this server's own is here; `None` keeps nothing.
     pub data_dir: Option<PathBuf>,
@@ -197,13 +200,13 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
     };
     let running = launch.start().await?;
-    authn::files::write_private(&kubeconfig, text.as_bytes()).context("cannot write the kubeconfig")?;
-    Ok((Place { url, kubeconfig, backend, data_dir, scratch_dir, root_ca }, running))
+    let kubeconfig_error = authn::files::write_private_if_changed(&kubeconfig, text.as_bytes()).err();
+    Ok((Place { url, kubeconfig, kubeconfig_error, backend, data_dir, scratch_dir, root_ca }, running))
 }
 
 fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
     let Some(path) = file else { return Ok(StaticTokens::default()) };
-    let text = std::fs::read_to_string(path)
+    let text = store::regular_file::read_to_string(path)
         .map_err(|error| BadInput(format!("cannot read the token file {}: {error}", path.display())))?;
     let tokens = StaticTokens::parse(&text).map_err(|why| BadInput(format!("{}: {why}", path.display())))?;
     Ok(tokens)
@@ -234,7 +237,15 @@ fn url(address: SocketAddr) -> String {
 fn announce(place: &Place, started: Instant) {
     println!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
     println!("  API         {}", place.url);
-    println!("  kubeconfig  {}", place.kubeconfig.display());
+    match &place.kubeconfig_error {
+        None => println!("  kubeconfig  {}", place.kubeconfig.display()),
+        Some(error) => {
+            println!("  kubeconfig  not written");
+            eprintln!(
+                "mainstay: {error}; an older kubeconfig may not work until this one is written at the next start."
+            );
+        }
+    }
     println!("  state       {}", place.backend);
     println!();
     println!("Try it from another terminal:");

@@ -59,7 +59,8 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     let copied = store(root.path(), &["copy", text(&data), text(&at("copied"))]);
     assert!(copied.failed().contains("a server uses the store"));
     let taken = store(root.path(), &["restore", text(&file), text(&data)]);
-    assert!(taken.failed().contains("another process uses the store"));
+    let said = taken.failed();
+    assert!(said.contains(&format!("another process ({}) uses the store in", cluster.pid())), "{said}");
     drop(kubectl);
     let admin = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
     Arc::into_inner(cluster).unwrap().stop();

@@ -152,7 +152,13 @@ impl Server {
                 label.resource("", "");
                 crate::paths::answer(self, parts, path, &query, &user).await
             }
-            Target::Resource(target) => self.resource(parts, target, query, body, user, label).await,
+            Target::Resource(target) => {
+                // The parts of this process share its lease, and their users need no right to it.
+                if matches!(caller, Caller::Peer(_)) {
+                    crate::fence::authorize(&parts.headers, &user, &self.authz)?;
+                }
+                self.resource(parts, target, query, body, user, label).await
+            }
         }
     }
 

@@ -4,6 +4,8 @@
 //! The lease becomes a condition of the write's transaction, like everything else that a write is judged by. So there is no moment
 //! between looking and writing.
 
+use crate::attributes::{Attributes, User};
+use crate::authz::Authorizer;
 use crate::reader::Reader;
 use http::HeaderMap;
 use object::Status;
@@ -21,6 +23,23 @@ struct Term<'a> {
     name: &'a str,
     number: i64,
     holder: &'a str,
+}
+
+/// Refuses a request that names a Lease which its user may neither read nor write. The answer to the request depends on the holder of
+/// that Lease, so a user without these rights could otherwise guess the holders of Leases in any namespace.
+pub fn authorize(headers: &HeaderMap, user: &User, authz: &Authorizer) -> Result<(), Status> {
+    // A malformed value is refused by `bind`.
+    let Some(term) = headers.get(HEADER).and_then(|value| value.to_str().ok()).and_then(read) else { return Ok(()) };
+    let asked = |verb: &str| Attributes {
+        verb: verb.to_owned(),
+        group: GROUP.to_owned(),
+        version: "v1".to_owned(),
+        resource: "leases".to_owned(),
+        namespace: term.namespace.to_owned(),
+        name: term.name.to_owned(),
+        ..Attributes::default()
+    };
+    if authz.allows(user, &asked("update")) { Ok(()) } else { authz.check(user, &asked("get")) }
 }
 
 /// Binds a write to the term that its request names, if it names one.

@@ -27,20 +27,7 @@ pub struct Embedded;
 impl Embedded {
     /// Opens the store in `dir`, or makes one.
     pub fn open(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
-        let Some(lock) = medium::lock(dir)? else { return Err(OpenError::InUse(dir.to_owned())) };
-        let path = dir.join(FILE);
-        let medium = FileMedium::new(path.clone(), dir.join(mark::FILE), lock);
-        if !path.try_exists()? {
-            mark::check(&medium, None)?;
-            // Made under another name: a crash in between leaves no half a store behind.
-            let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
-            remove_if_there(&draft.path)?;
-            drop(Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?);
-            draft.sync()?;
-            std::fs::rename(&draft.path, &path)?;
-            medium::sync_dir(dir)?;
-        }
-        open(Arc::new(medium), false, finish, options)
+        open_directory(dir, finish, options).map_err(|error| error.in_directory(dir))
     }
 
     /// Opens the store on a medium of one's own, or makes one where the medium is empty.
@@ -49,8 +36,34 @@ impl Embedded {
     }
 }
 
+fn open_directory(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
+    let lock = medium::lock(dir)?;
+    let path = dir.join(FILE);
+    let medium = FileMedium::new(path.clone(), dir.join(mark::FILE), lock);
+    if path.try_exists()? {
+        // A filled store has its name before its marker is removed.
+        remove_if_there(&dir.join(INCOMPLETE))?;
+    } else {
+        if dir.join(INCOMPLETE).try_exists()? {
+            return Err(OpenError::Incomplete(dir.to_owned()));
+        }
+        mark::check(&medium, None)?;
+        // Made under another name: a crash in between leaves no half a store behind.
+        let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
+        remove_if_there(&draft.path)?;
+        drop(Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?);
+        draft.sync()?;
+        std::fs::rename(&draft.path, &path)?;
+        medium::sync_dir(dir)?;
+    }
+    open(Arc::new(medium), false, finish, options)
+}
+
 const FILE: &str = "store.redb";
 const FILE_NEW: &str = "store.redb.new";
+/// Exists while a store is being filled. A directory with this file and without a store holds an unfinished restore, and a server must
+/// not begin a new cluster in it.
+const INCOMPLETE: &str = "store.incomplete";
 
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
 const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("records");
@@ -378,21 +391,48 @@ impl Snapshot for Frozen {
 pub(crate) struct Drafted {
     engine: Engine,
     draft: Arc<Draft>,
-    dir: PathBuf,
     revision: Revision,
+    unfinished: Unfinished,
     _lock: Arc<File>,
+}
+
+/// Removes the files of a fill that fails, which a killed process leaves behind.
+struct Unfinished {
+    dir: PathBuf,
+    finished: bool,
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.finished {
+            return;
+        }
+        // The marker is removed last.
+        let removed =
+            remove_if_there(&self.dir.join(FILE_NEW)).and_then(|()| remove_if_there(&self.dir.join(INCOMPLETE)));
+        if let Err(error) = removed {
+            tracing::warn!(%error, directory = %self.dir.display(), "cannot remove the incomplete store");
+        }
+    }
 }
 
 impl Drafted {
     pub fn begin(dir: &Path, revision: Revision) -> Result<Drafted, OpenError> {
-        let Some(lock) = medium::lock(dir)? else { return Err(OpenError::InUse(dir.to_owned())) };
+        Drafted::begin_in(dir, revision).map_err(|error| error.in_directory(dir))
+    }
+
+    fn begin_in(dir: &Path, revision: Revision) -> Result<Drafted, OpenError> {
+        let lock = medium::lock(dir)?;
         if dir.join(FILE).try_exists()? {
             return Err(OpenError::NotEmpty(dir.display().to_string()));
         }
+        let unfinished = Unfinished { dir: dir.to_owned(), finished: false };
+        medium::create(&dir.join(INCOMPLETE))?;
+        medium::sync_dir(dir)?;
         let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
         remove_if_there(&draft.path)?;
         let engine = Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?;
-        Ok(Drafted { engine, draft, dir: dir.to_owned(), revision, _lock: lock })
+        Ok(Drafted { engine, draft, revision, unfinished, _lock: lock })
     }
 
     pub fn add(&mut self, rows: Rows) -> Result<(), OpenError> {
@@ -405,12 +445,16 @@ impl Drafted {
         // An empty store, too, begins at this revision.
         self.add(Vec::new())?;
         drop(self.engine);
+        let dir = self.unfinished.dir.clone();
         self.draft.sync()?;
         // One that is left of a store that was here says nothing about this one. It goes first, for good.
-        remove_if_there(&self.dir.join(mark::FILE))?;
-        medium::sync_dir(&self.dir)?;
-        std::fs::rename(&self.draft.path, self.dir.join(FILE))?;
-        medium::sync_dir(&self.dir)?;
+        remove_if_there(&dir.join(mark::FILE))?;
+        medium::sync_dir(&dir)?;
+        std::fs::rename(&self.draft.path, dir.join(FILE))?;
+        self.unfinished.finished = true;
+        medium::sync_dir(&dir)?;
+        remove_if_there(&dir.join(INCOMPLETE))?;
+        medium::sync_dir(&dir)?;
         Ok(())
     }
 }

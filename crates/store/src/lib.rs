@@ -18,6 +18,7 @@ mod medium;
 pub mod memory;
 mod open;
 mod queue;
+pub mod regular_file;
 #[cfg(feature = "suite")]
 pub mod suite;
 mod verify;

@@ -1,5 +1,7 @@
 //! Where the embedded store keeps its bytes: a private file, or whatever a simulation puts in its place.
 
+use crate::OpenError;
+use crate::regular_file::open as open_regular;
 use redb::backends::FileBackend;
 use redb::{BackendError, StorageBackend};
 use std::fs::{DirBuilder, File, OpenOptions};
@@ -24,6 +26,7 @@ pub trait Medium: Send + Sync {
 }
 
 const NOTE_BYTES_MAX: u64 = 512;
+const PID_BYTES_MAX: u64 = 20;
 
 /// A file. Holds the directory's lock as long as it lives.
 pub(crate) struct FileMedium {
@@ -100,13 +103,13 @@ impl StorageBackend for DraftBackend {
 
 impl Medium for FileMedium {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>> {
-        let file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        let file = open_regular(private().read(true).write(true).create(true).truncate(false), &self.path)?;
         let backend = FileBackend::new(file).map_err(|error| io::Error::other(error.to_string()))?;
         Ok(Box::new(backend))
     }
 
     fn forget_cached(&self) -> io::Result<()> {
-        let file = private().read(true).write(true).create(true).truncate(false).open(&self.path)?;
+        let file = open_regular(private().read(true).write(true).create(true).truncate(false), &self.path)?;
         // Only what is not waiting to be written is forgotten.
         file.sync_data()?;
         #[cfg(target_os = "linux")]
@@ -119,14 +122,14 @@ impl Medium for FileMedium {
     fn note(&self, bytes: &[u8]) -> io::Result<()> {
         let mut file = self.note_file.lock().unwrap_or_else(PoisonError::into_inner);
         if file.is_none() {
-            *file = Some(private().write(true).create(true).truncate(false).open(&self.note)?);
+            *file = Some(open_regular(private().write(true).create(true).truncate(false), &self.note)?);
         }
         file.as_ref().map_or(Ok(()), |file| file.write_all_at(bytes, 0))
     }
 
     fn noted(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        match File::open(&self.note) {
+        match open_regular(private().read(true), &self.note) {
             // A note is small; whatever else is there is not read into memory.
             Ok(file) => file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
@@ -135,15 +138,33 @@ impl Medium for FileMedium {
     }
 }
 
-/// Makes the directory if needed and locks it; `None` where another process holds the lock.
-pub(crate) fn lock(dir: &Path) -> io::Result<Option<Arc<File>>> {
+/// Creates the directory if it does not exist, locks it, and writes the process id into the lock file.
+pub(crate) fn lock(dir: &Path) -> Result<Arc<File>, OpenError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    let file = private().write(true).create(true).truncate(false).open(dir.join("lock"))?;
+    let path = dir.join("lock");
+    let file = open_regular(private().read(true).write(true).create(true).truncate(false), &path)?;
     match file.try_lock() {
-        Ok(()) => Ok(Some(Arc::new(file))),
-        Err(std::fs::TryLockError::WouldBlock) => Ok(None),
-        Err(std::fs::TryLockError::Error(error)) => Err(error),
+        Ok(()) => {
+            // Only for the message of the next process. On a full disk the file stays empty.
+            let named = file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0));
+            if let Err(error) = named {
+                tracing::debug!(%error, file = %path.display(), "cannot write the process id into the lock file");
+            }
+            Ok(Arc::new(file))
+        }
+        Err(std::fs::TryLockError::WouldBlock) => {
+            let mut text = String::new();
+            // Without a readable number the message names no process.
+            let holder = file.take(PID_BYTES_MAX).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
+            Err(OpenError::InUse { directory: dir.to_owned(), holder })
+        }
+        Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
     }
+}
+
+/// Creates an empty file where there is none.
+pub(crate) fn create(path: &Path) -> io::Result<()> {
+    open_regular(private().write(true).create(true).truncate(false), path).map(drop)
 }
 
 /// Makes a new or renamed file's name survive a crash.

@@ -271,7 +271,10 @@ async fn who_waits_for_the_disk_shares_its_next_sync() {
 async fn a_second_opener_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
-    assert_eq!(refusal(open(dir.path())), format!("another process uses the store in {}", dir.path().display()));
+    assert_eq!(
+        refusal(open(dir.path())),
+        format!("another process ({}) uses the store in {}", std::process::id(), dir.path().display())
+    );
     store.close().await;
     open(dir.path()).unwrap();
 }

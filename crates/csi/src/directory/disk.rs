@@ -5,6 +5,24 @@ use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// Refuses anything but a regular file. Opening a named pipe would wait for its other end, and a device may never end. The directory
+/// belongs to the driver alone, so the type does not change between this check and the open.
+pub fn regular_or_absent(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => {
+            Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display())))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => absent_is_fine(Err(error)),
+    }
+}
+
+/// Reads a regular file as a whole.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    regular_or_absent(path)?;
+    fs::read(path)
+}
+
 /// Every change of the driver's directory is one of these few steps, so that tests can end the world between any two.
 #[derive(Debug)]
 pub struct Disk {
@@ -36,6 +54,7 @@ impl Disk {
 
     pub fn write_unsynced(&self, path: &Path, bytes: &[u8]) -> io::Result<File> {
         self.step()?;
+        regular_or_absent(path)?;
         let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
         self.tear(&mut file, bytes)?;
         file.write_all(bytes)?;

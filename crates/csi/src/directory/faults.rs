@@ -264,6 +264,7 @@ impl FileOrders {
         if self.stamp == Some(stamp) {
             return Ok(());
         }
+        super::disk::regular_or_absent(&self.path).map_err(unreadable)?;
         let text = std::fs::read_to_string(&self.path).map_err(unreadable)?;
         let orders: Vec<Order> =
             serde_json::from_str(&text).map_err(|error| format!("{path} is not a list of fault orders: {error}"))?;

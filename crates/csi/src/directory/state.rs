@@ -9,7 +9,7 @@
 //! DIR/…/new-<id>/, gone-<id>/     being made or removed; removed when the driver starts
 //! ```
 
-use super::disk::{self, Disk};
+use super::disk::{self, Disk, read_regular, regular_or_absent};
 use super::record::{self, SnapshotRecord, UseRecord, VolumeRecord};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, HashMap};
@@ -115,7 +115,9 @@ impl Files {
         let make = |path: &Path| DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(unusable);
         make(root)?;
         let root = root.canonicalize().map_err(unusable)?;
-        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(root.join("lock"));
+        let path = root.join("lock");
+        regular_or_absent(&path).map_err(unusable)?;
+        let lock = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
         let lock = lock.map_err(unusable)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -257,7 +259,7 @@ impl Files {
 
     fn read<T: DeserializeOwned + Identified>(&self, kind: Kind, id: &str) -> Result<T, String> {
         let path = self.home(kind, id).join(kind.record_file());
-        let bytes = std::fs::read(path).map_err(|error| error.to_string())?;
+        let bytes = read_regular(&path).map_err(|error| error.to_string())?;
         let record: T = record::decode(&bytes)?;
         if record.id() != id {
             return Err(format!("it is about {:?}", record.id()));
@@ -267,7 +269,7 @@ impl Files {
 
     fn read_use(&self, id: &str, findings: &mut Vec<Finding>) -> UseRecord {
         let path = self.home(Kind::Volume, id).join(USE_FILE);
-        let read = match std::fs::read(&path) {
+        let read = match read_regular(&path) {
             Ok(bytes) => record::decode(&bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(UseRecord::default()),
             Err(error) => Err(error.to_string()),

@@ -2,3 +2,8 @@
 //! `docs/robustness.md` ("Attacks") names the test of each.
 
 // `support` is shared with the other test programs; each uses a part of it.
+
+mod half_restored;
+mod special_files;
+#[path = "../support/mod.rs"]
+mod support;

@@ -4,6 +4,7 @@
 use crate::disk::{Disk, Room};
 use crate::support::{PATIENCE, Running};
 use crate::talk::*;
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ async fn refuses_writes_and_recovers(disk: &Disk) {
     assert_eq!(names(&client).await, with(&kept, "last"));
 }
 
-/// Killed while the disk is full, started while it still is, and once there is room: what was acknowledged is there each time.
+/// Killed while the disk is full, started while it still is, and once there is room: what was acknowledged is served each time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_by_a_kill_or_a_start_on_a_full_disk() {
     let disk = Disk::real();
@@ -56,14 +57,20 @@ async fn nothing_is_lost_by_a_kill_or_a_start_on_a_full_disk() {
     kill(program);
     for name in ["up", "server"] {
         let mut program = disk.program(name, Room::None);
-        match tokio::task::block_in_place(|| program.line_or_end(&["Ctrl-C"])) {
-            Ok(_) => {
-                let client = connect(&disk.path().join("data/kubeconfig")).await;
-                assert_eq!(names(&client).await, kept, "{name} on a full disk");
-                kill(program);
-            }
-            Err(lines) => is_told(&disk, &lines),
-        }
+        let api = tokio::task::block_in_place(|| {
+            let api = program.line_with(&["API", "https://"]);
+            program.line_with(&["Ctrl-C"]);
+            api
+        });
+        // The port is new, so the kubeconfig had to be written, and could not be.
+        let said = program.said().join("\n");
+        assert!(said.contains("kubeconfig  not written") && said.contains(disk.says()), "{said}");
+        let mut kubeconfig = Kubeconfig::read_from(disk.path().join("data/kubeconfig")).expect("the older kubeconfig");
+        let cluster = kubeconfig.clusters[0].cluster.as_mut().expect("a cluster");
+        cluster.server = api.split_whitespace().last().map(str::to_owned);
+        let client = connect_by(kubeconfig).await;
+        assert_eq!(names(&client).await, kept, "{name} on a full disk");
+        kill(program);
     }
     let mut program = disk.program("up", Room::Enough);
     let client = ready(&disk, &mut program).await;

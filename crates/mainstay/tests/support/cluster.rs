@@ -68,6 +68,11 @@ impl Cluster {
         path.to_str().expect("temporary paths are UTF-8").to_owned()
     }
 
+    /// The id of its process.
+    pub fn pid(&self) -> u32 {
+        self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).id()
+    }
+
     /// Stops it as Ctrl-C and init systems do; gives the exit code and what it said meanwhile.
     pub fn stop(self) -> (Option<i32>, Vec<String>) {
         let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());

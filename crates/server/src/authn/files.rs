@@ -19,7 +19,7 @@ pub enum FileError {
 /// The identity in `directory`, where servers kept it before they kept it in the store.
 pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
     let path = directory.join(FILE);
-    match fs::read(&path) {
+    match store::regular_file::read(&path) {
         // What is no text any more lacks what it should have; the rest of it says what.
         Ok(bytes) => Identity::from_pem(&String::from_utf8_lossy(&bytes))
             .map(Some)
@@ -27,6 +27,17 @@ pub fn read(directory: &Path) -> Result<Option<Identity>, FileError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(source) => Err(FileError::Io { verb: "read", path, source }),
     }
+}
+
+/// As [`write_private`], unless the file has this content and is private: on a full or read-only disk it stays usable.
+pub fn write_private_if_changed(path: &Path, content: &[u8]) -> Result<(), FileError> {
+    use std::os::unix::fs::PermissionsExt;
+    let is_private = fs::metadata(path).is_ok_and(|metadata| metadata.permissions().mode() & 0o077 == 0);
+    // A file that cannot be read is replaced.
+    if is_private && store::regular_file::read(path).is_ok_and(|found| found == content) {
+        return Ok(());
+    }
+    write_private(path, content)
 }
 
 /// Writes a file that only its owner may read. A reader sees the old content or the new, never a part.
@@ -79,6 +90,12 @@ mod tests {
         let file = directory.join("kubeconfig");
         write_private(&file, b"one").unwrap();
         write_private(&file, b"two").unwrap();
+        let inode = |path: &Path| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path).unwrap());
+        let before = inode(&file);
+        write_private_if_changed(&file, b"two").unwrap();
+        assert_eq!(inode(&file), before, "unchanged, so not replaced");
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o644)).unwrap();
+        write_private_if_changed(&file, b"two").unwrap();
         assert_eq!(fs::read(&file).unwrap(), b"two");
         assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(&directory).unwrap().permissions().mode() & 0o777, 0o700);

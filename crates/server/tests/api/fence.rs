@@ -79,3 +79,55 @@ async fn renewals_do_not_refuse_writes() {
     renewal.expect(200);
     wrote.expect(201);
 }
+
+/// The header must not tell a user of one namespace which Leases exist in another and who holds them: every guess gets the same answer.
+#[tokio::test]
+async fn the_header_answers_no_guesses_about_leases_of_others() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(LEASES, &lease("a", 3)).await.expect(201);
+    grant(&admin, "writer", json!([{"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create", "delete"]}]))
+        .await;
+    let jane = world.outside().header("authorization", "Bearer sesame-open-please");
+    let map = config_map("x");
+    for value in ["kube-system/l 3 a", "kube-system/l 3 b", "kube-system/l 2 a", "kube-system/absent 3 a"] {
+        let guess = jane.header("mainstay-lease", value);
+        for reply in [guess.post(CONFIG_MAPS, &map).await, guess.delete(&format!("{CONFIG_MAPS}/absent")).await] {
+            let said = reply.refused(403, "Forbidden");
+            let name = value.split([' ', '/']).nth(1).unwrap();
+            assert_eq!(
+                said,
+                format!(
+                    "leases.coordination.k8s.io {name:?} is forbidden: User \"jane\" cannot get resource \"leases\" in API group \
+                     \"coordination.k8s.io\" in the namespace \"kube-system\""
+                )
+            );
+        }
+    }
+    admin.get(&format!("{CONFIG_MAPS}/x")).await.refused(404, "NotFound");
+
+    // With a right to the Lease the header works as for a controller.
+    for verb in ["get", "update"] {
+        let rule = json!([{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "resourceNames": ["l"], "verbs": [verb]}]);
+        grant(&admin, verb, rule).await;
+        let guess = |value: &str| jane.header("mainstay-lease", value);
+        guess("kube-system/l 3 b").post(CONFIG_MAPS, &map).await.refused(409, "Conflict");
+        guess("kube-system/l 3 a").post(CONFIG_MAPS, &map).await.expect(201);
+        guess("kube-system/l 3 a").delete(&format!("{CONFIG_MAPS}/x")).await.expect(200);
+        guess("kube-system/absent 3 a").post(CONFIG_MAPS, &map).await.refused(403, "Forbidden");
+        admin.delete(&format!("{RBAC}/clusterrolebindings/{verb}")).await.expect(200);
+    }
+}
+
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+/// Gives jane these rights everywhere.
+async fn grant(admin: &Api, name: &str, rules: Value) {
+    admin.post(&format!("{RBAC}/clusterroles"), &json!({"metadata": {"name": name}, "rules": rules})).await.expect(201);
+    let binding = json!({
+        "metadata": {"name": name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name},
+        "subjects": [{"kind": "User", "name": "jane"}],
+    });
+    admin.post(&format!("{RBAC}/clusterrolebindings"), &binding).await.expect(201);
+}
