@@ -179,7 +179,7 @@ pub fn every(
 /// What is wrong with how a run ended, given how the story ends when nothing goes wrong.
 fn judge(plan: &Plan, outcome: &Outcome, reference: &Outcome) -> Verdict {
     let strike = plan.strike.map(|(_, strike)| strike);
-    // Where provisioner and server die together, there is what nobody can know (docs/simulation.md).
+    // Where provisioner and server die together, there is what nobody can know (docs/design/simulation.md).
     let is_excused = strike == Some(Strike::KillAll) && outcome.excused;
     let may_differ = !plan.story.exact || is_excused || strike.is_some_and(Strike::changes_the_end);
     let differs = !may_differ && outcome.end != reference.end;

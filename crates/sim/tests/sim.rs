@@ -1,4 +1,4 @@
-//! A share of what `cargo run -p sim` can do, small enough for every change: `docs/simulation.md` has the rest.
+//! A share of what `cargo run -p sim` can do, small enough for every change: `docs/design/simulation.md` has the rest.
 
 use sim::{Plan, Story, Strike, Tally, When, stories};
 use std::collections::{BTreeMap, BTreeSet};
