@@ -1,6 +1,8 @@
-//! The Container Storage Interface: its messages, a client for any driver, and a driver of our own whose volumes are directories.
+//! The Container Storage Interface (CSI): its messages, a client for any driver, and the directory driver.
 //!
-//! This crate must never know Kubernetes' objects, StatefulSets least of all: it speaks of volumes, nodes and calls.
+//! This crate must never know Kubernetes objects. It knows volumes, nodes and calls.
+//!
+//! Begin with [`client`] for calls to a driver, and with [`directory`] for the driver whose volumes are directories.
 
 pub mod client;
 pub mod code;

@@ -1,7 +1,9 @@
-//! Inputs that nobody would think of: what is kept in `corpus/` is changed at random and given to whatever reads input.
+//! A fuzzer for everything that parses input: it mutates the inputs of `corpus/` and passes them to a [`Target`].
 //!
-//! There is no compiler's coverage to go by on a stable toolchain (decision 13). What a target says of an input stands in for it: an
-//! input about which something new is said is worth changing further. Inputs follow from the seed alone, so that every find can be told again.
+//! A stable toolchain has no coverage instrumentation (decision 13). Instead, each target describes in a few words what it made of an
+//! input, and an input with a new description is mutated further. Inputs depend on the seed alone, so a find can be repeated.
+//!
+//! This crate is not part of the binary. Begin with [`targets`] to add a parser.
 
 mod mutate;
 pub mod targets;

@@ -1,4 +1,4 @@
-//! The binary: arguments and wiring, nothing else.
+//! The binary: command line and wiring. Begin with `cli` for the commands, and with `up` for the server and its controllers.
 
 mod backend;
 mod bench;

@@ -1,9 +1,11 @@
-//! Simulated nodes: pods are placed, run, and end, but nothing is executed.
+//! Simulated nodes: pods are placed, run and end, but nothing is executed.
 //!
-//! One scheduler places pods, and the kubelets of all nodes share one set of watches, queues and workers, so that a thousand nodes cost
-//! little more than one. What they decide is in `plan` (`schedule`, `kubelet`, `node`); here it is seen, queued and written.
+//! One scheduler places pods. The kubelets of all nodes share one set of watches, queues and workers, so that a thousand nodes cost
+//! little more than one. `plan` decides (`schedule`, `kubelet`, `node`); this crate watches, queues and writes.
 //!
 //! This crate must never know the store or the HTTP server: it is a client like any other.
+//!
+//! Begin with `scheduler` for the placement of pods, and with `kubelet` for what happens to them on a node.
 
 mod addresses;
 mod expansion;

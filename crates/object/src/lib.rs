@@ -1,7 +1,9 @@
-//! What an API object is: kinds, metadata, defaults, validation, selectors, patches, table columns, feature gates.
+//! API objects: kinds, metadata, schema, defaults, validation, selectors, patches, server-side apply, tables, feature gates.
 //!
-//! Everything here is a pure function over [`Value`]. This crate must never know tokio, clocks or sockets:
-//! time comes in as an argument, randomness does too.
+//! Everything here is a pure function over [`Value`]. This crate must never know tokio, clocks or sockets: time and randomness are
+//! arguments.
+//!
+//! Begin with [`kind`] for what a kind is, with [`kinds`] for the built-in ones, and with [`write`] for what every write does to an object.
 
 pub mod access;
 pub mod apply;

@@ -1,7 +1,8 @@
-//! The brain: pure functions from what is seen to what to do.
+//! Planners: pure functions from observed objects to actions. They decide; `runtime` and `node` execute.
 //!
-//! This crate must never know tokio, a Kubernetes client, clocks or randomness: time comes in as an argument, and every answer
-//! is a value that somebody else carries out.
+//! This crate must never know tokio, a Kubernetes client, clocks or randomness: time is an argument, and every result is a value.
+//!
+//! Begin with [`statefulset`], [`bind`] or [`csi`]. [`invariant`] has the rules that tests check on every change.
 
 pub mod aggregate;
 pub mod bind;

@@ -1,7 +1,8 @@
-//! The loop around `plan`: what is seen goes in, what is planned is done.
+//! The controllers: informers, caches and work queues around the planners of `plan`, and the executors that send their actions.
 //!
-//! This crate must never know the store or the HTTP server: it is a client like any other, of our own server or of any Kubernetes
-//! API server.
+//! This crate must never know the store or the HTTP server: it is a client of any Kubernetes API server.
+//!
+//! Begin with `controllers` for the list of controllers, with [`worker`] for their common loop, and with [`cache`] for what they see.
 
 mod accounts;
 pub mod api;

@@ -1,6 +1,8 @@
-//! HTTP verbs on the store: a Kubernetes API server.
+//! A Kubernetes API server: HTTP verbs on a store, with authentication, RBAC, admission, watches and metrics.
 //!
-//! This crate must never know controllers: whatever acts on objects is a client.
+//! This crate must never know controllers: they are clients.
+//!
+//! Begin with [`app`], which handles one request, and with `verbs`, which has one file per verb.
 
 pub mod admission;
 pub mod app;

@@ -1,7 +1,10 @@
-//! Seeded worlds on one thread: the real server, store, planners and executors, with a virtual clock, a disk that crashes, a network
-//! that misbehaves, and parts that die at any moment. The same seed is the same run.
+//! Simulation: the real server, store, planners and executors on one thread, with a virtual clock, and with faults of the disk, the network
+//! and the processes. The same seed gives the same run.
 //!
-//! This crate must never know sockets. What must hold is `plan::invariant`; here it is asked of every committed write.
+//! This crate must never know sockets, and no other crate depends on it. `plan::invariant` has the rules; `ledger` checks them at every
+//! commit.
+//!
+//! Begin with `docs/design/simulation.md`, then with `world` and [`stories`].
 
 mod audit;
 mod campaign;

@@ -3,6 +3,9 @@
 //! This crate must never know Kubernetes: keys are text, values are bytes.
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
+//!
+//! Begin with the trait [`Store`], with [`memory`] for reads and watches, and with `writer` for commits. `FORMAT.md` and `ETCD.md` specify
+//! what is stored.
 
 pub mod backup;
 mod disk;
