@@ -1,5 +1,8 @@
 //! Checks of the code, as tests: nothing dead, nothing left over, nothing too long, no forbidden edge, documents in step.
 
+#[path = "tidy/pages.rs"]
+mod pages;
+
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -1,0 +1,111 @@
+//! Checks of the pages: each link has a target, and each file and test that a page names exists.
+
+use super::{read, root, tests};
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+/// In `docs/quality/findings`, a name with this many underscores or more is the name of a test.
+const TEST_NAME_UNDERSCORES: usize = 4;
+
+/// All Markdown files of the repository.
+fn pages() -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut open = vec![root()];
+    while let Some(directory) = open.pop() {
+        for entry in std::fs::read_dir(&directory).expect("the repository can be read") {
+            let path = entry.expect("its entries can be read").path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("");
+            if path.is_dir() && name != "target" && !name.starts_with('.') {
+                open.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "md") {
+                found.push(path);
+            }
+        }
+    }
+    assert!(found.len() > 30, "the pages were found: {found:?}");
+    found
+}
+
+/// The lines of a page outside code blocks, joined: a link may be broken over two lines.
+fn prose(page: &Path) -> String {
+    let text = read(page);
+    let mut in_code = false;
+    let lines = text.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_code ^= is_fence;
+        !in_code && !is_fence
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// The texts between backticks.
+fn quoted(prose: &str) -> impl Iterator<Item = &str> {
+    prose.split('`').skip(1).step_by(2)
+}
+
+/// The anchors of a page's headings, as GitHub makes them.
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = prose(page);
+    let headings = text.lines().filter(|line| line.starts_with('#')).map(|line| line.trim_start_matches('#').trim());
+    let anchor = |heading: &str| {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    };
+    headings.map(anchor).collect()
+}
+
+#[test]
+fn links_of_pages_have_a_target() {
+    let mut broken = Vec::new();
+    for page in pages() {
+        let text = prose(&page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.contains("://") || link.starts_with("mailto:") {
+                continue;
+            }
+            let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
+            let target = if path.is_empty() { page.clone() } else { page.with_file_name("").join(path) };
+            if !target.exists() || (!anchor.is_empty() && !anchors(&target).contains(anchor)) {
+                broken.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(broken.is_empty(), "these links have no target: {broken:#?}");
+}
+
+#[test]
+fn files_that_pages_name_exist() {
+    let mut missing = Vec::new();
+    let map = root().join("ARCHITECTURE.md");
+    for page in pages() {
+        let text = prose(&page);
+        for name in quoted(&text) {
+            let is_file = Path::new(name).extension().is_some() && !name.contains([' ', '*', '<', '{', '…']);
+            let below = match name.split('/').next() {
+                Some("docs" | "crates" | "deploy") if name.contains('/') => root(),
+                // The map of the code leaves out the directory of all crates.
+                _ if page == map && name.contains("/src/") => root().join("crates"),
+                _ => continue,
+            };
+            if is_file && !below.join(name).exists() {
+                missing.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(missing.is_empty(), "these files do not exist: {missing:#?}");
+}
+
+#[test]
+fn tests_that_findings_name_exist() {
+    let names: BTreeSet<String> = tests().into_iter().map(|test| test.name).collect();
+    let mut found = 0;
+    for page in pages().into_iter().filter(|page| page.starts_with(root().join("docs/quality/findings"))) {
+        let text = prose(&page);
+        let is_name = |name: &&str| name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        for name in quoted(&text).filter(is_name).filter(|name| name.matches('_').count() >= TEST_NAME_UNDERSCORES) {
+            found += 1;
+            assert!(names.contains(name), "{}: there is no test {name}", page.display());
+        }
+    }
+    assert!(found > 30, "the tests were found: {found}");
+}
