@@ -143,14 +143,9 @@ impl Server {
         };
         match target {
             Target::Path => {
-                let attributes = Attributes {
-                    verb: parts.method.as_str().to_ascii_lowercase(),
-                    path: path.to_owned(),
-                    ..Attributes::default()
-                };
-                self.authz.check(&user, &attributes)?;
+                self.authz.check(&user, &crate::paths::attributes(&parts.method, path))?;
                 label.resource("", "");
-                crate::paths::answer(self, parts, path, &query, &user).await
+                crate::paths::answer(self, parts, path, &query).await
             }
             Target::Resource(target) => {
                 // The parts of this process share its lease, and their users need no right to it.

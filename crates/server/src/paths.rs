@@ -1,7 +1,7 @@
 //! Paths that are not resources: health, version, discovery, OpenAPI, metrics.
 
 use crate::app::Server;
-use crate::attributes::User;
+use crate::attributes::Attributes;
 use crate::body::Body;
 use crate::request::Query;
 use bytes::Bytes;
@@ -9,21 +9,41 @@ use futures::StreamExt;
 use http::{Method, Response, request::Parts};
 use object::Status;
 
-pub async fn answer(
-    server: &Server,
-    parts: &Parts,
-    path: &str,
-    query: &Query,
-    _user: &User,
-) -> Result<Response<Body>, Status> {
+/// The whole store as one file: every Secret and the keys of the CA.
+pub const BACKUP_PATH: &str = "/mainstay/backup";
+
+/// The right that a request for this path needs. The backup needs verb `backup` on resource `stores` in group `mainstay.dev`, and not
+/// the path: rules with the path `*` are commonly given to monitoring, and rules that read every resource to auditors. Of the rules
+/// with wildcards only those that allow every verb on every resource include it.
+pub fn attributes(method: &Method, path: &str) -> Attributes {
+    if trimmed(path) == BACKUP_PATH {
+        return Attributes {
+            verb: "backup".to_owned(),
+            group: "mainstay.dev".to_owned(),
+            version: "v1".to_owned(),
+            resource: "stores".to_owned(),
+            ..Attributes::default()
+        };
+    }
+    Attributes { verb: method.as_str().to_ascii_lowercase(), path: path.to_owned(), ..Attributes::default() }
+}
+
+/// The path that is served for `path`. [`attributes`] and [`answer`] must agree on it.
+fn trimmed(path: &str) -> &str {
+    path.trim_end_matches('/')
+}
+
+pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -> Result<Response<Body>, Status> {
     if parts.method != Method::GET && parts.method != Method::HEAD {
         return Err(Status::method_not_allowed());
     }
-    let trimmed = path.trim_end_matches('/');
+    let trimmed = trimmed(path);
+    if trimmed == BACKUP_PATH {
+        return if parts.method == Method::GET { backup(server).await } else { Err(Status::method_not_allowed()) };
+    }
     let words: Vec<&str> = trimmed.split('/').skip(1).collect();
     match words.as_slice() {
         [check @ ("healthz" | "livez" | "readyz"), rest @ ..] => health(server, check, rest, query),
-        ["mainstay", "backup"] if parts.method == Method::GET => backup(server).await,
         ["metrics"] => {
             let text = server.metrics.text(&server.registry.kinds());
             Ok(plain(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
@@ -31,9 +51,6 @@ pub async fn answer(
         _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
     }
 }
-
-/// The whole store as one file. Only who may do everything may read it, unless a role names this path: it holds all secrets.
-pub const BACKUP_PATH: &str = "/mainstay/backup";
 
 async fn backup(server: &Server) -> Result<Response<Body>, Status> {
     let export = server.store.export().await.map_err(|error| crate::verbs::store_status(&error))?;

@@ -3,6 +3,7 @@
 mod support;
 
 mod admission;
+mod backup;
 mod bounds;
 mod connections;
 mod definitions;
