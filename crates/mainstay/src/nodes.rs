@@ -8,6 +8,7 @@ use clap::Args;
 use node::{Identity, Nodes, Setup};
 use object::quantity::Quantity;
 use object::{Value, json, name};
+use server::authz::bootstrap::NODES_ACCOUNT;
 use server::{Running, User};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -119,26 +120,36 @@ fn taint(text: &str) -> Result<Value, String> {
     Ok(json!({"key": key, "value": value, "effect": effect}))
 }
 
-/// Starts the nodes of a server in this process beside its controllers, each as itself, and waits until they have registered.
+/// Starts the nodes of a server in this process beside its controllers, and waits until they have registered.
 pub async fn start(setup: &Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
-    let mut nodes = begin(setup, beside, running);
+    let mut nodes = begin(setup, beside, running, |local| kube::Client::new(local, "default"));
     if tokio::time::timeout(REGISTRATION_TIME_MAX, nodes.registered()).await.is_err() {
         tracing::warn!("the simulated nodes take their time to register");
     }
     nodes
 }
 
-/// The same without waiting.
-pub fn begin(setup: &Setup, beside: &runtime::Setup, running: &Running) -> Nodes {
+/// The same without waiting. `client` makes the client of the scheduler and of the nodes; a leader's is fenced.
+pub fn begin(
+    setup: &Setup,
+    beside: &runtime::Setup,
+    running: &Running,
+    client: impl Fn(server::Local) -> kube::Client,
+) -> Nodes {
     let setup = Setup { metrics: beside.metrics.clone(), reader: beside.reader.clone(), ..setup.clone() };
-    Nodes::start(&setup, |identity| {
-        let (user, group) = match identity {
-            Identity::Scheduler => ("system:kube-scheduler".to_owned(), None),
-            Identity::Node(name) => (format!("system:node:{name}"), Some("system:nodes")),
-        };
-        let groups = group.into_iter().chain(["system:authenticated"]).map(str::to_owned).collect();
-        kube::Client::new(running.local(User { name: user, groups, ..User::default() }), "default")
-    })
+    Nodes::start(&setup, |identity| client(running.local(user(identity))))
+}
+
+/// The nodes are one user, because they are one process; a real node has a user of its own name, with rights to its own objects.
+fn user(identity: Identity<'_>) -> User {
+    match identity {
+        Identity::Scheduler => User {
+            name: "system:kube-scheduler".to_owned(),
+            groups: vec!["system:authenticated".to_owned()],
+            ..User::default()
+        },
+        Identity::Node(_) => server::authn::service_account_user("kube-system", NODES_ACCOUNT),
+    }
 }
 
 #[cfg(test)]

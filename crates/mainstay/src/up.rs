@@ -60,13 +60,14 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         announce(&place, started);
         let election = election(&running, &setup);
         let lease = format!("{}/{}", election.namespace, election.name);
-        let start = |term: &Term| Work {
-            controllers: controllers(&setup, &running, |name, local| {
-                let client =
-                    runtime::fence::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term);
-                setup.metrics.client_of(name, client)
-            }),
-            nodes: crate::nodes::begin(&nodes, &setup, &running),
+        // All that a leader runs writes through a fenced client, so that none of it writes after the term.
+        let start = |term: &Term| {
+            let fenced =
+                |local| runtime::fence::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term);
+            Work {
+                controllers: controllers(&setup, &running, |name, local| setup.metrics.client_of(name, fenced(local))),
+                nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
+            }
         };
         if let Err(overdue) = election.lead(shutdown, tell, start).await {
             eprintln!("mainstay: {overdue}; ending at once.");

@@ -214,6 +214,11 @@ const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a 
 #   kubectl apply -f nodes.yaml
 #   kubectl -n kube-system create token mainstay-nodes     # for a kubeconfig
 #
+# The rules about Nodes and their Leases name the first ten nodes. For more nodes, add their names. For another --prefix:
+#
+#   sed 's/"simulated-/"PREFIX/g' nodes.yaml | kubectl apply -f -
+#
+# RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod.
 # docs/simulated-nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount
@@ -235,6 +240,29 @@ subjects:
     namespace: kube-system
 ---
 apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  name: mainstay-nodes
+  namespace: kube-node-lease
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: mainstay-nodes
+subjects:
+  - kind: ServiceAccount
+    name: mainstay-nodes
+    namespace: kube-system
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  name: mainstay-nodes
+  namespace: kube-node-lease
+rules:
+"#;
+
+const NODES_OF_CLUSTER: &str = r#"---
+apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
   name: mainstay-nodes
@@ -243,8 +271,17 @@ rules:
 
 #[test]
 fn the_rights_of_the_nodes_are_exactly_those_in_the_manifest() {
+    let names: Vec<String> = (0..10).map(|number| format!("simulated-{number}")).collect();
+    let lease = server::authz::bootstrap::node_lease_rule();
+    let of_verb = |verb: &str| Rule { verbs: vec![verb.to_owned()], ..lease.clone() };
     let mut expected = NODES.to_owned();
-    server::authz::bootstrap::nodes_rules().iter().for_each(|rule| expected.push_str(&yaml(rule)));
+    for verb in &lease.verbs {
+        // The name of an object that is created is not part of what RBAC sees.
+        let names = if verb == "create" { Vec::new() } else { names.clone() };
+        expected.push_str(&yaml(&Rule { names, ..of_verb(verb) }));
+    }
+    expected.push_str(NODES_OF_CLUSTER);
+    server::authz::bootstrap::nodes_rules(&names).iter().for_each(|rule| expected.push_str(&yaml(rule)));
     in_step("deploy/nodes.yaml", &expected);
 }
 

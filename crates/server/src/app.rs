@@ -187,10 +187,7 @@ impl Server {
         user: User,
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
-        let mut asked = attributes(&target);
-        if target.name.is_empty() {
-            asked.name = only_name(target.verb, &query);
-        }
+        let asked = asked(&target, &query);
         self.authz.check(&user, &asked)?;
         let (mut kinds, mut kind) = self.kind_of(&target)?;
         label.resource(&kind.group, &kind.plural);
@@ -282,18 +279,24 @@ pub(crate) fn attributes(target: &ResourceRequest) -> Attributes {
         // A namespace is in itself, so that a role bound there covers it.
         namespace: if is_namespace(target) { target.name.clone() } else { target.namespace.clone() },
         name: target.name.clone(),
-        path: String::new(),
+        ..Attributes::default()
     }
 }
 
-/// The one object that a list or watch can be about, so that a role for that name covers it. A selector that cannot be read is refused
-/// later, by those who read it.
-fn only_name(verb: Verb, query: &Query) -> String {
-    if !matches!(verb, Verb::List | Verb::Watch | Verb::DeleteCollection) {
-        return String::new();
+/// The same with what the field selector of a list or watch says: the only name that it can be about, so that a role for that name covers
+/// it, and the only node. A selector that cannot be read adds nothing; the verb refuses it.
+pub(crate) fn asked(target: &ResourceRequest, query: &Query) -> Attributes {
+    let mut asked = attributes(target);
+    let selects = matches!(target.verb, Verb::List | Verb::Watch | Verb::DeleteCollection);
+    if !asked.name.is_empty() || !selects {
+        return asked;
     }
-    let selector = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")).ok();
-    selector.as_ref().and_then(|selector| selector.exact("metadata.name")).unwrap_or("").to_owned()
+    if let Ok(selector) = FieldSelector::parse(query.get("fieldSelector").unwrap_or("")) {
+        let exact = |field| selector.exact(field).unwrap_or_default().to_owned();
+        asked.name = exact("metadata.name");
+        asked.selected_node = exact("spec.nodeName");
+    }
+    asked
 }
 
 fn is_namespace(target: &ResourceRequest) -> bool {

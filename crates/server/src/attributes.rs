@@ -45,6 +45,8 @@ pub struct Attributes {
     pub subresource: String,
     pub namespace: String,
     pub name: String,
+    /// The node that a list or watch of pods selects by `spec.nodeName`; empty where it selects none.
+    pub selected_node: String,
     /// The URL path of a non-resource request.
     pub path: String,
 }

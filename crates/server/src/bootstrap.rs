@@ -1,6 +1,7 @@
 //! The objects that every cluster has from its first moment on.
 
 use crate::app::Server;
+use crate::authz::bootstrap::{AUTOUPDATE, RETIRED};
 use futures::future::try_join_all;
 use http::Method;
 use object::access::{Access, name, namespace};
@@ -19,7 +20,29 @@ pub async fn run(server: &Server) -> Result<(), Status> {
     ensure_all(server, namespaces.collect()).await?;
     let mut objects = crate::authz::bootstrap::objects();
     objects.push(kubernetes_service());
-    ensure_all(server, objects).await
+    ensure_all(server, objects).await?;
+    for (kind, name) in RETIRED {
+        retire(server, kind, name).await?;
+    }
+    Ok(())
+}
+
+/// Deletes a role or binding of an earlier version, unless its owner keeps it with the annotation for that.
+async fn retire(server: &Server, kind: &str, object_name: &str) -> Result<(), Status> {
+    let kinds = server.registry.kinds();
+    let kind = kinds
+        .by_kind("rbac.authorization.k8s.io", "v1", kind)
+        .ok_or_else(|| Status::internal(format!("no kind {kind} for a retired role")))?;
+    let Some(record) = server.store.get(&crate::reader::key(kind, "", object_name)) else { return Ok(()) };
+    if crate::reader::parse(&record)?.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
+        return Ok(());
+    }
+    let path = format!("{}/{object_name}", collection_path(kind, ""));
+    match server.send(AGENT, Method::DELETE, &path, &json!({})).await {
+        // Another server deletes it as well.
+        Err(status) if status.code == 404 => Ok(()),
+        result => result,
+    }
 }
 
 /// The API server as workloads find it.

@@ -15,6 +15,7 @@ use runtime::csi::{Endpoint, Pace};
 use runtime::lease::{Election, Standing, Term, Timing};
 use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
+use server::authz::bootstrap::NODES_ACCOUNT;
 use server::{Clock, Env, Launch, Running, User};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -563,12 +564,17 @@ impl World {
         let clock = self.clock;
         let setup = node::Setup { clock: Arc::new(move || clock.now()), ..node::Setup::new(2) };
         let nodes = Nodes::start(&setup, |identity| {
-            let (name, group) = match identity {
-                NodeIdentity::Scheduler => ("system:kube-scheduler".to_owned(), None),
-                NodeIdentity::Node(name) => (format!("system:node:{name}"), Some("system:nodes")),
+            // The ledger knows each node by its name; the user is the one that `mainstay up` gives to all of them.
+            let (name, user) = match identity {
+                NodeIdentity::Scheduler => {
+                    let (name, groups) = ("system:kube-scheduler".to_owned(), vec!["system:authenticated".to_owned()]);
+                    (name.clone(), User { name, groups, ..User::default() })
+                }
+                NodeIdentity::Node(name) => {
+                    (format!("system:node:{name}"), service_account_user("kube-system", NODES_ACCOUNT))
+                }
             };
-            let groups = group.into_iter().chain(["system:authenticated"]).map(str::to_owned).collect();
-            self.net.client(&process, &name, User { name: name.clone(), groups, ..User::default() })
+            self.net.client(&process, &name, user)
         });
         parts.nodes = Some((nodes, process));
         self.log.say("the nodes are up");

@@ -5,6 +5,8 @@ use node::{Identity, Nodes, Setup};
 use object::access::{Access, uid};
 use object::{Value, condition, json};
 use server::User;
+use server::authn::service_account_user;
+use server::authz::bootstrap::NODES_ACCOUNT;
 use std::ops::Deref;
 use std::time::Duration;
 
@@ -39,11 +41,16 @@ impl Fleet {
 
     pub async fn start(&mut self) {
         let mut nodes = Nodes::start(&self.setup, |identity| {
-            let (name, groups) = match identity {
-                Identity::Scheduler => ("system:kube-scheduler".to_owned(), vec![]),
-                Identity::Node(name) => (format!("system:node:{name}"), vec!["system:nodes".to_owned()]),
+            // Requests are recorded under the name of the node; the user is the one that `mainstay up` gives to all of them.
+            let (name, user) = match identity {
+                Identity::Scheduler => {
+                    let name = "system:kube-scheduler".to_owned();
+                    (name.clone(), User { name, ..User::default() })
+                }
+                Identity::Node(name) => {
+                    (format!("system:node:{name}"), service_account_user("kube-system", NODES_ACCOUNT))
+                }
             };
-            let user = User { name: name.clone(), groups, ..User::default() };
             self.world.client(&name, user, self.world.faults.clone())
         });
         nodes.registered().await;

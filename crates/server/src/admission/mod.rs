@@ -6,6 +6,7 @@
 
 mod limits;
 mod namespace;
+mod nodes;
 mod priority;
 mod protection;
 mod quota;
@@ -130,8 +131,9 @@ impl Admission {
         Ok(together)
     }
 
-    /// Refuses a DELETE, also one that only marks the object as terminating.
+    /// Refuses a DELETE, also one that only marks the object as terminating, and what a node may not write.
     pub fn judge_marking(&self, write: &mut Write<'_>) -> Result<Together, Status> {
+        nodes::restrict(write)?;
         namespace::check_deletion(write)?;
         Ok(Together::default())
     }

@@ -4,6 +4,7 @@ mod aggregation;
 pub mod bootstrap;
 mod escalation;
 mod index;
+pub mod node;
 mod rbac;
 pub mod reviews;
 mod rule;
@@ -11,6 +12,8 @@ mod rule;
 mod tests;
 
 use crate::attributes::{Attributes, User};
+use crate::request::{self, Query, Target};
+use http::{Method, Uri};
 use object::Status;
 
 pub use aggregation::aggregate;
@@ -27,6 +30,15 @@ pub const MASTERS: &str = "system:masters";
 pub struct Decision {
     pub allowed: bool,
     pub reason: String,
+}
+
+/// The right that a request needs, by its method and URL. An apply that creates its object needs `create` as well.
+pub fn asked(method: &Method, uri: &Uri) -> Result<Attributes, Status> {
+    let query = Query::parse(uri.query().unwrap_or(""))?;
+    Ok(match request::parse(method, uri.path(), &query)? {
+        Target::Path => crate::paths::attributes(method, uri.path()),
+        Target::Resource(target) => crate::app::asked(&target, &query),
+    })
 }
 
 /// 403, in the words that clients know.

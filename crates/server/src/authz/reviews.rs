@@ -160,7 +160,7 @@ fn resource_attributes(asked: &Value) -> Attributes {
         subresource: text("subresource"),
         namespace: text("namespace"),
         name: text("name"),
-        path: String::new(),
+        ..Attributes::default()
     }
 }
 

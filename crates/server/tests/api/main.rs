@@ -14,6 +14,7 @@ mod durability;
 mod fence;
 mod input;
 mod lists;
+mod nodes;
 mod patches;
 mod races;
 mod security;

@@ -10,9 +10,17 @@ use object::{Value, json};
 
 pub use controllers::rules as controller_rules;
 pub use reconcile::reconcile;
-pub use roles::nodes_rules;
+pub use roles::{node_lease_rule, nodes_rules};
 
 pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
+
+/// The ServiceAccount in `kube-system` that simulated nodes act as.
+pub const NODES_ACCOUNT: &str = "mainstay-nodes";
+
+/// Objects that earlier versions made and that gave too much: kind and name, the binding before its role. The group `system:nodes` had the
+/// rights of all simulated nodes together.
+pub const RETIRED: [(&str, &str); 2] =
+    [("ClusterRoleBinding", "mainstay:simulated-node"), ("ClusterRole", "mainstay:simulated-node")];
 
 const READ: &str = "get list watch";
 const WRITE: &str = "create update patch delete deletecollection";
@@ -198,8 +206,15 @@ mod tests {
             (&account("namespace-controller"), "delete example.com widgets", true),
             (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
-            (&node, "patch core nodes/status", true),
-            (&node, "get core secrets", false),
+            (&account(NODES_ACCOUNT), "patch core nodes/status", true),
+            (&account(NODES_ACCOUNT), "get core secrets", false),
+            (&account(NODES_ACCOUNT), "patch coordination.k8s.io leases", false),
+            // Nodes have their rights by name, not by a role of their group.
+            (&node, "patch core nodes/status", false),
+            (&node, "patch core pods/status", false),
+            (&node, "delete core pods", false),
+            (&node, "patch core persistentvolumeclaims/status", false),
+            (&node, "create coordination.k8s.io leases", false),
         ];
         for (user, text, allowed) in cases {
             let words: Vec<&str> = text.split(' ').collect();

@@ -1,13 +1,16 @@
 //! Roles for people and for components that upstream clusters have too.
 
 use super::{
-    ALL, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group, object, user,
+    ALL, NODES_ACCOUNT, READ, WRITE, allow, allow_named, allow_paths, cluster_binding, cluster_role, events, group,
+    object, service_account, user,
 };
+use crate::authz::node::LEASES;
 use crate::authz::{GROUP, MASTERS, Rule};
 use object::{Value, json};
 
 const AUTHENTICATED: &str = "system:authenticated";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
+const SIMULATED_NODES: &str = "mainstay:simulated-nodes";
 
 pub fn objects() -> Vec<Value> {
     let mut objects = everyone();
@@ -154,13 +157,31 @@ fn components() -> Vec<Value> {
         ),
         cluster_role("system:node-proxier", &proxier_rules()),
         cluster_binding("system:node-proxier", "system:node-proxier", vec![user("system:kube-proxy")]),
-        // Upstream binds `system:node` to nobody, because its node authorizer narrows it to each node's own objects. We have no
-        // such authorizer, so a real kubelet's rights are given by whoever brings it; our own nodes have a role of their own.
+        // Bound to no subject, as upstream: nodes have their rights by name (`authz::node`). What that leaves out, such as Secrets, an
+        // administrator gives to the user of one node by binding this role.
         cluster_role("system:node", &kubelet_rules()),
         cluster_binding("system:node", "system:node", Vec::new()),
-        cluster_role("mainstay:simulated-node", &simulated_node_rules()),
-        cluster_binding("mainstay:simulated-node", "mainstay:simulated-node", vec![group("system:nodes")]),
+        cluster_role(SIMULATED_NODES, &simulated_nodes_rules()),
+        cluster_binding(SIMULATED_NODES, SIMULATED_NODES, simulated_nodes()),
+        in_namespace(LEASES, object("Role", SIMULATED_NODES), |role| {
+            role["rules"] = json!([node_lease_rule().to_value()]);
+        }),
+        in_namespace(LEASES, object("RoleBinding", SIMULATED_NODES), |binding| {
+            binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "Role", "name": SIMULATED_NODES});
+            binding["subjects"] = json!(simulated_nodes());
+        }),
     ]
+}
+
+fn in_namespace(namespace: &str, mut object: Value, complete: impl FnOnce(&mut Value)) -> Value {
+    object["metadata"]["namespace"] = json!(namespace);
+    complete(&mut object);
+    object
+}
+
+/// All simulated nodes of `mainstay up` are one user, because they are one process.
+fn simulated_nodes() -> Vec<Value> {
+    vec![service_account(NODES_ACCOUNT)]
 }
 
 fn delegated_reviews() -> [Rule; 2] {
@@ -252,8 +273,9 @@ fn kubelet_rules() -> Vec<Rule> {
     rules
 }
 
-/// What `mainstay nodes` does as one user: what its nodes do, and the scheduler's part that it has.
-pub fn nodes_rules() -> Vec<Rule> {
+/// What `mainstay nodes` does as one user with the nodes of these names: what simulated nodes do, and the scheduler's part. Where a rule
+/// can name the nodes, it does.
+pub fn nodes_rules(names: &[String]) -> Vec<Rule> {
     let mut rules = vec![
         allow("list watch", "core", "namespaces nodes persistentvolumeclaims persistentvolumes pods"),
         allow("list watch", "storage.k8s.io", "storageclasses"),
@@ -261,20 +283,31 @@ pub fn nodes_rules() -> Vec<Rule> {
         allow("get patch", "core", "persistentvolumeclaims"),
         allow("patch", "core", "persistentvolumes"),
     ];
-    rules.extend(simulated_node_rules());
+    let is_of_nodes =
+        |rule: &Rule| rule.resources.iter().any(|resource| resource == "nodes" || resource == "nodes/status");
+    for rule in simulated_nodes_rules() {
+        let can_be_named = is_of_nodes(&rule) && !rule.verbs.iter().any(|verb| verb == "create");
+        let names = if can_be_named { names.to_vec() } else { Vec::new() };
+        rules.push(Rule { names, ..rule });
+    }
     rules
 }
 
-/// What a simulated node does: report itself, run pods, expand their volumes. It sees through the eyes of the scheduler, and opens no
-/// secret.
-fn simulated_node_rules() -> Vec<Rule> {
+/// What simulated nodes do: report themselves, run pods, expand their volumes. They see what the scheduler watches, and read no Secret.
+fn simulated_nodes_rules() -> Vec<Rule> {
     vec![
-        allow("get create patch", "core", "nodes"),
-        allow("patch", "core", "nodes/status pods/status persistentvolumeclaims/status"),
+        allow("create", "core", "nodes"),
+        allow("get patch", "core", "nodes"),
+        allow("patch", "core", "nodes/status"),
+        allow("patch", "core", "pods/status persistentvolumeclaims/status"),
         allow("get delete", "core", "pods"),
         allow("get", "core", "persistentvolumeclaims"),
-        allow("create patch", "coordination.k8s.io", "leases"),
         allow("create", "storage.k8s.io", "csinodes"),
         events(),
     ]
+}
+
+/// The right to the leases of simulated nodes, in the namespace of nodes' leases.
+pub fn node_lease_rule() -> Rule {
+    allow("create patch", "coordination.k8s.io", "leases")
 }
