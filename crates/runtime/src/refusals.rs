@@ -118,6 +118,11 @@ impl Lack {
             let (resource, group) = message.split(' ').next()?.split_once('.')?;
             return Some(lack("escalate", group, resource));
         }
+        if message.contains("cannot set an ownerRef on a resource you can't delete") {
+            let subject = message.split(' ').next()?;
+            let (resource, group) = subject.split_once('.').unwrap_or((subject, ""));
+            return Some(lack("delete", group, resource));
+        }
         if message.contains("an ownerReference refers to a resource you can't set finalizers on") {
             // It does not say which: no other owners are made to wait by what we write.
             return Some(lack("update", "apps", "statefulsets/finalizers"));
@@ -208,6 +213,14 @@ mod tests {
             (
                 r#"pods "p" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"#,
                 Some("a may not update statefulsets/finalizers.apps"),
+            ),
+            (
+                r#"persistentvolumeclaims "c" is forbidden: cannot set an ownerRef on a resource you can't delete: , <nil>"#,
+                Some("a may not delete persistentvolumeclaims"),
+            ),
+            (
+                r#"controllerrevisions.apps "r" is forbidden: cannot set an ownerRef on a resource you can't delete: RBAC: x, <nil>"#,
+                Some("a may not delete controllerrevisions.apps"),
             ),
             (r#"pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"#, None),
             (

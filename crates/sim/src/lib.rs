@@ -17,6 +17,7 @@ mod log;
 mod net;
 mod onlooker;
 mod point;
+mod rights;
 mod run;
 pub mod stories;
 mod storm;

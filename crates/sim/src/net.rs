@@ -5,6 +5,7 @@ use crate::entropy::Rng;
 use crate::ledger::{Ledger, TERM, WRITER};
 use crate::log::Log;
 use crate::point::Strike;
+use crate::rights;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Request, Response};
@@ -378,6 +379,7 @@ impl Service<Request<kube::client::Body>> for Link {
 impl Link {
     async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, io::Error> {
         let (what, is_read, is_watch) = self.about(&request);
+        self.report(rights::lacks(&self.account, request.method(), request.uri()));
         let mut fate = self.net.fate(self.process.exposed, is_read);
         let points = &self.net.ledger.points;
         let strike = if is_read { None } else { points.requested(&self.account, &path_of(request.uri())) };
@@ -550,12 +552,22 @@ impl Link {
     async fn ask(&self, up: &Up, parts: &http::request::Parts, body: &Bytes) -> Result<Response<Body>, io::Error> {
         let mut server = Local::new(up.server.clone(), self.user.clone());
         let request = Request::from_parts(parts.clone(), kube::client::Body::from(body.to_vec()));
+        let stored = |key: &str| up.server.store.get(key).and_then(|found| serde_json::from_slice(&found.value).ok());
+        self.report(rights::lacks_for_owners(&self.account, &parts.method, &parts.uri, body, stored));
         let term = parts.headers.get(server::LEASE_HEADER).and_then(|term| term.to_str().ok()).map(Arc::from);
         let answer = TERM.scope(term, WRITER.scope(self.account.clone(), server.call(request)));
         match up.dead.run_until_cancelled(answer).await {
-            Some(Ok(response)) => Ok(response),
+            Some(Ok(response)) => {
+                self.report(rights::refused(&self.account, &response));
+                Ok(response)
+            }
             None => Err(broken("the server died")),
         }
+    }
+
+    /// No story takes a right away, so each one that is missing is a mistake in a role or in a controller.
+    fn report(&self, lacking: impl IntoIterator<Item = String>) {
+        lacking.into_iter().for_each(|right| self.net.log.broken(format!("a right is missing: {right}")));
     }
 
     /// A watch as its client hears it.

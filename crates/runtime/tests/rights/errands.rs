@@ -192,6 +192,8 @@ pub const SETS: Errands = Errands {
         errand!(
             "a replica is made",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create persistentvolumeclaims",
                 "delete controllerrevisions",
                 "delete pods",
@@ -209,6 +211,8 @@ pub const SETS: Errands = Errands {
         errand!(
             "a replica goes",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create persistentvolumeclaims",
                 "create pods",
                 "delete controllerrevisions",
@@ -227,6 +231,8 @@ pub const SETS: Errands = Errands {
         errand!(
             "the status is told",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create persistentvolumeclaims",
                 "create pods",
                 "delete controllerrevisions",
@@ -244,11 +250,12 @@ pub const SETS: Errands = Errands {
         errand!(
             "a pod is adopted",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create controllerrevisions",
                 "create persistentvolumeclaims",
                 "create pods",
                 "delete controllerrevisions",
-                "delete pods",
                 "patch controllerrevisions",
                 "patch persistentvolumeclaims",
                 "update statefulsets/status"
@@ -263,6 +270,7 @@ pub const SETS: Errands = Errands {
         errand!(
             "a claim is given its owner",
             &[
+                "get persistentvolumeclaims",
                 "create persistentvolumeclaims",
                 "create pods",
                 "delete controllerrevisions",
@@ -288,6 +296,8 @@ pub const SETS: Errands = Errands {
         errand!(
             "a claim is made",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create pods",
                 "delete controllerrevisions",
                 "delete pods",
@@ -308,6 +318,8 @@ pub const SETS: Errands = Errands {
         errand!(
             "an old revision is forgotten",
             &[
+                "delete persistentvolumeclaims",
+                "get persistentvolumeclaims",
                 "create controllerrevisions",
                 "create persistentvolumeclaims",
                 "create pods",

@@ -165,6 +165,9 @@ fn concerns(lack: &Rule, asked: &Asked) -> bool {
         "patch" | "escalate" => "PATCH",
         _ => "DELETE",
     };
+    // Who may not delete an object may not change its owner references either, on servers that guard them.
+    let is_guarded = verb == "delete" && asked.method == "PATCH" && !lack.resources.concat().contains('*');
+    let method = if is_guarded { "PATCH" } else { method };
     let (resource, subresource) = match lack.resources.concat() {
         all if all == "*" => (String::new(), String::new()),
         one => match one.split_once('/') {

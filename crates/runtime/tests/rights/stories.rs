@@ -181,7 +181,27 @@ pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
         world.until_is(&first, "adopted", |pod| pod.has(&["metadata", "ownerReferences"])).await;
         world.merge(&set, json!({"spec": {"replicas": 1}})).await;
         world.until_gone(&pod("default", "web-1")).await;
+        claim_written_by_others(world).await;
     })
+}
+
+/// A claim of an InPlace set is created and then applied. While another client writes it, the apply is answered with a conflict, and the
+/// controller reads the claim before it applies again.
+async fn claim_written_by_others(world: &World) {
+    let mut set = stateful_set("default", "new", 1);
+    set["spec"]["volumeClaimUpdatePolicy"] = json!("InPlace");
+    set["spec"]["volumeClaimTemplates"] = json!([{
+        "metadata": {"name": "data", "labels": {"tier": "gold"}},
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}},
+    }]);
+    let new = claim("default", "data-new-0");
+    let applied = "/persistentvolumeclaims/data-new-0?fieldManager=statefulset-controller&force=true";
+    world.faults.refuse_at(Some(("PATCH", applied, 409)));
+    world.create(set).await;
+    let read = |asked: &Asked| asked.method == "GET" && asked.path.ends_with("/persistentvolumeclaims/data-new-0");
+    world.until_moment("the claim is read", || world.requests.count(read) > 0).await;
+    world.faults.refuse_at(None);
+    world.until_is(&new, "labelled", |claim| claim["metadata"]["labels"]["tier"] == "gold").await;
 }
 
 pub fn bind(stage: &mut Stage) -> Told<'_> {

@@ -88,8 +88,9 @@ fn statefulset_rules() -> Vec<Rule> {
         allow("update", "apps", "statefulsets/finalizers"),
         allow("list watch create patch delete", "core", "pods"),
         allow("list watch create patch delete", "apps", "controllerrevisions"),
-        // It never deletes a claim: owner references tell the garbage collector which ones go.
-        allow("list watch create patch", "core", "persistentvolumeclaims"),
+        // It never deletes a claim: owner references tell the garbage collector which ones go. But on API servers with the admission plugin
+        // OwnerReferencesPermissionEnforcement only a user who may delete an object may change its owner references.
+        allow("get list watch create patch delete", "core", "persistentvolumeclaims"),
     ]
 }
 
