@@ -238,10 +238,11 @@ pub struct ServingArgs {
     /// Accept the tokens in this file: lines of token,user,uid,"group1,group2"
     #[arg(long, env = "MAINSTAY_TOKEN_AUTH_FILE", value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
-    /// Requests that read, at once: more are told 429 and when to come back. Leases, watches and health do not count
+    /// Most requests that read at once, for ordinary users together and again for nodes and kube-system. More get 429 with Retry-After.
+    /// Administrators, leases, watches and health checks do not count
     #[arg(long, env = "MAINSTAY_MAX_REQUESTS_INFLIGHT", default_value_t = server::limits::READS_MAX, value_name = "N", value_parser = some)]
     pub max_requests_inflight: usize,
-    /// Requests that write, at once: the same
+    /// The same for requests that write
     #[arg(long, env = "MAINSTAY_MAX_MUTATING_REQUESTS_INFLIGHT", default_value_t = server::limits::WRITES_MAX, value_name = "N", value_parser = some)]
     pub max_mutating_requests_inflight: usize,
     /// Switch features on or off: A=true,B=false

@@ -8,7 +8,7 @@ use crate::authz::Authorizer;
 use crate::body::Body;
 use crate::documents::Documents;
 use crate::env::Env;
-use crate::limits::Limits;
+use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
 use crate::negotiate;
 use crate::reader::Reader;
@@ -103,23 +103,11 @@ impl Server {
     ) -> Response<Body> {
         let started = std::time::Instant::now();
         let mut label = crate::metrics::RequestLabel::new(&parts.method);
-        let result = self.route(parts, body, caller, &mut label).await;
-        let response = result.unwrap_or_else(|status| self.refusal(&status));
+        let mut class = self.limits.unauthenticated();
+        let result = self.route(parts, body, caller, &mut class, &mut label).await;
+        let response = result.unwrap_or_else(|status| refusal(&status, &class));
         self.metrics.observe(label, response.status().as_u16(), started.elapsed());
         response
-    }
-
-    /// The answer that says no, in short where there is no room for all of it.
-    fn refusal(&self, status: &Status) -> Response<Body> {
-        let response = status_response(status);
-        let Body::Once(bytes) = response.body() else { return response };
-        match self.limits.hold(bytes.clone()) {
-            Ok(bytes) => response.map(|_| Body::Once(bytes)),
-            Err(_) => {
-                let message: String = status.message.chars().take(SHORT_CHARS).collect();
-                status_response(&Status { message, details: None, ..status.clone() })
-            }
-        }
     }
 
     async fn route(
@@ -127,6 +115,7 @@ impl Server {
         parts: &http::request::Parts,
         body: &mut Arriving,
         caller: &Caller,
+        class: &mut RequestClass,
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
         let path = parts.uri.path();
@@ -141,6 +130,7 @@ impl Server {
                 authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
             }
         };
+        *class = self.limits.classify(&user, matches!(caller, Caller::Inside(_)));
         match target {
             Target::Path => {
                 self.authz.check(&user, &crate::paths::attributes(&parts.method, path))?;
@@ -152,7 +142,7 @@ impl Server {
                 if matches!(caller, Caller::Peer(_)) {
                     crate::fence::authorize(&parts.headers, &user, &self.authz)?;
                 }
-                self.resource(parts, target, query, body, user, label).await
+                self.resource(parts, target, query, body, (user, class.clone()), label).await
             }
         }
     }
@@ -184,7 +174,7 @@ impl Server {
         target: ResourceRequest,
         query: Query,
         body: &mut Arriving,
-        user: User,
+        (user, class): (User, RequestClass),
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
         let asked = asked(&target, &query);
@@ -192,14 +182,17 @@ impl Server {
         let (mut kinds, mut kind) = self.kind_of(&target)?;
         label.resource(&kind.group, &kind.plural);
         label.verb(target.verb);
-        let place = self.limits.enter(&user, &target, &kind)?;
-        // What is read has no body; should one come, nobody looks at it.
+        // The body of a request that reads is ignored.
         let mut bytes = Bytes::new();
         if target.verb.writes() {
-            bytes = body.read(self.limits.body_room(place.as_ref())).await?;
-            // A body may take its time, in which definitions come and go.
+            let arriving = if body.is_here() { None } else { Some(class.receive(&target, &kind)?) };
+            bytes = body.read(class.body_room(&kind)).await?;
+            drop(arriving);
+            // Definitions may have changed while the body was received.
             (kinds, kind) = self.kind_of(&target)?;
         }
+        // Only now: a request that is not complete must not keep others out.
+        let place = class.enter(&target, &kind)?;
         let call = Call {
             server: self,
             kinds,
@@ -209,6 +202,7 @@ impl Server {
             headers: &parts.headers,
             body: bytes,
             user,
+            class,
             now: self.env.clock.now(),
         };
         // The futures of verbs are large; on the heap they do not weigh on every caller's stack.
@@ -232,11 +226,11 @@ impl Server {
     /// The answer with room for it where it is large. What was written cannot be refused any more: a client that is told to try again
     /// would write twice. `None`: it can do without the answer.
     async fn hold(&self, call: &Call<'_>, bytes: Bytes) -> Result<Option<Bytes>, Status> {
-        match self.limits.hold(bytes.clone()) {
+        match call.class.hold(bytes.clone()) {
             Ok(held) => Ok(Some(held)),
             Err(status) if !verbs::has_written(call) => Err(status),
             Err(_) if call.target.verb == Verb::DeleteCollection => Ok(None),
-            Err(_) => match self.limits.hold_written(bytes).await {
+            Err(_) => match call.class.hold_written(bytes).await {
                 Some(held) => Ok(Some(held)),
                 // As if the answer had been lost on its way, which clients have to expect.
                 None => Err(Status::new(
@@ -342,6 +336,19 @@ pub(crate) fn gzip(bytes: &[u8]) -> Bytes {
 /// The answer that says no more than yes.
 fn success() -> Bytes {
     crate::render::to_bytes(&json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}))
+}
+
+/// The response to a refused request, shortened where there is no memory for all of it.
+fn refusal(status: &Status, class: &RequestClass) -> Response<Body> {
+    let response = status_response(status);
+    let Body::Once(bytes) = response.body() else { return response };
+    match class.hold(bytes.clone()) {
+        Ok(bytes) => response.map(|_| Body::Once(bytes)),
+        Err(_) => {
+            let message: String = status.message.chars().take(SHORT_CHARS).collect();
+            status_response(&Status { message, details: None, ..status.clone() })
+        }
+    }
 }
 
 /// The answer that says no.

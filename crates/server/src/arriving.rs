@@ -34,6 +34,10 @@ impl Arriving {
         }
     }
 
+    pub fn is_here(&self) -> bool {
+        matches!(self, Arriving::Here(_))
+    }
+
     /// The whole body, which keeps the room that it takes for as long as it lives.
     pub async fn read(&mut self, room: Room) -> Result<Bytes, Status> {
         let body = match self {

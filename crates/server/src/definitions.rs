@@ -143,6 +143,7 @@ async fn delete_objects(server: &Server, definition: &Value) -> Result<(), Statu
         query: Query::default(),
         headers: &HeaderMap::new(),
         body: Bytes::new(),
+        class: server.limits.classify(&User::apiserver(), true),
         user: User::apiserver(),
         now: server.env.clock.now(),
     };

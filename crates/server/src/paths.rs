@@ -45,6 +45,7 @@ pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -
     match words.as_slice() {
         [check @ ("healthz" | "livez" | "readyz"), rest @ ..] => health(server, check, rest, query),
         ["metrics"] => {
+            server.limits.refresh();
             let text = server.metrics.text(&server.registry.kinds());
             Ok(plain(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
         }

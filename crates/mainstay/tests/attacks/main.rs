@@ -1,9 +1,10 @@
 //! Attacks that once worked, against the real program over real connections. One file per attack; the table in
 //! `docs/robustness.md` ("Attacks") names the test of each.
 
-// `support` is shared with the other test programs; each uses a part of it.
-
+mod clients;
+mod greedy_user;
 mod half_restored;
 mod special_files;
+// `support` is shared with the other test programs; each uses a part of it.
 #[path = "../support/mod.rs"]
 mod support;

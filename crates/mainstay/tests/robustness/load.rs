@@ -20,6 +20,8 @@ use tokio::net::TcpStream;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+/// An ordinary user that may do everything: requests of administrators have no bound.
+const LOADER: &str = "loader";
 const WATCHERS: usize = 1000;
 const PER_CONNECTION: usize = 100;
 const CHANGES: usize = 50;
@@ -42,14 +44,23 @@ async fn wide(kubeconfig: &Path) -> SendRequest<Full<Bytes>> {
 }
 
 async fn get(sender: &mut SendRequest<Full<Bytes>>, path: &str) -> http::Response<Incoming> {
-    let request = Request::get(format!("https://127.0.0.1{path}")).body(Full::default()).expect("a request");
+    let request = Request::get(format!("https://127.0.0.1{path}")).header("impersonate-user", LOADER);
+    let request = request.body(Full::default()).expect("a request");
     sender.send_request(request).await.expect("an answer")
 }
 
 async fn start() -> (Cluster, kube::Client) {
     let cluster = tokio::task::block_in_place(|| Cluster::start(Place::InMemory));
     let client = connect(&cluster.kubeconfig).await;
+    let_loader_in(&client).await;
     (cluster, client)
+}
+
+async fn let_loader_in(client: &kube::Client) {
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": LOADER},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": LOADER}],
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+    done(client, "POST", "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings", Some(&binding)).await;
 }
 
 fn map(name: &str, pad: usize) -> serde_json::Value {
@@ -191,6 +202,7 @@ async fn writers_that_are_too_many_are_told_when_to_come_back() {
     let place = Place::Directory(directory.path());
     let cluster = tokio::task::block_in_place(|| Cluster::start_with(place, &arguments));
     let client = connect(&cluster.kubeconfig).await;
+    let_loader_in(&client).await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     done(&client, "POST", LEASE, Some(&lease)).await;
     let (stop, shed) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
@@ -205,8 +217,9 @@ async fn writers_that_are_too_many_are_told_when_to_come_back() {
                 }
                 let name = format!("m{writer}-{at}");
                 let body = Full::from(map(&name, 100).to_string());
-                let request =
-                    Request::post(format!("https://127.0.0.1{MAPS}")).header("content-type", "application/json");
+                let request = Request::post(format!("https://127.0.0.1{MAPS}"))
+                    .header("content-type", "application/json")
+                    .header("impersonate-user", LOADER);
                 let response =
                     connection.send_request(request.body(body).expect("a request")).await.expect("an answer");
                 match response.status().as_u16() {
@@ -266,6 +279,7 @@ async fn readers_that_are_too_many_are_told_when_to_come_back() {
     let mut program = Running::start(command);
     tokio::task::block_in_place(|| program.line_with(&["Ctrl-C"]));
     let client = connect(&kubeconfig).await;
+    let_loader_in(&client).await;
     store_maps_and_lease(&client, STORED).await;
     let (stop, answered, shed) =
         (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));

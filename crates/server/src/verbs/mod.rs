@@ -41,6 +41,8 @@ pub struct Call<'a> {
     pub headers: &'a HeaderMap,
     pub body: Bytes,
     pub user: User,
+    /// Where the request's memory is counted.
+    pub class: crate::limits::RequestClass,
     pub now: jiff::Timestamp,
 }
 
@@ -118,6 +120,7 @@ impl<'a> Call<'a> {
             headers: self.headers,
             body: self.body.clone(),
             user: self.user.clone(),
+            class: self.class.clone(),
             now: self.now,
         }
     }

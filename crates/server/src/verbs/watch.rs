@@ -7,7 +7,7 @@ use super::beginning::{Beginning, kept};
 use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
-use crate::limits::{needs_room, room_for, with_room};
+use crate::limits::{Permit, RequestClass, needs_room, with_room};
 use crate::negotiate::Form;
 use crate::render;
 use crate::request::ListOptions;
@@ -20,7 +20,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 use store::{Event, Next, Record, Watcher};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 /// How long a watch lasts when the client does not say.
@@ -74,7 +73,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         bookmark_at: options.bookmarks.then_some(start + BOOKMARK_EVERY),
         told: after,
         stopping: call.server.stopping.clone(),
-        answers: call.server.limits.answers.clone(),
+        class: call.class.clone(),
         room: None,
         large: None,
         held_back: None,
@@ -152,9 +151,9 @@ struct Stream {
     /// The newest revision that the client knows of.
     told: u64,
     stopping: tokio_util::sync::CancellationToken,
-    /// Room for answers, and what the chunk that is made next has of it.
-    answers: Arc<Semaphore>,
-    room: Option<OwnedSemaphorePermit>,
+    /// Whose memory for responses the chunks count for, and what the next chunk has of it.
+    class: RequestClass,
+    room: Option<Permit>,
     /// An object that room is needed for, or one of the state that waits for that.
     large: Option<usize>,
     held_back: Option<Arc<Record>>,
@@ -182,7 +181,7 @@ impl Stream {
                     biased;
                     () = self.stopping.cancelled() => return None,
                     // Before time: what had happened by the end is told, however late, where there is room for it.
-                    room = room_for(self.answers.clone(), bytes) => room,
+                    room = self.class.response_room(bytes) => Some(room),
                     () = tokio::time::sleep_until(self.deadline) => {
                         self.fail(no_room());
                         None

@@ -4,7 +4,7 @@ use crate::support::*;
 use bytes::Bytes;
 use http_body_util::BodyExt;
 use serde_json::{Map, Value, json};
-use tokio::sync::OwnedSemaphorePermit;
+use server::limits::Permit;
 
 /// No refusal says more than this, whatever was wrong.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -105,9 +105,9 @@ fn large(name: &str) -> Value {
 }
 
 /// Takes all the room for answers but so much.
-fn leave_kib(world: &World, kib: usize) -> OwnedSemaphorePermit {
-    let room = &world.running.server.limits.answers;
-    room.clone().try_acquire_many_owned(u32::try_from(room.available_permits() - kib).unwrap()).unwrap()
+fn leave_kib(world: &World, kib: usize) -> Permit {
+    let room = &world.running.server.limits.exempt.responses;
+    room.try_acquire(None, room.available() - kib).unwrap()
 }
 
 /// What is only tried can be refused, so that its answers are bounded like those of reads.
@@ -147,8 +147,8 @@ async fn answers_to_writes_wait_for_room() {
     let _taken = leave_kib(&world, 10);
     // They have some of their own.
     admin.post(CONFIG_MAPS, &large("zeroth")).await.expect(201);
-    let own = &world.running.server.limits.write_answers;
-    let taken = own.clone().try_acquire_many_owned(u32::try_from(own.available_permits()).unwrap()).unwrap();
+    let own = &world.running.server.limits.exempt.write_responses;
+    let taken = own.try_acquire(None, own.available()).unwrap();
     let said = admin.post(CONFIG_MAPS, &large("first")).await.refused(504, "Timeout");
     assert!(said.contains("the request was carried out"), "{said}");
     let only_metadata = admin.header("accept", METADATA);
@@ -191,7 +191,7 @@ async fn watches_wait_for_room_for_large_objects() {
     for object in [config_map("a"), large("b"), config_map("c")] {
         admin.post(CONFIG_MAPS, &object).await.expect(201);
     }
-    let room = world.running.server.limits.answers.clone();
+    let room = world.running.server.limits.exempt.responses.clone();
     let taken = leave_kib(&world, 2000);
     let open = async || admin.open("GET", &format!("{CONFIG_MAPS}?watch=1"), "", Bytes::new()).await.into_body();
     // Two have their chunk, the third waits with what is large and has told of what is not.
@@ -203,7 +203,7 @@ async fn watches_wait_for_room_for_large_objects() {
     assert!(chunks.iter().all(|chunk| chunk.len() < 1000), "{}", chunks[0].len());
     let [first, second, third] = &mut watches;
     let held = [first.frame().await, second.frame().await];
-    assert!(room.available_permits() < LARGE_BYTES / 1024);
+    assert!(room.available() < LARGE_BYTES / 1024);
     assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
     // What happens meanwhile is told, in its order.
     drop(held);
@@ -214,7 +214,7 @@ async fn watches_wait_for_room_for_large_objects() {
     assert!(String::from_utf8_lossy(&told).contains("\"name\":\"c\""));
     // The same for what happens later.
     drop(taken);
-    let free = room.available_permits();
+    let free = room.available();
     let taken = leave_kib(&world, 10);
     admin.patch(&format!("{CONFIG_MAPS}/a"), MERGE, &json!({"data": {"small": "1"}})).await.expect(200);
     let relabel = json!({"metadata": {"labels": {"x": "y"}}});
@@ -225,9 +225,9 @@ async fn watches_wait_for_room_for_large_objects() {
     assert!(futures::poll!(std::pin::pin!(third.frame())).is_pending(), "there is no room");
     drop(taken);
     let told = third.frame().await.unwrap().unwrap().into_data().unwrap();
-    assert!(told.len() > LARGE_BYTES && room.available_permits() < free);
+    assert!(told.len() > LARGE_BYTES && room.available() < free);
     drop(told);
-    assert_eq!(room.available_permits(), free);
+    assert_eq!(room.available(), free);
 }
 
 /// Room is for what is sent: a watch that sees nothing of a large object takes none, and one that shows a row of it keeps none.
@@ -236,8 +236,8 @@ async fn watches_take_room_only_for_what_they_tell() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
-    let room = &world.running.server.limits.answers;
-    let free = room.available_permits();
+    let room = &world.running.server.limits.exempt.responses;
+    let free = room.available();
     let from = world.store.revision();
     let open = async |api: &Api, more: &str| {
         let path = format!("{CONFIG_MAPS}?watch=1&resourceVersion={from}{more}");
@@ -249,10 +249,10 @@ async fn watches_take_room_only_for_what_they_tell() {
     for other in &mut others {
         assert!(futures::poll!(std::pin::pin!(other.frame())).is_pending(), "nothing of it is selected");
     }
-    assert_eq!(room.available_permits(), free);
+    assert_eq!(room.available(), free);
     for row in &mut rows {
         let told = row.frame().await.unwrap().unwrap().into_data().unwrap();
-        assert!(told.len() < 3000 && room.available_permits() == free, "{}", told.len());
+        assert!(told.len() < 3000 && room.available() == free, "{}", told.len());
     }
     // Nor do they wait for room for what they do not tell.
     let _taken = leave_kib(&world, 10);

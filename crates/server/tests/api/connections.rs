@@ -185,9 +185,12 @@ async fn refusals_do_not_wait_for_the_body() {
     let admin = || connect(address, &identity.ca, Some(&identity.admin));
     let answer = talk(&mut admin().await, &post(CONFIG_MAPS, "", 50_000_000)).await;
     assert!(answer.starts_with("HTTP/1.1 413") && answer.contains("limit is 3145728"), "{answer}");
-    let places = &world.running.server.limits.writes;
-    let taken = places.clone().try_acquire_many_owned(u32::try_from(places.available_permits()).unwrap()).unwrap();
-    let answer = talk(&mut admin().await, &post(CONFIG_MAPS, "", length)).await;
+    let places = &world.running.server.limits.ordinary.writes;
+    let taken = places.try_acquire(None, places.available()).unwrap();
+    world.ordinary("kim").await;
+    let kim = identity.issue_client("kim", &[], jiff::Timestamp::now()).unwrap();
+    let mut kim = connect(address, &identity.ca, Some(&kim)).await;
+    let answer = talk(&mut kim, &post(CONFIG_MAPS, "", length)).await;
     assert!(answer.starts_with("HTTP/1.1 429") && answer.contains("retry-after: 1"), "{answer}");
     drop(taken);
     // A client that sends its body all the same goes on with the same connection.
@@ -212,15 +215,15 @@ async fn a_body_that_comes_after_its_definition_is_gone_creates_nothing() {
     };
     let things = "/apis/x.io/v1/namespaces/default/things";
     let body = json!({"apiVersion": "x.io/v1", "kind": "Thing", "metadata": {"name": "late"}}).to_string();
-    let places = &world.running.server.limits.writes;
+    let places = &world.running.server.limits.exempt.arriving;
     for next in [None, Some("Cluster")] {
         let made = admin.post(definitions, &definition("Namespaced")).await.expect(201);
         let mut watching = admin.watch(&format!("{definitions}?watch=1&resourceVersion={}", version(&made))).await;
-        let free = places.available_permits();
+        let free = places.available();
         let mut slow = connect(address, &identity.ca, Some(&identity.admin)).await;
         slow.write_all(&post(things, "", body.len())).await.unwrap();
         slow.flush().await.unwrap();
-        while places.available_permits() == free {
+        while places.available() == free {
             tokio::task::yield_now().await;
         }
         admin.delete(&format!("{definitions}/things.x.io")).await.expect(200);
@@ -314,9 +317,9 @@ async fn who_shows_nothing_may_do_what_a_role_says() {
 #[tokio::test]
 async fn bodies_that_are_read_have_an_end_together() {
     let (world, address, identity) = listening().await;
-    let limits = &world.running.server.limits;
-    let free = limits.bodies.available_permits();
-    let taken = limits.bodies.clone().try_acquire_many_owned(u32::try_from(free - 64).unwrap()).unwrap();
+    let limits = &world.running.server.limits.exempt;
+    let free = limits.bodies.available();
+    let taken = limits.bodies.try_acquire(None, free - 64).unwrap();
     let send = async |path: &str, pad: usize| {
         let mut admin = connect(address, &identity.ca, Some(&identity.admin)).await;
         let body = json!({"metadata": {"generateName": "m-", "annotations": {"pad": "x".repeat(pad)}}}).to_string();
@@ -330,7 +333,7 @@ async fn bodies_that_are_read_have_an_end_together() {
     announced.write_all(&post(CONFIG_MAPS, "", 3_000_000)).await.unwrap();
     let mut partly = connect(address, &identity.ca, Some(&identity.admin)).await;
     partly.write_all(&[post(CONFIG_MAPS, "", 3_000_000), vec![b' '; 60 * 1024]].concat()).await.unwrap();
-    while limits.bodies.available_permits() > 4 {
+    while limits.bodies.available() > 4 {
         tokio::task::yield_now().await;
     }
     let answer = send(CONFIG_MAPS, 8000).await;
@@ -339,7 +342,7 @@ async fn bodies_that_are_read_have_an_end_together() {
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     assert!(send(leases, 8000).await.starts_with("HTTP/1.1 201"));
     drop((taken, announced, partly));
-    while limits.bodies.available_permits() < free {
+    while limits.bodies.available() < free {
         tokio::task::yield_now().await;
     }
     assert!(send(CONFIG_MAPS, 200_000).await.starts_with("HTTP/1.1 201"));

@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
+use server::limits::Pool;
 use std::sync::{Arc, Mutex};
-use tokio::sync::Semaphore;
 
 const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const ACCOUNTS: &str = "/api/v1/namespaces/default/serviceaccounts";
@@ -337,31 +337,38 @@ async fn bodies_have_a_size_and_a_depth() {
 #[tokio::test]
 async fn too_many_requests_are_told_to_come_back() {
     let world = World::new().await;
-    let admin = world.admin();
-    let limits = &world.running.server.limits;
-    let take_all_but = |places: &Arc<Semaphore>, left: usize| {
-        let count = u32::try_from(places.available_permits() - left).unwrap();
-        places.clone().try_acquire_many_owned(count).unwrap()
-    };
+    let kim = world.ordinary("kim").await;
+    let limits = &world.running.server.limits.ordinary;
+    let take_all_but = |pool: &Arc<Pool>, left: usize| pool.try_acquire(None, pool.available() - left).unwrap();
     let lease = json!({"metadata": {"name": "l"}, "spec": {"holderIdentity": "me"}});
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
     let _watches = take_all_but(&limits.watches, 1);
     let taken = (take_all_but(&limits.writes, 0), take_all_but(&limits.reads, 0));
-    for reply in [admin.get(CONFIG_MAPS).await, admin.post(CONFIG_MAPS, &config_map("a")).await] {
+    for reply in [kim.get(CONFIG_MAPS).await, kim.post(CONFIG_MAPS, &config_map("a")).await] {
         assert_eq!(reply.headers["retry-after"], "1");
         assert_eq!(reply.body["details"]["retryAfterSeconds"], 1);
         reply.refused(429, "TooManyRequests");
     }
+    // Administrators, and components of the control plane, are not held up by ordinary users.
+    world.admin().post(CONFIG_MAPS, &config_map("by-admin")).await.expect(201);
+    let component = world.as_user("system:serviceaccount:kube-system:c", &["system:serviceaccounts:kube-system"]);
+    component.get(CONFIG_MAPS).await.refused(403, "Forbidden");
+    let metrics = world.admin().get("/metrics").await.bytes;
+    let metrics = String::from_utf8_lossy(&metrics);
+    for reason in ["reads", "writes"] {
+        let line = format!("mainstay_requests_rejected_total{{priority_level=\"ordinary\",reason=\"{reason}\"}} 1");
+        assert!(metrics.contains(&line), "{metrics}");
+    }
     // Who renews a lease is let through, and health is always told.
-    admin.post(leases, &lease).await.expect(201);
-    assert_eq!(admin.get("/readyz").await.code, 200);
+    kim.post(leases, &lease).await.expect(201);
+    assert_eq!(kim.get("/readyz").await.code, 200);
     drop(taken);
-    let held = admin.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
-    admin.get(&format!("{CONFIG_MAPS}?watch=1")).await.refused(429, "TooManyRequests");
+    let held = kim.watch(&format!("{CONFIG_MAPS}?watch=1")).await;
+    kim.get(&format!("{CONFIG_MAPS}?watch=1")).await.refused(429, "TooManyRequests");
     // A watch gives its place back when the client goes.
     drop(held);
-    drop(admin.watch(&format!("{CONFIG_MAPS}?watch=1")).await);
-    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    drop(kim.watch(&format!("{CONFIG_MAPS}?watch=1")).await);
+    kim.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
 }
 
 /// Those who ask for much and do not read are told to come back before they fill the memory; who asks for little is served.
@@ -372,10 +379,9 @@ async fn large_answers_that_nobody_takes_have_an_end() {
     let mut large = config_map("large");
     large["data"] = json!({"pad": "x".repeat(200_000)});
     admin.post(CONFIG_MAPS, &large).await.expect(201);
-    let room = &world.running.server.limits.answers;
+    let room = &world.running.server.limits.exempt.responses;
     let left = 900;
-    let count = u32::try_from(room.available_permits() - left).unwrap();
-    let _taken = room.clone().try_acquire_many_owned(count).unwrap();
+    let _taken = room.try_acquire(None, room.available() - left).unwrap();
     let mut unread = Vec::new();
     let refused = loop {
         let reply = admin.get(CONFIG_MAPS).await;
@@ -393,7 +399,7 @@ async fn large_answers_that_nobody_takes_have_an_end() {
     assert_eq!(admin.get("/readyz").await.code, 200);
     admin.patch(&format!("{CONFIG_MAPS}/large"), MERGE, &json!({"data": {"a": "b"}})).await.expect(200);
     unread.clear();
-    assert_eq!(room.available_permits(), left);
+    assert_eq!(room.available(), left);
     admin.get(CONFIG_MAPS).await.expect(200);
 }
 

@@ -61,6 +61,16 @@ impl World {
         self.as_user("admin", &["system:masters"])
     }
 
+    /// An ordinary user that may do everything.
+    pub async fn ordinary(&self, name: &str) -> Api {
+        let subject = json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name});
+        let binding = json!({"metadata": {"name": format!("{name}-may-do-everything")}, "subjects": [subject],
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}});
+        let bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings";
+        self.admin().post(bindings, &binding).await.expect(201);
+        self.as_user(name, &[])
+    }
+
     /// A part of the process that acts as this user.
     pub fn as_user(&self, name: &str, groups: &[&str]) -> Api {
         let mut groups: Vec<String> = groups.iter().map(|group| (*group).to_owned()).collect();

@@ -45,9 +45,9 @@ async fn fill(world: &World, count: usize, bytes: usize) {
 async fn answers_that_nobody_takes_are_let_go() {
     let (world, address, identity) = listening().await;
     fill(&world, 14, 900_000).await;
-    let limits = &world.running.server.limits;
-    let (room, watches) = (limits.answers.available_permits(), limits.watches.available_permits());
-    let taken = limits.answers.clone().try_acquire_many_owned(u32::try_from(room - 15_000).unwrap()).unwrap();
+    let limits = &world.running.server.limits.exempt;
+    let (room, watches) = (limits.responses.available(), limits.watches.available());
+    let taken = limits.responses.try_acquire(None, room - 15_000).unwrap();
     let watch = format!("{CONFIG_MAPS}?watch=1");
     for http2 in [true, false] {
         // One that reads nothing has all the room there is, and its watch a place.
@@ -60,14 +60,14 @@ async fn answers_that_nobody_takes_are_let_go() {
         } else {
             lazy_1.write_all(&get(CONFIG_MAPS)).await.unwrap();
             lazy_1.flush().await.unwrap();
-            while limits.answers.available_permits() == 15_000 {
+            while limits.responses.available() == 15_000 {
                 tokio::task::yield_now().await;
             }
         }
         world.admin().get(CONFIG_MAPS).await.refused(429, "TooManyRequests");
         // Not for ever.
         let started = Instant::now();
-        while limits.answers.available_permits() < 15_000 || limits.watches.available_permits() < watches {
+        while limits.responses.available() < 15_000 || limits.watches.available() < watches {
             assert!(started.elapsed() < Duration::from_secs(20), "what is not taken is kept");
             later(Duration::from_secs(10)).await;
             // The same connection goes on, with its pings answered.
@@ -151,8 +151,8 @@ async fn answers_that_wait_to_be_sent_are_counted() {
     tokio::spawn(connection);
     assert_eq!(ask(&mut sender, "/version").await.status(), 200);
     is_deaf.store(true, Ordering::Relaxed);
-    let room = &world.running.server.limits.answers;
-    let free = room.available_permits();
+    let room = &world.running.server.limits.exempt.responses;
+    let free = room.available();
     let asking: Vec<_> = (0..ANSWERS)
         .map(|_| {
             let mut sender = sender.clone();
@@ -161,13 +161,13 @@ async fn answers_that_wait_to_be_sent_are_counted() {
         .collect();
     tokio::time::sleep(Duration::from_secs(2)).await;
     // The system's buffers take some of them.
-    let counted = (free - room.available_permits()) / (300_000 / 1024);
+    let counted = (free - room.available()) / (300_000 / 1024);
     assert!(counted > ANSWERS / 2, "{counted} of {ANSWERS}");
     is_deaf.store(false, Ordering::Relaxed);
     for answer in asking {
         assert!(answer.await.unwrap().unwrap().to_bytes().len() > 300_000);
     }
-    assert_eq!(room.available_permits(), free);
+    assert_eq!(room.available(), free);
     world.running.stop().await;
 }
 
