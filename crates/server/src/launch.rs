@@ -72,6 +72,7 @@ impl Launch {
         let tasks = TaskTracker::new();
         tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));
         tasks.spawn(crate::definitions::run(server.clone(), shutdown.clone()));
+        tasks.spawn(crate::admission::quota::repair::run(server.clone(), shutdown.clone()));
         let mut address = None;
         if let Some(listener) = self.listener {
             address = Some(listener.local_addr()?);

@@ -9,7 +9,7 @@ mod namespace;
 mod nodes;
 mod priority;
 mod protection;
-mod quota;
+pub mod quota;
 mod resize;
 mod service_account;
 mod storage_class;
@@ -98,11 +98,13 @@ pub struct Admission {
     pub ids: Arc<dyn Ids>,
     /// The certificate (PEM) that every namespace's `kube-root-ca.crt` shows; empty = none is made.
     pub root_ca: String,
+    /// The usage of some quota was not written with the deletion that changed it.
+    pub recount_quotas: tokio::sync::Notify,
 }
 
 impl Admission {
     pub fn new(reader: Reader, ids: Arc<dyn Ids>) -> Admission {
-        Admission { reader, ids, root_ca: String::new() }
+        Admission { reader, ids, root_ca: String::new(), recount_quotas: tokio::sync::Notify::new() }
     }
 
     /// Changes the object (defaults that need other objects). Runs before validation; running it again changes nothing more.

@@ -321,3 +321,88 @@ async fn admission_happens_before_the_quota_is_charged() {
     admin.delete(CONFIG_MAPS).await.expect(200);
     assert_eq!(used(&admin, "count/configmaps").await, "0");
 }
+
+async fn until_status(api: &Api, path: &str, status: &Value) -> Value {
+    let mut watching = api.watch(&format!("{QUOTAS}?watch=1")).await;
+    loop {
+        let event = watching.next().await;
+        if path.ends_with(event["object"]["metadata"]["name"].as_str().unwrap()) && event["object"]["status"] == *status
+        {
+            return event["object"].clone();
+        }
+    }
+}
+
+/// A client that changes a quota's status sees its change, and then the true status again.
+#[tokio::test]
+async fn a_status_that_somebody_changed_is_corrected() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    let path = format!("{QUOTAS}/q");
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"count/configmaps": "4", "pods": "2"}}});
+    let made = admin.post(QUOTAS, &quota).await.expect(201);
+    let truth = made["status"].clone();
+    for (method, changed) in [
+        (
+            "PUT",
+            json!({"hard": {"count/configmaps": "9", "pods": "2"}, "used": {"count/configmaps": "0", "pods": "0"}}),
+        ),
+        ("PATCH", json!({"hard": {"count/configmaps": "9"}, "used": {"count/configmaps": "3", "pods": "2"}})),
+        ("PATCH", json!(null)),
+    ] {
+        let answer = match method {
+            "PUT" => {
+                let mut quota = admin.get(&path).await.expect(200);
+                quota["status"] = changed.clone();
+                admin.put(&format!("{path}/status"), &quota).await.expect(200)
+            }
+            _ => admin.patch(&format!("{path}/status"), MERGE, &json!({"status": changed})).await.expect(200),
+        };
+        assert_ne!(answer["status"], truth, "{method}");
+        let corrected = until_status(&admin, &path, &truth).await;
+        assert_eq!(corrected["spec"], quota["spec"]);
+    }
+    // The limits that hold are those of the spec.
+    for name in ["b", "c"] {
+        admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
+    }
+    assert!(admin.post(CONFIG_MAPS, &config_map("d")).await.refused(403, "Forbidden").contains("exceeded quota"));
+}
+
+/// Usage that was wrong in the store is counted again when a server starts, and then every five minutes.
+#[tokio::test(start_paused = true)]
+async fn usage_that_is_wrong_in_the_store_is_counted_again() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let quota = json!({"metadata": {"name": "q"}, "spec": {"hard": {"configmaps": "3"}}});
+    admin.post(QUOTAS, &quota).await.expect(201);
+    // Settled by a counted write.
+    admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
+    let truth = admin.get(&format!("{QUOTAS}/q")).await.expect(200)["status"].clone();
+    let key = "/core/resourcequotas/default/q";
+    let spoil = async || {
+        let record = world.store.get(key).unwrap();
+        let text = String::from_utf8(record.value.to_vec()).unwrap();
+        let (from, to) = ("\"used\":{\"configmaps\":\"2\"}", "\"used\":{\"configmaps\":\"3\"}");
+        assert!(text.contains(from), "{text}");
+        let object: object::Value = serde_json::from_str(&text.replace(from, to)).unwrap();
+        let put = store::Operation::Put {
+            key: key.into(),
+            value: server::codec::encode(&object),
+            expires_at_s: None,
+            memo: None,
+        };
+        world.store.txn(store::Txn { conditions: vec![], operations: vec![put] }).await.unwrap();
+    };
+    spoil().await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.refused(403, "Forbidden");
+    until_status(&admin, &format!("{QUOTAS}/q"), &truth).await;
+    admin.post(CONFIG_MAPS, &config_map("b")).await.expect(201);
+    admin.delete(&format!("{CONFIG_MAPS}/b")).await.expect(200);
+    spoil().await;
+    let again = World::with(world.store.clone(), identity()).await;
+    let begun = tokio::time::Instant::now();
+    until_status(&again.admin(), &format!("{QUOTAS}/q"), &truth).await;
+    assert!(begun.elapsed().as_secs() < 60, "at the start");
+}

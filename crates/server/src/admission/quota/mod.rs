@@ -6,10 +6,11 @@
 //!
 //! What remains is a write that has not seen a quota which is being made or changed. For that each namespace has an *epoch*: a
 //! key that every client's write to a quota bumps and every counted write depends on. A quota's usage is *settled* when the
-//! quota was last written after the epoch, that is by a counted write. The first counted write that meets an unsettled quota
+//! quota was last written after the epoch, that is by a counted write or by [`repair`]. The first counted write that meets an unsettled quota
 //! counts the namespace afresh; nothing it counts can change before it commits, because whoever changes it either writes this
 //! quota too or is stopped by the epoch.
 
+pub mod repair;
 mod scope;
 #[cfg(test)]
 mod tests;
@@ -22,8 +23,10 @@ use object::pod::amounts::Amounts;
 use object::quantity::Quantity;
 use object::{Status, Value, json};
 use std::sync::Arc;
-use store::Record;
+use store::{Operation, Record, Txn};
 use usage::Countable;
+
+const QUOTAS: &str = "/core/resourcequotas/";
 
 /// Charges a creation or change, releases a removal, and counts for a new or changed quota.
 pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
@@ -119,7 +122,7 @@ impl Change<'_> {
         let epoch = reader.store.get(&key);
         together.require(&key, epoch.as_ref());
         let epoch = epoch.map_or(0, |record| record.modified);
-        for (quota, record) in reader.list(&format!("/core/resourcequotas/{namespace}/"))? {
+        for (quota, record) in reader.list(&format!("{QUOTAS}{namespace}/"))? {
             if self.write.concerns("", "resourcequotas") && self.write.name == name(&quota) {
                 continue;
             }
@@ -216,6 +219,16 @@ impl Change<'_> {
             list(&|resource| limit(resource).unwrap_or(Quantity::ZERO)),
         )))
     }
+}
+
+/// A deletion without the usage of quotas that would be written with it; `None` where there is none, or where more is written. For a store
+/// that can only delete: the usage is then too high until the quota is counted again.
+pub fn deletion_without_usage(txn: &Txn) -> Option<Txn> {
+    let is_usage = |operation: &Operation| matches!(operation, Operation::Put { key, .. } if key.starts_with(QUOTAS));
+    let operations: Vec<_> = txn.operations.iter().filter(|operation| !is_usage(operation)).cloned().collect();
+    let only_deletes = operations.iter().all(|operation| matches!(operation, Operation::Delete { .. }));
+    let is_useful = only_deletes && !operations.is_empty() && operations.len() < txn.operations.len();
+    is_useful.then(|| Txn { conditions: txn.conditions.clone(), operations })
 }
 
 fn stored_usage(quota: &Value) -> Amounts {

@@ -1,0 +1,119 @@
+//! Corrects the status of quotas that is wrong: somebody wrote it, or a deletion could not carry it.
+//!
+//! Usage is exact as long as only counted writes change it (see the parent module). Here it is counted again when a client has written to
+//! a quota, when a deletion went without its usage, and every few minutes for all quotas, as upstream's quota controller does.
+
+use super::{QUOTAS, epoch_key, usage, write_status};
+use crate::admission::Together;
+use crate::app::Server;
+use crate::reader::{self, Reader};
+use object::Status;
+use object::access::Access;
+use std::sync::Arc;
+use std::time::Duration;
+use store::{Error, Next, Range, Record};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+/// As upstream's `--resource-quota-sync-period`.
+const RESYNC_EVERY: Duration = Duration::from_secs(5 * 60);
+/// After a failed write.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+const EVENTS_PER_READ: usize = 64;
+
+pub async fn run(server: Arc<Server>, shutdown: CancellationToken) {
+    shutdown.run_until_cancelled(follow(&server)).await;
+}
+
+async fn follow(server: &Server) {
+    let reader = Reader { store: server.store.clone() };
+    loop {
+        // It begins before the resync: a change in between is seen twice, never missed.
+        let Ok(mut watcher) = server.store.watch(QUOTAS, server.store.revision()) else {
+            tokio::time::sleep(RETRY_AFTER).await;
+            continue;
+        };
+        let mut resync_at = Instant::now() + resync(&reader).await;
+        loop {
+            let next = tokio::select! {
+                biased;
+                () = tokio::time::sleep_until(resync_at) => break,
+                () = server.admission.recount_quotas.notified() => break,
+                next = watcher.next(EVENTS_PER_READ) => next,
+            };
+            let events = match next {
+                Next::Events { events, .. } => events,
+                Next::Compacted { .. } => break,
+                Next::Closed => return,
+            };
+            for record in events.iter().filter_map(|event| event.current.as_ref()) {
+                if let Err(error) = correct_unsettled(&reader, record).await {
+                    resync_at = resync_at.min(Instant::now() + report(&error));
+                }
+            }
+        }
+    }
+}
+
+/// Counts all quotas again; says after how long the next time is.
+async fn resync(reader: &Reader) -> Duration {
+    let records = match reader.store.list(Range { prefix: QUOTAS, ..Range::default() }) {
+        Ok(page) => page.records,
+        Err(error) => return report(&Status::internal(error)),
+    };
+    for record in records {
+        if let Err(error) = correct(reader, &record).await {
+            return report(&error);
+        }
+        // Counting takes a while where a namespace has many objects.
+        tokio::task::yield_now().await;
+    }
+    RESYNC_EVERY
+}
+
+fn report(error: &Status) -> Duration {
+    tracing::warn!(%error, "the status of a ResourceQuota cannot be corrected; trying again");
+    RETRY_AFTER
+}
+
+/// Corrects a quota that a client has written. Counted writes have settled it otherwise.
+async fn correct_unsettled(reader: &Reader, record: &Record) -> Result<(), Status> {
+    let epoch = namespace_of(record).and_then(|namespace| reader.store.get(&epoch_key(namespace)));
+    match epoch {
+        Some(epoch) if record.modified <= epoch.modified => correct(reader, record).await,
+        _ => Ok(()),
+    }
+}
+
+/// Counts what a quota's namespace uses, and writes that where the status says something else.
+async fn correct(reader: &Reader, record: &Record) -> Result<(), Status> {
+    let Some(namespace) = namespace_of(record) else { return Ok(()) };
+    // In this order: whatever changes the usage after it is counted writes the quota, or depends on an older epoch.
+    let key = epoch_key(namespace);
+    let epoch = reader.store.get(&key);
+    let Some(current) = reader.store.get(&record.key) else { return Ok(()) };
+    let quota = reader::parse(&current)?;
+    let mut corrected = quota.clone();
+    write_status(&mut corrected, &usage::count(reader, namespace, &quota)?);
+    if corrected.at(&["status"]) == quota.at(&["status"]) {
+        return Ok(());
+    }
+    let mut together = Together::default();
+    together.require(&key, epoch.as_ref());
+    together.require(&record.key, Some(&current));
+    together.put(&record.key, &corrected);
+    match reader.store.txn(together.txn).await {
+        Ok(_) => {
+            let name = record.key.strip_prefix(QUOTAS).unwrap_or(&record.key);
+            tracing::info!(quota = name, "corrected the status of a ResourceQuota");
+            Ok(())
+        }
+        // Whoever changed the quota or its epoch caused another event.
+        Err(Error::Conflict { .. }) => Ok(()),
+        Err(error) => Err(crate::verbs::store_status(&error)),
+    }
+}
+
+fn namespace_of(record: &Record) -> Option<&str> {
+    record.key.strip_prefix(QUOTAS)?.split_once('/').map(|(namespace, _)| namespace)
+}
