@@ -12,6 +12,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ParsedCertificate;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::Range;
 use std::time::Duration;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
@@ -20,8 +21,8 @@ const CA_LIFETIME: Duration = DAY.saturating_mul(3650);
 const LEAF_LIFETIME: Duration = DAY.saturating_mul(365);
 /// A leaf is made anew when less than this is left of it.
 const RENEW_BEFORE: Duration = DAY.saturating_mul(90);
-/// Clocks of clients may be a little behind ours.
-const BACKDATED: Duration = Duration::from_secs(5 * 60);
+/// Clocks of clients may be behind ours by this much, as upstream assumes for the certificates that a server signs itself.
+const BACKDATED: Duration = Duration::from_secs(60 * 60);
 
 const ADMIN_USER: &str = "kubernetes-admin";
 const ADMIN_GROUP: &str = "system:masters";
@@ -96,8 +97,11 @@ impl Identity {
     /// stored again.
     pub fn renew(&mut self, names: &[String], now: Timestamp) -> Result<bool, CertError> {
         let serving = Facts::read(&self.serving.certificate_pem)?;
-        let stale_serving = serving.expires_within(RENEW_BEFORE, now) || !serving.carries(names);
-        let stale_admin = Facts::read(&self.admin.certificate_pem)?.expires_within(RENEW_BEFORE, now);
+        let stale_serving = serving.is_due(now) || !serving.carries(names);
+        let stale_admin = Facts::read(&self.admin.certificate_pem)?.is_due(now);
+        if Facts::read(&self.ca.certificate_pem)?.is_invalid(now) {
+            tracing::warn!("the certificate of the CA is not valid at this machine's time: is its clock right?");
+        }
         if stale_serving {
             self.serving = make_serving(&self.ca, names, now)?;
         }
@@ -107,14 +111,16 @@ impl Identity {
         Ok(stale_serving || stale_admin)
     }
 
-    /// Makes the serving certificate anew, with the names that it has, if it is about to expire; whether it was.
-    pub fn renew_serving(&mut self, now: Timestamp) -> Result<bool, CertError> {
+    /// Makes the serving certificate anew, with the names that it has.
+    pub fn renew_serving(&mut self, now: Timestamp) -> Result<(), CertError> {
         let serving = Facts::read(&self.serving.certificate_pem)?;
-        let is_due = serving.expires_within(RENEW_BEFORE, now);
-        if is_due {
-            self.serving = make_serving(&self.ca, &serving.names, now)?;
-        }
-        Ok(is_due)
+        self.serving = make_serving(&self.ca, &serving.names, now)?;
+        Ok(())
+    }
+
+    /// When the serving certificate can be shown: before and after that it is to be made anew.
+    pub fn serving_period(&self) -> Result<Range<i64>, CertError> {
+        Ok(Facts::read(&self.serving.certificate_pem)?.period())
     }
 
     /// A client certificate for `user` in `groups`.
@@ -281,6 +287,7 @@ fn common_name(name: &str) -> DistinguishedName {
 
 /// What decides whether a certificate must be made anew.
 struct Facts {
+    not_before_s: i64,
     not_after_s: i64,
     names: Vec<String>,
 }
@@ -291,12 +298,24 @@ impl Facts {
         let parsed = x509(&der)?;
         let extension = parsed.subject_alternative_name().map_err(|error| CertError::Unreadable(error.to_string()))?;
         let names = extension.iter().flat_map(|found| &found.value.general_names).filter_map(alternative_name);
-        Ok(Facts { not_after_s: parsed.validity.not_after.timestamp(), names: names.collect() })
+        let (not_before, not_after) = (&parsed.validity.not_before, &parsed.validity.not_after);
+        let (not_before_s, not_after_s) = (not_before.timestamp(), not_after.timestamp());
+        Ok(Facts { not_before_s, not_after_s, names: names.collect() })
     }
 
-    fn expires_within(&self, span: Duration, now: Timestamp) -> bool {
-        let left_s = self.not_after_s.saturating_sub(now.as_second());
-        left_s < i64::try_from(span.as_secs()).unwrap_or(i64::MAX)
+    /// From when to when the certificate need not be made anew, in Unix seconds.
+    fn period(&self) -> Range<i64> {
+        let renew_before_s = i64::try_from(RENEW_BEFORE.as_secs()).unwrap_or(i64::MAX);
+        self.not_before_s..self.not_after_s.saturating_sub(renew_before_s)
+    }
+
+    /// Whether the certificate is to be made anew: it expires soon, or was made when the clock was ahead.
+    fn is_due(&self, now: Timestamp) -> bool {
+        !self.period().contains(&now.as_second())
+    }
+
+    fn is_invalid(&self, now: Timestamp) -> bool {
+        !(self.not_before_s..=self.not_after_s).contains(&now.as_second())
     }
 
     fn carries(&self, wanted: &[String]) -> bool {

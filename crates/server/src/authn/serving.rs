@@ -1,16 +1,18 @@
-//! The certificate that a running server shows: made anew before it expires, so that nobody has to restart a server for that.
+//! The certificate that a running server shows. It is made anew before it expires, and when the clock says that it is not valid yet.
 
 use super::certs::{CertError, Identity, certificate, private_key};
 use super::tls::provider;
 use crate::env::Clock;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-/// Handshakes are many, and certificates last for months.
-const LOOK_EVERY: SignedDuration = SignedDuration::from_hours(1);
+/// Time between two attempts to make a certificate. Measured by the monotonic clock: the other one may jump back.
+const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 pub struct Serving {
     clock: Arc<dyn Clock>,
@@ -20,22 +22,28 @@ pub struct Serving {
 struct State {
     identity: Identity,
     shown: Arc<CertifiedKey>,
-    look_at: Timestamp,
+    /// When the certificate need not be made anew, in Unix seconds.
+    period: Range<i64>,
+    failed_at: Option<Instant>,
 }
 
 impl Serving {
     pub fn new(identity: &Identity, clock: Arc<dyn Clock>) -> Result<Serving, CertError> {
-        let state = State { identity: identity.clone(), shown: certified(identity)?, look_at: Timestamp::MIN };
+        let (shown, period) = (certified(identity)?, identity.serving_period()?);
+        let state = State { identity: identity.clone(), shown, period, failed_at: None };
         Ok(Serving { clock, state: Mutex::new(state) })
     }
 
     fn shown(&self) -> Arc<CertifiedKey> {
         let now = self.clock.now();
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if now >= state.look_at {
-            state.look_at = now.saturating_add(LOOK_EVERY).unwrap_or(Timestamp::MAX);
-            if let Err(error) = state.renew(now) {
-                tracing::error!(%error, "the serving certificate cannot be made anew; it is tried again in an hour");
+        let may_try = state.failed_at.is_none_or(|at| at.elapsed() >= RETRY_AFTER);
+        if !state.period.contains(&now.as_second()) && may_try {
+            let renewed = state.renew(now);
+            state.failed_at = renewed.is_err().then(Instant::now);
+            match renewed {
+                Ok(()) => tracing::info!("the serving certificate was made anew"),
+                Err(error) => tracing::error!(%error, "the serving certificate cannot be made anew; trying again"),
             }
         }
         state.shown.clone()
@@ -44,10 +52,9 @@ impl Serving {
 
 impl State {
     fn renew(&mut self, now: Timestamp) -> Result<(), CertError> {
-        if self.identity.renew_serving(now)? {
-            self.shown = certified(&self.identity)?;
-            tracing::info!("the serving certificate was made anew before it expires");
-        }
+        self.identity.renew_serving(now)?;
+        self.shown = certified(&self.identity)?;
+        self.period = self.identity.serving_period()?;
         Ok(())
     }
 }
@@ -70,4 +77,43 @@ fn certified(identity: &Identity) -> Result<Arc<CertifiedKey>, CertError> {
     let key = private_key(&identity.serving.key_pem)?;
     let certified = CertifiedKey::from_der(chain, key, &provider());
     certified.map(Arc::new).map_err(|error| CertError::Tls(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::authn::serving_names;
+    use std::sync::atomic::{AtomicI64, Ordering};
+    use x509_parser::prelude::{FromDer, X509Certificate};
+
+    const DAY_S: i64 = 24 * 60 * 60;
+
+    struct Jumping(AtomicI64);
+
+    impl Clock for Jumping {
+        fn now(&self) -> Timestamp {
+            Timestamp::from_second(self.0.load(Ordering::Relaxed)).unwrap()
+        }
+    }
+
+    #[test]
+    fn the_certificate_is_valid_wherever_the_clock_jumps() {
+        let begun = 1_800_000_000;
+        let clock = Arc::new(Jumping(AtomicI64::new(begun)));
+        let identity = Identity::make(&serving_names("", &[]), clock.now()).unwrap();
+        let serving = Serving::new(&identity, clock.clone()).unwrap();
+        let first = serving.shown();
+        for jump_s in [0, 4000 * DAY_S, 0, 400 * DAY_S, -DAY_S, 300 * DAY_S, -400 * DAY_S] {
+            let now_s = begun + jump_s;
+            clock.0.store(now_s, Ordering::Relaxed);
+            let shown = serving.shown();
+            let (_, parsed) = X509Certificate::from_der(&shown.cert[0]).unwrap();
+            let (from_s, to_s) = (parsed.validity.not_before.timestamp(), parsed.validity.not_after.timestamp());
+            // A client may be behind by some minutes.
+            assert!(from_s <= now_s - 600 && to_s > now_s + 60 * DAY_S, "{jump_s}: {from_s} {to_s}");
+            if jump_s == 0 && Arc::ptr_eq(&shown, &first) {
+                assert!(Arc::ptr_eq(&serving.shown(), &shown), "it is made once");
+            }
+        }
+    }
 }

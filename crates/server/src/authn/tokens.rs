@@ -20,6 +20,8 @@ use store::Store;
 
 /// Who signs where nothing else is said, as kubeadm's clusters do.
 pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// Clocks of servers of one store differ by some seconds; upstream's tolerance for the times of a token.
+const LEEWAY_S: i64 = 60;
 /// An account or pod that is being deleted still counts for this long, so that its last requests are not cut off.
 const DELETION_LEEWAY_S: i64 = 60;
 /// How many verified tokens, and how many accounts and pods, are remembered, twice at most.
@@ -128,10 +130,10 @@ impl ServiceAccountTokens {
         if claims.iss != self.issuer {
             return Err(TokenError::Invalid);
         }
-        if now_s < claims.nbf {
+        if now_s < claims.nbf.saturating_sub(LEEWAY_S) {
             return Err(TokenError::NotYet);
         }
-        if now_s > claims.exp {
+        if now_s > claims.exp.saturating_add(LEEWAY_S) {
             return Err(TokenError::Expired);
         }
         let shared: Vec<String> = audiences.iter().filter(|audience| claims.aud.contains(audience)).cloned().collect();

@@ -250,7 +250,7 @@ async fn account_tokens_live_as_long_as_what_they_are_bound_to() {
         json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
     let reviewed = admin.post("/apis/authentication.k8s.io/v1/tokenreviews", &token_review).await.expect(201);
     assert_eq!(reviewed["status"]["authenticated"], true);
-    world.clock.advance(3601);
+    world.clock.advance(3661);
     with(&token).get("/api").await.refused(401, "Unauthorized");
     let fresh = text(&admin.post(&tokens, &ask(json!({}))).await.expect(201), "/status/token");
     assert_eq!(with(&fresh).get("/api").await.code, 200);
