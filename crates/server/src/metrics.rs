@@ -47,6 +47,7 @@ pub struct Metrics {
     revision: Gauge,
     oldest: Gauge,
     disk_bytes: Gauge,
+    out_of_space: Gauge,
     memory_bytes: Gauge,
     processor_s: Counter<f64, AtomicU64>,
     objects: Family<Resource, Gauge>,
@@ -81,6 +82,12 @@ impl Metrics {
         );
         let disk_bytes = Gauge::default();
         registry.register("apiserver_storage_size_bytes", "Bytes of the store on disk", disk_bytes.clone());
+        let out_of_space = Gauge::default();
+        registry.register(
+            "mainstay_store_out_of_space",
+            "1 while the store is known to have no space left for writes",
+            out_of_space.clone(),
+        );
         let memory_bytes = Gauge::default();
         registry.register("process_resident_memory_bytes", "Resident memory of this process", memory_bytes.clone());
         let processor_s = Counter::<f64, AtomicU64>::default();
@@ -98,6 +105,7 @@ impl Metrics {
             revision,
             oldest,
             disk_bytes,
+            out_of_space,
             memory_bytes,
             processor_s,
             objects,
@@ -135,6 +143,7 @@ impl Metrics {
         self.revision.set(as_gauge(self.store.revision()));
         self.oldest.set(as_gauge(self.store.oldest()));
         self.disk_bytes.set(as_gauge(self.store.disk_bytes()));
+        self.out_of_space.set(i64::from(self.store.out_of_space().is_some()));
         self.memory_bytes.set(as_gauge(resident_bytes().unwrap_or(0)));
         if let Some(now_s) = processor_s() {
             self.processor_s.inc_by((now_s - self.processor_s.get()).max(0.0));

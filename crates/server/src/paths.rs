@@ -80,6 +80,7 @@ fn checks(server: &Server, path: &str) -> Vec<(&'static str, Result<(), String>)
     if path == "readyz" {
         let ready = if server.is_ready() { Ok(()) } else { Err("the server is starting or stopping".to_owned()) };
         checks.push(("serving", ready));
+        checks.push(("store-space", server.store.out_of_space().map_or(Ok(()), Err)));
     }
     checks
 }

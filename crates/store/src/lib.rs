@@ -113,6 +113,9 @@ pub enum Error {
     /// Nothing was written or confirmed, and nothing will be until the cause is cured.
     #[error("the store does not take writes: {0}")]
     Unavailable(String),
+    /// Nothing was written, because the backend has no space left. A transaction that only deletes may succeed.
+    #[error("the store does not take writes: {0}")]
+    OutOfSpace(String),
     /// Nothing was written, and nothing ever will be: the backend does not take so much at once.
     #[error("the store does not take so much at once: {0}")]
     TooLarge(String),
@@ -209,6 +212,10 @@ pub trait Store: Send + Sync {
     fn export(&self) -> BoxFuture<'_, Result<Export, Error>>;
     /// Whether writes are possible now; the error says why not.
     fn healthy(&self) -> Result<(), Error>;
+    /// What to do where the backend is known to have no space left, though it can be reached; `None` otherwise.
+    fn out_of_space(&self) -> Option<String> {
+        None
+    }
     /// Bytes on disk, for metrics; 0 where there is none.
     fn disk_bytes(&self) -> u64;
     /// Stops taking writes and releases files. Watchers end.

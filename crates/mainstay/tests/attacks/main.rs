@@ -2,6 +2,7 @@
 //! `docs/robustness.md` ("Attacks") names the test of each.
 
 mod clients;
+mod full_etcd;
 mod greedy_user;
 mod half_restored;
 mod special_files;

@@ -225,7 +225,17 @@ impl Call<'_> {
         crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(Lost::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
-        self.server.store.txn(txn).await.map_err(|error| match error {
+        let without_quotas = crate::admission::quota::deletion_without_usage(&txn);
+        let committed = match (self.server.store.txn(txn).await, without_quotas) {
+            // The deletion makes space, in which the usage can be corrected.
+            (Err(store::Error::OutOfSpace(_)), Some(txn)) => {
+                let committed = self.server.store.txn(txn).await;
+                self.server.admission.recount_quotas.notify_one();
+                committed
+            }
+            (committed, _) => committed,
+        };
+        committed.map_err(|error| match error {
             store::Error::Conflict { key: lost, .. } if &*lost == key => Lost::Object,
             store::Error::Conflict { .. } => Lost::Together,
             error => Lost::Store(store_status(&error)),
@@ -288,7 +298,9 @@ pub fn store_status(error: &store::Error) -> Status {
             "The resourceVersion for the provided list or watch is too old: list again to get a current one",
         ),
         store::Error::Future { asked, newest } => too_large(*asked, *newest),
-        store::Error::Unavailable(why) => Status::unavailable(format!("the store does not take writes: {why}")),
+        store::Error::Unavailable(why) | store::Error::OutOfSpace(why) => {
+            Status::unavailable(format!("the store does not take writes: {why}"))
+        }
         store::Error::TooLarge(why) => Status::too_large(format!("the store does not take so much at once: {why}")),
         store::Error::Unknown(why) => {
             Status::timeout(format!("the outcome of the write is unknown, read before you try again: {why}"))

@@ -22,12 +22,21 @@ pub struct Barrier {
 #[derive(Clone)]
 struct Round {
     asked: u64,
-    newest: Result<Revision, String>,
+    newest: Result<Newest, String>,
+}
+
+/// The newest state of etcd, as far as the memory needs to know it.
+#[derive(Clone, Copy)]
+struct Newest {
+    /// The revision of the newest transaction that wrote `head`.
+    head: Revision,
+    /// Where transactions may have come after it: the number of keys, and the revision at which there were so many.
+    count: Option<(u64, Revision)>,
 }
 
 impl Default for Barrier {
     fn default() -> Barrier {
-        let answered = watch::Sender::new(Round { asked: 0, newest: Ok(0) });
+        let answered = watch::Sender::new(Round { asked: 0, newest: Ok(Newest { head: 0, count: None }) });
         Barrier { asked: AtomicU64::new(0), wake: Notify::new(), answered }
     }
 }
@@ -67,14 +76,28 @@ impl Inner {
             () = self.closing.cancelled() => return Err(Error::Unavailable(CLOSED.to_owned())),
         };
         match round {
-            Ok(Ok(Round { newest: Ok(newest), .. })) => self.show(newest).await,
+            Ok(Ok(Round { newest: Ok(newest), .. })) => self.show_newest(newest).await,
             Ok(Ok(Round { newest: Err(why), .. })) => Err(Error::Unavailable(why)),
             _ => Err(Error::Unavailable("etcd does not answer".to_owned())),
         }
     }
 
-    /// The revision of the newest transaction.
-    async fn newest(&self) -> Result<Revision, String> {
+    /// Waits until reads show this state.
+    async fn show_newest(&self, newest: Newest) -> Result<(), Error> {
+        self.show(newest.head).await?;
+        self.show_when(|| self.has(newest)).await
+    }
+
+    /// Whether the memory has this state, or a later one. Since the newest `head` there were only deletions, so the number of keys tells
+    /// how many of them the memory has seen.
+    fn has(&self, newest: Newest) -> bool {
+        let revision = self.memory.revision();
+        let has_deletions = |(count, at)| revision > at || self.memory.count("") <= count;
+        revision >= newest.head && newest.count.is_none_or(has_deletions)
+    }
+
+    /// The newest state, by etcd's majority.
+    async fn newest(&self) -> Result<Newest, String> {
         let known = self.memory.revision();
         let (from, to) = self.layout.marks();
         let request = rpc::RangeRequest { key: from, range_end: to, keys_only: true, ..Default::default() };
@@ -87,14 +110,25 @@ impl Inner {
         if at < known {
             self.end("etcd went back to an older revision");
         }
-        let newest = self.offset.revision(modified(&self.layout.head()));
-        if self.memory.revision() >= newest {
-            let now = answer.header.as_ref().map_or(0, |header| header.revision);
+        let now = answer.header.as_ref().map_or(0, |header| header.revision);
+        let guarded = answer.kvs.iter().any(|kv| kv.key == self.layout.guard());
+        self.space.set_guarded(guarded);
+        let count = if guarded { None } else { Some((self.keys(now).await?, at)) };
+        let newest = Newest { head: self.offset.revision(modified(&self.layout.head())), count };
+        if self.has(newest) {
             self.complete.fetch_max(now, Ordering::AcqRel);
         }
         match self.health() {
             Health::Final(why) => Err(why),
             _ => Ok(newest),
         }
+    }
+
+    /// The number of keys at this revision of etcd.
+    async fn keys(&self, revision: i64) -> Result<u64, String> {
+        let (key, range_end) = self.layout.data();
+        let request = rpc::RangeRequest { key, range_end, revision, count_only: true, ..Default::default() };
+        let answer = self.client.range(request).await.map_err(|failure| failure.to_string())?;
+        Ok(u64::try_from(answer.count).unwrap_or(0))
     }
 }

@@ -39,6 +39,9 @@ pub enum Failure {
     /// Nothing was done, and trying again later may help.
     #[error("{0}")]
     Refused(String),
+    /// Nothing was done: etcd has no space left and takes only deletions.
+    #[error("{0}")]
+    NoSpace(String),
     /// The revision is forgotten.
     #[error("the revision was compacted")]
     Compacted,
@@ -58,6 +61,7 @@ impl Failure {
     pub fn into_error(self) -> Error {
         match self {
             Failure::TooLarge(why) => Error::TooLarge(why),
+            Failure::NoSpace(why) => Error::OutOfSpace(why),
             other => Error::Unavailable(other.to_string()),
         }
     }
@@ -281,9 +285,9 @@ impl Client {
                 Failure::TooLarge(said)
             }
             Code::ResourceExhausted if text.contains("larger than max") => Failure::TooLarge(said),
-            Code::ResourceExhausted if text.contains("space exceeded") => Failure::Refused(format!(
-                "{said}; make room with etcdctl compact and defrag, then etcdctl alarm disarm"
-            )),
+            Code::ResourceExhausted if text.contains("space exceeded") => {
+                Failure::NoSpace(format!("{said}; {}", super::space::ADVICE))
+            }
             Code::ResourceExhausted => Failure::Refused(said),
             Code::PermissionDenied | Code::Unauthenticated | Code::InvalidArgument | Code::FailedPrecondition => {
                 Failure::Denied(said)

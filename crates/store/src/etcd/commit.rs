@@ -27,6 +27,12 @@ struct Plan<'a> {
     farewells: Vec<Farewell>,
 }
 
+impl Plan<'_> {
+    fn only_deletes(&self) -> bool {
+        !self.operations.is_empty() && self.operations.iter().all(|of| matches!(of, Operation::Delete { .. }))
+    }
+}
+
 impl Inner {
     pub async fn commit(&self, txn: Txn) -> Result<Committed, Error> {
         for _ in 0..ATTEMPTS_MAX {
@@ -106,7 +112,7 @@ impl Inner {
     /// Sends a plan; `None` where a guard did not hold.
     async fn send(&self, plan: &Plan<'_>) -> Result<Option<Committed>, Error> {
         let mut waiting = Waiting::new(self);
-        let answer = match self.client.txn(self.request(plan, waiting.number)).await {
+        let answer = match self.client.txn(self.request(plan, Some(waiting.number))).await {
             Ok(answer) => answer,
             Err(Failure::Unknown(why)) if !plan.operations.is_empty() => {
                 return match waiting.told().await {
@@ -114,6 +120,10 @@ impl Inner {
                     Some(Told::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
                     _ => Err(Error::Unknown(why)),
                 };
+            }
+            Err(Failure::NoSpace(why)) => {
+                self.space.set_exhausted(true);
+                return if plan.only_deletes() { self.send_deletions(plan).await } else { Err(Error::OutOfSpace(why)) };
             }
             Err(failure) => return Err(failure.into_error()),
         };
@@ -124,6 +134,7 @@ impl Inner {
         if plan.operations.is_empty() {
             return Ok(Some(Committed { revision: self.memory.revision(), records: Vec::new() }));
         }
+        self.space.set_exhausted(false);
         match waiting.told().await {
             Some(Told::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
             Some(Told::Missed) => {
@@ -134,16 +145,41 @@ impl Inner {
         }
     }
 
-    fn request(&self, plan: &Plan<'_>, number: u64) -> rpc::TxnRequest {
+    /// Sends deletions alone, the only thing that etcd accepts when it has no space left. Watchers see the versions before.
+    async fn send_deletions(&self, plan: &Plan<'_>) -> Result<Option<Committed>, Error> {
+        let answer = match self.client.txn(self.request(plan, None)).await {
+            Ok(answer) => answer,
+            // Nothing in etcd names this write, so nothing tells later whether it happened.
+            Err(Failure::Unknown(why)) => return Err(Error::Unknown(why)),
+            Err(failure) => return Err(failure.into_error()),
+        };
+        if !answer.succeeded {
+            return self.lost(plan, &answer).await.map(|()| None);
+        }
+        self.space.set_guarded(false);
+        let revision = answer.header.as_ref().map_or(0, |header| self.offset.revision(header.revision));
+        self.show(revision).await.map_err(|_| unseen(revision))?;
+        Ok(Some(Committed { revision, records: Vec::new() }))
+    }
+
+    /// `number`: of this write, which `head` then names; `None` deletes without writing anything.
+    fn request(&self, plan: &Plan<'_>, number: Option<u64>) -> rpc::TxnRequest {
         let conditions = || plan.conditions.iter().chain(&plan.guards);
         let mut compare = vec![compare(self.layout.format(), self.format_revision)];
         compare.extend(conditions().map(|condition| {
             self::compare(self.layout.of_key(&condition.key), self.offset.compared(condition.modified))
         }));
         let mut success: Vec<_> = plan.operations.iter().map(|operation| self.operation(operation)).collect();
-        if !success.is_empty() {
-            let head = Head { writer: self.writer, number, farewells: plan.farewells.clone() };
-            success.push(put(self.layout.head(), head.encode_to_vec().into()));
+        match number {
+            _ if success.is_empty() => {}
+            Some(number) => {
+                let head = Head { writer: self.writer, number, farewells: plan.farewells.clone() };
+                success.push(put(self.layout.head(), head.encode_to_vec().into()));
+                if !self.space.is_guarded() {
+                    success.push(put(self.layout.guard(), Bytes::new()));
+                }
+            }
+            None => success.push(delete(self.layout.guard())),
         }
         let mut failure = vec![version(self.layout.format()), version(self.layout.head())];
         failure.extend(conditions().map(|condition| version(self.layout.of_key(&condition.key))));
@@ -155,10 +191,7 @@ impl Inner {
             Operation::Put { key, value, expires_at_s, .. } => {
                 put(self.layout.of_key(key), encode_row(value, *expires_at_s))
             }
-            Operation::Delete { key, .. } => {
-                let delete = rpc::DeleteRangeRequest { key: self.layout.of_key(key), range_end: Bytes::new() };
-                rpc::RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
-            }
+            Operation::Delete { key, .. } => delete(self.layout.of_key(key)),
         }
     }
 
@@ -244,6 +277,11 @@ pub fn compare(key: Bytes, mod_revision: i64) -> rpc::Compare {
 
 pub fn put(key: Bytes, value: Bytes) -> rpc::RequestOp {
     rpc::RequestOp { request: Some(Request::RequestPut(rpc::PutRequest { key, value })) }
+}
+
+fn delete(key: Bytes) -> rpc::RequestOp {
+    let delete = rpc::DeleteRangeRequest { key, range_end: Bytes::new() };
+    rpc::RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
 }
 
 /// Asks for the version of a key.

@@ -218,7 +218,8 @@ impl Staged<'_> {
         revision: Revision,
         group: Vec<(rpc::event::EventType, rpc::KeyValue)>,
     ) -> (Option<Head>, Change) {
-        let (head_key, format_key) = (self.inner.layout.head(), self.inner.layout.format());
+        let layout = &self.inner.layout;
+        let (head_key, format_key, guard_key) = (layout.head(), layout.format(), layout.guard());
         if group.iter().any(|(_, kv)| kv.key == format_key) {
             self.inner.end(super::commit::REPLACED);
         }
@@ -227,7 +228,10 @@ impl Staged<'_> {
             head.iter().flat_map(|head| &head.farewells).map(|last| (last.key.as_str(), &last.value)).collect();
         let mut events = Vec::with_capacity(group.len());
         for (kind, kv) in group {
-            if kv.key == head_key || kv.key == format_key {
+            if kv.key == guard_key {
+                self.inner.space.set_guarded(kind == rpc::event::EventType::Put);
+            }
+            if kv.key == head_key || kv.key == format_key || kv.key == guard_key {
                 continue;
             }
             events.extend(match kind {

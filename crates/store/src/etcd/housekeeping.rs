@@ -19,6 +19,7 @@ const EXPIRED_AT_ONCE: usize = 16;
 pub async fn gauge(inner: Arc<Inner>) {
     loop {
         if let Ok(status) = inner.client.status().await {
+            inner.space.set_exhausted(status.errors.iter().any(|alarm| alarm.contains("NOSPACE")));
             inner.disk_bytes.store(u64::try_from(status.db_size).unwrap_or(0), Ordering::Relaxed);
         }
         tokio::time::sleep(STATUS_EVERY).await;
@@ -73,7 +74,12 @@ impl Inner {
             success: vec![put(key.clone(), format!("{:016x}", self.writer).into())],
             failure: vec![version(key)],
         };
-        let answer = self.client.txn(request).await.map_err(Failure::into_error)?;
+        let answer = match self.client.txn(request).await {
+            Ok(answer) => answer,
+            // The turn cannot be written. What is done in it makes space, and may be done by several servers at once.
+            Err(Failure::NoSpace(_)) => return Ok(true),
+            Err(failure) => return Err(failure.into_error()),
+        };
         let now = match answer.responses.first().and_then(|response| response.response.as_ref()) {
             Some(rpc::response_op::Response::ResponseRange(range)) => range.kvs.first().map_or(0, |kv| kv.mod_revision),
             _ => answer.header.map_or(0, |header| header.revision),

@@ -40,12 +40,12 @@ impl Layout {
         (self.at("/data"), self.at("/datb"))
     }
 
-    /// What changes while a store is used, in one range: data, format, head.
+    /// What changes while a store is used, in one range: data, format, guard, head.
     pub fn watched(&self) -> (Bytes, Bytes) {
         (self.at("/data"), self.at("/head\0"))
     }
 
-    /// Format and head, in one range.
+    /// Format, guard and head, in one range.
     pub fn marks(&self) -> (Bytes, Bytes) {
         (self.format(), self.at("/head\0"))
     }
@@ -56,6 +56,11 @@ impl Layout {
 
     pub fn head(&self) -> Bytes {
         self.at("/head")
+    }
+
+    /// Present while every transaction since it was written wrote `head` too (see `ETCD.md`, "Out of space").
+    pub fn guard(&self) -> Bytes {
+        self.at("/guard")
     }
 
     /// Which of several servers does something at regular times.
@@ -151,13 +156,22 @@ mod tests {
             assert!(from <= stored && stored < to, "{key:?}");
             assert_eq!(layout.key_of(&stored), Some(key));
         }
-        for other in [layout.format(), layout.head(), layout.turn("compact"), Bytes::from_static(b"/mainstays/data/x")]
-        {
+        for other in [
+            layout.format(),
+            layout.guard(),
+            layout.head(),
+            layout.turn("compact"),
+            Bytes::from_static(b"/mainstays/data/x"),
+        ] {
             assert_eq!(layout.key_of(&other), None);
             assert!(!(from <= other && other < to));
         }
         let (from, to) = layout.watched();
-        assert!([layout.of_key("/x"), layout.format(), layout.head()].iter().all(|key| *key >= from && *key < to));
+        assert!(
+            [layout.of_key("/x"), layout.format(), layout.guard(), layout.head()]
+                .iter()
+                .all(|key| *key >= from && *key < to)
+        );
         assert!(layout.turn("compact") >= to);
     }
 

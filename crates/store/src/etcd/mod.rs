@@ -9,6 +9,7 @@ mod feed;
 mod fill;
 mod housekeeping;
 mod layout;
+mod space;
 mod wire;
 
 pub use config::{Config, DEFAULT_PREFIX, Timing, Tls, User};
@@ -58,6 +59,7 @@ struct Inner {
     pending: Mutex<HashMap<u64, oneshot::Sender<Told>>>,
     barrier: Barrier,
     health: Mutex<Health>,
+    space: space::Space,
     turns: Mutex<HashMap<&'static str, i64>>,
     disk_bytes: AtomicU64,
     closing: CancellationToken,
@@ -95,6 +97,7 @@ impl Etcd {
             pending: Mutex::default(),
             barrier: Barrier::default(),
             health: Mutex::new(Health::Good),
+            space: space::Space::default(),
             turns: Mutex::default(),
             disk_bytes: AtomicU64::new(0),
             closing: CancellationToken::new(),
@@ -196,7 +199,17 @@ impl Inner {
     /// Waits until reads show this revision.
     async fn show(&self, revision: Revision) -> Result<(), Error> {
         let mut shown = self.shown.subscribe();
-        let seen = tokio::time::timeout(self.client.timing.patience, shown.wait_for(|shown| *shown >= revision));
+        self.wait(shown.wait_for(|shown| *shown >= revision)).await
+    }
+
+    /// Waits until reads show a state of which this holds.
+    async fn show_when(&self, holds: impl Fn() -> bool) -> Result<(), Error> {
+        let mut shown = self.shown.subscribe();
+        self.wait(shown.wait_for(|_| holds())).await
+    }
+
+    async fn wait<T>(&self, shown: impl Future<Output = Result<T, watch::error::RecvError>>) -> Result<(), Error> {
+        let seen = tokio::time::timeout(self.client.timing.patience, shown);
         match seen.await {
             Ok(Ok(_)) => Ok(()),
             _ => Err(Error::Unavailable("etcd's watch does not tell what is new".to_owned())),
@@ -270,6 +283,10 @@ impl Store for Etcd {
             Health::Good => Ok(()),
             Health::Refused(why) | Health::Final(why) => Err(Error::Unavailable(why)),
         }
+    }
+
+    fn out_of_space(&self) -> Option<String> {
+        self.inner.space.is_exhausted().then(|| format!("etcd has no space left; {}", space::ADVICE))
     }
 
     fn disk_bytes(&self) -> u64 {

@@ -1,7 +1,7 @@
 //! Real members of etcd for tests: started on free ports of this machine, stopped when dropped.
 
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -88,6 +88,28 @@ impl Members {
 
     pub fn resume(&self, number: usize) {
         self.signal(number, "-CONT");
+    }
+
+    /// Ends the alarm of a member that had no space left, as `etcdctl defrag` and `etcdctl alarm disarm` do.
+    pub fn make_space(&self, number: usize) {
+        self.ask(number, "maintenance/defragment", "{}");
+        let alarms = self.ask(number, "maintenance/alarm", r#"{"action": "GET"}"#);
+        let member = alarms.split("\"memberID\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        let member = member.expect("there is an alarm");
+        let end = format!(r#"{{"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": "{member}"}}"#);
+        self.ask(number, "maintenance/alarm", &end);
+    }
+
+    /// Asks a member through its HTTP interface.
+    fn ask(&self, number: usize, path: &str, body: &str) -> String {
+        let address = ("127.0.0.1", self.members[number].client_port);
+        let mut stream = TcpStream::connect(address).expect("the member runs");
+        let head = format!("POST /v3/{path} HTTP/1.0\r\nhost: etcd\r\ncontent-length: {}\r\n\r\n", body.len());
+        stream.write_all(format!("{head}{body}").as_bytes()).expect("the member reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("the member answers");
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        answer
     }
 
     fn signal(&self, number: usize, signal: &str) {

@@ -1,6 +1,7 @@
 //! The store on a real etcd.
 
 mod copies;
+mod full;
 mod guarantees;
 mod members;
 mod opening;
