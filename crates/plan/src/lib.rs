@@ -5,6 +5,7 @@
 //! Begin with [`statefulset`], [`bind`] or [`csi`]. [`invariant`] has the rules that tests check on every change.
 
 pub mod aggregate;
+pub mod allowance;
 pub mod bind;
 pub mod csi;
 pub mod disruption;

@@ -17,6 +17,7 @@ pub mod events;
 pub mod fence;
 pub mod follow;
 mod gc;
+pub mod growth;
 mod lean;
 pub mod lease;
 mod lifecycle;

@@ -138,6 +138,23 @@ impl Value {
         matches!((self, other), (Value::Object(one), Value::Object(other)) if one.is_same(other))
     }
 
+    /// The size of its JSON text, without making the text.
+    pub fn json_bytes(&self) -> usize {
+        struct Count(usize);
+        impl std::io::Write for Count {
+            fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+                self.0 += bytes.len();
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> std::io::Result<()> {
+                Ok(())
+            }
+        }
+        let mut count = Count(0);
+        serde_json::to_writer(&mut count, self).expect("JSON values have text keys, and counting does not fail");
+        count.0
+    }
+
     /// Takes it away and leaves null.
     pub fn take(&mut self) -> Value {
         std::mem::take(self)

@@ -83,6 +83,15 @@ fn what_is_not_there_reads_as_null_and_is_made_by_writing() {
 }
 
 #[test]
+fn the_size_of_the_json_text_is_known_without_the_text() {
+    for value in
+        [NULL, json!({}), json!({"a": [1, -2.5, "\u{1}\"é", {"b": null, "c": [true]}], "d": "x".repeat(5_000)})]
+    {
+        assert_eq!(value.json_bytes(), value.to_string().len());
+    }
+}
+
+#[test]
 fn small_objects_are_small() {
     assert_eq!((size_of::<Value>(), size_of::<Map>(), size_of::<(Key, Value)>()), (32, 24, 48));
 }

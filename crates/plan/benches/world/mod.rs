@@ -4,6 +4,7 @@
 
 use object::access::{Access, name};
 use object::{Gates, Value, json};
+use plan::allowance::Allowance;
 use plan::bind::{self, Place};
 use plan::reclaim::Plugins;
 use plan::statefulset::{Action, Plan, Seen, SeenPod, Stage, plan};
@@ -48,8 +49,14 @@ impl World {
     pub fn plan(&self) -> Plan {
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (self.pods.iter().collect(), self.claims.iter().collect(), self.revisions.iter().collect());
-        let seen =
-            Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
+        let seen = Seen {
+            set: &self.set,
+            pods: &pods,
+            claims: &claims,
+            revisions: &revisions,
+            contested: &BTreeSet::new(),
+            allowance: Allowance::MAX,
+        };
         plan(&seen, &Gates::default(), jiff::Timestamp::UNIX_EPOCH)
     }
 

@@ -98,6 +98,11 @@ impl Action {
         }
     }
 
+    /// It writes an object that counts against the plan's allowance.
+    pub fn is_growth(&self) -> bool {
+        matches!(self, Action::CreatePod(_) | Action::CreateClaim { .. } | Action::ApplyClaim { .. })
+    }
+
     /// What is told when it is done.
     pub fn done(&self, set: &str) -> Option<Event> {
         let normal = |reason, message| Some(Event { warning: false, reason, message });

@@ -51,17 +51,18 @@ impl<'a> Claims<'a> {
         claim.rsplit_once('-').is_some_and(|(stem, _)| self.contested.contains(stem))
     }
 
-    /// The claims that a pod of this revision needs and that are not there, as they are to be.
-    pub fn missing(&self, set: &Set, ordinal: i64, revision: &Revision) -> Vec<Value> {
-        let missing = set.claim_templates.iter().filter(|template| self.get(set, ordinal, template).is_none());
-        let build = |template: &&Value| {
-            let mut claim = build(set, template, ordinal, revision);
-            if self.is_contested(name(&claim)) {
-                claim.cut(&["metadata", "ownerReferences"]);
-            }
-            claim
-        };
-        missing.map(build).collect()
+    /// The templates whose claims a replica lacks.
+    pub fn missing<'s>(&'s self, set: &'s Set<'a>, ordinal: i64) -> impl Iterator<Item = &'a Value> + 's {
+        set.claim_templates.iter().copied().filter(move |template| self.get(set, ordinal, template).is_none())
+    }
+
+    /// A new claim of a template for a replica at this revision.
+    pub fn build(&self, set: &Set, template: &Value, ordinal: i64, revision: &Revision) -> Value {
+        let mut claim = build(set, template, ordinal, revision);
+        if self.is_contested(name(&claim)) {
+            claim.cut(&["metadata", "ownerReferences"]);
+        }
+        claim
     }
 
     /// The claim of a template.

@@ -84,37 +84,46 @@ impl<'a> Planner<'a> {
     }
 
     /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
-    pub(super) fn bring_claims(&self, ordinal: i64) -> Vec<Action> {
-        let (pod, update) = (self.set.pod_name(ordinal), &self.revisions.update);
+    pub(super) fn bring_claims(&mut self, ordinal: i64) -> Vec<Action> {
+        let (set, revisions) = (self.set, self.revisions);
+        let (pod, update) = (set.pod_name(ordinal), &revisions.update);
         let created = self.provided.contains(&ordinal);
-        let missing = if created { Vec::new() } else { self.create_claims(ordinal, update, false) };
-        let stale = self.claims.stale(self.set, ordinal, update);
-        let stale = stale.filter(|(_, claim)| unbound(claim).is_none() && !self.reowned.contains(name(claim)));
-        let apply = |(template, claim)| apply(self.set, template, claim, ordinal, update, (&pod, false));
-        missing.into_iter().chain(stale.map(apply)).collect()
+        let mut actions = if created { Vec::new() } else { self.create_claims(ordinal, update, false) };
+        for (template, claim) in self.claims.stale(set, ordinal, update) {
+            if unbound(claim).is_none() && !self.reowned.contains(name(claim)) {
+                let patch = self.output.admit(|| patch(set, template, claim, ordinal, update));
+                actions.extend(patch.map(|patch| Action::ApplyClaim { patch, pod: pod.clone(), with_pod: false }));
+            }
+        }
+        actions
     }
 
     /// What a pod that is about to be created at a revision needs of its claims. The error is the claim that changes otherwise first.
-    pub(super) fn claims_for_creation(&self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
-        let pod = self.set.pod_name(ordinal);
+    pub(super) fn claims_for_creation(&mut self, ordinal: i64, revision: &Revision) -> Result<Vec<Action>, Held> {
+        let set = self.set;
+        let pod = set.pod_name(ordinal);
         let mut actions = self.create_claims(ordinal, revision, true);
-        if !self.set.claims_in_place || !revision.tells_of_claims() {
+        if !set.claims_in_place || !revision.tells_of_claims() {
             return Ok(actions);
         }
-        for (template, claim) in self.claims.stale(self.set, ordinal, revision) {
+        for (template, claim) in self.claims.stale(set, ordinal, revision) {
             if self.reowned.contains(name(claim)) {
                 return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
             }
-            actions.push(apply(self.set, template, claim, ordinal, revision, (&pod, true)));
+            let patch = self.output.admit(|| patch(set, template, claim, ordinal, revision));
+            actions.extend(patch.map(|patch| Action::ApplyClaim { patch, pod: pod.clone(), with_pod: true }));
         }
         Ok(actions)
     }
 
-    /// Creates the claims that a pod needs and that are not there.
-    pub(super) fn create_claims(&self, ordinal: i64, revision: &Revision, with_pod: bool) -> Vec<Action> {
-        let (pod, applied) = (|| self.set.pod_name(ordinal), self.set.claims_in_place);
-        let missing = self.claims.missing(self.set, ordinal, revision).into_iter();
-        missing.map(|claim| Action::CreateClaim { claim, pod: pod(), with_pod, applied }).collect()
+    /// Creates the claims that a pod needs and that do not exist, as many as the allowance admits.
+    pub(super) fn create_claims(&mut self, ordinal: i64, revision: &Revision, with_pod: bool) -> Vec<Action> {
+        let (set, claims, applied) = (self.set, self.claims, self.set.claims_in_place);
+        let admitted = claims.missing(set, ordinal).map_while(|template| {
+            let claim = self.output.admit(|| claims.build(set, template, ordinal, revision))?;
+            Some(Action::CreateClaim { claim, pod: set.pod_name(ordinal), with_pod, applied })
+        });
+        admitted.collect()
     }
 
     /// The replica waits for a claim; people are told where it will not be ready by itself.
@@ -202,14 +211,7 @@ fn trouble(claim: &Value) -> Option<String> {
 
 /// What server-side apply is told of a claim. It names what the template names, and of what else we may have written only what is
 /// there: an apply takes away what the one before named and this one does not.
-fn apply(
-    set: &Set,
-    live: &Value,
-    claim: &Value,
-    ordinal: i64,
-    revision: &Revision,
-    (pod, with_pod): (&str, bool),
-) -> Action {
+fn patch(set: &Set, live: &Value, claim: &Value, ordinal: i64, revision: &Revision) -> Value {
     let mut patch = claims::build(set, live, ordinal, revision);
     patch.put(&["metadata", "uid"], uid(claim));
     patch.put(&["metadata", "resourceVersion"], claim.text(&["metadata", "resourceVersion"]));
@@ -217,7 +219,7 @@ fn apply(
     let finalizers: Vec<Value> =
         patch.items(&["metadata", "finalizers"]).iter().filter(|it| there.contains(it)).cloned().collect();
     put_or_cut(&mut patch, "finalizers", finalizers);
-    put_or_cut(&mut patch, "ownerReferences", claims::own_references(set, claim, pod));
+    put_or_cut(&mut patch, "ownerReferences", claims::own_references(set, claim, &set.pod_name(ordinal)));
     let sizes = (patch.at(STORAGE).cloned(), claim.at(STORAGE).cloned());
     if let (Some(template), Some(claim)) = sizes {
         patch.put(STORAGE, max_by_key(claim, template, Quantity::of));
@@ -228,7 +230,7 @@ fn apply(
             patch.put(CLASS, class.clone());
         }
     }
-    Action::ApplyClaim { patch, pod: pod.to_owned(), with_pod }
+    patch
 }
 
 fn put_or_cut(patch: &mut Value, member: &str, items: Vec<Value>) {

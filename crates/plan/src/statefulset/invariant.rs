@@ -4,6 +4,7 @@
 mod in_place;
 
 use super::{Action, Plan, Seen};
+use crate::allowance::{self, Written};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, condition};
@@ -69,6 +70,9 @@ fn unavailable_max(set: &Value, replicas: i64, gates: &Gates) -> i64 {
     max.unwrap_or(1).max(1)
 }
 
+/// Actions of one replica that are done at once, at most.
+const STEP_MAX: usize = 16;
+
 /// Every rule that the plan breaks, as a sentence.
 pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
@@ -81,6 +85,36 @@ pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<Str
     broken.extend(judge.order());
     broken.extend(judge.owners());
     broken.extend(judge.claims());
+    broken.extend(size(seen, plan));
+    broken
+}
+
+/// What a plan creates and applies stays within its allowance, but for the last object; few claims of a replica are written at once.
+fn size(seen: &Seen, plan: &Plan) -> Vec<String> {
+    let (mut written, mut broken) = (Written { withheld: plan.written.withheld, ..Written::default() }, Vec::new());
+    let steps = plan.stages.iter().flat_map(|stage| &stage.lanes).flatten();
+    if let Some(wide) = steps.clone().map(Vec::len).find(|actions| *actions > STEP_MAX) {
+        broken.push(format!("{wide} actions of one step are done at once, more than {STEP_MAX}"));
+    }
+    for action in steps.flatten() {
+        let object = match action {
+            Action::CreatePod(object) | Action::CreateClaim { claim: object, .. } => object,
+            Action::ApplyClaim { patch, .. } => patch,
+            _ => continue,
+        };
+        let bytes = allowance::size(object);
+        written.objects += 1;
+        written.bytes += bytes;
+        written.largest_bytes = written.largest_bytes.max(bytes);
+    }
+    if written != plan.written {
+        broken.push(format!("the plan writes {written:?} and says {:?}", plan.written));
+    }
+    let allowance = seen.allowance;
+    let exceeds = written.bytes >= allowance.bytes.saturating_add(written.largest_bytes) && written.objects > 0;
+    if written.objects > allowance.objects || exceeds {
+        broken.push(format!("the plan writes {written:?} and may write {allowance:?}"));
+    }
     broken
 }
 

@@ -17,6 +17,7 @@ mod status;
 
 pub use action::{Action, Event};
 
+use crate::allowance::{Allowance, Output, Written};
 use claims::{Claims, Moment};
 use jiff::Timestamp;
 use object::access::Access;
@@ -40,6 +41,8 @@ pub struct Seen<'a> {
     pub revisions: &'a [&'a Value],
     /// Claims whose names follow another set's scheme as well: what stands before the ordinal.
     pub contested: &'a BTreeSet<String>,
+    /// How much the plan may create and apply.
+    pub allowance: Allowance,
 }
 
 /// What to do, in this order: `prepare`, `stages`, the status, `cleanup`.
@@ -63,6 +66,8 @@ pub struct Plan {
     /// Figures for the metrics: the budget of unavailable replicas, and how many are unavailable.
     pub max_unavailable: Option<i64>,
     pub unavailable: Option<i64>,
+    /// The size of what the plan creates and applies. Where it has withheld something, another plan must follow.
+    pub written: Written,
 }
 
 /// Lanes that may go on at once; they have nothing to do with each other.
@@ -91,7 +96,7 @@ pub enum Held {
     ClaimNotReady { pod: String, claim: String, reason: &'static str, why: String },
     /// A pod cannot be made what the set wants; only another one can.
     Unfit { pod: String, why: String },
-    /// More replicas are missing than one plan creates; the next one follows when these are there.
+    /// More replicas are missing than the plan's allowance admits; the next plan goes on when these exist.
     Many { missing: i64 },
     /// The budget of unavailable replicas is used up.
     Budget { unavailable: i64, max: i64 },
@@ -143,6 +148,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         last: Stage::default(),
         leaving: BTreeSet::new(),
         scaling: false,
+        output: Output::new(seen.allowance),
     };
     planner.run();
     planner.finish(gates)
@@ -187,6 +193,8 @@ struct Planner<'a> {
     leaving: BTreeSet<i64>,
     /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
     scaling: bool,
+    /// What the plan creates and applies, within its allowance.
+    output: Output,
 }
 
 impl Planner<'_> {
@@ -205,6 +213,7 @@ impl Planner<'_> {
     }
 
     fn finish(mut self, gates: &Gates) -> Plan {
+        self.plan.written = self.output.written();
         self.prepare();
         self.own_claims_first();
         self.confirm_set();

@@ -9,8 +9,10 @@ use object::access::Access;
 
 /// Pods that are created at once, at most.
 const BATCH_MAX: usize = 500;
-/// Pods that one plan creates, at most: what else is missing comes when these are there.
-const CREATIONS_MAX: usize = 5_000;
+/// Claims of one replica that are written at once: first so many,
+const CLAIMS_MIN: usize = 4;
+/// then twice as many each time, up to this number. Where a quota refuses one, few others have been tried.
+const CLAIMS_MAX: usize = 16;
 
 impl<'a> Planner<'a> {
     /// One replica after the other, in ascending order. Whether all are there and available.
@@ -24,7 +26,7 @@ impl<'a> Planner<'a> {
                     self.plan.push(care);
                     match creation {
                         Ok(lane) => {
-                            self.plan.push(Stage { lanes: vec![lane] });
+                            self.plan.push(Stage { lanes: lane.into_iter().collect() });
                             self.plan.held.push(Held::NotReady { pod: self.set.pod_name(ordinal) });
                         }
                         Err(held) => self.plan.held.push(held),
@@ -53,14 +55,17 @@ impl<'a> Planner<'a> {
         self.plan.push(care);
         let mut lanes = Vec::new();
         let members = self.members;
-        let mut missing = (self.set.start..self.set.end()).filter(|ordinal| !members.replicas.contains_key(ordinal));
-        for ordinal in missing.by_ref().take(CREATIONS_MAX) {
+        let missing = (self.set.start..self.set.end()).filter(|ordinal| !members.replicas.contains_key(ordinal));
+        for ordinal in missing {
             match self.create(ordinal) {
-                Ok(lane) => lanes.push(lane),
+                Ok(lane) => lanes.extend(lane),
                 Err(held) => self.plan.held.push(held),
             }
+            if self.output.has_withheld() {
+                break;
+            }
         }
-        let whole = missing.next().is_none();
+        let whole = !self.output.has_withheld();
         if !whole {
             self.plan.held.push(Held::Many { missing: self.set.replicas - count(members.replicas.len()) });
         }
@@ -85,7 +90,7 @@ impl<'a> Planner<'a> {
         if cared_for && !self.provided.contains(&ordinal) {
             let missing = self.create_claims(ordinal, &self.revision_of_claims(ordinal, pod), false);
             if !missing.is_empty() {
-                care.lanes.push(vec![missing]);
+                care.add(missing);
                 self.provided.insert(ordinal);
             }
         }
@@ -110,8 +115,8 @@ impl<'a> Planner<'a> {
         Some(Held::Unfit { pod: pod_name(), why })
     }
 
-    /// The missing claims of a replica, then its pod.
-    fn create(&mut self, ordinal: i64) -> Result<Lane, Held> {
+    /// The missing claims of a replica, then its pod: as much of this as the allowance admits.
+    fn create(&mut self, ordinal: i64) -> Result<Option<Lane>, Held> {
         let pod = self.set.pod_name(ordinal);
         if let Some(stranger) = self.members.strangers.get(&ordinal) {
             if stranger.terminating {
@@ -130,9 +135,13 @@ impl<'a> Planner<'a> {
             None => {}
         }
         let revision = self.revision_for(ordinal);
-        let claims = self.claims_for_creation(ordinal, revision)?;
-        let pod = vec![Action::CreatePod(pods::build(self.set, ordinal, revision))];
-        Ok(if claims.is_empty() { vec![pod] } else { vec![claims, pod] })
+        let mut lane = steps(self.claims_for_creation(ordinal, revision)?);
+        // A pod without all its claims would wait for them, and take a place on a node meanwhile.
+        if !self.output.has_withheld() {
+            let pod = self.output.admit(|| pods::build(self.set, ordinal, revision));
+            lane.extend(pod.map(|pod| vec![Action::CreatePod(pod)]));
+        }
+        Ok(Some(lane).filter(|lane| !lane.is_empty()))
     }
 
     fn cannot_create(&mut self, pod: &str, why: &str) {
@@ -203,6 +212,24 @@ impl<'a> Planner<'a> {
     fn is_hopeless(&self, ordinal: i64, pod: Pod) -> bool {
         pod.is_over() || (pod.is_pending() && !self.claims.are_there(self.set, ordinal))
     }
+}
+
+impl Stage {
+    /// Adds what is written to the claims of one replica.
+    pub(super) fn add(&mut self, claims: Vec<Action>) {
+        self.lanes.extend(Some(steps(claims)).filter(|lane| !lane.is_empty()));
+    }
+}
+
+/// Writes claims of one replica more and more at once, as long as all succeed.
+fn steps(claims: Vec<Action>) -> Lane {
+    let (mut lane, mut claims) = (Lane::new(), claims.into_iter().peekable());
+    let mut size = CLAIMS_MIN;
+    while claims.peek().is_some() {
+        lane.push(claims.by_ref().take(size).collect());
+        size = (size * 2).min(CLAIMS_MAX);
+    }
+    lane
 }
 
 impl super::Plan {

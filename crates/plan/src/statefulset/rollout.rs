@@ -112,8 +112,8 @@ impl<'a> Planner<'a> {
         for (ordinal, pod) in old.filter(|(_, pod)| self.must_go(**pod)).collect::<Vec<_>>() {
             let progress = self.progress(*ordinal);
             if progress.lacks {
-                let claims = vec![self.bring_claims(*ordinal)];
-                self.last.lanes.push(claims);
+                let claims = self.bring_claims(*ordinal);
+                self.last.add(claims);
                 self.provided.insert(*ordinal);
             }
             ready &= !progress.lacks && progress.waits.is_none();
@@ -179,7 +179,9 @@ impl<'a> Planner<'a> {
                 *budget.under_way(works) += 1;
             }
             if progress.lacks {
-                moves.begins.push(Stage { lanes: vec![vec![self.bring_claims(ordinal)]] });
+                let mut stage = Stage::default();
+                stage.add(self.bring_claims(ordinal));
+                moves.begins.push(stage);
             }
             if let Some(wait) = progress.waits {
                 self.wait_for_claim(pod.name(), wait);

@@ -4,6 +4,7 @@ use super::Control;
 use super::sight::Followed;
 use crate::api::ApiError;
 use crate::cache::key;
+use crate::growth::Grant;
 use futures::StreamExt;
 use futures::future::join_all;
 use object::access::{Access, name, namespace, terminating, uid};
@@ -26,8 +27,14 @@ type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
     /// Does what is planned for a set; the status, unless something fails, only if it is to be written now.
-    pub(super) async fn carry_out(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), ApiError> {
-        let mut errors = match self.carry_on(set, plan, status_now).await {
+    pub(super) async fn carry_out(
+        &self,
+        set: &Value,
+        plan: &Plan,
+        grant: &Grant<'_>,
+        status_now: bool,
+    ) -> Result<(), ApiError> {
+        let mut errors = match self.carry_on(set, plan, grant, status_now).await {
             Ok(()) => Vec::new(),
             Err(errors) => errors,
         };
@@ -38,13 +45,19 @@ impl Control {
     }
 
     /// All but the cleanup.
-    async fn carry_on(&self, set: &Value, plan: &Plan, status_now: bool) -> Result<(), Vec<ApiError>> {
+    async fn carry_on(
+        &self,
+        set: &Value,
+        plan: &Plan,
+        grant: &Grant<'_>,
+        status_now: bool,
+    ) -> Result<(), Vec<ApiError>> {
         for action in &plan.prepare {
             self.act(set, action).await.map_err(|error| vec![error])?;
         }
         let mut failures = Failures::new();
         for stage in &plan.stages {
-            failures = self.stage(set, stage).await;
+            failures = self.stage(set, stage, grant).await;
             if !failures.is_empty() {
                 break;
             }
@@ -62,14 +75,22 @@ impl Control {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    async fn stage<'p>(&self, set: &Value, stage: &'p Stage) -> Failures<'p> {
-        let lanes: Vec<_> = stage.lanes.iter().map(|lane| Box::pin(self.lane(set, lane))).collect();
-        futures::stream::iter(lanes).buffer_unordered(IN_FLIGHT_MAX).concat().await
+    async fn stage<'p>(&self, set: &Value, stage: &'p Stage, grant: &Grant<'_>) -> Failures<'p> {
+        let requests = stage.lanes.iter().flatten().map(Vec::len).max().unwrap_or(0);
+        let (at_once, bytes) = grant.lanes(requests, IN_FLIGHT_MAX);
+        let _sending = self.growth.in_flight(bytes).await;
+        let lanes: Vec<_> = stage.lanes.iter().map(|lane| Box::pin(self.lane(set, lane, grant))).collect();
+        futures::stream::iter(lanes).buffer_unordered(at_once).concat().await
     }
 
-    async fn lane<'p>(&self, set: &Value, lane: &'p Lane) -> Failures<'p> {
+    async fn lane<'p>(&self, set: &Value, lane: &'p Lane, grant: &Grant<'_>) -> Failures<'p> {
         for step in lane {
             let results = join_all(step.iter().map(|action| self.act(set, action))).await;
+            for (action, _) in step.iter().zip(&results).filter(|(_, result)| result.is_ok()) {
+                if action.is_growth() {
+                    grant.created();
+                }
+            }
             let failures: Failures =
                 step.iter().zip(results).filter_map(|(action, result)| Some((action, result.err()?))).collect();
             if !failures.is_empty() {

@@ -10,6 +10,7 @@ use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
 use crate::controllers::{Clock, Judge, Part};
 use crate::events::{About, Events};
+use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
 use crate::worker::{self, Turn};
 use object::access::{Access, name, namespace, uid};
@@ -48,6 +49,7 @@ pub async fn run(part: Part) {
         judge: part.judge.clone(),
         sight,
         known: Mutex::default(),
+        growth: Growth::default(),
         turns: AtomicUsize::new(0),
     });
     let skew = skew::tell(part.clone());
@@ -77,6 +79,8 @@ struct Control {
     judge: Option<Judge>,
     sight: Sight,
     known: Mutex<HashMap<Key, Known>>,
+    /// How fast sets may create pods and claims.
+    growth: Growth,
     /// How many sets have their turn now.
     turns: AtomicUsize,
 }
@@ -99,17 +103,21 @@ impl Control {
             return Ok(Turn::from(None));
         };
         let now = (self.clock)();
-        let plan = seen.plan(&self.gates, now);
+        let mut grant = self.growth.grant(&key, seen.objects());
+        let mut plan = seen.plan(grant.allowance, &self.gates, now);
         if let Some(judge) = &self.judge {
-            seen.broken_by(&plan, &self.gates, now).into_iter().for_each(|rule| judge(rule));
+            seen.broken_by(&plan, grant.allowance, &self.gates, now).into_iter().for_each(|rule| judge(rule));
         }
         let looked = started.elapsed();
+        grant.plan(plan.written);
+        plan.events.extend(grant.limits().then(|| slowed(&seen.set)));
         self.note(&seen.set, &plan);
         let wait = self.patience(&seen.set, &plan);
-        self.carry_out(&seen.set, &plan, wait.is_none()).await?;
+        self.carry_out(&seen.set, &plan, &grant, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
         let rest = if plan.is_idle() { looked * REST_PER_LOOK } else { Duration::ZERO };
-        Ok(Turn { again: next.into_iter().chain(wait).min(), rest })
+        let more = plan.written.withheld.then(|| if grant.limits() { grant.wait } else { Duration::ZERO });
+        Ok(Turn { again: next.into_iter().chain(wait).chain(more).min(), rest })
     }
 
     /// How long the status may still wait to be written. Where hundreds of pods get ready one after the other, nobody needs to read
@@ -178,6 +186,16 @@ impl Known {
             counts_wait_until: None,
         }
     }
+}
+
+/// Why a set grows slowly.
+fn slowed(set: &Value) -> Event {
+    let message = format!(
+        "StatefulSet {} has created pods and claims of many megabytes in a short time: it creates the rest slowly, so that it leaves \
+         room for others",
+        name(set)
+    );
+    Event { warning: true, reason: "CreationSlowed", message }
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

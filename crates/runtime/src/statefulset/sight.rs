@@ -8,6 +8,7 @@ use crate::worker::Source;
 use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Gates, Value};
+use plan::allowance::Allowance;
 use planner::{Plan, Seen, SeenPod};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
@@ -114,20 +115,26 @@ impl Sight {
 }
 
 impl Scene {
-    pub fn plan(&self, gates: &Gates, now: Timestamp) -> Plan {
-        self.show(|seen| planner::plan(seen, gates, now))
+    pub fn plan(&self, allowance: Allowance, gates: &Gates, now: Timestamp) -> Plan {
+        self.show(allowance, |seen| planner::plan(seen, gates, now))
+    }
+
+    /// The pods and claims that exist.
+    pub fn objects(&self) -> usize {
+        self.pods.len() + self.claims.len()
     }
 
     /// The rules that a plan for this breaks.
-    pub fn broken_by(&self, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
-        self.show(|seen| planner::invariant::check(seen, plan, gates, now))
+    pub fn broken_by(&self, plan: &Plan, allowance: Allowance, gates: &Gates, now: Timestamp) -> Vec<String> {
+        self.show(allowance, |seen| planner::invariant::check(seen, plan, gates, now))
     }
 
-    fn show<T>(&self, to: impl FnOnce(&Seen) -> T) -> T {
+    fn show<T>(&self, allowance: Allowance, to: impl FnOnce(&Seen) -> T) -> T {
         let pods: Vec<&SeenPod> = self.pods.iter().map(AsRef::as_ref).collect();
         let [claims, revisions] =
             [&self.claims, &self.revisions].map(|objects| objects.iter().map(AsRef::as_ref).collect::<Vec<&Value>>());
-        to(&Seen { set: &self.set, pods: &pods, claims: &claims, revisions: &revisions, contested: &self.contested })
+        let (set, contested) = (&*self.set, &self.contested);
+        to(&Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested, allowance })
     }
 }
 

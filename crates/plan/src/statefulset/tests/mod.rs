@@ -2,6 +2,7 @@
 
 mod world;
 
+mod bounds;
 mod contested;
 mod creation;
 mod history;

@@ -32,6 +32,8 @@ enum Happening {
     MinReady(i64),
     History(i64),
     Gate(&'static str, bool),
+    /// So many objects a plan may write.
+    Allowance(usize),
     Ready(usize, bool),
     Fail(usize),
     DeletePod(usize),
@@ -82,6 +84,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => (0_u8..3).prop_map(Class),
         1 => (0_u8..3).prop_map(ClaimLabel),
         2 => prop::bool::weighted(0.7).prop_map(InPlace),
+        1 => (1_usize..4).prop_map(Allowance),
     ];
     let pods = prop_oneof![
         2 => (0_usize..8, any::<bool>()).prop_map(|(pod, ready)| Ready(pod, ready)),
@@ -131,6 +134,7 @@ fn claim_happening() -> impl Strategy<Value = Happening> {
         1 => any::<bool>().prop_map(|deleted| Policy(deleted, false)),
         1 => prop::bool::weighted(0.8).prop_map(|on| Gate("StatefulSetUpdateVolumeClaimTemplate", on)),
         1 => any::<bool>().prop_map(|on| Gate("MaxUnavailableStatefulSet", on)),
+        1 => (1_usize..4).prop_map(Allowance),
     ];
     let troubles = prop_oneof![
         2 => (0_usize..8, any::<bool>()).prop_map(|(pod, ready)| Ready(pod, ready)),
@@ -246,6 +250,7 @@ impl World {
             }),
             MinReady(seconds) => self.spec(&["minReadySeconds"], *seconds),
             History(limit) => self.spec(&["revisionHistoryLimit"], *limit),
+            Allowance(objects) => self.allowance.objects = *objects,
             Gate(gate, on) => self.gates = self.gates.clone().with(gate, *on),
             Ready(at, ready) if self.can_run(&pod(self, *at)) => self.ready(&pod(self, *at), *ready),
             Ready(..) => {}

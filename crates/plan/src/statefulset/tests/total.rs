@@ -1,6 +1,7 @@
 //! Planners are total: whatever is seen, they answer.
 
 use super::world::World;
+use crate::allowance::Allowance;
 use crate::statefulset::{Seen, SeenPod, Stage, invariant, plan};
 use object::{Gates, Value, json};
 use proptest::prelude::*;
@@ -84,7 +85,14 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     let pods: Vec<SeenPod> = pods.iter().map(|pod| SeenPod::read(pod.clone().into())).collect();
     let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
         (pods.iter().collect(), claims.iter().collect(), revisions.iter().collect());
-    let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested: &BTreeSet::new() };
+    let seen = Seen {
+        set,
+        pods: &pods,
+        claims: &claims,
+        revisions: &revisions,
+        contested: &BTreeSet::new(),
+        allowance: Allowance::MAX,
+    };
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let once = plan(&seen, gates, now);
     assert_eq!(once, plan(&seen, gates, now), "the same for the same");

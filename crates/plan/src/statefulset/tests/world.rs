@@ -1,6 +1,7 @@
 //! A little world: a namespace with one set, a server's rules for writes, a kubelet, a garbage collector and the protection of
 //! claims, each driven by hand.
 
+use crate::allowance::Allowance;
 use crate::finalizers;
 use crate::statefulset::{Action, Event, Plan, Seen, SeenPod, Stage, invariant, plan};
 use jiff::{SignedDuration, Timestamp};
@@ -30,6 +31,7 @@ pub struct World {
     pub stuck: BTreeSet<String>,
     /// What another set calls its claims, too.
     pub contested: BTreeSet<String>,
+    pub allowance: Allowance,
     /// The server-side applies to claims that were there, in order.
     pub applied: Vec<String>,
     /// Claims may belong to the set, as far as plans have said so.
@@ -94,6 +96,7 @@ impl World {
             refused: BTreeSet::new(),
             stuck: BTreeSet::new(),
             contested: BTreeSet::new(),
+            allowance: Allowance::MAX,
             applied: Vec::new(),
             bound_to_set: false,
             version: 1,
@@ -104,8 +107,7 @@ impl World {
     pub fn settled(mut self, change: impl FnOnce(&mut Value)) -> World {
         self.edit(change);
         self.settle();
-        self.log.clear();
-        self.events.clear();
+        (self.log, self.events) = Default::default();
         self
     }
 
@@ -164,7 +166,8 @@ impl World {
         let pods: Vec<SeenPod> = self.pods.values().map(|pod| SeenPod::read(pod.clone().into())).collect();
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (pods.iter().collect(), self.claims.values().collect(), self.revisions.values().collect());
-        let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested: &self.contested };
+        let (contested, allowance) = (&self.contested, self.allowance);
+        let seen = Seen { set, pods: &pods, claims: &claims, revisions: &revisions, contested, allowance };
         let plan = plan(&seen, &self.gates, self.now);
         let broken = invariant::check(&seen, &plan, &self.gates, self.now);
         assert!(broken.is_empty(), "{broken:#?}\n{plan:#?}");
