@@ -13,9 +13,10 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// The texts that are remembered have this size together. Those who hear of an object do so within moments of each other.
-const BYTES_MAX: usize = 2 << 20;
-/// Larger texts are lists and the like, which come only once.
-const TEXT_BYTES_MAX: usize = 256 << 10;
+const BYTES_MAX: usize = 4 << 20;
+/// Larger texts without a uid are lists and the like, which come only once. The largest objects are the most expensive ones to read and to keep
+/// several times.
+const NO_OBJECT_BYTES_MAX: usize = 256 << 10;
 
 /// So much of the beginning and the end of a text tells it from others, mostly.
 const END_BYTES: usize = 256;
@@ -60,14 +61,14 @@ struct Read {
 impl Reader {
     /// The object of this text, without its managed fields.
     pub fn object(&self, text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
-        if text.len() > TEXT_BYTES_MAX {
-            return read(text);
-        }
         let hash = self.hash(text);
         if let Some(object) = self.lock().find(hash, text) {
             return Ok(object);
         }
         let object = self.as_kept(read(text)?);
+        if text.len() > NO_OBJECT_BYTES_MAX && uid(&object).is_empty() {
+            return Ok(object);
+        }
         let forgotten = self.lock().keep(hash, Read { text: text.into(), object: object.clone() });
         // Not under the lock: to free objects takes its time.
         drop(forgotten);
@@ -175,17 +176,20 @@ mod tests {
     fn what_is_remembered_is_bounded() {
         let reader = Reader::default();
         for number in 0..200 {
-            reader.object(&text(number, TEXT_BYTES_MAX / 2)).unwrap();
+            reader.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
         }
-        assert!(reader.known(&text(199, TEXT_BYTES_MAX / 2)).is_some());
-        assert!(reader.known(&text(0, TEXT_BYTES_MAX / 2)).is_none(), "the oldest was forgotten");
+        assert!(reader.known(&text(199, NO_OBJECT_BYTES_MAX / 2)).is_some());
+        assert!(reader.known(&text(0, NO_OBJECT_BYTES_MAX / 2)).is_none(), "the oldest was forgotten");
         let recent = reader.lock();
         assert!(recent.bytes <= BYTES_MAX);
         assert_eq!(recent.bytes, recent.texts.values().map(|read| read.text.len()).sum::<usize>());
         assert_eq!(recent.order.len(), recent.texts.len());
         drop(recent);
-        reader.object(&text(1, TEXT_BYTES_MAX)).unwrap();
-        assert!(reader.known(&text(1, TEXT_BYTES_MAX)).is_none(), "too large to be remembered");
+        reader.object(&text(1, NO_OBJECT_BYTES_MAX)).unwrap();
+        assert!(reader.known(&text(1, NO_OBJECT_BYTES_MAX)).is_none(), "too large to be remembered");
+        let large = "x".repeat(BYTES_MAX / 2);
+        let objects = [1, 1].map(|number| reader.object(&version(number, &large)).unwrap());
+        assert!(Arc::ptr_eq(&objects[0], &objects[1]), "large objects are read once");
     }
 
     fn version(number: usize, filling: &str) -> Vec<u8> {
@@ -198,7 +202,7 @@ mod tests {
         let reader = Reader::default();
         let first = reader.object(&version(1, "x")).unwrap();
         for number in 0..100 {
-            reader.object(&text(number, TEXT_BYTES_MAX / 2)).unwrap();
+            reader.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
         }
         assert!(reader.known(&version(1, "x")).is_none(), "its text is forgotten");
         assert!(Arc::ptr_eq(&first, &reader.object(&version(1, "x")).unwrap()));

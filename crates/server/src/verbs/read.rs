@@ -108,6 +108,10 @@ pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
 const ROUND_MIN: usize = 500;
 const ROUND_MAX: usize = 10_000;
 
+/// A page of a list with a limit ends early when its objects take so many bytes: a page is encoded and sent as a whole, and clients
+/// that list in pages, like informers, do so to need less memory.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+
 pub struct ListPage {
     pub records: Vec<Arc<Record>>,
     pub revision: u64,
@@ -123,6 +127,8 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
         return Ok(found);
     }
     let mut page = ListPage { records: Vec::new(), revision: 0, continue_token: None, remaining: None };
+    let mut bytes = 0;
+    let is_full = |count: usize, bytes: usize| options.limit > 0 && (count == options.limit || bytes >= PAGE_BYTES_MAX);
     let mut round = if selection.is_everything() { options.limit } else { options.limit.max(ROUND_MIN) };
     loop {
         let range = Range {
@@ -137,18 +143,20 @@ pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) 
         let last = found.records.last().map(|record| record.key.clone());
         let mut records = found.records.into_iter();
         while let Some(record) = records.by_ref().find(|record| selection.takes(record)) {
+            bytes += record.value.len();
             page.records.push(record);
-            if page.records.len() == options.limit {
+            if is_full(page.records.len(), bytes) {
                 break;
             }
         }
+        let left = u64::try_from(records.len()).unwrap_or(u64::MAX);
         let is_rest = records.len() == 0 && !found.more;
         match page.records.last() {
             _ if is_rest => return Ok(page),
-            Some(last) if page.records.len() == options.limit => {
+            Some(last) if is_full(page.records.len(), bytes) => {
                 let start = last.key.strip_prefix(&*prefix).unwrap_or(&last.key);
                 page.continue_token = Some(token(Some(page.revision), start));
-                page.remaining = found.remaining.filter(|_| selection.is_everything());
+                page.remaining = found.remaining.filter(|_| selection.is_everything()).map(|more| more + left);
                 return Ok(page);
             }
             _ => {}

@@ -51,6 +51,29 @@ async fn pages_show_one_snapshot_whatever_is_written_meanwhile() {
     assert!(odd["metadata"].get("continue").is_some());
 }
 
+/// A page of 500 large objects would be encoded, sent and read as a whole: informers list in pages so that this does not happen.
+#[tokio::test]
+async fn a_page_of_large_objects_ends_before_its_limit() {
+    let world = World::new().await;
+    let admin = world.admin();
+    fill(&admin, 8).await;
+    for at in 0..6 {
+        let data = json!({"key": "x".repeat(900_000)});
+        admin.patch(&format!("{CONFIG_MAPS}/m-{at:02}"), MERGE, &json!({"data": data})).await.expect(200);
+    }
+    for selector in ["", "&labelSelector=parity"] {
+        let first = admin.get(&format!("{CONFIG_MAPS}?limit=500{selector}")).await.expect(200);
+        assert_eq!(names(&first), ["m-00", "m-01", "m-02", "m-03", "m-04"], "as many as exceed 4 MiB");
+        let remaining = if selector.is_empty() { json!(3) } else { Value::Null };
+        assert_eq!(first["metadata"]["remainingItemCount"], remaining);
+        let next = format!("{CONFIG_MAPS}?limit=500{selector}&continue={}", text(&first, "/metadata/continue"));
+        let rest = admin.get(&next).await.expect(200);
+        assert_eq!(names(&rest), ["m-05", "m-06", "m-07"]);
+        assert!(rest["metadata"].get("continue").is_none(), "{}", rest["metadata"]);
+    }
+    assert_eq!(names(&admin.get(CONFIG_MAPS).await.expect(200)).len(), 8, "a list without a limit is whole");
+}
+
 #[tokio::test]
 async fn pages_across_namespaces_and_under_writers_add_up() {
     let world = World::new().await;
