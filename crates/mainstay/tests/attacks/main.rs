@@ -5,6 +5,7 @@ mod clients;
 mod full_etcd;
 mod greedy_user;
 mod half_restored;
+mod huge_sets;
 mod special_files;
 // `support` is shared with the other test programs; each uses a part of it.
 #[path = "../support/mod.rs"]

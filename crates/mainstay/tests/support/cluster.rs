@@ -81,6 +81,11 @@ impl Cluster {
         (status.code(), lines)
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).id()
+    }
+
     /// The same, for one that others still hold.
     pub fn kill(&self) {
         self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).end();
