@@ -3,7 +3,7 @@
 //! Everything here is a pure function over [`Value`]. This crate must never know tokio, clocks or sockets: time and randomness are
 //! arguments.
 //!
-//! Begin with [`kind`] for what a kind is, with [`kinds`] for the built-in ones, and with [`write`] for what every write does to an object.
+//! Begin with [`kind`] for what a kind is, with [`kinds`] for the built-in ones, and with [`mod@write`] for what every write does to an object.
 
 pub mod access;
 pub mod apply;

@@ -1,6 +1,6 @@
 //! CustomResourceDefinitions: from a definition to a [`crate::Kind`] with schema, pruning, defaults, validation and columns.
 //!
-//! A definition is checked by [`definition`] (with `check`, `schema_check`, `structural` and `cel::check`), gets its status from
+//! A definition is checked by `definition` (with `check`, `schema_check`, `structural` and `cel::check`), gets its status from
 //! [`establish`], and is served as the rows of [`kinds_of`]. A row's schema is read once into a `node::Node`; objects are
 //! pruned and defaulted (`defaulting`), validated (`validation`, `cel`) and shown (`columns`) by walking it.
 
