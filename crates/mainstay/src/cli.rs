@@ -1,5 +1,6 @@
 //! The command line. Every flag has an environment variable; bad input gets one line and exit code 2.
 
+use anyhow::Context;
 use clap::{Args, Parser, Subcommand};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -31,6 +32,8 @@ pub enum Command {
         #[command(subcommand)]
         command: crate::copies::StoreCommand,
     },
+    /// Print a manifest to begin with: a StatefulSet of three with a volume each, for `kubectl apply -f -`
+    Example,
     /// Measure an API server: our own, or any other by its kubeconfig
     Bench(Box<BenchArgs>),
 }
@@ -143,6 +146,9 @@ pub struct UpArgs {
     /// Leave out the storage that is built in: no directory driver, no class `standard`
     #[arg(long, env = "MAINSTAY_NO_BUILTIN_STORAGE")]
     pub no_builtin_storage: bool,
+    /// Print a line when a StatefulSet makes no progress or a node is not ready for this long; 0s prints none
+    #[arg(long, env = "MAINSTAY_REPORT_STUCK_AFTER", default_value = "30s", value_name = "TIME", value_parser = duration)]
+    pub report_stuck_after: Duration,
 }
 
 /// Which volumes the controllers make for claims.
@@ -248,6 +254,12 @@ pub struct ServingArgs {
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
+}
+
+/// Prints the example of the README, for users without a checkout.
+pub fn print_example() -> anyhow::Result<()> {
+    use std::io::Write;
+    std::io::stdout().write_all(include_bytes!("../../../examples/web.yaml")).context("cannot print the example")
 }
 
 /// Reads the address of a server.

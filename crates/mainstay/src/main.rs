@@ -1,5 +1,7 @@
 //! The binary: command line and wiring. Begin with `cli` for the commands, and with `up` for the server and its controllers.
 
+mod addresses;
+mod announce;
 mod backend;
 mod bench;
 mod cli;
@@ -11,8 +13,10 @@ mod health;
 mod log;
 mod nodes;
 mod paths;
+mod running;
 mod signals;
 mod storage;
+mod trouble;
 mod up;
 
 use std::process::ExitCode;
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
             cli::Command::Store { command } => copies::run(command).await,
+            cli::Command::Example => cli::print_example(),
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });

@@ -1,10 +1,13 @@
 //! `mainstay up`: everything in one process; `mainstay server`: the API alone.
 
+use crate::announce::{self, Contents};
 use crate::backend::{self, Backend};
 use crate::cli::{BadInput, ServingArgs, UpArgs};
 use crate::paths;
+use crate::running::{self, Listener, Running as Record};
 use crate::signals::Signals;
 use crate::storage::Builtin;
+use crate::trouble;
 use anyhow::{Context, Result};
 use object::Gates;
 use runtime::api::Api;
@@ -17,7 +20,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
+use store::OpenError;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 /// The API alone: controllers run elsewhere, or not at all.
 pub async fn run_server(args: ServingArgs) -> Result<()> {
@@ -25,7 +31,9 @@ pub async fn run_server(args: ServingArgs) -> Result<()> {
     let mut signals = Signals::listen()?;
     crate::log::start();
     let (place, running) = serve(&args, &mut signals).await?;
-    announce(&place, started);
+    announce::ready(&place, started);
+    announce::no_controllers();
+    announce::next_commands(&place, &["kubectl get namespaces".to_owned()]);
     signals.next().await;
     eprintln!("Stopping.");
     running.stop().await;
@@ -57,7 +65,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let shutdown = signals.stop();
     if matches!(place.backend, Backend::Etcd(_)) {
         // Other processes may run on the same store.
-        announce(&place, started);
+        let trouble = introduce(&args, &place, &running, &setup, started, &shutdown).await;
         let election = election(&running, &setup);
         let lease = format!("{}/{}", election.namespace, election.name);
         // All that a leader runs writes through a fenced client, so that none of it writes after the term.
@@ -73,14 +81,16 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
             eprintln!("mainstay: {overdue}; ending at once.");
             std::process::abort();
         }
+        trouble.await.context("the trouble reports broke down")?;
     } else {
         let work = Work {
             controllers: controllers(&setup, &running, |name, local| setup.metrics.client(name, local)),
             nodes: crate::nodes::start(&nodes, &setup, &running).await,
         };
-        announce(&place, started);
+        let trouble = introduce(&args, &place, &running, &setup, started, &shutdown).await;
         shutdown.cancelled().await;
         work.stop().await;
+        trouble.await.context("the trouble reports broke down")?;
     }
     if let Some(builtin) = builtin {
         builtin.stop().await;
@@ -88,6 +98,30 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     running.stop().await;
     place.clean();
     Ok(())
+}
+
+/// Prints what is there and what to do next, and begins to watch for trouble.
+async fn introduce(
+    args: &UpArgs,
+    place: &Place,
+    running: &Running,
+    setup: &runtime::Setup,
+    started: Instant,
+    shutdown: &CancellationToken,
+) -> JoinHandle<()> {
+    announce::ready(place, started);
+    let client = kube::Client::new(running.local(User::apiserver()), "default");
+    let api = Api::sharing(client, &setup.reader);
+    let contents = Contents::read(&api).await.unwrap_or_else(|error| {
+        tracing::warn!(%error, "cannot count the objects of the store");
+        Contents::default()
+    });
+    announce::workloads(&contents, args.nodes);
+    announce::next_commands(place, &announce::first_steps(&contents));
+    if args.report_stuck_after.is_zero() {
+        return tokio::spawn(std::future::ready(()));
+    }
+    tokio::spawn(trouble::tell(api, args.report_stuck_after, shutdown.clone()))
 }
 
 /// What one process of a store does at a time.
@@ -140,10 +174,16 @@ fn tell(standing: &Standing) {
 /// Where a server keeps its things and where it is found.
 pub struct Place {
     pub url: String,
+    /// Where it listens.
+    pub address: SocketAddr,
+    /// The names of the serving certificate.
+    pub names: Vec<String>,
+    /// Whether the user gave some of these names.
+    pub has_extra_names: bool,
     pub kubeconfig: PathBuf,
     /// Why the kubeconfig could not be written. The API is served without it: on a full disk reads must work.
-    kubeconfig_error: Option<FileError>,
-    backend: Backend,
+    pub kubeconfig_error: Option<FileError>,
+    pub backend: Backend,
     /// What is this server's own is here; `None` keeps nothing.
     pub data_dir: Option<PathBuf>,
     scratch_dir: Option<PathBuf>,
@@ -154,6 +194,9 @@ pub struct Place {
 impl Place {
     /// Removes what was only for this run.
     fn clean(&self) {
+        if let Some(directory) = &self.data_dir {
+            Record::remove(directory);
+        }
         if let Some(directory) = &self.scratch_dir
             && let Err(error) = std::fs::remove_dir_all(directory)
         {
@@ -166,12 +209,12 @@ impl Place {
 async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Running)> {
     let gates = Gates::parse(&args.feature_gates).map_err(BadInput)?;
     let static_tokens = static_tokens(args.token_auth_file.as_deref())?;
-    let listener = listen(args.listen).await?;
+    let listener = bind(args.listen).await.map_err(|error| second_start(args, error))?;
     let address = listener.local_addr().context("the socket has no address")?;
     let backend = Backend::of(args)?;
     let data_dir = backend::data_dir(args)?;
     let store = tokio::select! {
-        store = backend.open() => store?,
+        store = backend.open() => store.map_err(|error| second_start(args, error))?,
         () = signals.next() => return Err(anyhow::anyhow!("stopped before the store was open")),
     };
     let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
@@ -202,8 +245,62 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
     };
     let running = launch.start().await?;
     let kubeconfig_error = authn::files::write_private_if_changed(&kubeconfig, text.as_bytes()).err();
-    Ok((Place { url, kubeconfig, kubeconfig_error, backend, data_dir, scratch_dir, root_ca }, running))
+    if let Some(directory) = &data_dir {
+        let record = Record { pid: std::process::id(), api: url.clone(), kubeconfig: kubeconfig.clone() };
+        record.write(directory);
+    }
+    let has_extra_names = !args.tls_san.is_empty();
+    let place = Place {
+        url,
+        address,
+        names,
+        has_extra_names,
+        kubeconfig,
+        kubeconfig_error,
+        backend,
+        data_dir,
+        scratch_dir,
+        root_ca,
+    };
+    Ok((place, running))
 }
+
+/// Names the server that runs already where that is why this one cannot start.
+fn second_start(args: &ServingArgs, error: anyhow::Error) -> anyhow::Error {
+    let holder = match error.downcast_ref::<OpenError>() {
+        Some(OpenError::InUse { holder, .. }) => *holder,
+        Some(_) => None,
+        None => error.downcast_ref::<PortTaken>().and_then(|taken| taken.by.as_ref().map(|process| process.pid)),
+    };
+    let directory = if args.in_memory { None } else { args.data_dir.clone().or_else(paths::data_dir) };
+    let record = directory.as_deref().and_then(Record::read);
+    match (record, directory) {
+        (Some(record), Some(directory)) if Some(record.pid) == holder => BadInput(record.refusal(&directory)).into(),
+        _ => match error.downcast::<PortTaken>() {
+            Ok(taken) => BadInput(taken.to_string()).into(),
+            Err(error) => error,
+        },
+    }
+}
+
+/// The address to listen on is in use.
+#[derive(Debug)]
+struct PortTaken {
+    address: SocketAddr,
+    by: Option<Listener>,
+}
+
+impl std::fmt::Display for PortTaken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let by = match &self.by {
+            Some(Listener { pid, command }) => format!("process {pid} ({command}) listens there"),
+            None => "another process listens there".to_owned(),
+        };
+        write!(f, "cannot listen on {}: {by}; stop it, or choose another address with --listen", self.address)
+    }
+}
+
+impl std::error::Error for PortTaken {}
 
 fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
     let Some(path) = file else { return Ok(StaticTokens::default()) };
@@ -213,10 +310,20 @@ fn static_tokens(file: Option<&Path>) -> Result<StaticTokens> {
     Ok(tokens)
 }
 
+/// Listens for TCP connections; the error is one sentence.
 pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    bind(address).await.map_err(|error| match error.downcast::<PortTaken>() {
+        Ok(taken) => BadInput(taken.to_string()).into(),
+        Err(error) => error,
+    })
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener> {
     TcpListener::bind(address).await.map_err(|error| {
+        if error.kind() == std::io::ErrorKind::AddrInUse {
+            return PortTaken { address, by: running::listener(address) }.into();
+        }
         let hint = match error.kind() {
-            std::io::ErrorKind::AddrInUse => "; something serves there already, choose another address with --listen",
             std::io::ErrorKind::PermissionDenied => "; choose a port above 1023 with --listen",
             _ => "",
         };
@@ -233,25 +340,4 @@ fn url(address: SocketAddr) -> String {
         SocketAddr::V6(v6) => format!("[{}]", v6.ip()),
     };
     format!("https://{host}:{}", address.port())
-}
-
-fn announce(place: &Place, started: Instant) {
-    println!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
-    println!("  API         {}", place.url);
-    match &place.kubeconfig_error {
-        None => println!("  kubeconfig  {}", place.kubeconfig.display()),
-        Some(error) => {
-            println!("  kubeconfig  not written");
-            eprintln!(
-                "mainstay: {error}; an older kubeconfig may not work until this one is written at the next start."
-            );
-        }
-    }
-    println!("  state       {}", place.backend);
-    println!();
-    println!("Try it from another terminal:");
-    println!("  export KUBECONFIG={}", place.kubeconfig.display());
-    println!("  kubectl get namespaces");
-    println!();
-    println!("Ctrl-C stops it.");
 }

@@ -80,9 +80,119 @@ fn two_servers_do_not_share_a_data_directory() {
     let first = Cluster::start(Place::Directory(data.path()));
     let path = data.path().to_str().expect("temporary paths are UTF-8");
     let (code, lines) = refused(&["up", "--listen", "127.0.0.1:0", "--data-dir", path]);
-    assert_ne!(code, Some(0), "{lines:?}");
-    assert_eq!(lines.len(), 1, "one clear line: {lines:?}");
-    drop(first);
+    let pid = format!("process {}", first.pid());
+    let kubeconfig = first.kubeconfig.display().to_string();
+    let names_the_first = |(code, lines): (Option<i32>, Vec<String>)| {
+        assert_eq!((code, lines.len()), (Some(2), 1), "one clear line: {lines:?}");
+        for part in [pid.as_str(), path, &first.url, &kubeconfig] {
+            assert!(lines[0].contains(part), "{part}: {lines:?}");
+        }
+    };
+    names_the_first((code, lines));
+    // The same port, too, which a second start without arguments meets first.
+    let port = first.url.trim_start_matches("https://");
+    names_the_first(refused(&["server", "--listen", port, "--data-dir", path]));
+    let (code, lines) = refused(&["up", "--listen", port, "--in-memory"]);
+    assert_eq!((code, lines.len()), (Some(2), 1), "{lines:?}");
+    assert!(lines[0].contains(&format!("{pid} (mainstay up) listens there")), "{lines:?}");
+    first.stop();
+    assert!(!data.path().join("running.json").exists(), "a clean stop removes the record");
+}
+
+/// What a new user reads, and what somebody reads who comes back.
+#[test]
+fn a_start_tells_what_is_there_and_what_to_do_next() {
+    let data = TempDir::new().expect("a temporary directory can be made");
+    let start = |arguments: &[&str]| {
+        let home = TempDir::new().expect("a temporary directory can be made");
+        let mut command = support::mainstay(home.path());
+        command.args(arguments).args(["--listen", "127.0.0.1:0", "--data-dir"]).arg(data.path());
+        let mut program = Running::start(command);
+        program.line_with(&["Ctrl-C"]);
+        let text = program.said().join("\n");
+        program.terminate();
+        let (status, lines) = program.finish();
+        assert!(status.success(), "{lines:?}");
+        text
+    };
+    let said = start(&["server"]);
+    assert!(said.contains("controllers none:") && said.contains("mainstay controllers"), "{said}");
+    let said = start(&["up"]);
+    for part in [
+        "no container is run",
+        "standard (default)",
+        "no StatefulSets, pods or claims yet",
+        "example | kubectl apply -f -",
+    ] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+
+    let cluster = Arc::new(Cluster::start(Place::Directory(data.path())));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    let mut example = support::mainstay(data.path());
+    example.arg("example");
+    let manifest = support::program::run(example, "").succeeded();
+    kubectl.create(&manifest);
+    kubectl.ok("rollout status sts web --timeout=60s");
+    drop(kubectl);
+    Arc::into_inner(cluster).expect("nobody else holds it").stop();
+    let said = start(&["up", "--nodes", "0"]);
+    for part in
+        ["1 StatefulSet, 3 pods, 3 claims, 3 volumes", "nodes       none of its own", "persistentvolumeclaims -A"]
+    {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(!said.contains("unhealthy"), "{said}");
+}
+
+/// Trouble is told when it lasts, once, with its reason; and so is its end.
+#[test]
+fn trouble_is_told_as_it_happens_and_once() {
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let mut command = support::mainstay(home.path());
+    command
+        .args(["up", "--listen", "127.0.0.1:0", "--report-stuck-after", "1s", "--data-dir"])
+        .arg(home.path().join("data"));
+    let mut program = Running::start(command);
+    program.line_with(&["Ctrl-C"]);
+    let Some(kubectl) = support::kubectl_by(home.path(), &home.path().join("data/kubeconfig")) else { return };
+    let set = |name: &str, selector: &str| {
+        format!(
+            "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {{name: {name}}}\nspec:\n  replicas: 2\n  serviceName: x\n  \
+             selector: {{matchLabels: {{app: {name}}}}}\n  template:\n    metadata: {{labels: {{app: {name}}}}}\n    \
+             spec: {{containers: [{{name: main, image: x}}], nodeSelector: {selector}}}\n"
+        )
+    };
+    kubectl("create -f -", &set("well", "{}"));
+    kubectl("create -f -", &set("stuck", "{a: b}"));
+    program.line_with(&[
+        "StatefulSet default/stuck makes no progress: 0 of 2 replicas are ready; pod stuck-0: Unschedulable: 0/1 nodes",
+    ]);
+    let node = "apiVersion: v1\nkind: Node\nmetadata: {name: lost}\n";
+    kubectl("create -f -", node);
+    program.line_with(&["Node lost is not ready (Ready=Unknown"]);
+    kubectl("delete node lost", "");
+    kubectl("patch sts stuck -p {\"spec\":{\"template\":{\"spec\":{\"nodeSelector\":null}}}}", "");
+    kubectl("delete pod stuck-0 --force --grace-period=0", "");
+    program.line_with(&["StatefulSet default/stuck is complete: 2 of 2 replicas are ready"]);
+    program.terminate();
+    let (status, lines) = program.finish();
+    assert!(status.success(), "{lines:?}");
+    for (part, times) in [("makes no progress", 1), ("default/well", 0), ("Node lost", 1)] {
+        assert_eq!(lines.iter().filter(|line| line.contains(part)).count(), times, "{part}: {lines:?}");
+    }
+}
+
+/// A server on all addresses tells which these are, and which of them its certificate names.
+#[test]
+fn a_server_on_all_addresses_tells_its_addresses_and_names() {
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let mut command = support::mainstay(home.path());
+    command.args(["server", "--in-memory", "--listen", "0.0.0.0:0", "--tls-san", "api.example.org"]);
+    let mut program = Running::start(command);
+    program.line_with(&["API", "https://127.0.0.1:"]);
+    program.line_with(&["listens on", "port", "127.0.0.1"]);
+    program.line_with(&["certificate", "localhost", "127.0.0.1", "api.example.org"]);
 }
 
 #[test]

@@ -64,6 +64,16 @@ pub fn kubectl_on(cluster: &Arc<Cluster>) -> Option<Kubectl> {
     Some(Kubectl::new(kubectl::find()?, cluster.clone()))
 }
 
+/// kubectl by a kubeconfig, for a server that the test itself runs: arguments as a shell would split them, and stdin. It must succeed.
+pub fn kubectl_by(home: &Path, kubeconfig: &Path) -> Option<impl Fn(&str, &str) -> String + use<>> {
+    let (program, home, kubeconfig) = (kubectl::find()?, home.to_owned(), kubeconfig.to_owned());
+    Some(move |arguments: &str, stdin: &str| {
+        let mut command = std::process::Command::new(program);
+        command.env("HOME", &home).env("KUBECONFIG", &kubeconfig).args(words(arguments));
+        program::run(command, stdin).succeeded()
+    })
+}
+
 /// The volumes that the built-in driver of a server with this data directory keeps: each is a directory.
 pub fn backend_volumes(data: &Path) -> Vec<PathBuf> {
     let kept = data.join("volumes/volumes");

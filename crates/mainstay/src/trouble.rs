@@ -1,0 +1,150 @@
+//! Tells the user of `mainstay up` about trouble while it runs: sets that make no progress, nodes that are not ready, deleted volume
+//! data. One line each, repeated only after the object has recovered.
+//!
+//! The reasons come from conditions and from the reasons of events, never from their messages.
+
+mod state;
+
+use futures::StreamExt;
+use object::Value;
+use object::access::{self, Access};
+use runtime::api::{Api, ApiError, Resource};
+use runtime::follow::{self, Change};
+use state::{Line, Tracker};
+pub use state::{is_complete, is_ready};
+use std::io::Write;
+use std::time::{Duration, Instant};
+use tokio_util::sync::CancellationToken;
+
+/// How often waiting objects are looked at.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// Of many objects in trouble at once, so many get a line of their own.
+const LINES_MAX: usize = 10;
+/// Reasons of events about a PersistentVolume that are told.
+const VOLUME_REASONS: [&str; 2] = ["VolumeDataDeleted", "VolumeDataMissing"];
+
+/// Watches until `shutdown`. `stuck_after`: so long a set or node may make no progress.
+pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) {
+    let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
+    let nodes = Resource::new("v1", "Node", "nodes", false);
+    let events = Resource::new("v1", "Event", "events", true);
+    let mut sets = Box::pin(follow::objects(&api, &sets, None));
+    let mut nodes = Box::pin(follow::objects(&api, &nodes, None));
+    let about_volumes = VOLUME_REASONS.map(|reason| {
+        let selector = format!("reason={reason},involvedObject.kind=PersistentVolume");
+        Box::pin(follow::objects(&api, &events, Some(&selector)))
+    });
+    let mut about_volumes = futures::stream::select_all(about_volumes);
+    let mut tracker = Tracker::new(stuck_after);
+    let mut ticks = tokio::time::interval(CHECK_EVERY);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+    let started = jiff::Timestamp::now();
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Some(change) = sets.next() => note(change, |set, gone| tracker.set(set, gone, Instant::now())),
+            Some(change) = nodes.next() => note(change, |node, gone| tracker.node(node, gone, Instant::now())),
+            Some(change) = about_volumes.next() => {
+                if let Change::Seen(event) = change
+                    && last_seen(&event).is_some_and(|at| at >= started)
+                    && tracker.is_new_event(&event)
+                {
+                    say(&volume_line(&event));
+                }
+            }
+            _ = ticks.tick() => {
+                let lines = tracker.due(Instant::now());
+                let rest = lines.len().saturating_sub(LINES_MAX);
+                for line in lines.into_iter().take(LINES_MAX) {
+                    say(&worded(&api, line).await);
+                }
+                if rest > 0 {
+                    say(&format!("{rest} more sets and nodes changed: see kubectl get statefulsets,nodes -A"));
+                }
+            }
+        }
+    }
+}
+
+fn note(change: Change<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)) {
+    match change {
+        Change::Seen(object) => take(&object, false),
+        Change::Gone(object) => take(&object, true),
+        Change::Restart | Change::Ready => {}
+    }
+}
+
+/// Writes one line with its time. The reader of stdout may be gone, and the server must not end because of that.
+fn say(line: &str) {
+    let now = jiff::Timestamp::now().round(jiff::Unit::Second).unwrap_or_default();
+    drop(writeln!(std::io::stdout(), "{now} {line}"));
+}
+
+fn last_seen(event: &Value) -> Option<jiff::Timestamp> {
+    let fields: [&[&str]; 4] =
+        [&["series", "lastObservedTime"], &["lastTimestamp"], &["eventTime"], &["metadata", "creationTimestamp"]];
+    // Events tell whole seconds.
+    let second = jiff::SignedDuration::from_secs(1);
+    fields.iter().find_map(|path| event.text(path).parse::<jiff::Timestamp>().ok()?.checked_add(second).ok())
+}
+
+fn volume_line(event: &Value) -> String {
+    let (name, message) = (event.text(&["involvedObject", "name"]), event.text(&["message"]));
+    format!("PersistentVolume {name}: {}: {message}", event.text(&["reason"]))
+}
+
+async fn worded(api: &Api, line: Line) -> String {
+    match line {
+        Line::Text(text) => text,
+        Line::Stuck { namespace, name, uid, text } => {
+            let why = match reason(api, &namespace, &name, &uid).await {
+                Ok(Some(why)) => format!("; {why}"),
+                Ok(None) => String::new(),
+                Err(error) => {
+                    tracing::debug!(%error, "cannot read why a set is stuck");
+                    String::new()
+                }
+            };
+            format!("{text}{why}")
+        }
+    }
+}
+
+/// Why a set without a telling condition makes no progress: its first pod that is not ready, or else its newest warning.
+async fn reason(api: &Api, namespace: &str, name: &str, uid: &str) -> Result<Option<String>, ApiError> {
+    let mut first: Option<std::sync::Arc<Value>> = None;
+    let pods = Resource::new("v1", "Pod", "pods", true);
+    api.each(&pods.collection(namespace), |pod| {
+        let is_its = access::controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid);
+        let is_earlier = first.as_ref().is_none_or(|first| state::ordinal(pod) < state::ordinal(first));
+        if is_its && !is_ready(pod) && is_earlier {
+            first = Some(pod.clone());
+        }
+    })
+    .await?;
+    let Some(pod) = first else { return newest_warning(api, namespace, "StatefulSet", name).await };
+    if let Some(why) = state::pod_reason(&pod) {
+        return Ok(Some(why));
+    }
+    let pod = access::name(&pod);
+    let warning = newest_warning(api, namespace, "Pod", pod).await?;
+    Ok(Some(warning.unwrap_or_else(|| format!("pod {pod} is not ready"))))
+}
+
+async fn newest_warning(api: &Api, namespace: &str, kind: &str, name: &str) -> Result<Option<String>, ApiError> {
+    let events = Resource::new("v1", "Event", "events", true);
+    let mut newest: Option<(jiff::Timestamp, String)> = None;
+    api.each(&events.collection(namespace), |event| {
+        let about = (event.text(&["involvedObject", "kind"]), event.text(&["involvedObject", "name"]));
+        if event.text(&["type"]) != "Warning" || about != (kind, name) {
+            return;
+        }
+        let at = last_seen(event).unwrap_or_default();
+        if newest.as_ref().is_none_or(|(newest, _)| at >= *newest) {
+            newest = Some((at, format!("{}: {}", event.text(&["reason"]), event.text(&["message"]))));
+        }
+    })
+    .await?;
+    Ok(newest.map(|(_, text)| text))
+}
