@@ -39,6 +39,11 @@ pub fn missing(field: &str) -> Status {
     Status::invalid_argument(format!("{field} is missing"))
 }
 
+/// Whether a field has a value at all: that is answered first, then whether what the request names exists, then what the value is.
+pub fn given(value: &str, field: &str) -> Result<(), Status> {
+    if value.is_empty() { Err(missing(field)) } else { Ok(()) }
+}
+
 /// A path of a request: absolute, and nowhere inside the driver's own directory.
 pub fn path(value: &str, field: &str, own: &Path) -> Result<PathBuf, Status> {
     if value.is_empty() {
@@ -66,8 +71,7 @@ pub fn capabilities(values: &[VolumeCapability], field: &str) -> Result<(), Stat
     values.iter().try_for_each(|value| supported(value).map_err(Status::invalid_argument))
 }
 
-pub fn capability(value: Option<&VolumeCapability>, field: &str) -> Result<Mode, Status> {
-    let value = value.ok_or_else(|| missing(field))?;
+pub fn capability(value: &VolumeCapability) -> Result<Mode, Status> {
     supported(value).map_err(Status::invalid_argument)?;
     Ok(mode(value))
 }

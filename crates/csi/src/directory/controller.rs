@@ -329,11 +329,12 @@ impl DirectoryDriver {
     ) -> Result<ControllerExpandVolumeResponse, Status> {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
         let range = request.capacity_range.ok_or_else(|| check::missing("capacity_range"))?;
-        if let Some(capability) = &request.volume_capability {
-            check::supported(capability).map_err(Status::invalid_argument)?;
-        }
         if !self.options.expansion.in_controller() {
             return Err(Status::unimplemented("volumes of this driver are not expanded by the controller"));
+        }
+        self.volume(&id)?;
+        if let Some(capability) = &request.volume_capability {
+            check::supported(capability).map_err(Status::invalid_argument)?;
         }
         let node_expansion_required = self.options.expansion.on_node();
         let capacity_bytes = self.expand(id, range).await?;
@@ -387,12 +388,13 @@ impl DirectoryDriver {
         self.attaches()?;
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
         let node = check::id(&request.node_id, "node_id")?.to_owned();
-        let mode = check::capability(request.volume_capability.as_ref(), "volume_capability")?;
+        let capability = request.volume_capability.as_ref().ok_or_else(|| check::missing("volume_capability"))?;
         let held = vec![self.locks.exclusive(&id).await];
         let volume = self.volume(&id)?;
         if !self.options.nodes.contains(&node) {
             return Err(Status::not_found(format!("there is no node {node:?}")));
         }
+        let mode = check::capability(capability)?;
         let done = ControllerPublishVolumeResponse { publish_context: Texts::new() };
         match volume.record.attached.get(&node) {
             Some(there) if there.readonly == request.readonly => return Ok(done),

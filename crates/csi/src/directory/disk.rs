@@ -1,9 +1,14 @@
 //! The driver's files. Whatever stands under its final name is whole: it is made under another name, synced, then renamed.
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::Path;
+use tree::{Dir, Entry, Kind};
+
+/// Directories in one another: each of them is an open file while a tree is read.
+const DEPTH_MAX: usize = 200;
 
 /// Refuses anything but a regular file. Opening a named pipe would wait for its other end, and a device may never end. The directory
 /// belongs to the driver alone, so the type does not change between this check and the open.
@@ -80,9 +85,9 @@ impl Disk {
         self.sync_dir(parent(path))
     }
 
-    pub fn link(&self, to: &Path, path: &Path) -> io::Result<()> {
+    pub fn link(&self, to: &Path, place: &Dir, name: &OsStr) -> io::Result<()> {
         self.step()?;
-        std::os::unix::fs::symlink(to, path)
+        place.link(to, name)
     }
 
     pub fn remove_file(&self, path: &Path) -> io::Result<()> {
@@ -90,48 +95,73 @@ impl Disk {
         absent_is_fine(fs::remove_file(path))
     }
 
-    pub fn remove_empty_dir(&self, path: &Path) -> io::Result<()> {
+    pub fn remove_file_in(&self, place: &Dir, name: &OsStr) -> io::Result<()> {
         self.step()?;
-        fs::remove_dir(path)
+        place.remove_file(name)
+    }
+
+    pub fn remove_empty_dir(&self, place: &Dir, name: &OsStr) -> io::Result<()> {
+        self.step()?;
+        place.remove_empty_dir(name)
     }
 
     /// Removes a directory and all that is in it. Links are removed, not followed.
     pub fn remove_tree(&self, path: &Path) -> io::Result<()> {
         self.step()?;
-        match absent_is_fine(fs::remove_dir_all(path)) {
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                // Programs leave directories behind that their own user may not write to.
-                make_removable(path)?;
-                absent_is_fine(fs::remove_dir_all(path))
-            }
-            result => result,
-        }
+        let place = match Dir::open(parent(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            place => place?,
+        };
+        place.remove(path.file_name().unwrap_or_default())
     }
 
     /// Copies what is in the directory `from` into the directory `to`, which exists. Links are copied as links.
     pub fn copy_tree(&self, from: &Path, to: &Path) -> io::Result<()> {
-        for entry in fs::read_dir(from)? {
+        self.copy(&open(from)?, &open(to)?, from, 0)
+    }
+
+    /// Programs change `from` meanwhile: an entry that is gone is left out, and one that became a link is not followed.
+    fn copy(&self, from: &Dir, to: &Dir, path: &Path, depth: usize) -> io::Result<()> {
+        if depth > DEPTH_MAX {
+            return Err(too_deep());
+        }
+        for entry in from.entries()? {
             let entry = entry?;
-            let (source, target, kind) = (entry.path(), to.join(entry.file_name()), entry.file_type()?);
-            if kind.is_dir() {
-                self.make_dir(&target)?;
-                self.copy_tree(&source, &target)?;
-                // Last, because a directory may forbid to write into it.
-                fs::set_permissions(&target, Permissions::from_mode(entry.metadata()?.permissions().mode()))?;
-            } else if kind.is_symlink() {
-                self.link(&fs::read_link(&source)?, &target)?;
-            } else if kind.is_file() {
-                self.step()?;
-                fs::copy(&source, &target)?;
-                if self.durable {
-                    File::open(&target)?.sync_all()?;
-                }
-            } else {
-                let what = if kind.is_socket() { "socket" } else { "special file" };
-                tracing::warn!(path = %source.display(), "this {what} is not copied: only its program could use it");
+            match self.copy_entry(from, to, &entry, &path.join(&entry.name), depth) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound && from.meta(&entry.name).is_err() => {}
+                copied => copied?,
             }
         }
-        self.sync_dir(to)
+        self.step()?;
+        if self.durable { to.sync() } else { Ok(()) }
+    }
+
+    fn copy_entry(&self, from: &Dir, to: &Dir, entry: &Entry, path: &Path, depth: usize) -> io::Result<()> {
+        let Entry { name, kind } = entry;
+        match kind {
+            Kind::Directory => {
+                let source = from.child(name)?;
+                self.step()?;
+                to.make_dir(name, 0o700)?;
+                let target = to.child(name)?;
+                self.copy(&source, &target, path, depth + 1)?;
+                // Last, because a directory may forbid to write into it.
+                target.set_mode(source.own_meta()?.mode)
+            }
+            Kind::Link => self.link(&from.read_link(name)?, to, name),
+            Kind::File => {
+                let mut source = from.open_file(name)?;
+                self.step()?;
+                let mut target = to.create_file(name, 0o600)?;
+                io::copy(&mut source, &mut target)?;
+                target.set_permissions(source.metadata()?.permissions())?;
+                self.sync(&target)
+            }
+            Kind::Fifo | Kind::Socket | Kind::Device => {
+                tracing::warn!(path = %path.display(), "{kind} is not copied: only its program could use it");
+                Ok(())
+            }
+        }
     }
 
     fn sync(&self, file: &File) -> io::Result<()> {
@@ -162,43 +192,44 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
     }
 }
 
-fn make_removable(path: &Path) -> io::Result<()> {
-    fs::set_permissions(path, Permissions::from_mode(0o700))?;
-    for entry in fs::read_dir(path)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            make_removable(&entry.path())?;
-        }
-    }
-    Ok(())
+/// Opens a directory. Only its last name can be changed by users of volumes, and must not be a link.
+fn open(path: &Path) -> io::Result<Dir> {
+    Dir::open(parent(path))?.child(path.file_name().unwrap_or_default())
+}
+
+fn too_deep() -> io::Error {
+    io::Error::other(format!("more than {DEPTH_MAX} directories in one another"))
 }
 
 /// Bytes on disk and number of the files and directories in a directory; links are not followed. What goes away meanwhile does
 /// not count.
 pub fn usage(path: &Path) -> io::Result<(u64, u64)> {
-    use std::os::unix::fs::MetadataExt;
-    let (mut bytes, mut entries) = (0, 0);
-    let mut open: Vec<PathBuf> = vec![path.to_owned()];
-    while let Some(directory) = open.pop() {
-        let list = match fs::read_dir(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound && directory != path => continue,
-            list => list?,
+    let mut total = (0, 0);
+    add_usage(&open(path)?, 0, &mut total)?;
+    Ok(total)
+}
+
+fn add_usage(directory: &Dir, depth: usize, total: &mut (u64, u64)) -> io::Result<()> {
+    if depth > DEPTH_MAX {
+        return Err(too_deep());
+    }
+    for entry in directory.entries()? {
+        let name = entry?.name;
+        let meta = match directory.meta(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            meta => meta?,
         };
-        for entry in list {
-            let entry = entry?;
-            let metadata = match entry.metadata() {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                metadata => metadata?,
-            };
-            entries += 1;
-            if metadata.is_dir() {
-                open.push(entry.path());
-            } else {
-                bytes += metadata.blocks() * 512;
-            }
+        total.1 += 1;
+        if meta.kind != Kind::Directory {
+            total.0 += meta.allocated_bytes;
+            continue;
+        }
+        match directory.child(&name) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound || tree::is_no_directory(&error) => {}
+            child => add_usage(&child?, depth + 1, total)?,
         }
     }
-    Ok((bytes, entries))
+    Ok(())
 }
 
 /// How many steps the world has left, for tests.
@@ -240,5 +271,56 @@ impl Disk {
             return self.step();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    /// A program replaces directories and files of its volume with links to places outside, and back, while the volume is cloned.
+    #[test]
+    fn a_copy_follows_no_link_that_comes_meanwhile() {
+        let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (from, at) = (place.path().join("from"), |name: &str| place.path().join("from").join(name));
+        fs::write(outside.path().join("secret"), "secret").unwrap();
+        fs::create_dir_all(at("a")).unwrap();
+        fs::write(at("secret"), "own").unwrap();
+        symlink(outside.path(), at("b")).unwrap();
+        symlink(outside.path().join("secret"), at("other")).unwrap();
+        let (disk, ended) = (Disk::new(false), AtomicBool::new(false));
+        let swap = |one: &str, two: &str| {
+            let flags = rustix::fs::RenameFlags::EXCHANGE;
+            rustix::fs::renameat_with(rustix::fs::CWD, at(one), rustix::fs::CWD, at(two), flags).unwrap();
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    swap("a", "b");
+                    swap("secret", "other");
+                }
+            });
+            for round in 0..2000 {
+                let to = place.path().join(format!("to-{round}"));
+                fs::create_dir(&to).unwrap();
+                // It may fail: an entry was another kind when it was listed.
+                let _ = disk.copy_tree(&from, &to);
+                for (name, text) in [("secret", "own"), ("other", "own")] {
+                    let copied = to.join(name);
+                    if fs::symlink_metadata(&copied).is_ok_and(|metadata| metadata.is_file()) {
+                        assert_eq!(fs::read_to_string(&copied).unwrap(), text, "{round}");
+                    }
+                }
+                for name in ["a", "b"] {
+                    if fs::symlink_metadata(to.join(name)).is_ok_and(|metadata| metadata.is_dir()) {
+                        assert!(!to.join(name).join("secret").exists(), "{round}");
+                    }
+                }
+                disk.remove_tree(&to).unwrap();
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
     }
 }

@@ -6,6 +6,7 @@
 //! Operations on one volume wait for each other; those on different volumes run side by side. A caller that goes away leaves the
 //! line, but does not stop what has begun.
 
+pub mod archive;
 mod calls;
 mod check;
 mod controller;

@@ -6,10 +6,12 @@ use super::{DirectoryDriver, check, disk, failed};
 use crate::v1::node_service_capability::{self as node, rpc::Type as Can};
 use crate::v1::volume_capability::access_mode::Mode;
 use crate::v1::*;
+use std::ffi::{OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use tonic::{Code, Status};
+use tree::Dir;
 
 impl DirectoryDriver {
     pub(super) async fn node_get_info(self: Arc<Self>, _: NodeGetInfoRequest) -> Result<NodeGetInfoResponse, Status> {
@@ -43,11 +45,14 @@ impl DirectoryDriver {
     ) -> Result<NodeStageVolumeResponse, Status> {
         self.stages()?;
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
-        let path = self.path(&request.staging_target_path, "staging_target_path")?;
-        check::capability(request.volume_capability.as_ref(), "volume_capability")?;
+        check::given(&request.staging_target_path, "staging_target_path")?;
+        let capability = request.volume_capability.as_ref().ok_or_else(|| check::missing("volume_capability"))?;
         let held = vec![self.locks.exclusive(&id).await];
         let volume = self.volume(&id)?;
+        let path = self.path(&request.staging_target_path, "staging_target_path")?;
+        check::capability(capability)?;
         self.is_attached(&volume)?;
+        self.has_data(&id)?;
         if volume.used.staged.contains(&path) {
             return Ok(NodeStageVolumeResponse {});
         }
@@ -83,10 +88,12 @@ impl DirectoryDriver {
         request: NodePublishVolumeRequest,
     ) -> Result<NodePublishVolumeResponse, Status> {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
-        let target = self.path(&request.target_path, "target_path")?;
-        let mode = check::capability(request.volume_capability.as_ref(), "volume_capability")?;
+        check::given(&request.target_path, "target_path")?;
+        let capability = request.volume_capability.as_ref().ok_or_else(|| check::missing("volume_capability"))?;
         let held = vec![self.locks.exclusive(&id).await];
         let volume = self.volume(&id)?;
+        let target = self.path(&request.target_path, "target_path")?;
+        let mode = check::capability(capability)?;
         self.is_attached(&volume)?;
         if self.options.stage {
             let staged = self
@@ -103,13 +110,7 @@ impl DirectoryDriver {
 
     fn publish(&self, volume: &Volume, target: String, wanted: Publication) -> Result<(), Status> {
         let id = &volume.record.id;
-        // Its name does not show where it leads through links.
-        let place = Path::new(&target).parent().map(Path::canonicalize);
-        if place.is_some_and(|place| place.is_ok_and(|place| place.starts_with(&self.files.root))) {
-            return Err(Status::invalid_argument(format!(
-                "target_path {target} leads into the driver's own directory"
-            )));
-        }
+        let place = self.place(&target)?;
         if let Some(there) = volume.used.published.get(&target)
             && self.is_link(id, &target)
         {
@@ -126,37 +127,48 @@ impl DirectoryDriver {
                 )));
             }
         }
-        let data = self.files.data(Kind::Volume, id);
-        if !data.is_dir() {
-            return Err(Status::internal(format!("the data of {id} is missing: {}", data.display())));
-        }
+        let data = self.has_data(id)?;
         let mut used = (*volume.used).clone();
         used.published.insert(target.clone(), wanted);
         // Noted first: what is noted but not there does no harm, a link that nobody knows of would.
         self.update_use(id, used)?;
-        self.make_room(id, &target)?;
-        self.files.disk.link(&data, Path::new(&target)).map_err(|error| match error.kind() {
+        self.make_room(id, &place, &target)?;
+        let made = self.files.disk.link(&data, &place.0, &place.1);
+        made.map_err(|error| Status::internal(format!("cannot publish at {target}: {error}")))
+    }
+
+    /// The directory that a target is in, and its name there. Directories above it may be links, as on machines that keep kubelet's files
+    /// elsewhere; which directory they lead to is decided once, here.
+    fn place(&self, target: &str) -> Result<(Dir, OsString), Status> {
+        let path = Path::new(target);
+        let cannot = |error: io::Error| match error.kind() {
             io::ErrorKind::NotFound => {
                 Status::failed_precondition(format!("the directory of target_path {target} does not exist"))
             }
-            _ => Status::internal(format!("cannot publish at {target}: {error}")),
-        })
+            _ => Status::internal(format!("cannot open the directory of target_path {target}: {error}")),
+        };
+        let place = Dir::open(disk::parent(path)).map_err(cannot)?;
+        let own = Dir::open(&self.files.root).map_err(failed)?;
+        match own.contains(&place).map_err(cannot)? {
+            true => {
+                let text = format!("target_path {target} leads into the driver's own directory");
+                Err(Status::invalid_argument(text))
+            }
+            false => Ok((place, path.file_name().unwrap_or_default().to_owned())),
+        }
     }
 
     /// Takes away what callers put at a target for a driver to mount over: an empty directory. Our own link is made anew.
-    fn make_room(&self, id: &str, target: &str) -> Result<(), Status> {
-        let path = Path::new(target);
-        let metadata = match path.symlink_metadata() {
+    fn make_room(&self, id: &str, (place, name): &(Dir, OsString), target: &str) -> Result<(), Status> {
+        let meta = match place.meta(name) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            metadata => metadata.map_err(|error| Status::internal(format!("cannot look at {target}: {error}")))?,
+            meta => meta.map_err(|error| Status::internal(format!("cannot look at {target}: {error}")))?,
         };
         let occupied = |_| Status::failed_precondition(format!("at target_path {target} is something else"));
-        if self.is_link(id, target) {
-            self.files.disk.remove_file(path).map_err(occupied)
-        } else if metadata.is_dir() {
-            self.files.disk.remove_empty_dir(path).map_err(occupied)
-        } else {
-            Err(occupied(io::ErrorKind::AlreadyExists.into()))
+        match meta.kind {
+            tree::Kind::Directory => self.files.disk.remove_empty_dir(place, name).map_err(occupied),
+            _ if self.is_link_in(id, place, name) => self.files.disk.remove_file_in(place, name).map_err(occupied),
+            _ => Err(occupied(io::ErrorKind::AlreadyExists.into())),
         }
     }
 
@@ -173,8 +185,13 @@ impl DirectoryDriver {
             volume => Some(volume?),
         };
         self.run(held, move |driver| {
-            if driver.is_link(&id, &target) {
-                let removed = driver.files.disk.remove_file(Path::new(&target));
+            let path = Path::new(&target);
+            let name = path.file_name().unwrap_or_default();
+            // Where its directory is gone, the link is, too.
+            if let Ok(place) = Dir::open(disk::parent(path))
+                && driver.is_link_in(&id, &place, name)
+            {
+                let removed = driver.files.disk.remove_file_in(&place, name);
                 removed.map_err(|error| Status::internal(format!("cannot remove {target}: {error}")))?;
             }
             if let Some(volume) = volume.filter(|volume| volume.used.published.contains_key(&target)) {
@@ -192,9 +209,9 @@ impl DirectoryDriver {
         request: NodeGetVolumeStatsRequest,
     ) -> Result<NodeGetVolumeStatsResponse, Status> {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
-        let path = self.path(&request.volume_path, "volume_path")?;
+        check::given(&request.volume_path, "volume_path")?;
         let volume = self.volume(&id)?;
-        self.is_used_at(&volume, &path)?;
+        self.is_used_at(&volume, &request.volume_path)?;
         self.run(Vec::new(), move |driver| {
             let condition = driver.condition(&volume);
             if condition.abnormal {
@@ -214,12 +231,12 @@ impl DirectoryDriver {
         request: NodeExpandVolumeRequest,
     ) -> Result<NodeExpandVolumeResponse, Status> {
         let id = check::id(&request.volume_id, "volume_id")?.to_owned();
-        let path = self.path(&request.volume_path, "volume_path")?;
+        check::given(&request.volume_path, "volume_path")?;
+        let volume = self.volume(&id)?;
+        self.is_used_at(&volume, &request.volume_path)?;
         if let Some(capability) = &request.volume_capability {
             check::supported(capability).map_err(Status::invalid_argument)?;
         }
-        let volume = self.volume(&id)?;
-        self.is_used_at(&volume, &path)?;
         let range = request.capacity_range.unwrap_or_default();
         let capacity_bytes = match self.options.expansion {
             super::Expansion::Node => self.expand(id, range).await?,
@@ -242,10 +259,28 @@ impl DirectoryDriver {
         Kind::Volume.is_id(id) && std::fs::read_link(target).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
     }
 
-    fn is_used_at(&self, volume: &Volume, path: &String) -> Result<(), Status> {
-        match volume.used.published.contains_key(path) || volume.used.staged.contains(path) {
+    fn is_link_in(&self, id: &str, place: &Dir, name: &OsStr) -> bool {
+        Kind::Volume.is_id(id) && place.read_link(name).is_ok_and(|to| to == self.files.data(Kind::Volume, id))
+    }
+
+    /// A path that cannot be one is one where the volume is not used.
+    fn is_used_at(&self, volume: &Volume, path: &str) -> Result<(), Status> {
+        let is_used = |path: String| volume.used.published.contains_key(&path) || volume.used.staged.contains(&path);
+        match self.path(path, "volume_path").is_ok_and(is_used) {
             true => Ok(()),
-            false => Err(Status::not_found(format!("{} is not used at {path}", volume.record.id))),
+            false => Err(Status::not_found(format!("{} is not used at {path:?}", volume.record.id))),
+        }
+    }
+
+    /// The directory of a volume's data. It is never made anew: an empty directory in its place would look like a volume without data.
+    fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
+        let data = self.files.data(Kind::Volume, id);
+        match data.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
+            true => Ok(data),
+            false => Err(Status::internal(format!(
+                "the data of {id} is missing: there is no directory {}; restore it from a backup",
+                data.display()
+            ))),
         }
     }
 

@@ -69,14 +69,14 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn directory(self) -> &'static str {
+    pub fn directory(self) -> &'static str {
         match self {
             Kind::Volume => "volumes",
             Kind::Snapshot => "snapshots",
         }
     }
 
-    fn record_file(self) -> &'static str {
+    pub fn record_file(self) -> &'static str {
         match self {
             Kind::Volume => "volume.json",
             Kind::Snapshot => "snapshot.json",
@@ -186,6 +186,25 @@ impl Files {
                 }
             }
         })
+    }
+
+    /// Makes what becomes a volume or snapshot with [`Files::publish_draft`]: its record and an empty data directory. Not synced.
+    pub fn make_draft(&self, kind: Kind, id: &str, record: &[u8]) -> io::Result<PathBuf> {
+        let draft = self.beside(kind, "new-", id);
+        self.disk.make_dir(&draft)?;
+        self.disk.make_dir(&draft.join("data"))?;
+        self.disk.write_unsynced(&draft.join(kind.record_file()), record)?;
+        Ok(draft)
+    }
+
+    pub fn publish_draft(&self, kind: Kind, id: &str) -> io::Result<()> {
+        self.disk.rename(&self.beside(kind, "new-", id), &self.home(kind, id))
+    }
+
+    /// Removes a draft, or what it became.
+    pub fn remove_draft(&self, kind: Kind, id: &str) -> io::Result<()> {
+        self.disk.remove_tree(&self.beside(kind, "new-", id))?;
+        self.disk.remove_tree(&self.home(kind, id))
     }
 
     /// Once this has returned the thing is gone for good; its data may take a moment longer.

@@ -194,6 +194,16 @@ async fn node_get_volume_stats_wants_a_known_volume_at_the_right_path() {
         (NodeGetVolumeStatsRequest { volume_path: String::new(), ..user.stats() }, Code::InvalidArgument),
         (NodeGetVolumeStatsRequest { volume_id: UNKNOWN.to_owned(), ..user.stats() }, Code::NotFound),
         (NodeGetVolumeStatsRequest { volume_path: "/some/path".to_owned(), ..user.stats() }, Code::NotFound),
+        // The suite's paths are relative.
+        (NodeGetVolumeStatsRequest { volume_path: "some/path".to_owned(), ..user.stats() }, Code::NotFound),
+        (
+            NodeGetVolumeStatsRequest {
+                volume_id: UNKNOWN.to_owned(),
+                volume_path: "some/path".to_owned(),
+                ..user.stats()
+            },
+            Code::NotFound,
+        ),
     ];
     for (case, expected) in cases {
         assert_eq!(code(user.world.driver.node_get_volume_stats(case).await), expected);
@@ -216,6 +226,15 @@ async fn node_expand_wants_a_known_volume_at_its_path_and_works_without_a_capabi
         (NodeExpandVolumeRequest { volume_path: String::new(), ..user.expand(GIB) }, Code::InvalidArgument),
         (NodeExpandVolumeRequest { volume_id: UNKNOWN.to_owned(), ..user.expand(GIB) }, Code::NotFound),
         (NodeExpandVolumeRequest { volume_path: "/some/path".to_owned(), ..user.expand(GIB) }, Code::NotFound),
+        (NodeExpandVolumeRequest { volume_path: "some/path".to_owned(), ..user.expand(GIB) }, Code::NotFound),
+        (
+            NodeExpandVolumeRequest {
+                volume_id: UNKNOWN.to_owned(),
+                volume_path: "some/path".to_owned(),
+                ..user.expand(GIB)
+            },
+            Code::NotFound,
+        ),
         // The node comes second.
         (user.expand(11 * GIB), Code::OutOfRange),
     ];
@@ -230,6 +249,60 @@ async fn node_expand_wants_a_known_volume_at_its_path_and_works_without_a_capabi
     assert!(driver.controller_expand_volume(request).await.unwrap().node_expansion_required);
     assert_eq!(driver.node_expand_volume(user.expand(11 * GIB)).await.unwrap().capacity_bytes, 11 * GIB);
     assert_eq!(driver.node_expand_volume(user.expand(0)).await.unwrap().capacity_bytes, 11 * GIB);
+}
+
+/// Whether a volume exists is answered before whether a path or capability is one that the driver takes.
+#[tokio::test]
+async fn an_unknown_volume_is_answered_before_a_malformed_path() {
+    let user = User::of(World::full().await).await;
+    let (driver, id, path) = (&user.world.driver, UNKNOWN.to_owned(), "some/path".to_owned());
+    let stage = NodeStageVolumeRequest { volume_id: id.clone(), staging_target_path: path.clone(), ..user.stage() };
+    assert_eq!(code(driver.node_stage_volume(stage).await), Code::NotFound);
+    let publish = NodePublishVolumeRequest { volume_id: id.clone(), target_path: path.clone(), ..user.publish() };
+    assert_eq!(code(driver.node_publish_volume(publish).await), Code::NotFound);
+    let attach = ControllerPublishVolumeRequest {
+        volume_id: id.clone(),
+        node_id: "node-a".to_owned(),
+        volume_capability: Some(VolumeCapability::default()),
+        ..Default::default()
+    };
+    assert_eq!(code(driver.controller_publish_volume(attach).await), Code::NotFound);
+    let expand = ControllerExpandVolumeRequest {
+        volume_id: id,
+        capacity_range: at_least(GIB),
+        volume_capability: Some(VolumeCapability::default()),
+        ..Default::default()
+    };
+    assert_eq!(code(driver.controller_expand_volume(expand).await), Code::NotFound);
+    // For a volume that exists the path counts.
+    let stage = NodeStageVolumeRequest { staging_target_path: path.clone(), ..user.stage() };
+    assert_eq!(code(driver.node_stage_volume(stage).await), Code::InvalidArgument);
+}
+
+/// A missing directory is not made anew: a pod would start on an empty volume.
+#[tokio::test]
+async fn a_volume_whose_data_is_gone_is_neither_staged_nor_published() {
+    for world in [World::new().await, World::full().await] {
+        let user = User::of(world).await;
+        let data = user.world.data(&user.id);
+        std::fs::remove_dir_all(&data).unwrap();
+        let stages = user.world.driver.about().await.unwrap().stages();
+        let failure = if stages {
+            let attach = ControllerPublishVolumeRequest {
+                volume_id: user.id.clone(),
+                node_id: "node-a".to_owned(),
+                volume_capability: Some(writer()),
+                ..Default::default()
+            };
+            user.world.driver.controller_publish_volume(attach).await.unwrap();
+            user.world.driver.node_stage_volume(user.stage()).await.unwrap_err()
+        } else {
+            user.world.driver.node_publish_volume(user.publish()).await.unwrap_err()
+        };
+        assert_eq!(failure.code, Code::Internal);
+        assert!(failure.message.contains(&format!("the data of {} is missing", user.id)), "{failure}");
+        assert!(!data.exists() && Path::new(&user.target).symlink_metadata().is_err());
+    }
 }
 
 #[tokio::test]
