@@ -30,7 +30,7 @@ pub enum Command {
     /// Copy, back up and restore stores
     Store {
         #[command(subcommand)]
-        command: crate::copies::StoreCommand,
+        command: Box<crate::copies::StoreCommand>,
     },
     /// Print a manifest to begin with: a StatefulSet of three with a volume each, for `kubectl apply -f -`
     Example,

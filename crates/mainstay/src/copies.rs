@@ -4,8 +4,10 @@ use crate::backend::{EtcdArgs, store_dir};
 use crate::cli::BadInput;
 use crate::connect::Target;
 use crate::signals::Signals;
+use crate::volume_data::{self, Volumes};
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand};
+use csi::directory::archive::{self, Summary};
 use futures::{Stream, StreamExt, TryStreamExt};
 use object::access::Access;
 use server::{authn, codec};
@@ -55,6 +57,10 @@ pub struct BackupArgs {
     /// How to reach the server that uses the data directory [default: kubeconfig in the data directory]
     #[arg(long, env = "MAINSTAY_BACKUP_KUBECONFIG", value_name = "KUBECONFIG")]
     kubeconfig: Option<PathBuf>,
+    /// Include the data of the built-in class's volumes, of DIR where the driver keeps them elsewhere [default: volumes in the data
+    /// directory]. Programs may use them meanwhile; each file is as it was when it was read
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,
 }
@@ -67,6 +73,9 @@ pub struct RestoreArgs {
     /// A data directory, or etcd://host:2379, without a store in it
     #[arg(value_name = "TO")]
     to: String,
+    /// Restore the data of volumes, into DIR where the driver keeps them elsewhere [default: volumes in the data directory]
+    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,
 }
@@ -142,6 +151,13 @@ impl Place {
         })
     }
 
+    fn data_dir(&self) -> Option<&Path> {
+        match self {
+            Place::Directory(directory) => Some(directory),
+            Place::Etcd(_) => None,
+        }
+    }
+
     async fn sum(&self) -> Result<(Revision, Sum)> {
         let store = self.open().await?;
         let mut export = store.export().await?;
@@ -207,23 +223,31 @@ async fn backup(args: &BackupArgs) -> Result<()> {
     if args.file.exists() {
         return Err(BadInput(format!("{} is there already: choose another file", args.file.display())).into());
     }
+    let asked = args.with_volumes.as_ref();
+    let volumes_at = asked.map(|place| volume_data::place(place.as_deref(), from.data_dir())).transpose()?;
+    let volumes_at = volumes_at.as_deref();
+    let data;
     match from.open().await {
         Ok(store) => {
             let export = store.export().await?;
-            write(&args.file, store::backup::encode(export).map_err(anyhow::Error::from)).await?;
+            data = write(&args.file, store::backup::encode(export).map_err(anyhow::Error::from), volumes_at).await?;
             store.close().await;
         }
         Err(error) => match (error.downcast_ref::<OpenError>(), &from) {
             (Some(OpenError::InUse { .. }), Place::Directory(directory)) => {
                 let kubeconfig = args.kubeconfig.clone().unwrap_or_else(|| directory.join("kubeconfig"));
                 let pieces = ask_server(&kubeconfig).await?;
-                write(&args.file, pieces).await?;
+                data = write(&args.file, pieces, volumes_at).await?;
             }
             _ => return Err(error),
         },
     }
-    let (revision, sum) = verify(&args.file)?;
-    println!("Backed up {from} to {}: {sum}, at revision {revision}.", args.file.display());
+    let found = verify(&args.file)?;
+    println!("Backed up {from} to {}: {}, at revision {}.", args.file.display(), found.sum, found.revision);
+    if let (Some(place), Some(data)) = (volumes_at, &data) {
+        volume_data::print("Included", place, data);
+    }
+    found.volumes.print_absent(&args.file, data.as_ref());
     Ok(())
 }
 
@@ -243,7 +267,13 @@ async fn ask_server(kubeconfig: &Path) -> Result<impl Stream<Item = Result<bytes
 
 /// Writes a file that only its owner may read. The file gets its name when all of it is on the disk; a write that fails or is
 /// interrupted leaves no file.
-async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) -> Result<()> {
+///
+/// The data of volumes follows the store, so that a volume that the store does not know has no data in it.
+async fn write(
+    file: &Path,
+    pieces: impl Stream<Item = Result<bytes::Bytes>>,
+    volumes_at: Option<&Path>,
+) -> Result<Option<Summary>> {
     let path = PathBuf::from(format!("{}.part", file.display()));
     let cannot = || format!("cannot write {}", path.display());
     let (draft, mut out) = Draft::create(&path).with_context(cannot)?;
@@ -251,11 +281,16 @@ async fn write(file: &Path, pieces: impl Stream<Item = Result<bytes::Bytes>>) ->
     while let Some(piece) = pieces.next().await {
         out.write_all(&piece?).with_context(cannot)?;
     }
+    let data = match volumes_at {
+        Some(place) => Some(volume_data::append(place, &out).await.with_context(cannot)?),
+        None => None,
+    };
     out.sync_all().with_context(cannot)?;
     verify(&path)?;
     draft.rename(file).with_context(cannot)?;
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."));
-    File::open(directory).and_then(|directory| directory.sync_all()).with_context(cannot)
+    File::open(directory).and_then(|directory| directory.sync_all()).with_context(cannot)?;
+    Ok(data)
 }
 
 /// A backup file under its temporary name. Dropping it removes the file.
@@ -293,31 +328,65 @@ impl Drop for Draft {
     }
 }
 
-/// Reads all of a backup; what is wrong with it is one sentence.
-fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<Revision, BadInput> {
-    let wrong = |why: &dyn std::fmt::Display| BadInput(format!("the backup {} cannot be used: {why}", file.display()));
+/// The store in a backup file, read to its end.
+struct StorePart {
+    revision: Revision,
+    /// The data of volumes, where the file has any.
+    rest: Option<BufReader<File>>,
+}
+
+fn wrong(file: &Path, why: &dyn std::fmt::Display) -> BadInput {
+    BadInput(format!("the backup {} cannot be used: {why}", file.display()))
+}
+
+/// Reads all of the store in a backup; what is wrong with it is one sentence.
+fn each_page(file: &Path, mut take: impl FnMut(Rows)) -> Result<StorePart, BadInput> {
+    let wrong = |why: &dyn std::fmt::Display| wrong(file, why);
     let opened = regular_file::open(File::options().read(true), file).map_err(|error| wrong(&error))?;
-    let mut reader = Reader::open(BufReader::new(opened)).map_err(|error| wrong(&error))?;
+    let mut reader = Reader::open_part(BufReader::new(opened)).map_err(|error| wrong(&error))?;
     loop {
         let page = reader.page().map_err(|error| wrong(&error))?;
         if page.is_empty() {
-            return Ok(reader.revision);
+            let (revision, mut rest) = (reader.revision, reader.into_rest());
+            let has_volumes = volume_data::follows(&mut rest).map_err(|error| wrong(&error))?;
+            return Ok(StorePart { revision, rest: has_volumes.then_some(rest) });
         }
         take(page);
     }
 }
 
-fn verify(file: &Path) -> Result<(Revision, Sum), BadInput> {
-    let mut sum = Sum::default();
-    let revision = each_page(file, |page| sum.add(&page))?;
-    Ok((revision, sum))
+/// What a backup file has, all of it read and checked.
+struct Found {
+    revision: Revision,
+    sum: Sum,
+    volumes: Volumes,
+    data: Option<Summary>,
+}
+
+fn verify(file: &Path) -> Result<Found, BadInput> {
+    let (mut sum, mut volumes) = (Sum::default(), Volumes::default());
+    let StorePart { revision, rest } = each_page(file, |page| {
+        sum.add(&page);
+        volumes.add(&page);
+    })?;
+    let data = rest.map(archive::check).transpose().map_err(|error| wrong(file, &error))?;
+    Ok(Found { revision, sum, volumes, data })
 }
 
 async fn restore(args: &RestoreArgs) -> Result<()> {
     let to = Place::parse(&args.to, &args.etcd)?;
+    let asked = args.with_volumes.as_ref();
+    let volumes_at = asked.map(|place| volume_data::place(place.as_deref(), to.data_dir())).transpose()?;
     // All of the file is checked before anything is written.
+    let known = verify(&args.file)?;
+    if known.data.is_none() && asked.is_some() {
+        return Err(wrong(&args.file, &"it has no data of volumes: it was made without --with-volumes").into());
+    }
+    if let Some(place) = &volumes_at {
+        volume_data::check_empty(place)?;
+    }
     let mut strange = None;
-    let revision = each_page(&args.file, |page| {
+    each_page(&args.file, |page| {
         strange = strange.take().or_else(|| page.into_iter().find(|(key, row)| !is_ours(key, row)));
     })?;
     if let Some((key, _)) = strange {
@@ -327,20 +396,30 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
         ))
         .into());
     }
-    let mut filling = to.fill(revision + AHEAD).await?;
+    let mut filling = to.fill(known.revision + AHEAD).await?;
     let mut sum = Sum::default();
     let mut pages = Vec::new();
-    each_page(&args.file, |page| pages.push(page))?;
+    let StorePart { rest, .. } = each_page(&args.file, |page| pages.push(page))?;
     let mut volumes = 0;
     for page in pages {
         let page: Rows = page.into_iter().filter_map(|(key, row)| from_the_past(key, row, &mut volumes)).collect();
         sum.add(&page);
         filling.add(page).await?;
     }
+    // Before the store is complete: a store that is served has its volumes.
+    let data = match (&volumes_at, rest) {
+        (Some(place), Some(rest)) => Some((place, volume_data::restore(rest, place).await?)),
+        _ => None,
+    };
     filling.finish().await?;
     let (now, found) = to.sum().await?;
     check(&to, sum, found)?;
     println!("Restored {} to {to}: {sum}, at revision {now}.", args.file.display());
+    if let Some((place, data)) = &data {
+        volume_data::print("Restored", place, data);
+    }
+    let place = volumes_at.clone().or_else(|| to.data_dir().map(volume_data::directory));
+    known.volumes.print_missing(place.as_deref(), known.data.is_some() && data.is_none())?;
     if volumes > 0 {
         println!(
             "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/volumes.md."

@@ -18,6 +18,7 @@ mod signals;
 mod storage;
 mod trouble;
 mod up;
+mod volume_data;
 
 use std::process::ExitCode;
 
@@ -44,7 +45,7 @@ fn main() -> ExitCode {
             cli::Command::Controllers(args) => controllers::run(args).await,
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
-            cli::Command::Store { command } => copies::run(command).await,
+            cli::Command::Store { command } => copies::run(*command).await,
             cli::Command::Example => cli::print_example(),
             cli::Command::Bench(args) => bench::run(args).await,
         }

@@ -51,7 +51,8 @@ impl Builtin {
         }
         let at = |name: &str| scratch.as_deref().unwrap_or_else(|| Path::new("/")).join(name);
         let socket = beside.unwrap_or_else(|| at("csi.sock"));
-        let volumes = place.data_dir.as_ref().map_or_else(|| at("volumes"), |directory| directory.join("volumes"));
+        let volumes =
+            place.data_dir.as_ref().map_or_else(|| at("volumes"), |directory| crate::volume_data::directory(directory));
         let options = Options { durable: place.data_dir.is_some(), ..Options::default() };
         let opened = tokio::task::spawn_blocking(move || DirectoryDriver::open(&volumes, options, Faults::default()));
         let driver = opened.await.context("the directory driver broke down")?.context("no storage")?;

@@ -310,6 +310,77 @@ spec:
     assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "confirmed, it goes");
 }
 
+const POD_WITH_DATA: &str = r#"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec:
+  accessModes: [ReadWriteOnce]
+  resources: {requests: {storage: 1Mi}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: app}
+spec:
+  containers: [{name: main, image: x, volumeMounts: [{name: data, mountPath: /data}]}]
+  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]
+"#;
+
+/// The data of volumes is in a backup when it is asked for, also while a server works; each backup and restore says which data it has not.
+#[test]
+fn the_data_of_volumes_is_backed_up_and_restored_when_asked_for() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let data = at("data");
+    let cluster = Arc::new(Cluster::start(Place::Directory(&data)));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok_with("apply -f -", POD_WITH_DATA);
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    let [volume] = &backend_volumes(&data)[..] else { panic!("one volume") };
+    std::fs::write(volume.join("data/rows"), "precious").unwrap();
+    let kubeconfig = text(&cluster.kubeconfig).to_owned();
+    let backup = |name: &str, more: &[&str]| {
+        let (data, file) = (text(&data).to_owned(), at(name));
+        store(root.path(), &[&["backup", &data, text(&file), "--kubeconfig", &kubeconfig], more].concat()).succeeded()
+    };
+    let said = backup("without", &[]);
+    assert!(said.contains("does not have the data of 1 volumes of directory.csi.mainstay.dev"), "{said}");
+    let said = backup("with", &["--with-volumes"]);
+    assert!(said.contains("1 volumes, 0 snapshots, 1 files, 8 bytes") && !said.contains("does not have"), "{said}");
+    drop(kubectl);
+    Arc::into_inner(cluster).unwrap().stop();
+
+    let restore = |from: &str, to: &str, more: &[&str]| {
+        store(root.path(), &[&["restore", text(&at(from)), text(&at(to))], more].concat())
+    };
+    let refused = restore("without", "never", &["--with-volumes"]).failed();
+    assert!(refused.contains("it was made without --with-volumes") && !at("never").exists(), "{refused}");
+    let refused = restore("with", "never", &[&format!("--with-volumes={}", text(&data.join("volumes")))]).failed();
+    assert!(refused.contains("there are volumes in") && !at("never").exists(), "{refused}");
+    for from in ["without", "with"] {
+        let said = restore(from, &format!("{from}-data"), &[]).succeeded();
+        assert!(said.contains("have no data in") && said.contains("pods that use them do not start"), "{said}");
+        assert_eq!(said.contains("restore into another place with --with-volumes"), from == "with", "{said}");
+    }
+    let said = restore("with", "back", &["--with-volumes"]).succeeded();
+    assert!(said.contains("Restored the data of volumes") && !said.contains("have no data"), "{said}");
+    let name = volume.file_name().unwrap();
+    assert_eq!(std::fs::read_to_string(at("back/volumes/volumes").join(name).join("data/rows")).unwrap(), "precious");
+
+    let mut torn = std::fs::read(at("with")).unwrap();
+    torn.truncate(torn.len() - 1);
+    std::fs::write(at("torn"), torn).unwrap();
+    assert!(restore("torn", "never", &["--with-volumes"]).failed().contains("its end is missing"));
+    assert!(!at("never").exists());
+
+    let restored = Arc::new(Cluster::start(Place::Directory(&at("back"))));
+    let kubectl = kubectl_on(&restored).unwrap();
+    kubectl.ok("delete pod app --force --grace-period=0");
+    kubectl.ok_with("apply -f -", POD_WITH_DATA);
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    assert_eq!(std::fs::read_to_string(at("back/volumes/volumes").join(name).join("data/rows")).unwrap(), "precious");
+}
+
 /// A directory with something in it, and a volume that stands for it and whose claim is gone.
 fn released_directory(kubectl: &Kubectl, root: &Path, policy: &str) -> PathBuf {
     let name = policy.to_lowercase();

@@ -92,10 +92,27 @@ pub struct Reader<R> {
     /// The key of the row before.
     last: Option<Arc<str>>,
     ended: bool,
+    /// Whether the reader of this store goes on after its end.
+    is_part: bool,
 }
 
 impl<R: Read> Reader<R> {
-    pub fn open(mut from: R) -> Result<Reader<R>, BadBackup> {
+    /// Reads a store that is the whole of a file.
+    pub fn open(from: R) -> Result<Reader<R>, BadBackup> {
+        Reader::begin(from, false)
+    }
+
+    /// Reads a store that something else may follow; [`Reader::into_rest`] gives it.
+    pub fn open_part(from: R) -> Result<Reader<R>, BadBackup> {
+        Reader::begin(from, true)
+    }
+
+    /// What follows the store, once all of the store was read.
+    pub fn into_rest(self) -> R {
+        self.from
+    }
+
+    fn begin(mut from: R, is_part: bool) -> Result<Reader<R>, BadBackup> {
         let mut header = [0; HEADER_BYTES];
         let got = fill(&mut from, &mut header)?;
         if !header[..got.min(MAGIC.len())].eq(&MAGIC[..got.min(MAGIC.len())]) || got == 0 {
@@ -112,7 +129,7 @@ impl<R: Read> Reader<R> {
         if version == 0 || revision > REVISION_MAX {
             return Err(BadBackup::Damaged("its version or its revision is none".to_owned()));
         }
-        Ok(Reader { from, revision, header, rows: 0, digest: 0, last: None, ended: false })
+        Ok(Reader { from, revision, header, rows: 0, digest: 0, last: None, ended: false, is_part })
     }
 
     /// The next rows; none when all was read and found to be whole.
@@ -166,7 +183,7 @@ impl<R: Read> Reader<R> {
         if said != trailer(&self.header, self.rows, self.digest) {
             return Err(BadBackup::Damaged("its rows are not those that were written".to_owned()));
         }
-        if fill(&mut self.from, &mut [0])? > 0 {
+        if !self.is_part && fill(&mut self.from, &mut [0])? > 0 {
             return Err(BadBackup::Damaged("something follows its end".to_owned()));
         }
         self.ended = true;

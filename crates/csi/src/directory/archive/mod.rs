@@ -17,7 +17,7 @@ mod read;
 mod write;
 
 pub use read::{check, restore};
-pub use write::{count, write};
+pub use write::{ids, write};
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

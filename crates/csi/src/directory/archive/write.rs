@@ -21,12 +21,15 @@ const RECORD_BYTES_MAX: u64 = 1 << 20;
 /// Files with several names whose first name is remembered. Each further file is written once for each of its names.
 const NAMED_MAX: usize = 1 << 20;
 
-/// How many volumes there are in the directory of a directory driver; none if there is no such directory.
-pub fn count(root: &Path) -> Result<usize, ArchiveError> {
-    match Dir::open(root) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
-        opened => Ok(ids(&opened.map_err(ArchiveError::io(root.display()))?, root, Kind::Volume)?.len()),
-    }
+/// The ids of the volumes in the directory of a directory driver that have data; none if there is no such directory.
+pub fn ids(root: &Path) -> Result<Vec<String>, ArchiveError> {
+    let directory = match Dir::open(root) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.map_err(ArchiveError::io(root.display()))?,
+    };
+    let mut ids = list(&directory, root, Kind::Volume)?;
+    ids.retain(|id| opened(&directory, Kind::Volume, id).is_ok());
+    Ok(ids)
 }
 
 /// Writes all volumes and snapshots in the directory of a directory driver, which may serve it meanwhile.
@@ -39,7 +42,7 @@ pub fn write(root: &Path, to: impl Write) -> Result<Summary, ArchiveError> {
     };
     if let Some(directory) = directory {
         for kind in [Kind::Volume, Kind::Snapshot] {
-            for id in ids(&directory, root, kind)? {
+            for id in list(&directory, root, kind)? {
                 archive.add(&directory, kind, &id)?;
             }
         }
@@ -48,7 +51,7 @@ pub fn write(root: &Path, to: impl Write) -> Result<Summary, ArchiveError> {
     Ok(archive.summary)
 }
 
-fn ids(root: &Dir, path: &Path, kind: Kind) -> Result<Vec<String>, ArchiveError> {
+fn list(root: &Dir, path: &Path, kind: Kind) -> Result<Vec<String>, ArchiveError> {
     let cannot_read = || ArchiveError::io(path.join(kind.directory()).display().to_string());
     let place = match root.child(OsStr::new(kind.directory())) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
