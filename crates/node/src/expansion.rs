@@ -62,7 +62,7 @@ impl Expansions {
         let state = self.sight.lock();
         let claim = state.expanding.get(key)?.clone();
         let volumes = state.cluster.volumes();
-        let is_up = |node: &Arc<str>| state.hosts.get(node).is_some_and(|host| !host.is_down());
+        let is_up = |node: &Arc<str>| state.hosts.get(node).is_some_and(|host| !host.down);
         let (pod, local) = volumes
             .users(key)
             .iter()

@@ -82,7 +82,7 @@ impl Kubelets {
     fn open(&self, key: &Key) -> Option<Case> {
         let state = self.sight.lock();
         let local = state.local.get(key)?;
-        let host = state.hosts.get(&local.node).filter(|host| !host.is_down())?;
+        let host = state.hosts.get(&local.node).filter(|host| !host.down)?;
         let api = self.apis.get(&local.node)?.clone();
         let host_ip = addresses::of_node(host.number);
         Some(Case { key: key.clone(), uid: local.uid.clone(), api, host_ip, pod: local.object.clone() })

@@ -55,7 +55,7 @@ impl Registrar {
         let known = {
             let state = self.sight.lock();
             let Some(host) = state.hosts.get(name) else { return Ok(None) };
-            if host.is_down() {
+            if host.down {
                 return Ok(None);
             }
             host.node.clone()
@@ -104,19 +104,12 @@ impl Registrar {
     async fn register(&self, machine: &Machine, api: &Api, now: jiff::Timestamp) -> Result<Arc<Value>, ApiError> {
         let nodes = Watched::Nodes.resource();
         match api.create(&nodes.collection(""), &machine.node(now)).await {
-            Err(error) if error.is_conflict() => {
-                let path = nodes.object("", &machine.name);
-                let node = api.get(&path).await?;
-                match machine.missing_labels(&node) {
-                    Some(labels) => api.merge(&path, &labels).await,
-                    None => Ok(node),
-                }
-            }
+            Err(error) if error.is_conflict() => api.get(&nodes.object("", &machine.name)).await,
             result => result,
         }
     }
 
-    /// Makes what belongs to a Node that is new: its CSINode and its lease.
+    /// Completes a new Node, which a user may have created: its labels and annotation, its CSINode and its lease.
     async fn settle_in(
         &self,
         machine: &Machine,
@@ -124,6 +117,9 @@ impl Registrar {
         node: &Value,
         now: jiff::Timestamp,
     ) -> Result<(), ApiError> {
+        if let Some(missing) = machine.missing_metadata(node) {
+            api.merge(&Watched::Nodes.resource().object("", &machine.name), &missing).await?;
+        }
         let csi_nodes = Resource::new("storage.k8s.io/v1", "CSINode", "csinodes", false);
         unless_there(api.create(&csi_nodes.collection(""), &machine.csi_node(node)).await)?;
         let lease = machine.lease(node, now);

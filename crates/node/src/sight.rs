@@ -5,7 +5,7 @@ use crate::line::Line;
 use futures::StreamExt;
 use object::Value;
 use object::access::{Access, name, terminating, uid};
-use plan::kubelet::{self, Behaviour, Event, expand};
+use plan::kubelet::{self, Event, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
 use runtime::api::{Api, ApiError, Resource};
@@ -49,16 +49,9 @@ pub struct Host {
     pub number: usize,
     /// The Node as last seen.
     pub node: Option<Arc<Value>>,
-    /// Down by its own annotation.
-    down: bool,
-    /// Pods whose annotations take it down.
-    downed_by: BTreeSet<Key>,
-}
-
-impl Host {
-    pub fn is_down(&self) -> bool {
-        self.down || !self.downed_by.is_empty()
-    }
+    /// Down by the annotation of the Node. A Node that is deleted while it is down leaves this set: the machine is switched off and
+    /// does not register again.
+    pub down: bool,
 }
 
 /// A pod that a simulated node looks after.
@@ -222,7 +215,7 @@ impl Sight {
             Watched::Nodes => {
                 state.cluster.remove_node(&key.1);
                 if let Some(host) = state.hosts.get_mut(&key.1) {
-                    (host.node, host.down) = (None, false);
+                    host.node = None;
                     self.nodes.add(key.1.clone());
                 }
             }
@@ -244,7 +237,9 @@ impl Sight {
 
     fn pod_gone(&self, state: &mut State, key: &Key) {
         let moved = state.cluster.remove_pod(key);
-        self.let_go(state, key);
+        if let Some(address) = state.local.remove(key).and_then(|local| local.address) {
+            state.addresses.take_back(address);
+        }
         state.pod_moved(key, moved);
     }
 
@@ -265,10 +260,10 @@ impl Sight {
             state.line.retry(|helps| helps.nodes);
         }
         let Some(host) = state.hosts.get_mut(name(&node)) else { return };
-        let was_down = host.is_down();
-        // A bad annotation is told of where the node is looked after.
+        let was_down = host.down;
+        // The registrar reports an annotation that cannot be parsed.
         host.down = kubelet::is_down(&node).unwrap_or(false);
-        let is_down = host.is_down();
+        let is_down = host.down;
         let name: Arc<str> = name(&node).into();
         host.node = Some(node);
         self.nodes.add(name.clone());
@@ -287,10 +282,10 @@ impl Sight {
 
     /// Takes note of a pod that is bound to a simulated node.
     fn look_after(&self, state: &mut State, pod: Arc<Value>) {
-        let Some((node, host)) = state.hosts.get_key_value(pod.text(&["spec", "nodeName"])) else {
+        let Some((node, _)) = state.hosts.get_key_value(pod.text(&["spec", "nodeName"])) else {
             return;
         };
-        let (node, key, was_down) = (node.clone(), key(&pod), host.is_down());
+        let (node, key) = (node.clone(), key(&pod));
         let version = version(&pod);
         let had: Option<Ipv4Addr> = pod.text(&["status", "podIP"]).parse().ok();
         let had = had.filter(|_| !pod.flag(&["spec", "hostNetwork"]));
@@ -311,7 +306,6 @@ impl Sight {
             state.addresses.note(address);
             local.address = Some(address);
         }
-        let takes_down = Behaviour::of(&pod).0.node_down;
         let started = pod.text(&["status", "phase"]) == "Running" && local.volumes == Mounts::Awaited;
         if started {
             local.volumes = Mounts::Mounted;
@@ -320,30 +314,7 @@ impl Sight {
         if started {
             state.mounted(&key, &self.claims);
         }
-        if let Some(host) = state.hosts.get_mut(&node) {
-            if takes_down {
-                host.downed_by.insert(key.clone());
-            } else {
-                host.downed_by.remove(&key);
-            }
-            if was_down && !host.is_down() {
-                self.revive(state, &node);
-            }
-        }
         self.pods.add(key);
-    }
-
-    fn let_go(&self, state: &mut State, key: &Key) {
-        let Some(local) = state.local.remove(key) else { return };
-        if let Some(address) = local.address {
-            state.addresses.take_back(address);
-        }
-        if let Some(host) = state.hosts.get_mut(&local.node)
-            && host.downed_by.remove(key)
-            && !host.is_down()
-        {
-            self.revive(state, &local.node);
-        }
     }
 }
 

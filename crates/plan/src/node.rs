@@ -88,13 +88,20 @@ impl Machine {
         }
     }
 
-    /// The labels that a registered node lacks or has otherwise, as a merge patch; whatever else it has is the user's.
-    pub fn missing_labels(&self, node: &Value) -> Option<Value> {
-        let wanted = self.labels();
-        let have = node.members(&["metadata", "labels"]);
-        let missing = wanted.members(&[]).iter().filter(|(key, value)| have.get(*key) != Some(*value));
-        let missing: object::Map = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
-        (!missing.is_empty()).then(|| json!({"metadata": {"labels": missing}}))
+    /// A merge patch with the labels and the annotation that a registered Node lacks or has with another value. All its other
+    /// labels and annotations are the user's.
+    pub fn missing_metadata(&self, node: &Value) -> Option<Value> {
+        let wanted = [("labels", self.labels()), ("annotations", json!({SIMULATED: "true"}))];
+        let mut metadata = object::Map::new();
+        for (field, wanted) in wanted {
+            let have = node.members(&["metadata", field]);
+            let missing = wanted.members(&[]).iter().filter(|(key, value)| have.get(*key) != Some(*value));
+            let missing: object::Map = missing.map(|(key, value)| (key.clone(), value.clone())).collect();
+            if !missing.is_empty() {
+                metadata.insert(field.to_owned(), Value::Object(missing));
+            }
+        }
+        (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
     }
 
     /// The node's status to be merged strategically, when it is not what it should be or the last report is old.
@@ -188,7 +195,7 @@ mod tests {
     fn a_fresh_node_needs_no_correction_until_its_report_is_old() {
         let (machine, node) = (machine(), machine().node(at(0)));
         assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "zone-b");
-        assert_eq!(machine.missing_labels(&node), None);
+        assert_eq!(machine.missing_metadata(&node), None);
         assert_eq!(machine.correction(&node, at(299)), None);
         let again = machine.correction(&node, at(300)).unwrap();
         assert_eq!(again["status"]["conditions"][3]["lastHeartbeatTime"], "1970-01-01T00:05:00Z");
@@ -202,7 +209,7 @@ mod tests {
         node["status"]["capacity"]["example.com/gpu"] = json!("2");
         node["status"]["capacity"]["cpu"] = json!("8000m");
         node["metadata"]["labels"]["mine"] = json!("yes");
-        assert_eq!((machine.correction(&node, at(1)), machine.missing_labels(&node)), (None, None));
+        assert_eq!((machine.correction(&node, at(1)), machine.missing_metadata(&node)), (None, None));
         node["status"]["conditions"][3]["status"] = json!("Unknown");
         node["status"]["capacity"]["cpu"] = json!("1");
         node["metadata"]["labels"].cut(&["kubernetes.io/os"]);
@@ -210,6 +217,9 @@ mod tests {
         assert_eq!(correction["status"]["conditions"][3]["status"], "True");
         assert_eq!(correction["status"]["capacity"]["cpu"], "8");
         assert!(!correction["status"].has(&["allocatable"]), "{correction}");
-        assert_eq!(machine.missing_labels(&node), Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}})));
+        assert_eq!(
+            machine.missing_metadata(&node),
+            Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}))
+        );
     }
 }

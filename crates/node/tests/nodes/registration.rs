@@ -94,3 +94,24 @@ async fn trouble_with_the_server_passes() {
     fleet.until_ready(&pod).await;
     fleet.stop().await;
 }
+
+/// A machine that is switched off stays away when its Node is deleted, and registers when a Node of its name is created.
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_deleted_while_it_is_down_stays_away_until_it_is_created() {
+    let fleet = Fleet::of(1).await;
+    let pod = fleet.create(pod("default", "p")).await;
+    fleet.until_ready(&pod).await;
+    fleet.annotate(&node_named(0), "down", Some("true")).await;
+    fleet.pass(1).await;
+    fleet.delete(&node_named(0), "").await;
+    fleet.delete(&pod, "").await;
+    fleet.pass(600).await;
+    assert_eq!(fleet.now(&node_named(0)).await, None);
+    assert!(fleet.now(&pod).await.is_some(), "the machine is off and ends no pod");
+    fleet.create(node_named(0)).await;
+    let back = fleet.until_is(&node_named(0), "ready", |node| condition::is_true(node, "Ready")).await;
+    fleet.until_gone(&pod).await;
+    let labelled = |node: &object::Value| node["metadata"]["labels"]["mainstay.dev/simulated"] == "true";
+    fleet.until_is(&back, "labelled", labelled).await;
+    fleet.stop().await;
+}

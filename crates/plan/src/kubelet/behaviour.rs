@@ -5,10 +5,11 @@ use object::Value;
 use object::access::Access;
 
 pub const PREFIX: &str = "sim.mainstay.dev/";
-/// On a Node: `true` takes it down. On a pod it has no meaning of its own; see [`NODE_DOWN`].
+/// On a Node: `true` takes it down. On a pod it does nothing: a pod's annotations affect that pod only, because whoever may create a
+/// pod must not be able to stop the pods of others.
 pub const DOWN: &str = "sim.mainstay.dev/down";
-/// On a pod: `true` takes the pod's node down.
-pub const NODE_DOWN: &str = "sim.mainstay.dev/node-down";
+/// Annotations that earlier versions read from pods, and that took the pod's node down.
+const NODE_FAULTS: [&str; 2] = ["node-down", "down"];
 
 /// What a pod is to do other than run and be ready at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +24,6 @@ pub struct Behaviour {
     pub exit_code: i64,
     pub exit_reason: Option<String>,
     pub terminate: Termination,
-    pub node_down: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +58,6 @@ impl Default for Behaviour {
             exit_code: 1,
             exit_reason: None,
             terminate: Termination::After(SignedDuration::ZERO),
-            node_down: false,
         }
     }
 }
@@ -73,6 +72,9 @@ impl Behaviour {
             let value = value.as_str().unwrap_or("");
             if let Err(wanted) = behaviour.take(name, value) {
                 complaints.push(match wanted {
+                    Wanted::AnotherName if NODE_FAULTS.contains(&name) => {
+                        format!("annotation {key:?} is ignored: a pod cannot take its node down; annotate the Node with {DOWN:?}")
+                    }
                     Wanted::AnotherName => format!("annotation {key:?} is not known to simulated nodes and is ignored"),
                     Wanted::Value(wanted) => {
                         format!("annotation {key:?} is {value:?}, but must be {wanted}; it is ignored")
@@ -92,7 +94,7 @@ impl Behaviour {
 type Read = fn(&mut Behaviour, &str) -> Result<(), Wanted>;
 
 /// The annotations by the last part of their names, each with how its value is read.
-const ANNOTATIONS: [(&str, Read); 11] = [
+const ANNOTATIONS: [(&str, Read); 10] = [
     ("start-after", |behaviour, value| set(&mut behaviour.start_after, duration(value))),
     ("ready", |behaviour, value| {
         let wanted = "\"true\", \"false\" or a duration like \"30s\"";
@@ -128,7 +130,6 @@ const ANNOTATIONS: [(&str, Read); 11] = [
         };
         Ok(())
     }),
-    ("node-down", |behaviour, value| set(&mut behaviour.node_down, truth(value))),
 ];
 
 fn set<T>(place: &mut T, value: Result<T, Wanted>) -> Result<(), Wanted> {
@@ -203,9 +204,8 @@ mod tests {
             ),
             (
                 json!({"sim.mainstay.dev/evict-after": "2h"}),
-                Behaviour { end: Some(End::Evict(seconds(7200))), ..plain.clone() },
+                Behaviour { end: Some(End::Evict(seconds(7200))), ..plain },
             ),
-            (json!({"sim.mainstay.dev/node-down": "true"}), Behaviour { node_down: true, ..plain }),
         ];
         for (annotations, want) in cases {
             assert_eq!(read(annotations.clone()), (want, vec![]), "{annotations}");
@@ -232,7 +232,8 @@ mod tests {
             ("exit-code", "0", "must be a number from 1 to 255"),
             ("exit-reason", "out of memory", "must be one word"),
             ("terminate-after", "later", "must be \"never\" or a duration"),
-            ("node-down", "1", "must be \"true\" or \"false\""),
+            ("node-down", "true", "a pod cannot take its node down; annotate the Node with \"sim.mainstay.dev/down\""),
+            ("down", "true", "a pod cannot take its node down"),
             ("explode", "now", "is not known to simulated nodes"),
         ];
         for (name, value, part) in cases {

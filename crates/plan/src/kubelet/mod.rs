@@ -10,7 +10,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 
-pub use behaviour::{Behaviour, DOWN, End, NODE_DOWN, PREFIX, Readiness, Termination, is_down};
+pub use behaviour::{Behaviour, DOWN, End, PREFIX, Readiness, Termination, is_down};
 
 use container::{Around, after, earliest, time};
 use jiff::{SignedDuration, Timestamp};

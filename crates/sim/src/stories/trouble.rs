@@ -6,14 +6,13 @@ use object::{Value, json};
 use std::time::Duration;
 
 /// How pods misbehave, in the words of simulated nodes.
-pub const MISBEHAVIOURS: [(&str, &str); 7] = [
+pub const MISBEHAVIOURS: [(&str, &str); 6] = [
     ("ready", "false"),
     ("start-after", "20s"),
     ("crash-after", "1s"),
     ("fail-after", "1s"),
     ("evict-after", "1s"),
     ("terminate-after", "never"),
-    ("node-down", "true"),
 ];
 
 /// R4: whatever happens to pods, claims stay those that they were, and a rollout waits for what is not ready.
