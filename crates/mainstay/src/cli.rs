@@ -142,6 +142,8 @@ pub struct UpArgs {
     #[command(flatten)]
     pub provisioning: ProvisioningArgs,
     #[command(flatten)]
+    pub pod_gc: PodGcArgs,
+    #[command(flatten)]
     pub drivers: crate::storage::DriverArgs,
     /// Leave out the storage that is built in: no directory driver, no class `standard`
     #[arg(long, env = "MAINSTAY_NO_BUILTIN_STORAGE")]
@@ -163,6 +165,17 @@ pub struct ProvisioningArgs {
     /// Make directories below /tmp for classes of the provisioner kubernetes.io/host-path: for tests on one machine
     #[arg(long, env = "MAINSTAY_ENABLE_HOSTPATH_PROVISIONER")]
     pub enable_hostpath_provisioner: bool,
+}
+
+/// How many ended pods the pod garbage collector keeps.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct PodGcArgs {
+    /// Delete the oldest Succeeded and Failed pods when there are more than this; 0 keeps all
+    #[arg(
+        long, env = "MAINSTAY_TERMINATED_POD_GC_THRESHOLD", value_name = "N",
+        default_value_t = runtime::TERMINATED_POD_THRESHOLD, allow_negative_numbers = true
+    )]
+    pub terminated_pod_gc_threshold: i64,
 }
 
 impl From<ProvisioningArgs> for runtime::Provisioning {
@@ -215,6 +228,8 @@ pub struct ControllersArgs {
     pub root_ca_file: Option<PathBuf>,
     #[command(flatten)]
     pub provisioning: ProvisioningArgs,
+    #[command(flatten)]
+    pub pod_gc: PodGcArgs,
     #[command(flatten)]
     pub drivers: crate::storage::DriverArgs,
 }

@@ -53,6 +53,7 @@ fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
         root_ca: args.root_ca_file.as_deref().map(certificate).transpose()?,
         gates: Gates::parse(&args.feature_gates).map_err(BadInput)?,
         provisioning: args.provisioning.into(),
+        terminated_pod_threshold: args.pod_gc.terminated_pod_gc_threshold,
         drivers: args.drivers.parse()?,
         ..runtime::Setup::new(&args.controllers)
     })

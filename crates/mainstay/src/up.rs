@@ -58,6 +58,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         root_ca: Some(place.root_ca.clone()),
         gates: Gates::parse(&args.serving.feature_gates).map_err(BadInput)?,
         provisioning: args.provisioning.into(),
+        terminated_pod_threshold: args.pod_gc.terminated_pod_gc_threshold,
         drivers,
         ..runtime::Setup::new(&args.controllers)
     };

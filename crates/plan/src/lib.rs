@@ -17,6 +17,7 @@ pub mod lease;
 pub mod lifecycle;
 pub mod namespace;
 pub mod node;
+pub mod podgc;
 pub mod protect;
 pub mod reclaim;
 pub mod schedule;

@@ -8,7 +8,8 @@ use crate::metrics::Metrics;
 use crate::reach::Reach;
 use crate::reader::Reader;
 use crate::{
-    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, protection, roles, statefulset, states,
+    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, podgc, protection, roles, statefulset,
+    states,
 };
 use futures::future::BoxFuture;
 use kube::Client;
@@ -33,6 +34,8 @@ pub struct Part {
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub directories: Arc<dyn Directories>,
+    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    pub terminated_pod_threshold: i64,
     pub clock: Clock,
     pub drivers: Drivers,
     /// Where it works; what is elsewhere is not followed.
@@ -73,6 +76,8 @@ pub struct Setup {
     pub provisioning: Provisioning,
     /// Where the volumes of the plugin inside are: on this machine, or on a simulation's.
     pub directories: Arc<dyn Directories>,
+    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    pub terminated_pod_threshold: i64,
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
@@ -94,6 +99,7 @@ impl Setup {
             gates: Gates::default(),
             provisioning: Provisioning::default(),
             directories: Arc::new(OfMachine),
+            terminated_pod_threshold: plan::podgc::TERMINATED_THRESHOLD,
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
             reader: Reader::default(),
@@ -163,6 +169,12 @@ const ALL: &[Controller] = &[
         account: "node-controller",
         span: Cluster,
         run: |part| Box::pin(lifecycle::run(part)),
+    },
+    Controller {
+        name: "pod-garbage-collector-controller",
+        account: "pod-garbage-collector",
+        span: Cluster,
+        run: |part| Box::pin(podgc::run(part)),
     },
     Controller {
         name: "statefulset-controller",
@@ -283,6 +295,7 @@ impl Controllers {
             gates: setup.gates.clone(),
             provisioning: setup.provisioning,
             directories: setup.directories.clone(),
+            terminated_pod_threshold: setup.terminated_pod_threshold,
             clock: setup.clock.clone(),
             judge: setup.judge.clone(),
             drivers: drivers.clone(),

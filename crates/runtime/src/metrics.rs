@@ -69,6 +69,7 @@ pub struct Metrics {
     /// What is said of objects, where a part keeps count of them.
     pub(crate) states: States,
     pub(crate) volumes: crate::binder::Figures,
+    pub(crate) pod_gc: crate::podgc::Figures,
 }
 
 /// The figures of one controller's queue.
@@ -101,6 +102,7 @@ impl Default for Metrics {
             csi: crate::csi::Metrics::default(),
             states: States::default(),
             volumes: crate::binder::Figures::default(),
+            pod_gc: crate::podgc::Figures::default(),
         }
     }
 }
@@ -110,6 +112,7 @@ const BOUNDS_S: [f64; 11] = [0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.
 impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         self.volumes.register(registry);
+        self.pod_gc.register(registry);
         registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
         registry.register("workqueue_adds", "Keys that were put in line in a controller's queue", self.adds.clone());
         registry.register("workqueue_retries", "Keys that came back after a failure", self.retries.clone());

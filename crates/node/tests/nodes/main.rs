@@ -4,6 +4,7 @@ mod cost;
 mod faults;
 mod fleet;
 mod lifecycle;
+mod loss;
 mod placing;
 mod registration;
 mod running;

@@ -2,6 +2,7 @@
 //! decisions are made. Simulations tell this of each change; what it costs is proportional to the change.
 
 mod claims;
+mod nodes;
 mod replicas;
 mod sets;
 #[cfg(test)]
@@ -78,8 +79,16 @@ impl Change<'_> {
 type Key = (String, String, String);
 
 /// The kinds that are judged; others need not be told.
-pub const KINDS: [&str; 6] =
-    ["ConfigMap", "Namespace", "Pod", "PersistentVolumeClaim", "PersistentVolume", "StatefulSet"];
+pub const KINDS: [&str; 8] = [
+    "ConfigMap",
+    "Namespace",
+    "Node",
+    "Pod",
+    "PersistentVolumeClaim",
+    "PersistentVolume",
+    "StatefulSet",
+    "VolumeAttachment",
+];
 
 /// What was said so long ago still counts, where nobody says how long anything may take: somebody may be about to act on it.
 const ECHO: SignedDuration = SignedDuration::from_secs(120);
@@ -92,6 +101,7 @@ pub struct Checker {
     objects: BTreeMap<Key, Arc<Value>>,
     sets: Sets,
     volumes: Volumes,
+    nodes: nodes::Nodes,
     /// When each pod got its node, by uid: a count of changes.
     placed: BTreeMap<String, u64>,
     /// When each claim was told to go, by uid.
@@ -117,6 +127,7 @@ impl Checker {
             objects: BTreeMap::new(),
             sets: Sets::default(),
             volumes: Volumes::default(),
+            nodes: nodes::Nodes::default(),
             placed: BTreeMap::new(),
             condemned: BTreeMap::new(),
             pods_told: BTreeMap::new(),
@@ -194,6 +205,11 @@ impl Checker {
             "Pod" => self.pod(change),
             "PersistentVolumeClaim" => self.claim(change),
             "PersistentVolume" => self.volume(change),
+            "Node" => {
+                self.node(change);
+                Vec::new()
+            }
+            "VolumeAttachment" => self.attachment(change).into_iter().collect(),
             "StatefulSet" => {
                 self.set(change);
                 Vec::new()

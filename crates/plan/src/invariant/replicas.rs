@@ -33,6 +33,8 @@ impl Checker {
                 ));
             }
         }
+        broken.extend(self.ended_by_others(change));
+        broken.extend(self.shares_volume(change));
         broken.extend(self.starts_without_claim(change));
         broken.extend(self.flight(change));
         broken
@@ -91,13 +93,13 @@ fn works(pod: &Value) -> bool {
         && condition::get(pod, "Ready").is_some_and(|ready| ready.text(&["status"]) == "True")
 }
 
-fn is_running(pod: &Value) -> bool {
+pub(super) fn is_running(pod: &Value) -> bool {
     let mut containers = pod.items(&["status", "containerStatuses"]).iter();
     !is_over(pod) && containers.any(|container| container.has(&["state", "running"]))
 }
 
 /// Its node may have started it and not said so yet.
-fn may_run(pod: &Value) -> bool {
+pub(super) fn may_run(pod: &Value) -> bool {
     !is_over(pod) && !pod.text(&["spec", "nodeName"]).is_empty()
 }
 

@@ -549,3 +549,85 @@ fn directories_are_backend_volumes_too() {
     assert!(world.checker.backend_at_rest(&there).is_empty());
     assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "and must not be deleted");
 }
+
+fn node(name: &str, ready: &str, taints: &[&str]) -> Value {
+    let taints: Vec<Value> = taints.iter().map(|key| json!({"key": key})).collect();
+    json!({
+        "kind": "Node", "metadata": {"name": name, "uid": name}, "spec": {"taints": taints},
+        "status": {"conditions": [{"type": "Ready", "status": ready}]},
+    })
+}
+
+const COLLECTS_PODS: Who<'_> = Who::Part("pod-garbage-collector");
+
+#[test]
+fn only_pods_of_lost_nodes_are_declared_ended_by_others() {
+    let failed = || {
+        let mut pod = pod(0, "one");
+        pod["status"] = json!({"phase": "Failed"});
+        pod
+    };
+    for (is_lost, seen) in [
+        (false, Some(node("a", "True", &[]))),
+        (false, Some(node("a", "Unknown", &["node.kubernetes.io/unreachable"]))),
+        (false, Some(node("a", "True", &["node.kubernetes.io/out-of-service"]))),
+        (true, Some(node("a", "Unknown", &["node.kubernetes.io/out-of-service"]))),
+        (true, None),
+    ] {
+        let mut world = World::new();
+        seen.into_iter().for_each(|node| drop(world.write(Who::User, node)));
+        world.write(Who::User, pod(0, "one"));
+        world.wait(200);
+        let told = world.write(COLLECTS_PODS, failed());
+        assert_eq!(told.iter().any(|rule| rule.contains("which is in service")), !is_lost, "{told:?}");
+        assert!(world.remove(COLLECTS_PODS, "Pod", "web-0").is_empty(), "it has ended");
+    }
+    // The node comes back while the request is on its way; long after that no request is.
+    for (wait, is_late) in [(30, false), (200, true)] {
+        let mut world = World::new();
+        world.write(Who::User, pod(0, "one"));
+        world.write(Who::User, node("a", "True", &[]));
+        world.wait(wait);
+        assert_eq!(!world.write(COLLECTS_PODS, failed()).is_empty(), is_late, "{wait}");
+    }
+    let mut world = World::new();
+    world.write(Who::User, node("a", "True", &[]));
+    world.write(Who::User, pod(0, "one"));
+    world.wait(200);
+    assert!(world.write(NODE, failed()).is_empty(), "its own node knows");
+}
+
+#[test]
+fn a_volume_is_used_on_one_node_only() {
+    let mut world = World::new();
+    world.write(
+        Who::User,
+        json!({"kind": "PersistentVolumeClaim", "metadata": {"namespace": "ns", "name": "data-web-0", "uid": "c"}}),
+    );
+    world.write(NODE, pod(0, "one"));
+    let mut twin = pod(0, "two");
+    twin["metadata"]["name"] = json!("other-0");
+    twin["spec"]["nodeName"] = json!("b");
+    let told = world.write(Who::Part("system:node:b"), twin.clone());
+    assert!(told.iter().any(|rule| rule.contains("is in use by web-0 on a")), "{told:?}");
+    let volume = json!({
+        "kind": "PersistentVolume", "metadata": {"name": "v", "uid": "v"}, "spec": {"claimRef": {"namespace": "ns", "name": "data-web-0"}},
+    });
+    world.write(Who::User, volume);
+    let attachment = json!({
+        "kind": "VolumeAttachment", "metadata": {"name": "v", "uid": "va"}, "spec": {"nodeName": "a", "source": {"persistentVolumeName": "v"}},
+    });
+    world.write(Who::User, attachment.clone());
+    let detached = |world: &mut World| {
+        let before = Some(Arc::new(attachment.clone()));
+        world.checker.see(&Change { who: COLLECTS_PODS, now: world.now, before, after: None })
+    };
+    assert!(!detached(&mut world).is_empty(), "a pod uses it");
+    let mut ended = pod(0, "one");
+    ended["status"] = json!({"phase": "Failed"});
+    world.write(NODE, ended);
+    assert!(detached(&mut world).is_empty(), "the node is gone and so is its use");
+    world.write(Who::User, node("a", "True", &[]));
+    world.wait(200);
+    assert!(!detached(&mut world).is_empty(), "the node is in service");
+}

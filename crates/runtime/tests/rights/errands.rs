@@ -3,7 +3,7 @@
 use crate::lack::Stage;
 use crate::pairs::*;
 use crate::storage::{self, DRIVER, until_volume};
-use crate::stories::{attributes, comes_back, unprotected, with_driver, with_secrets};
+use crate::stories::{attachment, attributes, comes_back, unprotected, with_driver, with_secrets};
 use crate::world::*;
 use object::access::{Access, terminating};
 use object::{Value, condition, json};
@@ -179,6 +179,33 @@ async fn a_pod_on(world: &World, node: &str) -> Value {
     world.set_status(&here, json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})).await;
     here
 }
+
+pub const PODS_ARE_COLLECTED: Errands = Errands {
+    begin: begin!("pod-garbage-collector-controller"),
+    by_chance: &[],
+    all: &[
+        errand!("an orphan fails and goes", &["delete volumeattachments", "get persistentvolumes"], |world| {
+            let mut orphan = pod("default", "orphan");
+            orphan["spec"]["nodeName"] = json!("gone");
+            let orphan = world.create(orphan).await;
+            world.until_gone(&orphan).await;
+        }),
+        errand!(
+            "an unscheduled pod fails",
+            &["delete pods", "delete volumeattachments", "get nodes", "get persistentvolumes"],
+            |world| {
+                let waits = world.create(held(pod("default", "waits"))).await;
+                world.delete(&waits, "").await;
+                world.until_is(&waits, "failed", |pod| pod["status"]["phase"] == "Failed").await;
+            }
+        ),
+        errand!("a volume is detached", &["delete pods", "patch pods/status"], |world| {
+            world.create(volume("v")).await;
+            let attachment = world.create(attachment("v", "away")).await;
+            world.until_gone(&attachment).await;
+        }),
+    ],
+};
 
 pub const SETS: Errands = Errands {
     begin: |stage| {

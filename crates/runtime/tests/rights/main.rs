@@ -53,6 +53,12 @@ async fn rights_of_the_node_life_cycle() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rights_of_the_pod_garbage_collector() {
+    each_right("pod-garbage-collector", stories::collect_pods).await;
+    each_right_for_long("pod-garbage-collector", &errands::PODS_ARE_COLLECTED).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn rights_of_the_statefulset_controller() {
     each_right("statefulset-controller", stories::run_a_set).await;
     each_right_for_long("statefulset-controller", &errands::SETS).await;

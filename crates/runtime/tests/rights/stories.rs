@@ -144,6 +144,27 @@ pub fn lose_a_node(stage: &mut Stage) -> Told<'_> {
     })
 }
 
+pub fn collect_pods(stage: &mut Stage) -> Told<'_> {
+    Box::pin(async move {
+        let world = &mut stage.world;
+        world.start("pod-garbage-collector-controller");
+        world.create(volume("v")).await;
+        let attachment = world.create(attachment("v", "gone")).await;
+        let mut orphan = pod("default", "orphan");
+        orphan["spec"]["nodeName"] = json!("gone");
+        let orphan = world.create(orphan).await;
+        world.until_all_gone(&[orphan, attachment]).await;
+    })
+}
+
+/// A VolumeAttachment of the volume of the same name.
+pub fn attachment(volume: &str, node: &str) -> Value {
+    json!({
+        "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": volume},
+        "spec": {"attacher": "driver.example.com", "nodeName": node, "source": {"persistentVolumeName": volume}},
+    })
+}
+
 pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
     Box::pin(async move {
         let world = &mut stage.world;

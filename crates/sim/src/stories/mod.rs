@@ -4,6 +4,7 @@ mod gates;
 mod growth;
 mod inside;
 mod migration;
+mod nodes;
 mod operator;
 mod orders;
 mod ordinals;
@@ -111,6 +112,7 @@ stories![
     exact inside::inside_rollback: "KEP-2644: the binder's gate goes off and on between any two steps of a reclaim of the plugin inside",
     exact inside::inside_skew: "KEP-2644: only one of binder and provisioner honours policies: each for its own volumes, directories and a driver's",
     exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is away: identity, claims and order stay",
+    exact nodes::lost: "nodes are deleted, replaced or declared out of service while pods run: no ordinal and no volume is used twice",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",
     exact restarts::handed_over: "two processes of controllers: the one that leads is cut off or killed in the middle, and the other takes over",
     exact rollbacks::retention_rollback: "KEP-1847: with the gate off claims stay and belong to nobody; on again, they belong to their set",

@@ -25,6 +25,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.extend(volume_roles());
     roles.push(("statefulset-controller", statefulset_rules()));
     roles.push(("node-controller", node_lifecycle_rules()));
+    roles.push(("pod-garbage-collector", pod_garbage_collector_rules()));
     roles.push(("state-metrics", state_metrics_rules()));
     // Whoever lacks a right can at least say so.
     roles.iter_mut().for_each(|(_, rules)| rules.push(allow("create patch", "core", "events")));
@@ -77,6 +78,17 @@ fn node_lifecycle_rules() -> Vec<Rule> {
         allow("list watch", "coordination.k8s.io", "leases"),
         allow("list watch delete", "core", "pods"),
         allow("patch", "core", "nodes/status pods/status"),
+    ]
+}
+
+fn pod_garbage_collector_rules() -> Vec<Rule> {
+    vec![
+        allow("list watch delete", "core", "pods"),
+        allow("patch", "core", "pods/status"),
+        allow("get list watch", "core", "nodes"),
+        // To detach the volumes of lost nodes once no pod uses them.
+        allow("list watch delete", "storage.k8s.io", "volumeattachments"),
+        allow("get", "core", "persistentvolumes"),
     ]
 }
 
