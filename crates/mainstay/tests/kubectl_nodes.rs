@@ -130,6 +130,53 @@ fn pods_misbehave_on_demand() {
     kubectl.ok("wait --for=delete pod/stuck --timeout=30s");
 }
 
+/// Whoever asks for what would have to be executed is told at once that nothing is, and is not left waiting.
+#[test]
+fn what_is_not_executed_is_refused_in_one_sentence() {
+    let Some(kubectl) = two_nodes() else { return };
+    kubectl.create(&pod("web", &[]));
+    kubectl.ok("wait --for=condition=Ready pod/web --timeout=30s");
+    let simulated = "pod web runs on the simulated node simulated-0, which executes nothing: ";
+    for (arguments, what) in [
+        ("logs web", "there are no logs"),
+        ("exec web -- true", "no command can be run in it"),
+        ("exec -it web -- sh", "no command can be run in it"),
+        ("attach web", "there is no process to attach to"),
+        ("port-forward web 18080:80", "no port can be forwarded to it"),
+        ("cp web:/etc/hostname hostname", "no command can be run in it"),
+        ("get --raw /api/v1/namespaces/default/pods/web/proxy/", "nothing in it answers requests"),
+        ("get --raw /api/v1/namespaces/default/pods/http:web:80/proxy/a/b", "nothing in it answers requests"),
+    ] {
+        let started = std::time::Instant::now();
+        let said = kubectl.fails(arguments);
+        assert!(said.contains(&format!("{simulated}{what}")), "kubectl {arguments}: {said}");
+        assert!(started.elapsed().as_secs() < 10, "kubectl {arguments} took {:?}", started.elapsed());
+    }
+    // kubectl repeats a followed log for 20 s after every error: its log is the sentence.
+    for arguments in ["logs -f web", "logs -f -l app=web"] {
+        let started = std::time::Instant::now();
+        kubectl.prints(arguments, &format!("{simulated}there are no logs"));
+        assert!(started.elapsed().as_secs() < 10, "kubectl {arguments} took {:?}", started.elapsed());
+    }
+    let said = kubectl.fails("logs web -c other");
+    assert!(said.contains("container other is not valid for pod web"), "{said}");
+    let said = kubectl.fails("get --raw /api/v1/nodes/simulated-0/proxy/healthz");
+    assert!(said.contains("node simulated-0 is simulated: there is no kubelet that answers requests"), "{said}");
+    kubectl.ok("create service clusterip web --tcp=80");
+    let said = kubectl.fails("get --raw /api/v1/namespaces/default/services/web:80/proxy/");
+    assert!(said.contains("service web: Mainstay does not proxy requests to services"), "{said}");
+    assert!(kubectl.fails("top pods").contains("Metrics API not available"));
+    // A pod that no node has says nothing yet, as upstream; one on a real node is not reached either.
+    kubectl.create(&pod("waits", &[]).replace("spec:", "spec:\n  schedulerName: nobody"));
+    kubectl.prints("logs waits", "");
+    assert!(kubectl.fails("exec waits -- true").contains("pod waits does not have a host assigned"));
+    kubectl.create("apiVersion: v1\nkind: Node\nmetadata: {name: real}\n");
+    kubectl.create(&pod("far", &[]).replace("spec:", "spec:\n  nodeName: real"));
+    let said = kubectl.fails("logs far");
+    assert!(said.contains("pod far runs on the node real: Mainstay does not forward logs to kubelets"), "{said}");
+    assert!(kubectl.fails("logs nothing").contains("pods \"nothing\" not found"));
+}
+
 fn nodes(cluster: &Cluster, kubeconfig: &Path, arguments: &[&str]) -> Running {
     let mut command = support::mainstay(cluster.path());
     command.arg("nodes").arg("--kubeconfig").arg(kubeconfig).args(arguments);

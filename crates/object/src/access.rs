@@ -78,6 +78,9 @@ impl Access for Value {
     }
 }
 
+/// The label and annotation of a Node on which nothing is executed.
+pub const SIMULATED: &str = "mainstay.dev/simulated";
+
 // Readers of an object's identity, which every room needs.
 
 /// `metadata.name`, or `""`.

@@ -7,8 +7,7 @@ use object::write::stamp;
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
 
-/// The label and annotation by which everyone can tell that nothing really runs there.
-pub const SIMULATED: &str = "mainstay.dev/simulated";
+pub use object::access::SIMULATED;
 /// The namespace of the nodes' leases.
 pub const LEASES: &str = "kube-node-lease";
 pub const LEASE_SECONDS: i64 = 40;

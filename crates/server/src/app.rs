@@ -314,7 +314,7 @@ fn check_scope(kind: &Kind, target: &ResourceRequest) -> Result<(), Status> {
 
 /// `packed`: the body is compressed.
 fn response(answer: Answer, packed: bool) -> Result<Response<Body>, Status> {
-    let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, "application/json");
+    let mut builder = Response::builder().status(answer.code).header(http::header::CONTENT_TYPE, answer.content_type);
     for value in crate::warnings::headers(&answer.warnings) {
         builder = builder.header(http::header::WARNING, value);
     }

@@ -81,6 +81,8 @@ pub fn parse(method: &Method, path: &str, query: &Query) -> Result<Target, Statu
         [plural] => (*plural, "", ""),
         [plural, name] => (*plural, *name, ""),
         [plural, name, subresource] => (*plural, *name, *subresource),
+        // What follows is the path on the other side of the proxy.
+        [plural @ ("pods" | "services" | "nodes"), name, "proxy", ..] if group.is_empty() => (*plural, *name, "proxy"),
         _ => return Err(Status::no_such_path()),
     };
     // Nothing is written there, whatever the method.

@@ -3,7 +3,6 @@
 use super::delete::{DeleteOptions, delete_one};
 use super::read::{Selection, read_page};
 use super::{Answer, Call};
-use crate::body::Body;
 use crate::render;
 use crate::request::ListOptions;
 use bytes::Bytes;
@@ -29,7 +28,7 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
     let metadata = json!({"resourceVersion": page.revision.to_string()});
     let form = call.form()?;
     let body = render::list(&call.kind, form, &deleted, metadata, call.now)?;
-    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
+    Ok(Answer::new(200, body))
 }
 
 /// Deletes one object of the list; `None` when somebody else removed it first, which is what was asked for.

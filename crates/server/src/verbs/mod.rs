@@ -2,6 +2,7 @@
 
 mod beginning;
 mod collection;
+mod connect;
 mod create;
 mod delete;
 mod facets;
@@ -49,13 +50,18 @@ pub struct Call<'a> {
 /// What a verb answers.
 pub struct Answer {
     pub code: u16,
+    pub content_type: &'static str,
     pub body: Body,
     pub warnings: Vec<String>,
 }
 
 impl Answer {
     fn new(code: u16, bytes: Bytes) -> Answer {
-        Answer { code, body: Body::Once(bytes), warnings: Vec::new() }
+        Answer::of(code, Body::Once(bytes))
+    }
+
+    fn of(code: u16, body: Body) -> Answer {
+        Answer { code, content_type: "application/json", body, warnings: Vec::new() }
     }
 }
 
@@ -93,6 +99,9 @@ pub fn has_written(call: &Call<'_>) -> bool {
 
 async fn subresource(call: &Call<'_>) -> Result<Answer, Status> {
     let name = call.target.subresource.as_str();
+    if let Some(answer) = connect::answer(call) {
+        return answer;
+    }
     let sub = call.kind.subresource(name).ok_or_else(Status::no_such_path)?;
     match (sub, call.target.verb) {
         (Subresource::Status, Verb::Get) => read::get(call),
@@ -177,14 +186,14 @@ impl Call<'_> {
     pub fn show(&self, code: u16, bytes: &Bytes, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::one(&self.kind, form, bytes, self.now)?;
-        Ok(Answer { code, body: Body::Once(body), warnings })
+        Ok(Answer { warnings, ..Answer::new(code, body) })
     }
 
     /// The answer that shows an object as it would be stored, or was last.
     pub fn show_object(&self, code: u16, object: &Value, warnings: Vec<String>) -> Result<Answer, Status> {
         let form = self.form()?;
         let body = render::object(&self.kind, form, object, self.now);
-        Ok(Answer { code, body: Body::Once(body), warnings })
+        Ok(Answer { warnings, ..Answer::new(code, body) })
     }
 
     /// The write of `object`, as admission sees it.

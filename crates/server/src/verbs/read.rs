@@ -2,7 +2,6 @@
 
 use super::facets::Facets;
 use super::{Answer, Call, store_status, too_large};
-use crate::body::Body;
 use crate::render;
 use crate::request::{ListOptions, VersionMatch};
 use base64::Engine;
@@ -100,7 +99,7 @@ pub fn list(call: &Call<'_>) -> Result<Answer, Status> {
         }
     }
     let body = render::list(&call.kind, form, &items, metadata, call.now)?;
-    Ok(Answer { code: 200, body: Body::Once(body), warnings: Vec::new() })
+    Ok(Answer::new(200, body))
 }
 
 /// How many records a selective list looks at together: each round costs the store a look at what is left, and few of them may be

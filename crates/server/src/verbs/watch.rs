@@ -83,7 +83,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         let chunk = stream.next().await?;
         Some((chunk, stream))
     })));
-    Ok(Answer { code: 200, body, warnings: Vec::new() })
+    Ok(Answer::of(200, body))
 }
 
 /// What happened at the revision after which a watch begins, where that was more than one thing: a client that was cut off between
