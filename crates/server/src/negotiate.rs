@@ -23,14 +23,24 @@ pub enum RowObject {
 const SERVED: &str = "application/json, application/yaml";
 const READ: &str = "application/json, application/yaml, application/vnd.kubernetes.protobuf";
 
+/// The forms that an answer can have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forms {
+    All,
+    /// No table and no metadata alone.
+    ObjectOnly,
+}
+
 /// Chooses the first acceptable form of the `Accept` header; 406 when there is none.
-pub fn accept(headers: &HeaderMap, include_object: Option<&str>) -> Result<Form, Status> {
+pub fn accept(headers: &HeaderMap, include_object: Option<&str>, forms: Forms) -> Result<Form, Status> {
     let mut asked = false;
     for value in headers.get_all(http::header::ACCEPT) {
         let text = value.to_str().map_err(|_| Status::not_acceptable("the Accept header is not text"))?;
         for clause in text.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
             asked = true;
-            if let Some(form) = form_of(clause, include_object)? {
+            if let Some(form) = form_of(clause, include_object)?
+                && (forms == Forms::All || form == Form::Object)
+            {
                 return Ok(form);
             }
         }
@@ -151,7 +161,16 @@ mod tests {
     fn form(accept_header: &str) -> Result<Form, u16> {
         let mut headers = HeaderMap::new();
         headers.insert("accept", accept_header.parse().unwrap());
-        accept(&headers, None).map_err(|status| status.code)
+        accept(&headers, None, Forms::All).map_err(|status| status.code)
+    }
+
+    #[test]
+    fn an_answer_that_is_no_table_is_refused_or_sent_as_an_object() {
+        let mut headers = HeaderMap::new();
+        headers.insert("accept", "application/json;as=Table;v=v1;g=meta.k8s.io".parse().unwrap());
+        assert_eq!(accept(&headers, None, Forms::ObjectOnly).unwrap_err().code, 406);
+        headers.append("accept", "application/json".parse().unwrap());
+        assert_eq!(accept(&headers, None, Forms::ObjectOnly), Ok(Form::Object));
     }
 
     #[test]

@@ -130,6 +130,11 @@ impl Scope {
     }
 }
 
+/// Checks that an applied configuration has only fields that the type declares; the refusal names all others.
+pub fn check(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<(), Status> {
+    read_config(ty, applied, writer).map(drop)
+}
+
 /// The paths of the configuration, which must be one.
 fn read_config(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<Set, Status> {
     if !applied.is_object() {

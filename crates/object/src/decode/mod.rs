@@ -5,6 +5,7 @@ use crate::schema::TypeRef;
 use crate::status::Status;
 
 mod conform;
+mod duplicates;
 mod read;
 mod scalar;
 mod strict;
@@ -12,17 +13,17 @@ mod trail;
 
 pub(crate) use scalar::instant;
 pub(crate) use strict::refuse_object;
-pub use strict::{FieldValidation, Strict};
+pub use strict::{Duplicates, FieldValidation, Strict};
 
 /// How deep objects and lists may nest. Stored objects travel inside lists and watch events, and most JSON readers stop at 128
 /// levels, so that nothing deeper than this may ever be stored.
 pub const DEPTH_MAX: usize = 100;
 
-/// What was read, and the fields that stood there twice (`spec.replicas`): the last one won.
+/// A document as a value, and the fields that it sets more than once: the last one counts.
 #[derive(Debug)]
 pub struct Decoded {
     pub value: Value,
-    pub duplicates: Vec<String>,
+    pub duplicates: Duplicates,
 }
 
 /// Reads a JSON object.
@@ -37,9 +38,10 @@ pub fn document(bytes: &[u8]) -> Result<Decoded, Status> {
 
 /// Reads a YAML object (one document), with the scalars of YAML 1.1 as Kubernetes tools read them: `yes` is true, `0644` octal.
 pub fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
-    // Most YAML that programs send is JSON, which reads faster.
+    // Most YAML that programs send is JSON, which reads faster. The YAML reader reports duplicate fields in its own words.
     if bytes.trim_ascii_start().starts_with(b"{")
         && let Ok(decoded) = read::json(bytes)
+        && decoded.duplicates.is_empty()
     {
         return Ok(decoded);
     }

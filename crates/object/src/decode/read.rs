@@ -1,7 +1,7 @@
 //! Bytes to values in one pass, noticing fields that come twice.
 
 use super::trail::Trail;
-use super::{DEPTH_MAX, Decoded};
+use super::{DEPTH_MAX, Decoded, Duplicates};
 use crate::status::Status;
 use crate::value::{Key, Number};
 use crate::{Map, Value};
@@ -9,7 +9,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 use std::fmt;
 
 /// More duplicates than this are not worth a list.
-const DUPLICATES_MAX: usize = 100;
+pub(super) const DUPLICATES_MAX: usize = 100;
 
 /// What a value costs beside its text. A value takes two bytes of text at least, so that no text without aliases costs more than
 /// four times its length.
@@ -36,7 +36,7 @@ fn read_json<'de>(
     let mut notes = Notes { duplicates: Vec::new(), budget: usize::MAX };
     let value = Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(&mut source)?;
     source.end()?;
-    Ok(Decoded { value, duplicates: notes.duplicates })
+    Ok(Decoded { value, duplicates: Duplicates { fields: notes.duplicates, lines: Vec::new() } })
 }
 
 pub(super) fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
@@ -54,13 +54,24 @@ fn read_yaml(text: &str) -> Result<Decoded, Status> {
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), |source| {
         Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(source)
     });
-    let value = read.map_err(|error| match error.without_snippet() {
+    let value = read.map_err(|error| refuse_document(&error))?;
+    let mut duplicates = Duplicates::default();
+    if !notes.duplicates.is_empty() {
+        // Lines cost memory for each node, so only a document that has duplicates is read again for them.
+        let tree =
+            serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| refuse_document(&error))?;
+        duplicates.lines = super::duplicates::lines(&tree);
+    }
+    Ok(Decoded { value, duplicates })
+}
+
+fn refuse_document(error: &serde_saphyr::Error) -> Status {
+    match error.without_snippet() {
         serde_saphyr::Error::MultipleDocuments { .. } => {
             refuse_yaml("several documents in one request: send each object by itself")
         }
         error => refuse_yaml(&error.to_string().replace('\n', " ")),
-    })?;
-    Ok(Decoded { value, duplicates: notes.duplicates })
+    }
 }
 
 fn refuse_yaml(why: &str) -> Status {

@@ -29,11 +29,31 @@ impl FieldValidation {
     }
 }
 
+/// The fields that a document sets more than once.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Duplicates {
+    /// JSON: the paths of the fields (`spec.replicas`).
+    pub fields: Vec<String>,
+    /// YAML: one line for each, as Kubernetes words it (`line 12: key "replicas" already set in map`).
+    pub lines: Vec<String>,
+}
+
+impl Duplicates {
+    pub fn is_empty(&self) -> bool {
+        self.fields.is_empty() && self.lines.is_empty()
+    }
+
+    /// The error of the YAML reader of Kubernetes, which reports all lines at once.
+    pub fn yaml_error(&self) -> Option<String> {
+        (!self.lines.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", self.lines.join("\n  ")))
+    }
+}
+
 /// What strict reading found.
 #[derive(Clone, Debug, Default)]
 pub struct Strict {
     pub unknown: Vec<String>,
-    pub duplicates: Vec<String>,
+    pub duplicates: Duplicates,
 }
 
 impl Strict {
@@ -56,8 +76,8 @@ impl Strict {
             return Ok(Vec::new());
         }
         let unknown = self.unknown.iter().map(|path| format!("unknown field {path:?}"));
-        let duplicate = self.duplicates.iter().map(|path| format!("duplicate field {path:?}"));
-        let sentences: Vec<String> = unknown.chain(duplicate).collect();
+        let duplicate = self.duplicates.fields.iter().map(|path| format!("duplicate field {path:?}"));
+        let sentences: Vec<String> = self.duplicates.yaml_error().into_iter().chain(unknown).chain(duplicate).collect();
         if mode == FieldValidation::Strict {
             return Err(refuse(&format!("strict decoding error: {}", sentences.join(", "))));
         }
@@ -83,7 +103,8 @@ mod tests {
 
     #[test]
     fn modes_refuse_warn_or_pass() {
-        let found = Strict { unknown: vec!["spec.foo".to_owned()], duplicates: vec!["spec.replicas".to_owned()] };
+        let duplicates = Duplicates { fields: vec!["spec.replicas".to_owned()], lines: Vec::new() };
+        let found = Strict { unknown: vec!["spec.foo".to_owned()], duplicates };
         let object = json!({"apiVersion": "apps/v1", "kind": "StatefulSet"});
         let refused = found.judge(FieldValidation::Strict, &object).unwrap_err();
         assert_eq!(refused.code, 400);

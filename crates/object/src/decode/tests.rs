@@ -27,7 +27,8 @@ fn refused(ty: &TypeRef, mut value: Value) -> String {
 fn json_notices_duplicates_where_they_are() {
     let text = br#"{"spec":{"replicas":1,"list":[{"a":1},{"a":1,"a":2}],"replicas":2},"metadata":{"labels":{"x":"1","x":"2","x":"3"}}}"#;
     let decoded = json(text).unwrap();
-    assert_eq!(decoded.duplicates, ["spec.list[1].a", "spec.replicas", "metadata.labels.x"]);
+    assert_eq!(decoded.duplicates.fields, ["spec.list[1].a", "spec.replicas", "metadata.labels.x"]);
+    assert_eq!(decoded.duplicates.yaml_error(), None);
     assert_eq!(decoded.value["spec"]["replicas"], 2);
     assert_eq!(decoded.value["metadata"]["labels"]["x"], "3");
 }
@@ -67,10 +68,37 @@ fn yaml_reads_as_kubernetes_tools_read_it() {
     });
     assert_eq!(decoded.value, want);
     let decoded = yaml(b"---\nspec:\n  replicas: 1\n  x: &a {k: v}\n  replicas: 2\n  y: *a\n").unwrap();
-    assert_eq!(decoded.duplicates, ["spec.replicas"]);
+    assert_eq!(decoded.duplicates.lines, ["line 5: key \"replicas\" already set in map"]);
     assert_eq!(decoded.value["spec"], json!({"replicas": 2, "x": {"k": "v"}, "y": {"k": "v"}}));
     assert_eq!(yaml(b"{\"a\": [1]}").unwrap().value, json!({"a": [1]}));
     assert_eq!(yaml(b"{a: [1]}").unwrap().value, json!({"a": [1]}));
+}
+
+/// As `sigs.k8s.io/yaml` reports them: the lines of the values, those inside a value before its own key, no paths.
+#[test]
+fn yaml_names_the_lines_of_duplicates() {
+    let text = "kind: A\nspec:\n  a: 1\n  list:\n  - {x: 1, x: 2}\n  map:\n    deep: 1\n  map:\n    b: 1\n    b:\n      c: 2\n  a:\nkind: B\n";
+    let decoded = yaml(text.as_bytes()).unwrap();
+    let lines = [
+        "line 5: key \"x\" already set in map",
+        "line 11: key \"b\" already set in map",
+        "line 9: key \"map\" already set in map",
+        "line 12: key \"a\" already set in map",
+        "line 13: key \"kind\" already set in map",
+    ];
+    assert_eq!(decoded.duplicates.lines, lines);
+    let error = decoded.duplicates.yaml_error().unwrap();
+    assert!(
+        error.starts_with("yaml: unmarshal errors:\n  line 5: key \"x\" already set in map\n  line 11: "),
+        "{error}"
+    );
+    assert_eq!(decoded.value["spec"]["map"]["b"], json!({"c": 2}), "the last one counts");
+    // JSON is YAML, too.
+    let decoded = yaml(b"{\"a\": 1,\n\"a\": 2}").unwrap();
+    assert_eq!(decoded.duplicates.lines, ["line 2: key \"a\" already set in map"]);
+    let many = format!("{{{}}}", "a: 1,\n".repeat(200));
+    let lines = yaml(many.as_bytes()).unwrap().duplicates.lines;
+    assert_eq!((lines.len(), lines[100].as_str()), (101, "and 99 more"));
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::TITLE;
 use super::operations::{self, Operation, Parameter};
 use super::schemas;
+use crate::access::Access;
 use crate::kind::Kind;
 use crate::{Map, Value, json};
 
@@ -19,6 +20,7 @@ pub(super) fn document(kinds: &[&Kind], published: &Map, version: &str) -> Value
     }
     let mut definitions = schemas::closure(kinds, &all, published);
     for (name, definition) in &mut definitions {
+        open_root(definition);
         schemas::each_schema(definition, &mut drop_newer_words);
         if let (Some("IntOrString" | "Quantity"), Value::Object(members)) = (name.rsplit('.').next(), definition) {
             members.remove("x-kubernetes-int-or-string");
@@ -40,10 +42,26 @@ pub(super) fn document(kinds: &[&Kind], published: &Map, version: &str) -> Value
     })
 }
 
+/// A custom resource that may have any field is published as an object without further description, as Kubernetes does: kubectl takes
+/// the properties of a definition in version 2 for the only ones that are allowed.
+fn open_root(definition: &mut Value) {
+    const KIND: &str = "x-kubernetes-group-version-kind";
+    if definition.at(&[KIND]).is_some() && definition.at(&[PRESERVE]).is_some_and(|set| *set == true) {
+        let kind = definition.cut(&[KIND]).unwrap_or(Value::Null);
+        *definition = json!({"type": "object", KIND: kind});
+    }
+}
+
+const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
+
 /// Custom resources are written in OpenAPI 3; what version 2 cannot say is left out, so that readers take more, not less.
 fn drop_newer_words(schema: &mut Map) {
     for word in ["oneOf", "anyOf", "not", "nullable"] {
         schema.remove(word);
+    }
+    if schema.get(PRESERVE).is_some_and(|set| *set == true) {
+        schema.remove("properties");
+        schema.remove("items");
     }
     if schema.get("x-kubernetes-int-or-string").is_some_and(|set| set == true) {
         schema.remove("type");

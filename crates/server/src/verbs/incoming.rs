@@ -4,7 +4,7 @@ use super::Call;
 use crate::negotiate::{self, Language};
 use crate::request::WriteOptions;
 use object::access::Access;
-use object::decode::{self, Decoded, FieldValidation, Strict};
+use object::decode::{self, Decoded, Duplicates, FieldValidation, Strict};
 use object::{Kind, Status, Value, schema};
 
 /// The object in the body of a create or update, ready for defaults. Warnings about unknown fields go to `warnings`.
@@ -44,7 +44,7 @@ fn protobuf(call: &Call<'_>) -> Result<Decoded, Status> {
     let value = object::protobuf::decode(&call.body, |api_version, kind| {
         object::protobuf::type_of(&call.kinds, api_version, kind).ok_or_else(negotiate::no_protobuf)
     })?;
-    Ok(Decoded { value, duplicates: Vec::new() })
+    Ok(Decoded { value, duplicates: Duplicates::default() })
 }
 
 /// The body must be of the kind that the URL names; leaving apiVersion and kind out is allowed.
@@ -77,7 +77,7 @@ fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
 pub fn conform(
     kind: &Kind,
     value: &mut Value,
-    duplicates: Vec<String>,
+    duplicates: Duplicates,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
@@ -91,7 +91,7 @@ pub fn conform_patched(
     call: &Call<'_>,
     value: &mut Value,
     old: &Value,
-    duplicates: Vec<String>,
+    duplicates: Duplicates,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
@@ -104,7 +104,7 @@ pub fn conform_patched(
 }
 
 /// Makes `value` an object of the kind's schema; returns the paths of what it dropped.
-fn unknown(kind: &Kind, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Status> {
+pub fn unknown(kind: &Kind, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, Status> {
     match (kind.rules.conform(value), &kind.schema) {
         (Some(conformed), _) => conformed,
         (None, Some(schema)) => decode::conform_changed(schema, value, old),

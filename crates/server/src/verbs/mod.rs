@@ -18,7 +18,7 @@ use crate::app::Server;
 use crate::attributes::User;
 use crate::body::Body;
 use crate::limits::{OBJECT_BYTES_MAX, OBJECT_BYTES_TO_GO};
-use crate::negotiate::{self, Form};
+use crate::negotiate::{self, Form, Forms};
 use crate::render;
 use crate::request::{Query, ResourceRequest, Verb, WriteOptions};
 use bytes::Bytes;
@@ -67,7 +67,7 @@ impl Answer {
 
 /// Runs the verb.
 pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
-    // What nobody could read the answer of is not done.
+    // A request whose answer the client does not accept is refused before it changes anything.
     call.form()?;
     if !call.kind.stored {
         return special::review(call);
@@ -147,7 +147,13 @@ impl Call<'_> {
         WriteOptions::parse(self.target.verb, &self.query, agent)
     }
     pub fn form(&self) -> Result<Form, Status> {
-        negotiate::accept(self.headers, self.query.get("includeObject"))
+        let forms = if self.has_forms() { Forms::All } else { Forms::ObjectOnly };
+        negotiate::accept(self.headers, self.query.get("includeObject"), forms)
+    }
+    /// Whether the answer can be a Table or metadata alone: reviews, tokens, scales and the like are objects and nothing else.
+    fn has_forms(&self) -> bool {
+        let special = !matches!(self.target.subresource.as_str(), "" | "status" | "finalize");
+        self.kind.stored && !special
     }
     pub fn not_found(&self, name: &str) -> Status {
         Status::not_found(&self.kind.group, &self.kind.plural, name)

@@ -7,6 +7,7 @@ use crate::negotiate::{self, PatchType};
 use crate::request::Verb;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
+use object::decode::{Duplicates, FieldValidation};
 use object::schema::TypeRef;
 use object::{Status, Value, decode, patch};
 
@@ -135,7 +136,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     let decoded = decode::yaml(&call.body)?;
     let mut applied = decoded.value;
     check_applied(call, &applied)?;
-    incoming::conform(&call.kind, &mut applied, decoded.duplicates, options.field_validation, &mut about.warnings)?;
+    let unknown = incoming::unknown(&call.kind, &mut applied, None)?;
     let schema = call
         .kind
         .schema
@@ -143,6 +144,10 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
         .ok_or_else(|| Status::unsupported_media_type("this kind has no schema to apply by"))?;
     let api_version = call.kind.api_version();
     let writer = Writer { manager: &options.field_manager, subresource, api_version: &api_version, now: call.now };
+    if !unknown.is_empty() {
+        return Err(undeclared(call, schema, &writer, &unknown));
+    }
+    about.warnings.extend(judge_duplicates(&decoded.duplicates, options.field_validation)?);
     let wanted = Wanted { schema, applied: &applied, writer, force: options.force };
     let warnings = about.warnings.clone();
     for _ in 0..ATTEMPTS_MAX {
@@ -162,6 +167,24 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
         }
     }
     Err(call.modified(&call.target.name))
+}
+
+/// The refusal of an applied configuration with unknown fields. Nothing can own them, so no `fieldValidation` lets them pass.
+fn undeclared(call: &Call<'_>, schema: &TypeRef, writer: &Writer<'_>, unknown: &[String]) -> Status {
+    // The fields are gone from the value that was read, so the message is made from the body.
+    let refused = decode::yaml(&call.body).and_then(|decoded| apply::check(schema, &decoded.value, writer));
+    refused.err().unwrap_or_else(|| Status::bad_request(format!("unknown fields: {}", unknown.join(", "))))
+}
+
+/// The warnings about duplicate fields of an applied configuration, or its refusal.
+fn judge_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Result<Vec<String>, Status> {
+    match (duplicates.yaml_error(), validation) {
+        (Some(error), FieldValidation::Strict) => {
+            Err(Status::bad_request(format!("error strict decoding patch: {error}")))
+        }
+        (Some(error), FieldValidation::Warn) => Ok(vec![error]),
+        _ => Ok(Vec::new()),
+    }
 }
 
 /// What an apply asks for, and for whom.

@@ -21,6 +21,7 @@ mod security;
 mod slow;
 mod strangers;
 mod taken;
+mod upstream_specs;
 mod volumes;
 mod watches;
 mod writes;

@@ -399,7 +399,7 @@ async fn fields_that_do_not_belong() {
     assert!(ignored.expect(201).get("extra").is_none());
     post("&fieldValidation=Maybe").await.refused(422, "Invalid");
 
-    // The same for updates, patches and apply.
+    // The same for updates and patches.
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
     let path = format!("{CONFIG_MAPS}/a");
     let mut wrong = applied(json!({}));
@@ -410,7 +410,6 @@ async fn fields_that_do_not_belong() {
         admin.patch(&strict, MERGE, &json!({"extra": 1})).await,
         admin.patch(&strict, STRATEGIC, &json!({"extra": 1})).await,
         admin.patch(&strict, JSON_PATCH, &json!([{"op": "add", "path": "/extra", "value": 1}])).await,
-        admin.apply(&strict, "m", &wrong).await,
     ] {
         assert_eq!(reply.code / 100, 4, "{}: {}", reply.asked, reply.body);
         assert!(text(&reply.body, "/message").contains("unknown field \"extra\""), "{}", reply.body);

@@ -1,0 +1,164 @@
+//! What upstream's conformance specs of API machinery check of kinds that are served here.
+
+use crate::support::*;
+use serde_json::{Value, json};
+
+const STRICT: &str = "fieldValidation=Strict";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const TWICE: &str = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: twice\n  colour: red\ndata:\n  a: '1'\n  b: '2'\n  a: '3'\nextra: 1\ndata:\n  c: '4'\n";
+const LINES: &str =
+    "yaml: unmarshal errors:\n  line 9: key \"a\" already set in map\n  line 12: key \"data\" already set in map";
+
+/// "should detect unknown and duplicate fields of a typed object", in YAML.
+#[tokio::test]
+async fn duplicates_in_yaml_are_reported_with_their_lines_and_with_unknown_fields() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let post = |query: &str| {
+        let path = format!("{CONFIG_MAPS}?dryRun=All&{query}");
+        let admin = admin.clone();
+        async move { admin.send("POST", &path, "application/yaml", TWICE).await }
+    };
+    let said = post(STRICT).await.refused(400, "BadRequest");
+    let head = "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: ";
+    assert!(said.starts_with(&format!("{head}{LINES}, unknown field ")), "{said}");
+    assert!(said.contains("unknown field \"extra\"") && said.contains("unknown field \"metadata.colour\""), "{said}");
+    let warned = post("").await;
+    // A header has no line breaks.
+    let lines = LINES.replace('\n', "").replace('"', "\\\"");
+    assert_eq!(warned.warnings()[0], format!("299 - \"{lines}\""));
+    assert_eq!(warned.warnings().len(), 3, "{:?}", warned.warnings());
+    assert_eq!(warned.expect(201)["data"], json!({"c": "4"}), "the last one counts");
+    let ignored = post("fieldValidation=Ignore").await;
+    assert!(ignored.warnings().is_empty());
+    ignored.expect(201);
+}
+
+/// "should detect duplicates in a CR when preserving unknown fields".
+#[tokio::test]
+async fn duplicates_in_an_applied_configuration_are_reported_with_their_lines() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let path = format!("{CONFIG_MAPS}/twice?fieldManager=m");
+    let text = TWICE.replace("  colour: red\n", "").replace("extra: 1\n", "");
+    let lines = LINES.replace("line 9", "line 8").replace("line 12", "line 10");
+    let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, text.clone()).await.refused(400, "BadRequest");
+    assert_eq!(said, format!("error strict decoding patch: {lines}"));
+    assert_eq!(names(&admin.get(CONFIG_MAPS).await.expect(200)), Vec::<String>::new());
+    // Clients send JSON, too, which is YAML.
+    let body =
+        r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "twice"}, "data": {"a": "1", "a": "2"}}"#;
+    let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, body).await.refused(400, "BadRequest");
+    assert!(said.ends_with("line 1: key \"a\" already set in map"), "{said}");
+    let warned = admin.send("PATCH", &path, APPLY, text).await;
+    assert_eq!(warned.warnings().len(), 1, "{:?}", warned.warnings());
+    warned.expect(201);
+}
+
+/// "should create/apply an invalid CR with extra properties for CRD with validation schema" and "should detect unknown metadata
+/// fields in both the root and embedded object of a CR".
+#[tokio::test]
+async fn unknown_fields_in_an_applied_configuration_are_refused_always() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let schema = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "size": {"type": "string"},
+        "template": {"type": "object", "x-kubernetes-embedded-resource": true, "properties": {"metadata": {"type": "object"}}}}}}});
+    admin.post(DEFINITIONS, &a_definition(schema)).await.expect(201);
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a", "colour": "red"}, "extra": 1});
+    let gear = json!({"apiVersion": "x.io/v1", "kind": "Gear", "metadata": {"name": "a", "unknownMeta": "x"}, "unknownField": 1,
+        "spec": {"size": "1", "template": {"apiVersion": "v1", "kind": "Sub", "metadata": {"name": "s", "unknownSubMeta": "x"}}}});
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "c", "image": "i", "imagine": "j"}]}});
+    for (path, object, parts) in [
+        (format!("{CONFIG_MAPS}/a"), map, vec![".metadata.colour", ".extra"]),
+        (
+            "/apis/x.io/v1/namespaces/default/gears/a".to_owned(),
+            gear,
+            vec![".unknownField", ".metadata.unknownMeta", ".spec.template.metadata.unknownSubMeta"],
+        ),
+        (format!("{PODS}/a"), pod, vec![".spec.containers[name=\"c\"].imagine"]),
+    ] {
+        for query in [STRICT, "fieldValidation=Warn", "fieldValidation=Ignore"] {
+            let reply = admin.apply(&format!("{path}?{query}"), "m", &object).await;
+            let said = reply.refused(400, "BadRequest");
+            assert!(said.starts_with("failed to create typed patch object ("), "{said}");
+            for part in &parts {
+                assert!(said.contains(&format!("{part}: field not declared in schema")), "{part}: {said}");
+            }
+        }
+    }
+}
+
+fn a_definition(schema: Value) -> Value {
+    json!({"metadata": {"name": "gears.x.io"}, "spec": {
+        "group": "x.io", "scope": "Namespaced", "names": {"plural": "gears", "singular": "gear", "kind": "Gear"},
+        "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}})
+}
+
+/// The definition of `gears.x.io` in `/openapi/v2`.
+async fn published(schema: Value) -> Value {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(DEFINITIONS, &a_definition(schema)).await.expect(201);
+    admin.get("/openapi/v2").await.expect(200)["definitions"]["io.x.v1.Gear"].clone()
+}
+
+/// "works for CRD without validation schema" and "works for CRD preserving unknown fields at the schema root": a definition with
+/// properties would let kubectl refuse all others.
+#[tokio::test]
+async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
+    let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let mut described = any.clone();
+    described["properties"] = json!({"spec": {"type": "object", "properties": {"size": {"type": "string"}}}});
+    let kind = json!([{"group": "x.io", "kind": "Gear", "version": "v1"}]);
+    for schema in [any.clone(), described] {
+        assert_eq!(published(schema).await, json!({"type": "object", "x-kubernetes-group-version-kind": kind}));
+    }
+    // Further down the words stay, without the properties.
+    let mut nested = any.clone();
+    nested["properties"] = json!({"size": {"type": "string"}});
+    let schema = json!({"type": "object", "properties": {"spec": nested}});
+    assert_eq!(published(schema).await["properties"]["spec"], any);
+}
+
+/// "should return a 406 for a backend which does not implement metadata".
+#[tokio::test]
+async fn what_is_no_table_is_not_sent_as_one() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post("/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "a"}})).await.expect(201);
+    admin.post(SETS, &stateful_set("s")).await.expect(201);
+    let review = json!({"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}});
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let tokens = "/api/v1/namespaces/default/serviceaccounts/a/token";
+    for form in [TABLE, METADATA] {
+        let refused = admin.header("accept", form);
+        refused.post(reviews, &review).await.refused(406, "NotAcceptable");
+        refused.post(tokens, &json!({})).await.refused(406, "NotAcceptable");
+        refused.get(&format!("{SETS}/s/scale")).await.refused(406, "NotAcceptable");
+        // A client that takes an object as well gets it.
+        let other = admin.header("accept", &format!("{form},application/json"));
+        assert_eq!(other.post(reviews, &review).await.expect(201)["status"]["allowed"], true);
+        assert_eq!(other.get(&format!("{SETS}/s/scale")).await.expect(200)["kind"], "Scale");
+    }
+    assert_eq!(admin.header("accept", TABLE).get(&format!("{SETS}/s/status")).await.expect(200)["kind"], "Table");
+}
+
+#[tokio::test]
+async fn a_controller_revision_needs_data() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let revisions = "/apis/apps/v1/namespaces/default/controllerrevisions";
+    for (data, why) in [
+        (json!({}), "data is mandatory"),
+        (json!({"data": null}), "data is mandatory"),
+        (json!({"data": [1]}), "data must be a valid JSON object"),
+    ] {
+        let mut revision = json!({"metadata": {"name": "r"}, "revision": 1});
+        revision.as_object_mut().unwrap().extend(data.as_object().unwrap().clone());
+        let said = admin.post(revisions, &revision).await.refused(422, "Invalid");
+        assert_eq!(said, format!("ControllerRevision.apps \"r\" is invalid: data: Required value: {why}"));
+    }
+    admin.post(revisions, &json!({"metadata": {"name": "r"}, "revision": 1, "data": {}})).await.expect(201);
+}
