@@ -6,9 +6,9 @@ use std::sync::Arc;
 use support::{Cluster, Kubectl, Place, kubectl_on};
 
 /// A server with one object of every kind. The names of cluster-scoped ones can be had only once, so each test has its own. The
-/// StatefulSet's controller would adopt the revision and clear it away.
+/// StatefulSet's controller would adopt the revision and clear it away, and the endpoints controller would replace the address.
 fn every_kind() -> Option<Kubectl> {
-    every_kind_with("*,-statefulset-controller")
+    every_kind_with("*,-statefulset-controller,-endpoints-controller")
 }
 
 fn every_kind_with(controllers: &str) -> Option<Kubectl> {

@@ -9,6 +9,7 @@ pub mod allowance;
 pub mod bind;
 pub mod csi;
 pub mod disruption;
+pub mod endpoints;
 mod finalizers;
 pub mod gc;
 pub mod invariant;

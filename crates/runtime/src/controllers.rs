@@ -8,8 +8,8 @@ use crate::metrics::Metrics;
 use crate::reach::Reach;
 use crate::reader::Reader;
 use crate::{
-    accounts, binder, disruption, events::Events, gc, lifecycle, namespaces, podgc, protection, roles, statefulset,
-    states,
+    accounts, binder, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc, protection, roles,
+    statefulset, states,
 };
 use futures::future::BoxFuture;
 use kube::Client;
@@ -163,6 +163,12 @@ const ALL: &[Controller] = &[
         account: "disruption-controller",
         span: Namespaces,
         run: |part| Box::pin(disruption::run(part)),
+    },
+    Controller {
+        name: "endpoints-controller",
+        account: "endpoint-controller",
+        span: Namespaces,
+        run: |part| Box::pin(endpoints::run(part)),
     },
     Controller {
         name: "node-lifecycle-controller",
@@ -373,6 +379,7 @@ mod tests {
         let select = |list| select(list, &Reach::parse("shop").unwrap());
         let few = [
             "disruption-controller",
+            "endpoints-controller",
             "statefulset-controller",
             "persistentvolume-binder-controller",
             "persistentvolumeclaim-protection-controller",

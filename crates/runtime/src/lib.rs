@@ -13,6 +13,7 @@ pub mod csi;
 pub mod delays;
 mod discovery;
 mod disruption;
+mod endpoints;
 pub mod events;
 pub mod fence;
 pub mod follow;

@@ -7,6 +7,7 @@ use crate::world::{PATIENCE, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::quantity::Quantity;
 use object::{Value, condition};
+use plan::endpoints::{Absent, Step};
 use plan::invariant::{Checker, handle};
 use plan::statefulset::invariant::Wants;
 use std::collections::{BTreeMap, BTreeSet};
@@ -87,6 +88,7 @@ pub fn unrest(world: &World) -> Vec<String> {
             ));
         }
     }
+    left.extend(endpoints_left(&checker));
     let sizes = world.driver.sizes();
     for volume in checker.all(VOLUME) {
         left.extend(smaller_than_said(&checker, &sizes, volume));
@@ -109,6 +111,21 @@ pub fn unrest(world: &World) -> Vec<String> {
     };
     left.extend(checker.backend_at_rest(&world.driver.handles()).into_iter().filter(|rule| !told(rule)));
     left
+}
+
+/// Endpoints that are not what their Service and its pods ask for.
+fn endpoints_left(checker: &Checker) -> Vec<String> {
+    let named = checker.all("Service").chain(checker.all("Endpoints"));
+    let keys: BTreeSet<(&str, &str)> = named.map(|object| (namespace(object), name(object))).collect();
+    let is_left = |(space, named): &(&str, &str)| {
+        let service = checker.get("Service", space, named).map(AsRef::as_ref).ok_or(Absent::Unknown);
+        let pods: Vec<&Value> = checker.all("Pod").map(AsRef::as_ref).collect();
+        let current = checker.get("Endpoints", space, named).map(AsRef::as_ref);
+        plan::endpoints::plan(service, &pods, current) != Step::Nothing
+    };
+    let left = keys.into_iter().filter(is_left);
+    left.map(|(space, named)| format!("the Endpoints {space}/{named} do not follow the pods of their Service"))
+        .collect()
 }
 
 /// The backend is at least as large as the volume's object says, and that as its claim says.

@@ -372,7 +372,8 @@ fn key(operation: &Operation) -> &Arc<str> {
 /// Whether objects at this key are of the judged kinds.
 fn is_judged(key: &str) -> bool {
     let plural = key.split('/').nth(2).unwrap_or("");
-    KINDS.iter().any(|kind| plural.strip_suffix('s').is_some_and(|it| it.eq_ignore_ascii_case(kind)))
+    let singular = if plural == "endpoints" { Some(plural) } else { plural.strip_suffix('s') };
+    KINDS.iter().any(|kind| singular.is_some_and(|it| it.eq_ignore_ascii_case(kind)))
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

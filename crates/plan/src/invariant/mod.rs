@@ -2,6 +2,7 @@
 //! decisions are made. Simulations tell this of each change; what it costs is proportional to the change.
 
 mod claims;
+mod endpoints;
 mod nodes;
 mod replicas;
 mod sets;
@@ -9,6 +10,7 @@ mod sets;
 mod tests;
 mod volumes;
 
+use endpoints::Addresses;
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
@@ -79,13 +81,15 @@ impl Change<'_> {
 type Key = (String, String, String);
 
 /// The kinds that are judged; others need not be told.
-pub const KINDS: [&str; 8] = [
+pub const KINDS: [&str; 10] = [
     "ConfigMap",
+    "Endpoints",
     "Namespace",
     "Node",
     "Pod",
     "PersistentVolumeClaim",
     "PersistentVolume",
+    "Service",
     "StatefulSet",
     "VolumeAttachment",
 ];
@@ -99,6 +103,7 @@ const HONOURS: &str = "HonorPVReclaimPolicy";
 /// Remembers what it needs of the past, and all objects of [`KINDS`] as they are.
 pub struct Checker {
     objects: BTreeMap<Key, Arc<Value>>,
+    addresses: Addresses,
     sets: Sets,
     volumes: Volumes,
     nodes: nodes::Nodes,
@@ -125,6 +130,7 @@ impl Checker {
     pub fn new(gates: Gates) -> Checker {
         Checker {
             objects: BTreeMap::new(),
+            addresses: Addresses::default(),
             sets: Sets::default(),
             volumes: Volumes::default(),
             nodes: nodes::Nodes::default(),
@@ -202,7 +208,11 @@ impl Checker {
             None => drop(self.objects.remove(&key)),
         }
         match kind.as_str() {
-            "Pod" => self.pod(change),
+            "Pod" => {
+                change.after.iter().for_each(|pod| self.addresses.see_pod(pod));
+                self.pod(change)
+            }
+            "Endpoints" => change.after.as_deref().map(|it| self.addresses.judge(it)).unwrap_or_default(),
             "PersistentVolumeClaim" => self.claim(change),
             "PersistentVolume" => self.volume(change),
             "Node" => {

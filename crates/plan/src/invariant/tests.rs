@@ -631,3 +631,25 @@ fn a_volume_is_used_on_one_node_only() {
     world.wait(200);
     assert!(!detached(&mut world).is_empty(), "the node is in service");
 }
+
+#[test]
+fn endpoints_name_addresses_that_their_pods_had() {
+    let mut world = World::new();
+    let mut web = pod(0, "p");
+    web["status"]["podIP"] = json!("10.1.0.1");
+    world.write(NODE, web);
+    let controller = Who::Part("endpoint-controller");
+    let endpoints = |label: &str, ip: &str, pod: &str| {
+        json!({
+            "kind": "Endpoints",
+            "metadata": {"namespace": "ns", "name": "web", "uid": "e", "labels": {crate::endpoints::MANAGED_BY: label}},
+            "subsets": [{"notReadyAddresses": [{"ip": ip, "targetRef": {"name": "web-0", "uid": pod}}]}],
+        })
+    };
+    let ours = crate::endpoints::CONTROLLER;
+    assert!(world.write(controller, endpoints(ours, "10.1.0.1", "p")).is_empty());
+    let broken = world.write(controller, endpoints(ours, "10.1.0.2", "p"));
+    assert_eq!(broken, ["the Endpoints ns/web send to 10.1.0.2, which pod web-0 never had"]);
+    assert_eq!(world.write(controller, endpoints(ours, "10.1.0.1", "q")).len(), 1);
+    assert!(world.write(Who::User, endpoints("me", "10.1.0.9", "q")).is_empty());
+}

@@ -3,6 +3,7 @@
 mod accounts;
 mod cost;
 mod disruption;
+mod endpoints;
 mod events;
 mod gc;
 mod gc_custom;

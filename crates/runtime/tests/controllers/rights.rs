@@ -59,6 +59,12 @@ async fn nothing_that_the_controllers_do_is_forbidden_to_them() {
         .await;
     world.create(owned(pod("other", "a"), &[])).await;
     world.until_event(&budget, "UnmanagedPods").await;
+    let service =
+        |kind: &str| json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "other", "name": "s"}});
+    let mut web = service("Service");
+    web["spec"] = json!({"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 80}]});
+    world.create(web).await;
+    world.until_is(&service("Endpoints"), "are made", |_| true).await;
     for (kind, name) in [("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")] {
         let object = json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "other", "name": name}});
         if kind == "ConfigMap" {

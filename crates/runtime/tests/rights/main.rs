@@ -47,6 +47,11 @@ async fn rights_of_the_disruption_controller() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn rights_of_the_endpoints_controller() {
+    each_right("endpoint-controller", stories::publish).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn rights_of_the_node_life_cycle() {
     each_right("node-controller", stories::lose_a_node).await;
     each_right_for_long("node-controller", &errands::NODES_FALL_SILENT).await;

@@ -122,6 +122,36 @@ pub fn budget(stage: &mut Stage) -> Told<'_> {
     })
 }
 
+pub fn publish(stage: &mut Stage) -> Told<'_> {
+    Box::pin(async move {
+        let world = &mut stage.world;
+        world.start("endpoints-controller");
+        let service = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": "default", "name": "web"},
+            "spec": {"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 80}]},
+        });
+        let endpoints =
+            json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": "web"}});
+        let service = world.create(service).await;
+        let pod = world.create(pod("default", "web-0")).await;
+        let status = |ready: &str| {
+            json!({
+                "phase": "Running", "podIP": "10.1.0.1", "podIPs": [{"ip": "10.1.0.1"}],
+                "conditions": [{"type": "Ready", "status": ready}],
+            })
+        };
+        let has =
+            |list: &'static str| move |endpoints: &Value| endpoints["subsets"][0][list][0].text(&["ip"]) == "10.1.0.1";
+        for (ready, list) in [("True", "addresses"), ("False", "notReadyAddresses")] {
+            world.set_status(&pod, status(ready)).await;
+            world.until_is(&endpoints, list, has(list)).await;
+        }
+        comes_back(world, endpoints.clone()).await;
+        world.delete(&service, "").await;
+        world.until_gone(&endpoints).await;
+    })
+}
+
 pub fn lose_a_node(stage: &mut Stage) -> Told<'_> {
     Box::pin(async move {
         let world = &mut stage.world;

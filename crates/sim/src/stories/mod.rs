@@ -13,6 +13,7 @@ mod refusals;
 mod restarts;
 mod retention;
 mod rollbacks;
+mod services;
 mod strategies;
 mod templates;
 mod trouble;
@@ -123,6 +124,7 @@ stories![
     exact rollbacks::templates_rollback: "KEP-4650: with the gate off no claim follows, and on again only with the next change",
     exact rollbacks::reclaim_rollback: "KEP-2644: with the gate off a volume that is deleted first leaves its data; on again, none does",
     exact rollbacks::reclaim_skew: "KEP-2644: binder and provisioner are processes of their own, and only one of them honours policies",
+    loose services::published: "Endpoints of a Service follow its pods, come back when a person deletes them, and go with the Service",
     loose gates::retention_gate: "KEP-1847: the gate goes off and on, for controllers and server, in the middle of scale-down and deletion",
     loose gates::ordinals_gate: "KEP-3335: the gate goes off and on; numbering goes to 0 and back",
     loose gates::templates_gate: "KEP-4650: the gate goes off and on in the middle of a rollout, which ends and leaves claims alone",

@@ -66,6 +66,7 @@ fn collection(object: &Value) -> String {
     let api_version = object.text(&["apiVersion"]);
     let root = if api_version.contains('/') { "apis" } else { "api" };
     let plural = match object.text(&["kind"]) {
+        "Endpoints" => "endpoints".to_owned(),
         kind @ ("StorageClass" | "VolumeAttributesClass") => format!("{}es", kind.to_lowercase()),
         kind => format!("{}s", kind.to_lowercase()),
     };

@@ -26,6 +26,7 @@ fn roles() -> Vec<(&'static str, Vec<Rule>)> {
     roles.push(("statefulset-controller", statefulset_rules()));
     roles.push(("node-controller", node_lifecycle_rules()));
     roles.push(("pod-garbage-collector", pod_garbage_collector_rules()));
+    roles.push(("endpoint-controller", endpoints_rules()));
     roles.push(("state-metrics", state_metrics_rules()));
     // Whoever lacks a right can at least say so.
     roles.iter_mut().for_each(|(_, rules)| rules.push(allow("create patch", "core", "events")));
@@ -90,6 +91,10 @@ fn pod_garbage_collector_rules() -> Vec<Rule> {
         allow("list watch delete", "storage.k8s.io", "volumeattachments"),
         allow("get", "core", "persistentvolumes"),
     ]
+}
+
+fn endpoints_rules() -> Vec<Rule> {
+    vec![allow("list watch", "core", "pods services"), allow("list watch create update delete", "core", "endpoints")]
 }
 
 fn statefulset_rules() -> Vec<Rule> {

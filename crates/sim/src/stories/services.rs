@@ -1,0 +1,42 @@
+//! Services and the Endpoints of the pods that they select.
+
+use super::operator::{NAMESPACE, Operator, Told, retention, set, the};
+use object::access::Access;
+use object::{Value, json};
+
+pub async fn published(me: Operator) -> Told {
+    me.create(service()).await;
+    me.create(set("web", 3, "late", retention("Retain", "Retain"))).await;
+    me.until_whole("web").await?;
+    me.until_published(3).await?;
+    me.delete(&the("Endpoints", "web"), "").await;
+    me.scale("web", 1).await;
+    me.until_published(1).await?;
+    me.delete_now("web-0").await;
+    me.until_whole("web").await?;
+    me.until_published(1).await?;
+    me.delete(&the("Service", "web"), "").await;
+    me.until_gone(&the("Endpoints", "web")).await?;
+    me.create_anew(service()).await;
+    me.until_published(1).await
+}
+
+fn service() -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": {"namespace": NAMESPACE, "name": "web"},
+        "spec": {"clusterIP": "None", "selector": {"app": "web"}, "ports": [{"port": 80}]},
+    })
+}
+
+impl Operator {
+    /// Waits until the Endpoints of the Service have so many ready addresses and no others.
+    async fn until_published(&self, count: usize) -> Told {
+        self.until(&format!("{count} addresses are published"), |checker| {
+            let endpoints = checker.get("Endpoints", NAMESPACE, "web");
+            let subsets = endpoints.map(|endpoints| endpoints.items(&["subsets"])).unwrap_or_default();
+            let sum = |list: &str| subsets.iter().map(|subset| subset.items(&[list]).len()).sum::<usize>();
+            sum("addresses") == count && sum("notReadyAddresses") == 0
+        })
+        .await
+    }
+}
