@@ -7,11 +7,9 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, text::encode};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
+use server::exposition::Format;
+use server::process::Process;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,7 +74,7 @@ impl Health {
     fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
         let text = "text/plain; charset=utf-8";
         let (code, media, body) = match (request.method(), request.uri().path()) {
-            (&Method::GET | &Method::HEAD, "/metrics") => self.figures(),
+            (&Method::GET | &Method::HEAD, "/metrics") => self.figures(Format::negotiate(request.headers())),
             (&Method::GET | &Method::HEAD, "/healthz" | "/livez") => (200, text, "ok".to_owned()),
             (&Method::GET | &Method::HEAD, "/readyz") => match &*self.hindrance.borrow() {
                 None => (200, text, "ok".to_owned()),
@@ -91,25 +89,10 @@ impl Health {
         built.body(Full::from(body)).expect("code and media type are ours, and good")
     }
 
-    fn figures(&self) -> (u16, &'static str, String) {
-        let mut text = String::new();
-        match encode(&mut text, &self.registry) {
-            Ok(()) => (200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text),
-            Err(error) => (500, "text/plain; charset=utf-8", format!("the figures cannot be written: {error}")),
+    fn figures(&self, format: Format) -> (u16, &'static str, String) {
+        match format.write(&self.registry) {
+            Ok(page) => (200, format.content_type(), page),
+            Err(error) => (500, "text/plain; charset=utf-8", format!("the metrics cannot be written: {error}")),
         }
-    }
-}
-
-/// Looks at the process when it is asked.
-#[derive(Debug)]
-struct Process;
-
-impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), std::fmt::Error> {
-        let Some(bytes) = server::metrics::resident_bytes() else { return Ok(()) };
-        let gauge = ConstGauge::new(i64::try_from(bytes).unwrap_or(i64::MAX));
-        let help = "Resident memory of this process";
-        let encoder = encoder.encode_descriptor("process_resident_memory_bytes", help, None, MetricType::Gauge)?;
-        gauge.encode(encoder)
     }
 }

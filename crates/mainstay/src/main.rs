@@ -27,6 +27,7 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    server::version::Build::new(env!("MAINSTAY_COMMIT"), env!("MAINSTAY_BUILD_SECONDS")).set();
     let command = match cli::parse() {
         Ok(command) => command,
         Err(code) => return code,

@@ -11,15 +11,14 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
+use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::{Debug, Error};
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::task::JoinSet;
+use volumes::{Claim, PhaseStatus, Volume, VolumeSpec};
 
-/// In the order in which kube-state-metrics shows them.
-const CLAIM_PHASES: [&str; 3] = ["Lost", "Bound", "Pending"];
-const VOLUME_PHASES: [&str; 5] = ["Pending", "Available", "Bound", "Released", "Failed"];
+mod volumes;
 
 /// Keeps count of the objects until the part stops; then their figures vanish, because somebody else may show them.
 pub async fn run(part: Part) {
@@ -31,13 +30,7 @@ pub async fn run(part: Part) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
     let mut tasks = JoinSet::new();
     tasks.spawn(keep(part.clone(), sets, states.clone(), |tables| &mut tables.sets, Set::of));
-    tasks.spawn(keep(
-        part.clone(),
-        claims,
-        states.clone(),
-        |tables| &mut tables.claims,
-        |claim: Phased| Phase::of(&claim.status, &CLAIM_PHASES),
-    ));
+    tasks.spawn(keep(part.clone(), claims, states.clone(), |tables| &mut tables.claims, Claim::of));
     let reach = part.reach.clone();
     tasks.spawn(keep(
         part.clone(),
@@ -45,8 +38,8 @@ pub async fn run(part: Part) {
         states,
         |tables| &mut tables.volumes,
         move |volume: Slim<VolumeSpec, PhaseStatus>| {
-            let is_ours = volume.spec.claim_ref.is_none_or(|claim| reach.covers(&claim.namespace));
-            if is_ours { Phase::of(&volume.status, &VOLUME_PHASES) } else { Phase(None) }
+            let is_ours = volume.spec.claim_ref.as_ref().is_none_or(|claim| reach.covers(&claim.namespace));
+            is_ours.then(|| Volume::of(volume))
         },
     ));
     tokio::select! {
@@ -82,8 +75,9 @@ impl Drop for Shown {
 #[derive(Debug, Default)]
 struct Tables {
     sets: Table<Set>,
-    claims: Table<Phase>,
-    volumes: Table<Phase>,
+    claims: Table<Claim>,
+    /// `None` for a volume of a claim elsewhere.
+    volumes: Table<Option<Volume>>,
 }
 
 /// Follows a resource into its table.
@@ -220,53 +214,14 @@ fn policy_name(what: &str) -> &'static str {
     }
 }
 
-type Phased = Slim<IgnoredAny, PhaseStatus>;
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct VolumeSpec {
-    claim_ref: Option<ClaimRef>,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct ClaimRef {
-    namespace: String,
-}
-
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-struct PhaseStatus {
-    phase: String,
-}
-
-/// Which of its kind's phases an object is in, if in any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Phase(Option<u8>);
-
-impl Phase {
-    fn of(status: &PhaseStatus, phases: &[&str]) -> Phase {
-        let at = phases.iter().position(|phase| *phase == status.phase);
-        Phase(at.and_then(|at| u8::try_from(at).ok()))
-    }
-}
-
 impl Collector for States {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         let tables = self.lock();
         let Some(tables) = tables.as_ref() else { return Ok(()) };
         encode_sets(&tables.sets, &mut encoder)?;
         encode_policies(&tables.sets, &mut encoder)?;
-        let help = "The phase that the claim is in (1) and those that it is not in (0)";
-        let name = "kube_persistentvolumeclaim_status_phase";
-        encode_phases(&tables.claims, (name, help), &CLAIM_PHASES, &mut encoder, |namespace, name, phase| {
-            [("namespace", namespace), ("persistentvolumeclaim", name), ("phase", phase)]
-        })?;
-        let help = "The phase that the volume is in (1) and those that it is not in (0)";
-        let name = "kube_persistentvolume_status_phase";
-        encode_phases(&tables.volumes, (name, help), &VOLUME_PHASES, &mut encoder, |_, name, phase| {
-            [("persistentvolume", name), ("phase", phase)]
-        })
+        volumes::encode_claims(&tables.claims, &mut encoder)?;
+        volumes::encode_volumes(&tables.volumes, &mut encoder)
     }
 }
 
@@ -314,24 +269,6 @@ fn encode_policies(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result
                 ("when_scaled", when_scaled),
             ];
             metric.encode_family(&labels)?.encode_gauge(&1_i64)?;
-        }
-    }
-    Ok(())
-}
-
-fn encode_phases<'a, const LABELS: usize>(
-    objects: &'a Table<Phase>,
-    (name, help): (&str, &str),
-    phases: &[&'static str],
-    encoder: &mut DescriptorEncoder,
-    labels: fn(&'a str, &'a str, &'static str) -> [(&'static str, &'a str); LABELS],
-) -> Result<(), Error> {
-    let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-    for (namespace, name, Phase(current)) in objects.each() {
-        let Some(current) = current else { continue };
-        for (at, phase) in phases.iter().enumerate() {
-            let value = i64::from(at == usize::from(*current));
-            metric.encode_family(&labels(namespace, name, phase))?.encode_gauge(&value)?;
         }
     }
     Ok(())

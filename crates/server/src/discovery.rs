@@ -5,9 +5,6 @@ use object::{Kind, Kinds, Value, json};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The Kubernetes release whose API this is, and our own after it.
-pub const GIT_VERSION: &str = concat!("v1.37.0+mainstay.", env!("CARGO_PKG_VERSION"));
-
 /// A document and its media type: clients tell the aggregated form by the latter.
 #[derive(Debug)]
 pub struct Document {
@@ -113,30 +110,6 @@ pub fn resources(kinds: &Kinds, group: &str, version: &str) -> Option<Value> {
         "groupVersion": group_version(group, version),
         "resources": resources,
     }))
-}
-
-/// `/version`.
-pub fn version() -> Value {
-    json!({
-        "major": "1",
-        "minor": "37",
-        "gitVersion": GIT_VERSION,
-        "gitCommit": "",
-        "gitTreeState": "clean",
-        "buildDate": "1970-01-01T00:00:00Z",
-        "goVersion": "none",
-        "compiler": "rustc",
-        "platform": format!("{}/{}", std::env::consts::OS, go_architecture()),
-    })
-}
-
-/// Clients know architectures by Go's names.
-fn go_architecture() -> &'static str {
-    match std::env::consts::ARCH {
-        "x86_64" => "amd64",
-        "aarch64" => "arm64",
-        other => other,
-    }
 }
 
 /// A group with its versions, the preferred one first.
@@ -461,11 +434,5 @@ mod tests {
         assert_eq!(core["apiVersion"], "apidiscovery.k8s.io/v2beta1");
         assert_eq!(core["items"][0]["metadata"], json!({}));
         assert_eq!(core["items"].as_array().map(Vec::len), Some(1));
-    }
-
-    #[test]
-    fn the_version_is_one_that_clients_parse() {
-        assert_eq!(version()["minor"], "37");
-        assert!(version()["gitVersion"].as_str().is_some_and(|text| text.starts_with("v1.37.0+mainstay.")));
     }
 }

@@ -99,15 +99,17 @@ fn make(server: &Server, kinds: &Kinds, path: &str, variant: Variant, address: &
         ["api", version] => plain(discovery::resources(kinds, "", version)?),
         ["apis", group] => plain(discovery::group(kinds, group)?),
         ["apis", group, version] => plain(discovery::resources(kinds, group, version)?),
-        ["version"] => plain(discovery::version()),
+        ["version"] => plain(crate::version::document()),
         ["openapi", "v2"] if variant == Variant::OpenApiProtobuf => {
-            let bytes = openapi::v2_protobuf(&openapi::v2(kinds, discovery::GIT_VERSION));
+            let bytes = openapi::v2_protobuf(&openapi::v2(kinds, crate::version::GIT_VERSION));
             return Some(finish(openapi::V2_PROTOBUF_TYPE, Bytes::from(bytes)));
         }
-        ["openapi", "v2"] => plain(openapi::v2(kinds, discovery::GIT_VERSION)),
+        ["openapi", "v2"] => plain(openapi::v2(kinds, crate::version::GIT_VERSION)),
         ["openapi", "v3"] => plain(openapi::v3_index(kinds)),
-        ["openapi", "v3", "api", version] => plain(openapi::v3(kinds, "", version, discovery::GIT_VERSION)?),
-        ["openapi", "v3", "apis", group, version] => plain(openapi::v3(kinds, group, version, discovery::GIT_VERSION)?),
+        ["openapi", "v3", "api", version] => plain(openapi::v3(kinds, "", version, crate::version::GIT_VERSION)?),
+        ["openapi", "v3", "apis", group, version] => {
+            plain(openapi::v3(kinds, group, version, crate::version::GIT_VERSION)?)
+        }
         [".well-known", "openid-configuration"] => {
             plain(server.authn.tokens.openid_configuration(server.authn.tokens.issuer()))
         }

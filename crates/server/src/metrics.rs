@@ -1,14 +1,15 @@
-//! Figures for operators, in the text form of Prometheus.
+//! Metrics of the server for operators.
 
+use crate::exposition::Format;
+use crate::process::Process;
 use crate::request::Verb;
 use object::Kind;
-use prometheus_client::encoding::{EncodeLabelSet, text::encode};
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use store::Store;
@@ -37,6 +38,8 @@ struct Resource {
     resource: String,
 }
 
+pub use crate::process::resident_bytes;
+
 pub struct Metrics {
     registry: Mutex<Registry>,
     store: Arc<dyn Store>,
@@ -48,8 +51,6 @@ pub struct Metrics {
     oldest: Gauge,
     disk_bytes: Gauge,
     out_of_space: Gauge,
-    memory_bytes: Gauge,
-    processor_s: Counter<f64, AtomicU64>,
     objects: Family<Resource, Gauge>,
 }
 
@@ -88,12 +89,9 @@ impl Metrics {
             "1 while the store is known to have no space left for writes",
             out_of_space.clone(),
         );
-        let memory_bytes = Gauge::default();
-        registry.register("process_resident_memory_bytes", "Resident memory of this process", memory_bytes.clone());
-        let processor_s = Counter::<f64, AtomicU64>::default();
-        registry.register("process_cpu_seconds", "Processor time of this process", processor_s.clone());
         let objects = Family::<Resource, Gauge>::default();
         registry.register("apiserver_storage_objects", "Stored objects by resource", objects.clone());
+        registry.register_collector(Box::new(Process));
         let registry = Mutex::new(registry);
         Metrics {
             registry,
@@ -106,8 +104,6 @@ impl Metrics {
             oldest,
             disk_bytes,
             out_of_space,
-            memory_bytes,
-            processor_s,
             objects,
         }
     }
@@ -138,26 +134,18 @@ impl Metrics {
     }
 
     /// The page that Prometheus reads.
-    pub fn text(&self, kinds: &object::Kinds) -> String {
+    pub fn page(&self, kinds: &object::Kinds, format: Format) -> Result<String, std::fmt::Error> {
         let as_gauge = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.revision.set(as_gauge(self.store.revision()));
         self.oldest.set(as_gauge(self.store.oldest()));
         self.disk_bytes.set(as_gauge(self.store.disk_bytes()));
         self.out_of_space.set(i64::from(self.store.out_of_space().is_some()));
-        self.memory_bytes.set(as_gauge(resident_bytes().unwrap_or(0)));
-        if let Some(now_s) = processor_s() {
-            self.processor_s.inc_by((now_s - self.processor_s.get()).max(0.0));
-        }
         for kind in kinds.iter().filter(|kind| kind.stored) {
             let resource = Resource { group: kind.group.to_string(), resource: kind.plural.to_string() };
             let count = self.store.count(&crate::reader::prefix(kind, ""));
             self.objects.get_or_create(&resource).set(as_gauge(count));
         }
-        let mut text = String::new();
-        match encode(&mut text, &self.registry.lock().expect("no panic happens under this lock")) {
-            Ok(()) => text,
-            Err(error) => format!("# the figures cannot be written: {error}\n"),
-        }
+        format.write(&self.registry.lock().expect("no panic happens under this lock"))
     }
 }
 
@@ -196,23 +184,4 @@ impl RequestLabel {
     pub fn verb(&mut self, verb: Verb) {
         self.verb = verb.as_str();
     }
-}
-
-/// This process's resident memory, where the system tells.
-pub fn resident_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
-    Some(kilobytes * 1024)
-}
-
-/// The processor time that this process has used, where the system tells.
-fn processor_s() -> Option<f64> {
-    // Linux counts it in hundredths of a second, whatever the kernel's own clock is.
-    const PER_S: f64 = 100.0;
-    let text = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name of the process may have spaces in it; it ends with the last bracket.
-    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
-    let (user, system): (f64, f64) = (fields.get(11)?.parse().ok()?, fields.get(12)?.parse().ok()?);
-    Some((user + system) / PER_S)
 }

@@ -3,6 +3,7 @@
 use crate::app::Server;
 use crate::attributes::Attributes;
 use crate::body::Body;
+use crate::exposition::Format;
 use crate::request::Query;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -46,8 +47,9 @@ pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -
         [check @ ("healthz" | "livez" | "readyz"), rest @ ..] => health(server, check, rest, query),
         ["metrics"] => {
             server.limits.refresh();
-            let text = server.metrics.text(&server.registry.kinds());
-            Ok(plain(200, "application/openmetrics-text; version=1.0.0; charset=utf-8", text))
+            let format = Format::negotiate(&parts.headers);
+            let page = server.metrics.page(&server.registry.kinds(), format).map_err(Status::internal)?;
+            Ok(plain(200, format.content_type(), page))
         }
         _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
     }

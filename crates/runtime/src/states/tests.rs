@@ -1,3 +1,4 @@
+use super::volumes::ClaimSpec;
 use super::*;
 use object::{Value, json};
 use prometheus_client::encoding::text::encode;
@@ -7,17 +8,21 @@ fn set(value: Value) -> Slim<SetSpec, SetStatus> {
     object::value::from_value(&value).expect("a set")
 }
 
-fn phased(namespace: &str, name: &str, phase: &str) -> Phased {
+fn claim(namespace: &str, name: &str, phase: &str) -> Slim<ClaimSpec, PhaseStatus> {
     let object = json!({
         "metadata": {"namespace": namespace, "name": name},
-        "spec": {"anything": ["is", "skipped"]},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "fast", "volumeName": "v", "volumeMode": "Filesystem",
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
         "status": {"phase": phase, "conditions": []},
     });
-    object::value::from_value(&object).expect("a claim or volume")
+    object::value::from_value(&object).expect("a claim")
 }
 
-fn claim_row(claim: Phased) -> Phase {
-    Phase::of(&claim.status, &CLAIM_PHASES)
+fn volume(spec: Value) -> Slim<VolumeSpec, PhaseStatus> {
+    let object = json!({"metadata": {"name": "v"}, "spec": spec, "status": {"phase": "Released"}});
+    object::value::from_value(&object).expect("a volume")
 }
 
 /// All figures but their help.
@@ -90,11 +95,9 @@ fn what_a_set_does_not_say_is_not_made_up() {
 #[test]
 fn claims_and_volumes_show_every_phase_and_which_is_theirs() {
     let states = kept(|tables| {
-        tables.claims.hear(Change::Seen(phased("a", "x", "Bound")), claim_row);
-        tables.claims.hear(Change::Seen(phased("a", "y", "")), claim_row);
-        tables
-            .volumes
-            .hear(Change::Seen(phased("", "v", "Released")), |volume| Phase::of(&volume.status, &VOLUME_PHASES));
+        tables.claims.hear(Change::Seen(claim("a", "x", "Bound")), Claim::of);
+        tables.claims.hear(Change::Seen(claim("a", "y", "")), Claim::of);
+        tables.volumes.hear(Change::Seen(volume(json!({}))), |volume| Some(Volume::of(volume)));
     });
     let expected = [
         r#"kube_persistentvolumeclaim_status_phase{namespace="a",persistentvolumeclaim="x",phase="Lost"} 0"#,
@@ -106,34 +109,67 @@ fn claims_and_volumes_show_every_phase_and_which_is_theirs() {
         r#"kube_persistentvolume_status_phase{persistentvolume="v",phase="Released"} 1"#,
         r#"kube_persistentvolume_status_phase{persistentvolume="v",phase="Failed"} 0"#,
     ];
-    assert_eq!(figures(&states), expected);
+    let phases: Vec<String> = figures(&states).into_iter().filter(|line| line.contains("_status_phase{")).collect();
+    assert_eq!(phases, expected);
+}
+
+#[test]
+fn claims_and_volumes_show_their_size_class_and_backend() {
+    let bare = object::value::from_value(&json!({"metadata": {"namespace": "a", "name": "y"}})).expect("a claim");
+    let of_driver = json!({
+        "storageClassName": "fast", "capacity": {"storage": "2Gi"},
+        "csi": {"driver": "d.example.com", "volumeHandle": "h-1", "volumeAttributes": {"a": "b"}},
+    });
+    let states = kept(|tables| {
+        tables.claims.hear(Change::Seen(claim("a", "x", "Bound")), Claim::of);
+        tables.claims.hear(Change::Seen(bare), Claim::of);
+        tables.volumes.hear(Change::Seen(volume(of_driver)), |volume| Some(Volume::of(volume)));
+    });
+    let expected = [
+        r#"kube_persistentvolumeclaim_info{namespace="a",persistentvolumeclaim="x",storageclass="fast",volumename="v",volumemode="Filesystem"} 1"#,
+        r#"kube_persistentvolumeclaim_info{namespace="a",persistentvolumeclaim="y",storageclass="<none>",volumename="",volumemode="<none>"} 1"#,
+        r#"kube_persistentvolumeclaim_resource_requests_storage_bytes{namespace="a",persistentvolumeclaim="x"} 1073741824"#,
+        r#"kube_persistentvolume_info{persistentvolume="v",storageclass="fast",csi_driver="d.example.com",csi_volume_handle="h-1"} 1"#,
+        r#"kube_persistentvolume_capacity_bytes{persistentvolume="v"} 2147483648"#,
+    ];
+    let others: Vec<String> = figures(&states).into_iter().filter(|line| !line.contains("_status_phase{")).collect();
+    assert_eq!(others, expected);
+    for (spec, labels) in [
+        (json!({"hostPath": {"path": "/a"}}), r#"host_path="/a""#),
+        (json!({"local": {"path": "/b"}}), r#"local_path="/b""#),
+        (json!({"nfs": {"server": "s", "path": "/c"}}), r#"nfs_server="s",nfs_path="/c""#),
+    ] {
+        let states = kept(|tables| tables.volumes.hear(Change::Seen(volume(spec)), |volume| Some(Volume::of(volume))));
+        let info = format!("kube_persistentvolume_info{{persistentvolume=\"v\",storageclass=\"\",{labels}}} 1");
+        assert!(figures(&states).contains(&info), "{info}: {:?}", figures(&states));
+    }
 }
 
 #[test]
 fn a_table_follows_what_comes_changes_and_goes() {
     let mut table = Table::default();
-    let names = |table: &Table<Phase>| table.each().map(|(_, name, _)| name.to_owned()).collect::<Vec<_>>();
-    for change in [Change::Restart, Change::Seen(phased("a", "x", "Bound")), Change::Seen(phased("b", "y", "Bound"))] {
-        table.hear(change, claim_row);
+    let names = |table: &Table<Claim>| table.each().map(|(_, name, _)| name.to_owned()).collect::<Vec<_>>();
+    for change in [Change::Restart, Change::Seen(claim("a", "x", "Bound")), Change::Seen(claim("b", "y", "Bound"))] {
+        table.hear(change, Claim::of);
     }
     assert_eq!(names(&table), [] as [&str; 0], "half a list says nothing");
-    table.hear(Change::Ready, claim_row);
+    table.hear(Change::Ready, Claim::of);
     assert_eq!(names(&table), ["x", "y"]);
-    table.hear(Change::Seen(phased("a", "x", "Lost")), claim_row);
-    assert_eq!(table.each().next().map(|(_, _, phase)| *phase), Some(Phase(Some(0))));
-    table.hear(Change::Gone(phased("b", "y", "Bound")), claim_row);
+    table.hear(Change::Seen(claim("a", "x", "Lost")), Claim::of);
+    assert_eq!(table.each().next().map(|(_, _, claim)| claim.is_lost()), Some(true));
+    table.hear(Change::Gone(claim("b", "y", "Bound")), Claim::of);
     assert_eq!(names(&table), ["x"]);
     assert_eq!(table.rows.len(), 1, "nothing is kept of a namespace without objects");
-    table.hear(Change::Restart, claim_row);
+    table.hear(Change::Restart, Claim::of);
     assert_eq!(names(&table), ["x"], "what was known counts until the new list is complete");
-    table.hear(Change::Seen(phased("c", "z", "Pending")), claim_row);
-    table.hear(Change::Ready, claim_row);
+    table.hear(Change::Seen(claim("c", "z", "Pending")), Claim::of);
+    table.hear(Change::Ready, Claim::of);
     assert_eq!(names(&table), ["z"], "what went unseen is gone");
 }
 
 #[test]
 fn label_values_are_escaped_and_without_a_keeper_nothing_is_shown() {
-    let states = kept(|tables| tables.claims.hear(Change::Seen(phased("a\"b\\c\nd", "x", "Bound")), claim_row));
+    let states = kept(|tables| tables.claims.hear(Change::Seen(claim("a\"b\\c\nd", "x", "Bound")), Claim::of));
     let line = figures(&states).remove(0);
     assert!(line.contains(r#"namespace="a\"b\\c\nd","#), "{line}");
     drop(Shown(states.clone()));

@@ -146,11 +146,24 @@ async fn health_version_and_metrics() {
     }
     admin.get(&format!("{PODS}/none")).await;
     let _held = admin.watch(&format!("{PODS}?watch=1")).await;
+    let open = "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.2";
+    let open = admin.header("accept", open).get("/metrics").await;
+    assert_eq!(open.headers["content-type"], "application/openmetrics-text; version=1.0.0; charset=utf-8");
+    assert!(String::from_utf8_lossy(&open.bytes).ends_with("# EOF\n"));
     let metrics = admin.get("/metrics").await;
+    assert_eq!(metrics.headers["content-type"], "text/plain; version=0.0.4; charset=utf-8");
     let page = String::from_utf8_lossy(&metrics.bytes).into_owned();
-    for part in ["apiserver_request_total", "code=\"404\"", "resource=\"pods\"", "# TYPE", "# EOF"] {
+    for part in [
+        "# TYPE apiserver_request_total counter\n",
+        "code=\"404\"",
+        "resource=\"pods\"",
+        "\nprocess_start_time_seconds ",
+        "\nprocess_cpu_seconds_total ",
+        "\nkubernetes_build_info{",
+    ] {
         assert!(page.contains(part), "{part}");
     }
+    assert!(!page.contains("# EOF"), "the text format has no end mark");
     world.running.server.set_ready(false);
     let reply = admin.get("/readyz").await;
     assert_eq!(reply.code, 500);
