@@ -8,5 +8,6 @@ mod half_restored;
 mod huge_sets;
 mod special_files;
 // `support` is shared with the other test programs; each uses a part of it.
+mod stale_leader;
 #[path = "../support/mod.rs"]
 mod support;

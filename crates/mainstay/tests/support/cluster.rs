@@ -3,7 +3,7 @@
 use super::program::Running;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use tempfile::TempDir;
 
 /// Where the server keeps its state.
@@ -73,6 +73,31 @@ impl Cluster {
         self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).id()
     }
 
+    /// The next line of its output in which all of `parts` occur, in this order.
+    #[track_caller]
+    pub fn line_with(&self, parts: &[&str]) -> String {
+        self.program().line_with(parts)
+    }
+
+    /// The same, or all that it said until it ended.
+    #[track_caller]
+    pub fn line_or_end(&self, parts: &[&str]) -> Result<String, Vec<String>> {
+        self.program().line_or_end(parts)
+    }
+
+    /// Freezes it: it does nothing, and does not know it.
+    pub fn pause(&self) {
+        self.program().pause();
+    }
+
+    pub fn resume(&self) {
+        self.program().resume();
+    }
+
+    fn program(&self) -> MutexGuard<'_, Running> {
+        self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     /// Stops it as Ctrl-C and init systems do; gives the exit code and what it said meanwhile.
     pub fn stop(self) -> (Option<i32>, Vec<String>) {
         let program = self.program.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -88,7 +113,7 @@ impl Cluster {
 
     /// The same, for one that others still hold.
     pub fn kill(&self) {
-        self.program.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).end();
+        self.program().end();
     }
 
     /// Stops it as a power failure would.
