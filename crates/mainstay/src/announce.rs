@@ -5,9 +5,17 @@ use crate::up::Place;
 use object::Value;
 use object::access::{self, Access};
 use runtime::api::{Api, ApiError, Resource};
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Instant;
+
+/// Prints a line. The reader of stdout may have closed it, and the server must not end because of that.
+macro_rules! out {
+    ($($text:tt)*) => {
+        drop(writeln!(std::io::stdout(), $($text)*))
+    };
+}
 
 /// So many unhealthy objects are named.
 const UNHEALTHY_MAX: usize = 5;
@@ -69,12 +77,12 @@ impl Contents {
 
     fn print(&self) {
         let classes = if self.classes.is_empty() { "none".to_owned() } else { self.classes.join(", ") };
-        println!("  classes     {classes}");
+        out!("  classes     {classes}");
         if !self.has_workloads() {
-            println!("  objects     no StatefulSets, pods or claims yet");
+            out!("  objects     no StatefulSets, pods or claims yet");
             return;
         }
-        println!(
+        out!(
             "  objects     {}, {}, {}, {}",
             counted(self.sets, "StatefulSet"),
             counted(self.pods, "pod"),
@@ -83,11 +91,11 @@ impl Contents {
         );
         let mut label = "unhealthy";
         for line in self.unhealthy.iter().take(UNHEALTHY_MAX) {
-            println!("  {label:<10}  {line}");
+            out!("  {label:<10}  {line}");
             label = "";
         }
         if let Some(more) = self.unhealthy.len().checked_sub(UNHEALTHY_MAX).filter(|more| *more > 0) {
-            println!("              and {more} more");
+            out!("              and {more} more");
         }
     }
 }
@@ -112,23 +120,23 @@ fn full_name(object: &Value) -> String {
 
 /// The first lines, the same for `up` and `server`.
 pub fn ready(place: &Place, started: Instant) {
-    println!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
-    println!("  API         {}", place.url);
+    out!("Mainstay {} is ready after {} ms.", env!("CARGO_PKG_VERSION"), started.elapsed().as_millis());
+    out!("  API         {}", place.url);
     if place.address.ip().is_unspecified() {
         everywhere(place.address, &place.names);
     } else if place.has_extra_names {
-        println!("  certificate {}", place.names.join(", "));
+        out!("  certificate {}", place.names.join(", "));
     }
     match &place.kubeconfig_error {
-        None => println!("  kubeconfig  {}", place.kubeconfig.display()),
+        None => out!("  kubeconfig  {}", place.kubeconfig.display()),
         Some(error) => {
-            println!("  kubeconfig  not written");
+            out!("  kubeconfig  not written");
             eprintln!(
                 "mainstay: {error}; an older kubeconfig may not work until this one is written at the next start"
             );
         }
     }
-    println!("  state       {}", place.backend);
+    out!("  state       {}", place.backend);
 }
 
 /// A server that listens on all addresses: these, and which of them its certificate names.
@@ -137,21 +145,21 @@ fn everywhere(address: SocketAddr, names: &[String]) {
     let reached = addresses.iter().filter(|found| found.is_ipv4() || address.is_ipv6()).map(ToString::to_string);
     let reached: Vec<String> = reached.collect();
     if !reached.is_empty() {
-        println!("  listens on  port {} of {}", address.port(), reached.join(", "));
+        out!("  listens on  port {} of {}", address.port(), reached.join(", "));
     }
-    println!("  certificate {}", names.join(", "));
+    out!("  certificate {}", names.join(", "));
     let missing: Vec<String> = reached.into_iter().filter(|address| !names.contains(address)).collect();
     if !missing.is_empty() {
-        println!("              clients that use {} need --tls-san with that address", missing.join(" or "));
+        out!("              clients that use {} need --tls-san with that address", missing.join(" or "));
     }
 }
 
 /// What `up` adds.
 pub fn workloads(contents: &Contents, nodes: usize) {
     match nodes {
-        0 => println!("  nodes       none of its own: pods stay Pending until other nodes register"),
+        0 => out!("  nodes       none of its own: pods stay Pending until other nodes register"),
         _ => {
-            println!("  nodes       {} simulated: pods are scheduled and become ready, but no container is run", nodes)
+            out!("  nodes       {} simulated: pods are scheduled and become ready, but no container is run", nodes)
         }
     }
     contents.print();
@@ -159,21 +167,21 @@ pub fn workloads(contents: &Contents, nodes: usize) {
 
 /// What `server` adds.
 pub fn no_controllers() {
-    println!(
+    out!(
         "  controllers none: StatefulSets, claims and deletions wait until mainstay controllers runs against this API"
     );
 }
 
 /// The commands that show the product.
 pub fn next_commands(place: &Place, commands: &[String]) {
-    println!();
+    out!();
     if place.kubeconfig_error.is_none() {
-        println!("Try it from another terminal:");
-        println!("  export KUBECONFIG={}", shell_word(&place.kubeconfig.display().to_string()));
-        commands.iter().for_each(|command| println!("  {command}"));
-        println!();
+        out!("Try it from another terminal:");
+        out!("  export KUBECONFIG={}", shell_word(&place.kubeconfig.display().to_string()));
+        commands.iter().for_each(|command| out!("  {command}"));
+        out!();
     }
-    println!("Ctrl-C stops it.");
+    out!("Ctrl-C stops it.");
 }
 
 /// Commands for `up`: the first workload where there is none, or what is there.

@@ -87,7 +87,14 @@ impl Backend {
         let config = match self {
             Backend::Memory => return Ok(store::Volatile::new(finish, options)),
             Backend::Directory(directory) => {
-                return Ok(store::Embedded::open(&store_dir(directory), finish, options)?);
+                let place = store_dir(directory);
+                return store::Embedded::open(&place, finish, options).map_err(|error| match error {
+                    OpenError::Damaged(_) | OpenError::Newer { .. } => {
+                        anyhow::anyhow!("{error} (the store in {})", place.display())
+                    }
+                    // These name it.
+                    other => other.into(),
+                });
             }
             Backend::Etcd(config) => config,
         };

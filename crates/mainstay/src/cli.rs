@@ -10,9 +10,11 @@ use std::time::Duration;
 /// A control plane for stateful workloads: Kubernetes' StatefulSets and persistent volumes in one binary.
 #[derive(Debug, Parser)]
 #[command(name = "mainstay", version, max_term_width = 110)]
-struct Cli {
+pub struct Cli {
+    #[command(flatten)]
+    pub log: crate::log::LogArgs,
     #[command(subcommand)]
-    command: Command,
+    pub command: Command,
 }
 
 #[derive(Debug, Subcommand)]
@@ -310,9 +312,9 @@ impl std::fmt::Display for BadInput {
 impl std::error::Error for BadInput {}
 
 /// Reads the arguments; on help, version or bad input it has said its words and gives the exit code.
-pub fn parse() -> Result<Command, ExitCode> {
+pub fn parse() -> Result<Cli, ExitCode> {
     match Cli::try_parse() {
-        Ok(cli) => Ok(cli.command),
+        Ok(cli) => Ok(cli),
         Err(error) if error.use_stderr() => {
             use clap::error::ErrorKind;
             if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
@@ -324,7 +326,8 @@ pub fn parse() -> Result<Command, ExitCode> {
             Err(ExitCode::from(2))
         }
         Err(help) => {
-            print!("{help}");
+            // A reader such as `head` may close the pipe before the end, which is no failure.
+            drop(help.print());
             Err(ExitCode::SUCCESS)
         }
     }

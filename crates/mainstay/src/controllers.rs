@@ -22,7 +22,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
-    crate::log::start();
     // Bad input is refused before anybody is asked anything.
     let setup = setup(&args)?;
     timing(&args)?;

@@ -81,7 +81,6 @@ pub struct RestoreArgs {
 }
 
 pub async fn run(command: StoreCommand) -> Result<()> {
-    crate::log::start();
     let mut signals = Signals::listen()?;
     let work = async {
         match command {

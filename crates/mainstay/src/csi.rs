@@ -55,7 +55,6 @@ pub struct CsiArgs {
 
 pub async fn run(args: Box<CsiArgs>) -> Result<()> {
     let mut signals = Signals::listen()?;
-    crate::log::start();
     let options = options(&args).map_err(BadInput)?;
     let faults = match &args.faults {
         Some(file) => Faults::from_file(file).map_err(BadInput)?,

@@ -28,10 +28,11 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
     server::version::Build::new(env!("MAINSTAY_COMMIT"), env!("MAINSTAY_BUILD_SECONDS")).set();
-    let command = match cli::parse() {
-        Ok(command) => command,
+    let cli::Cli { log, command } = match cli::parse() {
+        Ok(cli) => cli,
         Err(code) => return code,
     };
+    log::start(&log);
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
             cli::Command::Bench(args) => bench::run(args).await,
         }
     });
+    log::flush(true);
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

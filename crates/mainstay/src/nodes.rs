@@ -40,7 +40,6 @@ pub struct NodesArgs {
 
 /// The nodes alone, with the rights of whoever the kubeconfig names.
 pub async fn run(args: Box<NodesArgs>) -> Result<()> {
-    crate::log::start();
     // Bad input is refused before anybody is asked anything.
     let setup = setup(args.count, &args.node_capacity).map_err(BadInput)?;
     let why = name::subdomain(&format!("{}0", args.prefix));

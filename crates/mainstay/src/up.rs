@@ -29,7 +29,6 @@ use tokio_util::sync::CancellationToken;
 pub async fn run_server(args: ServingArgs) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
-    crate::log::start();
     let (place, running) = serve(&args, &mut signals).await?;
     announce::ready(&place, started);
     announce::no_controllers();
@@ -44,7 +43,6 @@ pub async fn run_server(args: ServingArgs) -> Result<()> {
 pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
-    crate::log::start();
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
     let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;

@@ -106,7 +106,9 @@ impl Server {
         let mut class = self.limits.unauthenticated();
         let result = self.route(parts, body, caller, &mut class, &mut label).await;
         let response = result.unwrap_or_else(|status| refusal(&status, &class));
-        self.metrics.observe(label, response.status().as_u16(), started.elapsed());
+        let (code, duration) = (response.status().as_u16(), started.elapsed());
+        label.log(parts.uri.path(), code, duration);
+        self.metrics.observe(label, code, duration);
         response
     }
 
@@ -130,6 +132,7 @@ impl Server {
                 authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
             }
         };
+        label.user(&user.name);
         *class = self.limits.classify(&user, matches!(caller, Caller::Inside(_)));
         match target {
             Target::Path => {

@@ -114,7 +114,7 @@ impl Metrics {
     }
 
     pub fn observe(&self, label: RequestLabel, code: u16, took: Duration) {
-        let RequestLabel { verb, group, resource } = label;
+        let RequestLabel { verb, group, resource, user: _ } = label;
         if verb != "watch" {
             let latency = Latency { verb, group: group.clone(), resource: resource.clone() };
             self.latency.get_or_create(&latency).observe(took.as_secs_f64());
@@ -163,6 +163,8 @@ pub struct RequestLabel {
     verb: &'static str,
     group: String,
     resource: String,
+    /// Empty before the request is authenticated.
+    user: String,
 }
 
 impl RequestLabel {
@@ -175,11 +177,22 @@ impl RequestLabel {
             "DELETE" => "delete",
             _ => "other",
         };
-        RequestLabel { verb, group: String::new(), resource: String::new() }
+        RequestLabel { verb, group: String::new(), resource: String::new(), user: String::new() }
     }
     pub fn resource(&mut self, group: &str, resource: &str) {
         self.group = group.to_owned();
         self.resource = resource.to_owned();
+    }
+    pub fn user(&mut self, name: &str) {
+        // Only the log tells it.
+        if tracing::enabled!(target: "server::requests", tracing::Level::DEBUG) {
+            self.user = name.to_owned();
+        }
+    }
+    /// One line of the request log.
+    pub fn log(&self, path: &str, code: u16, duration: Duration) {
+        let duration_ms = duration.as_secs_f64() * 1000.0;
+        tracing::debug!(target: "server::requests", verb = self.verb, path, user = self.user, code, duration_ms, "request");
     }
     pub fn verb(&mut self, verb: Verb) {
         self.verb = verb.as_str();
