@@ -177,6 +177,31 @@ fn what_is_not_executed_is_refused_in_one_sentence() {
     assert!(kubectl.fails("logs nothing").contains("pods \"nothing\" not found"));
 }
 
+/// As with a kubelet: a missing ConfigMap of a volume and a missing Secret of a variable hold a pod until they are there.
+#[test]
+fn missing_secrets_and_config_maps_hold_pods() {
+    let Some(kubectl) = two_nodes() else { return };
+    kubectl.create(
+        "
+apiVersion: v1
+kind: Pod
+metadata: {name: web}
+spec:
+  containers:
+  - {name: main, image: 'nginx:1', envFrom: [{secretRef: {name: password}}], volumeMounts: [{name: settings, mountPath: /etc/settings}]}
+  volumes: [{name: settings, configMap: {name: settings}}]
+",
+    );
+    kubectl.until("get pod web --no-headers", |out| out.contains("ContainerCreating"));
+    let why = "MountVolume.SetUp failed for volume \"settings\" : configmap \"settings\" not found";
+    kubectl.until("events --for pod/web", |out| out.contains("FailedMount") && out.contains(why));
+    kubectl.ok("create configmap settings --from-literal=a=b");
+    kubectl.until("get pod web --no-headers", |out| out.contains("CreateContainerConfigError"));
+    kubectl.until("events --for pod/web", |out| out.contains("Error: secret \"password\" not found"));
+    kubectl.ok("create secret generic password --from-literal=text=x");
+    kubectl.ok("wait --for=condition=Ready pod/web --timeout=30s");
+}
+
 fn nodes(cluster: &Cluster, kubeconfig: &Path, arguments: &[&str]) -> Running {
     let mut command = support::mainstay(cluster.path());
     command.arg("nodes").arg("--kubeconfig").arg(kubeconfig).args(arguments);

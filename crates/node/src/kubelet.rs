@@ -6,10 +6,10 @@ use crate::voice::Voice;
 use futures::future::try_join_all;
 use object::access::Access;
 use object::{Value, json};
-use plan::kubelet::{self, ClaimState, Event, Plan, Seen};
+use plan::kubelet::{self, ClaimState, Event, Plan, Seen, config};
 use plan::schedule::{Key, Volumes, claims_of};
 use runtime::Clock;
-use runtime::api::{Api, ApiError};
+use runtime::api::{Api, ApiError, Resource};
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -63,7 +63,8 @@ impl Kubelets {
                 None => return Ok(None),
             },
         };
-        let Some(plan) = self.plan(&case, &pod) else { return Ok(None) };
+        let configs = self.configs(&case, &pod).await?;
+        let Some(plan) = self.plan(&case, &pod, &configs) else { return Ok(None) };
         if plan.mounts {
             let is_bound = |live: &Value| live.text(&["status", "phase"]) == "Bound";
             let used = claims_of(&pod).into_iter().map(|used| (key.0.clone(), used.name));
@@ -88,7 +89,21 @@ impl Kubelets {
         Some(Case { key: key.clone(), uid: local.uid.clone(), api, host_ip, pod: local.object.clone() })
     }
 
-    fn plan(&self, case: &Case, pod: &Value) -> Option<Plan> {
+    /// Looks up the Secrets and ConfigMaps that a pod needs to start. Most pods need none.
+    async fn configs(&self, case: &Case, pod: &Value) -> Result<config::Found, ApiError> {
+        let mut found = config::Found::new();
+        for (kind, name) in config::wanted(pod) {
+            let resource = match kind {
+                config::Kind::Secret => Resource::new("v1", "Secret", "secrets", true),
+                config::Kind::ConfigMap => Resource::new("v1", "ConfigMap", "configmaps", true),
+            };
+            let object = case.api.find(&resource.object(&case.key.0, &name)).await?;
+            found.insert((kind, name), object.map(|object| config::keys_of(&object)));
+        }
+        Ok(found)
+    }
+
+    fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<Plan> {
         let mut state = self.sight.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
@@ -108,9 +123,16 @@ impl Kubelets {
         };
         // When a node has no address left, its pod is as good as anywhere else: nothing is routed here.
         let (host_ip, pod_ip) = (case.host_ip.to_string(), address.unwrap_or(case.host_ip).to_string());
-        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims };
-        let plan = kubelet::plan(&seen, (self.clock)());
-        state.local.get_mut(&case.key)?.held = plan.held;
+        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs };
+        let now = (self.clock)();
+        let mut plan = kubelet::plan(&seen, now);
+        let local = state.local.get_mut(&case.key)?;
+        local.held = plan.held;
+        local.config_attempts = if plan.awaits_config { local.config_attempts.saturating_add(1) } else { 0 };
+        if plan.awaits_config {
+            let retry = now.checked_add(config_backoff(local.config_attempts)).unwrap_or(jiff::Timestamp::MAX);
+            plan.next = Some(plan.next.map_or(retry, |next| next.min(retry)));
+        }
         Some(plan)
     }
 
@@ -158,6 +180,12 @@ impl Kubelets {
             }
         }
     }
+}
+
+/// 1 s, doubled up to 10 s: no watch reports the Secret or ConfigMap that a pod waits for.
+fn config_backoff(attempts: u32) -> jiff::SignedDuration {
+    let seconds = 1i64 << attempts.saturating_sub(1).min(4);
+    jiff::SignedDuration::from_secs(seconds.min(10))
 }
 
 fn claim_state(volumes: &Volumes, namespace: &Arc<str>, name: &Arc<str>) -> ClaimState {

@@ -66,6 +66,8 @@ pub struct Local {
     pub volumes: Mounts,
     /// It waits for its claims.
     pub held: bool,
+    /// How often the Secrets and ConfigMaps that it waits for were looked up in vain.
+    pub config_attempts: u32,
     /// What people were told of it already, and need not hear again.
     pub told: Vec<Event>,
 }
@@ -297,6 +299,7 @@ impl Sight {
             address: None,
             volumes: Mounts::Awaited,
             held: false,
+            config_attempts: 0,
             told: Vec::new(),
         });
         if version < local.version {

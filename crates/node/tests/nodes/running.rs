@@ -124,3 +124,51 @@ async fn a_conflict_at_any_write_of_a_node_is_not_the_end() {
     }
     fleet.stop().await;
 }
+
+/// A pod that refers to a Secret and a ConfigMap waits for both as on a kubelet, and starts by itself when they are there.
+#[tokio::test(start_paused = true)]
+async fn missing_secrets_and_config_maps_hold_a_pod() {
+    let fleet = Fleet::of(1).await;
+    let mut needy = pod("default", "needy");
+    needy["spec"]["containers"][0]["env"] =
+        json!([{"name": "E", "valueFrom": {"secretKeyRef": {"name": "password", "key": "text"}}}]);
+    needy["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "settings", "mountPath": "/etc/settings"}]);
+    needy["spec"]["volumes"] = json!([{"name": "settings", "configMap": {"name": "settings"}}]);
+    let needy = fleet.create(needy).await;
+    fleet.until_event(&needy, "FailedMount").await;
+    fleet.until_is(&needy, "held", |pod| word(pod) == "ContainerCreating").await;
+    fleet.create(config_map("default", "settings")).await;
+    let held = fleet.until_is(&needy, "held", |pod| word(pod) == "CreateContainerConfigError").await;
+    let waiting = &held["status"]["containerStatuses"][0]["state"]["waiting"];
+    assert_eq!(waiting["message"], "secret \"password\" not found");
+    fleet.until_event(&needy, "Failed").await;
+    // A Secret without the key is not enough.
+    let mut password = secret("default", "password");
+    password["data"] = json!({"other": "eA=="});
+    let password = fleet.create(password).await;
+    let lacks_key = |pod: &object::Value| {
+        pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"]
+            == "couldn't find key text in Secret default/password"
+    };
+    fleet.until_is(&needy, "without its key", lacks_key).await;
+    // A pod that waits for long is looked at every 10 s.
+    fleet.pass(60).await;
+    fleet.requests.take().await;
+    fleet.pass(100).await;
+    let is_lookup = |asked: &&Asked| asked.path == "/api/v1/namespaces/default/secrets/password";
+    let lookups = fleet.requests.take().await.iter().filter(is_lookup).count();
+    assert!((9..=11).contains(&lookups), "{lookups}");
+    fleet.merge(&password, json!({"data": {"text": "eA=="}})).await;
+    fleet.until_ready(&needy).await;
+    // What runs is not looked up any more, and pods without references never are.
+    fleet.create(pod("default", "plain")).await;
+    fleet.until_ready(&pod("default", "plain")).await;
+    fleet.requests.take().await;
+    fleet.pass(100).await;
+    let asked = fleet.requests.take().await;
+    assert!(
+        !asked.iter().any(|asked| asked.path.contains("/secrets/") || asked.path.contains("/configmaps/")),
+        "{asked:?}"
+    );
+    fleet.stop().await;
+}

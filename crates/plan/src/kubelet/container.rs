@@ -2,6 +2,7 @@
 
 use super::Event;
 use super::behaviour::{Behaviour, Readiness};
+use super::config::Trouble;
 use jiff::{SignedDuration, Timestamp};
 use object::access::Access;
 use object::write::stamp;
@@ -19,6 +20,8 @@ pub struct Around<'a> {
     pub pod: &'a Value,
     pub uid: &'a str,
     pub behaviour: &'a Behaviour,
+    /// What cannot start for lack of a Secret or ConfigMap.
+    pub config: &'a Trouble,
     /// When the node began to work on the pod.
     pub since: Timestamp,
     pub now: Timestamp,
@@ -50,6 +53,16 @@ pub fn waiting(spec: &Value, reason: &str, message: &str) -> Value {
         "name": name, "image": spec.text(&["image"]), "imageID": "", "ready": false, "started": false, "restartCount": 0,
         "state": {"waiting": state}, "lastState": {},
     })
+}
+
+/// A container that waits for the init containers.
+pub fn initializing(spec: &Value) -> Next {
+    Next::settled(waiting(spec, "PodInitializing", ""))
+}
+
+/// A container whose environment cannot be read.
+pub fn unconfigured(spec: &Value, why: &str) -> Next {
+    Next::settled(waiting(spec, "CreateContainerConfigError", why))
 }
 
 /// A container whose image cannot be pulled.

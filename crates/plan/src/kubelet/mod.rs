@@ -4,6 +4,7 @@
 //! anew. Times in a status are whole seconds, and so are delays, near enough.
 
 mod behaviour;
+pub mod config;
 mod container;
 pub mod expand;
 mod status;
@@ -27,6 +28,8 @@ pub struct Seen<'a> {
     pub pod_ip: &'a str,
     /// The claims that the pod's volumes name.
     pub claims: &'a [(&'a str, ClaimState)],
+    /// The Secrets and ConfigMaps that [`config::wanted`] names.
+    pub configs: &'a config::Found,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +55,8 @@ pub struct Plan {
     pub next: Option<Timestamp>,
     /// It waits for its claims.
     pub held: bool,
+    /// It waits for Secrets or ConfigMaps: they must be looked up again.
+    pub awaits_config: bool,
     /// From now on it uses its claims. A claim on its way out waits only for pods that were given a node before it was looked at, so whether
     /// they are as they were seen must be asked first.
     pub mounts: bool,
@@ -79,8 +84,10 @@ pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
     let (behaviour, complaints) = Behaviour::of(pod);
     let mut plan = Plan::default();
     plan.warnings.extend(complaints.into_iter().map(|why| Event::warning("InvalidSimulation", why)));
+    let config = config::trouble(pod, seen.configs);
     let around = Around {
         pod,
+        config: &config,
         uid: uid(pod),
         behaviour: &behaviour,
         since: time(pod, &["status", "startTime"]).unwrap_or(now),
@@ -156,17 +163,23 @@ fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
     if !started {
         let trouble = claim_trouble(seen);
         plan.held = !trouble.is_empty();
+        plan.awaits_config = !around.config.volumes.is_empty();
         plan.warnings.extend(trouble);
+        plan.warnings.extend(around.config.volumes.iter().cloned());
         let start_at = after(around.since, around.behaviour.start_after);
-        if plan.held || start_at > now {
+        let is_held = plan.held || plan.awaits_config;
+        if is_held || start_at > now {
             draft.create_containers(pod);
             draft.conditions(around, None);
-            plan.next = if plan.held { plan.next } else { earliest(plan.next, Some(start_at)) };
+            plan.next = if is_held { plan.next } else { earliest(plan.next, Some(start_at)) };
             plan.status = draft.changes();
             return;
         }
         plan.mounts = !seen.claims.is_empty();
     }
+    plan.awaits_config = !around.config.containers.is_empty();
+    let failed = around.config.containers.values().map(|why| Event::warning("Failed", format!("Error: {why}")));
+    plan.warnings.extend(failed);
     let (next, events) = draft.run_containers(around);
     plan.next = earliest(plan.next, next);
     if draft.has_started() {

@@ -67,9 +67,14 @@ impl<'a> Draft<'a> {
             }
             let before = self.pod.items(&["status", statuses]);
             let mut after = Vec::with_capacity(specs.len());
+            let is_initialized = list != "containers" || self.are_inits_begun(around.pod);
             for spec in specs {
                 let old = before.iter().find(|status| status.text(&["name"]) == spec.text(&["name"]));
-                let next = next_status(list, spec, old, around);
+                let next = match old {
+                    None if !is_initialized => container::initializing(spec),
+                    Some(old) if !is_initialized && !has_begun(old) => container::initializing(spec),
+                    old => next_status(list, spec, old, around),
+                };
                 let begins = |status: &Value| status.text(&["containerID"]).to_owned();
                 if begins(&next.status) != old.map(begins).unwrap_or_default() {
                     started.push(spec.text(&["name"]));
@@ -85,9 +90,14 @@ impl<'a> Draft<'a> {
         if !started.is_empty() {
             events.insert(0, Event::normal("Started", format!("Started {}", joined(&started))));
         }
-        let running = self.new.items(&["status", "containerStatuses"]).iter().any(has_begun);
+        let running = all_have_begun(&self.new);
         self.new.put(&["status", "phase"], if running { "Running" } else { "Pending" });
         (at, events)
+    }
+
+    fn are_inits_begun(&self, pod: &Value) -> bool {
+        let statuses = self.new.items(&["status", "initContainerStatuses"]);
+        statuses.len() >= pod.items(&["spec", "initContainers"]).len() && statuses.iter().all(has_begun)
     }
 
     /// Whether the pod's sandbox is there.
@@ -238,13 +248,26 @@ fn next_status(list: &str, spec: &Value, old: Option<&Value>, around: &Around) -
     let settled = |status: Value| container::Next { status, at: None, events: Vec::new() };
     let sidecar = spec.text(&["restartPolicy"]) == "Always";
     let begun = old.is_some_and(has_begun);
+    let unconfigured = around.config.containers.get(spec.text(&["name"])).filter(|_| !begun);
     if list == "initContainers" && !sidecar {
+        if let Some(why) = unconfigured {
+            return container::unconfigured(spec, why);
+        }
         return settled(if begun { old.cloned().unwrap_or_default() } else { container::completed(spec, around) });
     }
     if around.behaviour.image_pull_fails && !begun {
         return container::unpullable(spec, around);
     }
+    if let Some(why) = unconfigured {
+        return container::unconfigured(spec, why);
+    }
     container::running(spec, old, around)
+}
+
+/// Whether all containers of a pod have begun to run; what has not begun is still to be configured.
+pub fn all_have_begun(pod: &Value) -> bool {
+    let statuses = pod.items(&["status", "containerStatuses"]);
+    !statuses.is_empty() && statuses.iter().all(has_begun)
 }
 
 fn has_begun(status: &Value) -> bool {

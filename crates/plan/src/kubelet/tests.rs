@@ -7,6 +7,7 @@ struct Life {
     pod: Value,
     now: Timestamp,
     claims: Vec<(&'static str, ClaimState)>,
+    configs: config::Found,
     /// What people were told, in order.
     told: Vec<String>,
     removed: bool,
@@ -37,13 +38,28 @@ fn pod(spec: Value, annotations: Value) -> Value {
 impl Life {
     fn of(spec: Value, annotations: Value) -> Life {
         let pod = pod(spec, annotations);
-        Life { pod, now: at(1000), claims: Vec::new(), told: Vec::new(), removed: false, writes: 0, next: None }
+        Life {
+            pod,
+            now: at(1000),
+            claims: Vec::new(),
+            configs: config::Found::new(),
+            told: Vec::new(),
+            removed: false,
+            writes: 0,
+            next: None,
+        }
     }
 
     /// Plans and does until nothing is left to do now.
     fn settle(&mut self) -> &mut Life {
         for _ in 0..5 {
-            let seen = Seen { pod: &self.pod, host_ip: "10.127.0.1", pod_ip: "10.128.0.1", claims: &self.claims };
+            let seen = Seen {
+                pod: &self.pod,
+                host_ip: "10.127.0.1",
+                pod_ip: "10.128.0.1",
+                claims: &self.claims,
+                configs: &self.configs,
+            };
             let plan = plan(&seen, self.now);
             for event in plan.warnings.iter().chain(&plan.events) {
                 let text = format!("{} {}", event.reason, event.message);
@@ -466,7 +482,141 @@ proptest! {
         let mut pod = pod(json!({}), annotations);
         pod["status"]["startTime"] = json!(time);
         pod["status"]["containerStatuses"] = states.into_iter().map(state).collect();
-        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[] };
+        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[], configs: &config::Found::new() };
         plan(&seen, at(1000));
     }
+}
+
+fn found(objects: &[(config::Kind, &str, Option<&[&str]>)]) -> config::Found {
+    let keys = |keys: &[&str]| keys.iter().map(|key| (*key).to_owned()).collect();
+    objects.iter().map(|(kind, name, found)| ((*kind, (*name).to_owned()), found.map(keys))).collect()
+}
+
+/// Each reference as a kubelet judges it: what it says of the container or the volume.
+#[test]
+fn missing_secrets_and_config_maps_hold_as_on_a_kubelet() {
+    use config::Kind::{ConfigMap, Secret};
+    let env = |field: &str, more: Value| {
+        let key = object::patch::merge(&json!({"name": "x", "key": "k"}), &more);
+        json!({"containers": [{"name": "main", "image": "i", "env": [{"name": "E", "valueFrom": {field: key}}]}]})
+    };
+    let from =
+        |field: &str| json!({"containers": [{"name": "main", "image": "i", "envFrom": [{field: {"name": "x"}}]}]});
+    let volume = |source: Value| {
+        json!({
+            "containers": [{"name": "main", "image": "i", "volumeMounts": [{"name": "v"}]}],
+            "volumes": [object::patch::merge(&json!({"name": "v"}), &source)],
+        })
+    };
+    let items = json!([{"key": "k"}]);
+    let cases: Vec<(Value, config::Found, &str)> = vec![
+        (env("secretKeyRef", json!({})), found(&[(Secret, "x", None)]), "secret \"x\" not found"),
+        (env("configMapKeyRef", json!({})), found(&[(ConfigMap, "x", None)]), "configmap \"x\" not found"),
+        (
+            env("secretKeyRef", json!({})),
+            found(&[(Secret, "x", Some(&["a"]))]),
+            "couldn't find key k in Secret default/x",
+        ),
+        (
+            env("configMapKeyRef", json!({})),
+            found(&[(ConfigMap, "x", Some(&[]))]),
+            "couldn't find key k in ConfigMap default/x",
+        ),
+        (env("secretKeyRef", json!({})), found(&[(Secret, "x", Some(&["k"]))]), ""),
+        (env("secretKeyRef", json!({"optional": true})), found(&[(Secret, "x", None)]), ""),
+        (from("secretRef"), found(&[(Secret, "x", None)]), "secret \"x\" not found"),
+        (from("configMapRef"), found(&[(ConfigMap, "x", None)]), "configmap \"x\" not found"),
+        (
+            volume(json!({"secret": {"secretName": "x"}})),
+            found(&[(Secret, "x", None)]),
+            "volume \"v\" : secret \"x\" not found",
+        ),
+        (
+            volume(json!({"configMap": {"name": "x"}})),
+            found(&[(ConfigMap, "x", None)]),
+            "volume \"v\" : configmap \"x\" not found",
+        ),
+        (volume(json!({"configMap": {"name": "x", "optional": true}})), found(&[(ConfigMap, "x", None)]), ""),
+        (
+            volume(json!({"secret": {"secretName": "x", "items": items}})),
+            found(&[(Secret, "x", Some(&[]))]),
+            "references non-existent secret key: k",
+        ),
+        (
+            volume(json!({"configMap": {"name": "x", "items": items}})),
+            found(&[(ConfigMap, "x", Some(&[]))]),
+            "references non-existent config key: k",
+        ),
+        (
+            volume(json!({"projected": {"sources": [{"secret": {"name": "x"}}]}})),
+            found(&[(Secret, "x", None)]),
+            "secret \"x\" not found",
+        ),
+    ];
+    for (spec, found, why) in cases {
+        let seen = pod(spec, json!({}));
+        let trouble = config::trouble(&seen, &found);
+        let mut said: Vec<String> = trouble.volumes.iter().map(|event| event.message.clone()).collect();
+        said.extend(trouble.containers.into_values());
+        assert!(
+            said.len() == usize::from(!why.is_empty()) && said.iter().all(|said| said.contains(why)),
+            "{seen}: {said:?}"
+        );
+        let is_optional = seen.to_string().contains("\"optional\"");
+        assert_eq!(config::wanted(&seen).is_empty(), is_optional, "{seen}");
+    }
+    // Neither a volume that no container mounts nor the CA's ConfigMap, which every namespace has, is looked up.
+    let unmounted = json!({"volumes": [{"name": "v", "secret": {"secretName": "x"}}]});
+    let root_ca = volume(json!({"projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}}));
+    for spec in [unmounted, root_ca] {
+        assert!(config::wanted(&pod(spec, json!({}))).is_empty());
+    }
+}
+
+#[test]
+fn a_pod_goes_on_when_its_config_appears() {
+    use config::Kind::{ConfigMap, Secret};
+    let env = |name: &str| json!([{"name": "E", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}}]);
+    let spec = json!({
+        "initContainers": [{"name": "first", "image": "i"}],
+        "containers": [
+            {"name": "main", "image": "i", "env": env("s"), "volumeMounts": [{"name": "v"}]},
+            {"name": "side", "image": "i"},
+        ],
+        "volumes": [{"name": "v", "configMap": {"name": "m"}}],
+    });
+    let mut life = Life::of(spec, json!({}));
+    life.configs = found(&[(Secret, "s", None), (ConfigMap, "m", None)]);
+    life.settle();
+    assert_eq!((life.phase(), life.word().as_str()), ("Pending", "PodInitializing"));
+    assert!(life.told.iter().any(|told| {
+        told.contains("FailedMount MountVolume.SetUp failed for volume \"v\" : configmap \"m\" not found")
+    }));
+    life.configs = found(&[(Secret, "s", None), (ConfigMap, "m", Some(&[]))]);
+    life.settle();
+    assert_eq!((life.phase(), life.word().as_str(), life.ready()), ("Pending", "CreateContainerConfigError", false));
+    let statuses = life.pod.items(&["status", "containerStatuses"]);
+    assert_eq!(statuses[0]["state"]["waiting"]["message"], "secret \"s\" not found");
+    assert!(statuses[1].has(&["state", "running"]), "the other container runs");
+    assert!(life.told.iter().any(|told| told == "Failed Error: secret \"s\" not found"));
+    assert!(!config::wanted(&life.pod).is_empty());
+    life.configs = found(&[(Secret, "s", Some(&["k"])), (ConfigMap, "m", Some(&[]))]);
+    life.settle();
+    assert_eq!((life.phase(), life.ready()), ("Running", true));
+    assert!(config::wanted(&life.pod).is_empty(), "what runs needs nothing more");
+}
+
+#[test]
+fn an_init_container_without_its_config_holds_the_others() {
+    let spec =
+        json!({"initContainers": [{"name": "first", "image": "i", "envFrom": [{"configMapRef": {"name": "m"}}]}]});
+    let mut life = Life::of(spec, json!({}));
+    life.configs = found(&[(config::Kind::ConfigMap, "m", None)]);
+    life.settle();
+    let status = &life.pod["status"];
+    assert_eq!(status["initContainerStatuses"][0]["state"]["waiting"]["reason"], "CreateContainerConfigError");
+    assert_eq!(status["containerStatuses"][0]["state"]["waiting"]["reason"], "PodInitializing");
+    life.configs = found(&[(config::Kind::ConfigMap, "m", Some(&[]))]);
+    life.settle();
+    assert_eq!((life.phase(), life.ready()), ("Running", true));
 }

@@ -293,7 +293,8 @@ pub fn nodes_rules(names: &[String]) -> Vec<Rule> {
     rules
 }
 
-/// What simulated nodes do: report themselves, run pods, expand their volumes. They see what the scheduler watches, and read no Secret.
+/// What simulated nodes do: report themselves, run pods, expand their volumes. They see what the scheduler watches. They
+/// look up the Secrets and ConfigMaps that a pod refers to by name, because missing ones hold the pod.
 fn simulated_nodes_rules() -> Vec<Rule> {
     vec![
         allow("create", "core", "nodes"),
@@ -301,7 +302,7 @@ fn simulated_nodes_rules() -> Vec<Rule> {
         allow("patch", "core", "nodes/status"),
         allow("patch", "core", "pods/status persistentvolumeclaims/status"),
         allow("get delete", "core", "pods"),
-        allow("get", "core", "persistentvolumeclaims"),
+        allow("get", "core", "persistentvolumeclaims configmaps secrets"),
         allow("create", "storage.k8s.io", "csinodes"),
         events(),
     ]
