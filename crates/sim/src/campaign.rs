@@ -1,4 +1,4 @@
-//! Many runs: seeds at random, or every write of a story in turn.
+//! Many runs: random seeds, or a fault at every write of a story.
 
 use crate::point::{Strike, When};
 use crate::run::{Outcome, Plan};
@@ -8,10 +8,11 @@ use std::fmt::Write;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Where the points of a story are counted, one seed is as good as another, but for the story that has several hands.
+/// Seed for counting the fault points of a story. Any seed gives the same points, except for the story that picks a
+/// gate combination by its seed.
 const SEED: u64 = 1;
 
-/// The seeds whose points are struck: for a story that flips gates one for each hand of them.
+/// Seeds to inject faults with: one, or one per gate combination for the story that flips gates.
 fn seeds_of(story: &'static Story) -> Vec<u64> {
     if story.name != "flipped" {
         return vec![SEED];
@@ -21,19 +22,19 @@ fn seeds_of(story: &'static Story) -> Vec<u64> {
     (SEED..).filter(|seed| hands.insert(hand(seed))).take(stories::HANDS).collect()
 }
 
-/// After so many runs it is told how far it is.
+/// Progress is reported after this many runs.
 const PROGRESS_EVERY: u64 = 500;
 
-/// What many runs came to.
+/// Results of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
     pub runs: u64,
     pub commits: u64,
     pub faults: BTreeMap<&'static str, u64>,
     pub virtual_ms: u128,
-    /// Runs whose end was not compared with that of the calm story, because something happened that nobody can know of.
+    /// Runs whose final state was not compared, because something happened that no component can know about.
     pub excused: u64,
-    /// Each run that went wrong: how to see it again, and why.
+    /// Each failed run: the arguments that repeat it, and the reason.
     pub failures: Vec<String>,
 }
 
@@ -63,7 +64,7 @@ impl Tally {
     pub fn text(&self) -> String {
         let faults: u64 = self.faults.values().sum();
         let mut text = format!(
-            "{} runs, {} writes, {} hours of virtual time, {faults} faults, {} excused ends, {} failures",
+            "{} runs, {} writes, {} hours of virtual time, {faults} faults, {} final states not compared, {} failures",
             self.runs,
             self.commits,
             self.virtual_ms / 3_600_000,
@@ -80,27 +81,27 @@ impl Tally {
     }
 }
 
-/// What is wrong with a run, and whether its end was not compared with that of the calm story though it is prescribed.
+/// The failure of a run, if any, and whether the final state of an exact story was not compared.
 #[derive(Default)]
 struct Verdict {
     failure: Option<String>,
     excused: bool,
 }
 
-/// The story that a seed tells when none is asked for: half of them are of the operator who does anything.
+/// The story of a seed when none is requested. Odd seeds run the story of the random operator.
 pub fn story_of(seed: u64) -> &'static Story {
     let named = usize::try_from(seed / 2).unwrap_or(0) % stories::ALL.len();
     if seed.is_multiple_of(2) { &stories::ALL[named] } else { &stories::ALL[stories::ALL.len() - 1] }
 }
 
-/// Runs stories in storms, one for each seed.
+/// Runs one story with random faults per seed.
 pub fn seeds(from: u64, count: u64, story: Option<&'static Story>, jobs: usize, told: impl Fn(&str) + Sync) -> Tally {
     let plans = (from..from + count).map(|seed| {
         let story = story.unwrap_or_else(|| story_of(seed));
         Plan { story, seed, storm: true, strike: None }
     });
     let ends: Mutex<BTreeMap<&str, String>> = Mutex::default();
-    // An exact story ends as ever, whatever its seed.
+    // An exact story ends in the same state with every seed.
     let end_of = |story: &'static Story| {
         let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.entry(story.name)
@@ -118,8 +119,8 @@ pub fn seeds(from: u64, count: u64, story: Option<&'static Story>, jobs: usize, 
     })
 }
 
-/// Runs a story once for every `stride`-th of its writes, with each of these strikes there. All must end as the story does when
-/// nothing goes wrong.
+/// Runs a story once for every `stride`-th write and each fault. Every run must end in the state of the run without
+/// faults.
 pub fn points(
     story: &'static Story,
     strikes: &[Strike],
@@ -128,7 +129,7 @@ pub fn points(
     told: impl Fn(&str) + Sync,
 ) -> Tally {
     let seeds = seeds_of(story);
-    // Several seeds share the points among them.
+    // Several seeds share the fault points.
     let stride = stride * seeds.len() as u64;
     let mut tally = Tally::default();
     for (seed, shift) in seeds.into_iter().zip(0..) {
@@ -154,7 +155,7 @@ fn points_of(
     let mut plans = Vec::new();
     for strike in strikes {
         let writes = reference.counted.of(*strike);
-        // Where only some are wanted, not the same ones for each strike.
+        // With a stride above 1, each fault starts at another write.
         let first = 1 + (shift + *strike as u64) % stride;
         for at in (first..=writes).step_by(usize::try_from(stride).unwrap_or(1)) {
             plans.push(Plan { strike: Some((When::At(at), *strike)), ..calm });
@@ -164,7 +165,8 @@ fn points_of(
     tally
 }
 
-/// Runs stories with the same strike at every `nth` write of the controllers. All must end as they do when nothing goes wrong.
+/// Runs stories with the same fault at every `nth` write of the controllers. Every run must end in the state of the
+/// run without faults.
 pub fn every(
     stories: impl Iterator<Item = &'static Story>,
     strike: Strike,
@@ -176,10 +178,10 @@ pub fn every(
     all(plans.collect(), jobs, told, |plan, outcome| judge(plan, outcome, &Plan { strike: None, ..*plan }.run()))
 }
 
-/// What is wrong with how a run ended, given how the story ends when nothing goes wrong.
+/// Compares the final state of a run with that of a run without faults.
 fn judge(plan: &Plan, outcome: &Outcome, reference: &Outcome) -> Verdict {
     let strike = plan.strike.map(|(_, strike)| strike);
-    // Where provisioner and server die together, there is what nobody can know (docs/design/simulation.md).
+    // If provisioner and server are killed together, some outcomes cannot be known (docs/design/simulation.md).
     let is_excused = strike == Some(Strike::KillAll) && outcome.excused;
     let may_differ = !plan.story.exact || is_excused || strike.is_some_and(Strike::changes_the_end);
     let differs = !may_differ && outcome.end != reference.end;
@@ -187,13 +189,13 @@ fn judge(plan: &Plan, outcome: &Outcome, reference: &Outcome) -> Verdict {
     Verdict { failure, excused: plan.story.exact && may_differ }
 }
 
-/// The lines that are only in one of two texts.
+/// The lines that only one of two texts has.
 pub fn difference(wanted: &str, found: &str) -> String {
     let missing =
         wanted.lines().filter(|line| !found.lines().any(|other| other == *line)).map(|line| format!("- {line}"));
     let extra =
         found.lines().filter(|line| !wanted.lines().any(|other| other == *line)).map(|line| format!("+ {line}"));
-    format!("it ends differently:\n{}", missing.chain(extra).collect::<Vec<_>>().join("\n"))
+    format!("the final state differs:\n{}", missing.chain(extra).collect::<Vec<_>>().join("\n"))
 }
 
 fn all(
@@ -228,10 +230,10 @@ fn all(
 mod tests {
     use super::*;
 
-    /// The points of the story that flips gates are struck with each of its hands.
+    /// Faults are injected with each gate combination of the story `flipped`.
     #[test]
     fn every_hand_is_struck() {
-        let flipped = stories::find("flipped").expect("it is there");
+        let flipped = stories::find("flipped").expect("a known story");
         let hand = |seed| Plan { story: flipped, seed, storm: false, strike: None }.hand();
         let hands: BTreeSet<usize> = seeds_of(flipped).into_iter().map(hand).collect();
         assert_eq!(hands, (0..stories::HANDS).collect());

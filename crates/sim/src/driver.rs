@@ -1,5 +1,5 @@
-//! What has the data of a world's volumes: the CSI driver, which can die in the middle of its calls, and comes back with what is on its disk;
-//! and the directories of the plugin inside, which only die with their volumes.
+//! Storage backends of a world: the CSI driver, which can be killed during a call and restarts with its disk, and the
+//! directories of the in-tree plugin.
 
 use crate::directories::Directories;
 use crate::ledger::Ledger;
@@ -11,18 +11,18 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use tempfile::TempDir;
 use tokio_util::sync::CancellationToken;
 
-/// Clones share it.
+/// Clones share one driver.
 #[derive(Clone)]
 pub struct Driver {
     life: Arc<Mutex<Life>>,
     pub inside: Directories,
     traits: Arc<Mutex<Traits>>,
     directory: Arc<TempDir>,
-    /// Counts its calls. It knows the driver, too.
+    /// Counts the calls of the driver. `Weak`, because the checker holds the driver too.
     ledger: Weak<Ledger>,
 }
 
-/// What stories may make of it, from its next start on.
+/// Settings that stories change. They apply from the next start.
 #[derive(Clone, Copy)]
 struct Traits {
     name: &'static str,
@@ -31,9 +31,9 @@ struct Traits {
 }
 
 enum Life {
-    /// It serves until this is cancelled.
+    /// Serves until the token is cancelled.
     Up(Arc<DirectoryDriver>, CancellationToken),
-    /// It is dead, and has left these volumes.
+    /// Killed. These volumes are on its disk.
     Down(BTreeSet<String>),
 }
 
@@ -41,7 +41,7 @@ fn handles(driver: &DirectoryDriver) -> BTreeSet<String> {
     driver.volumes().into_iter().map(|(handle, _)| handle).collect()
 }
 
-/// Calls are counted, and struck when it is time.
+/// Counts each call, and injects a fault into it when one is due.
 fn faults(ledger: &Weak<Ledger>) -> Faults {
     let ledger = ledger.clone();
     Faults::asking(move |call, subject| match ledger.upgrade()?.points.called(call, subject)? {
@@ -66,17 +66,17 @@ impl Driver {
         self.traits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From its next start on, and for processes that start after that.
+    /// Sets the driver's name from its next start, for processes that start after that.
     pub fn rename(&self, name: &'static str) {
         self.traits().name = name;
     }
 
-    /// From its next start on a volume has grown only when a node has done its part.
+    /// From the next start, an expansion is complete only after the node has expanded the file system.
     pub fn grow_on_nodes(&self) {
         self.traits().expansion = Expansion::Both;
     }
 
-    /// From its next start on all volumes together are no larger.
+    /// From the next start, limits the total size of all volumes.
     pub fn limit(&self, capacity_bytes: i64) {
         self.traits().capacity_bytes = capacity_bytes;
     }
@@ -85,7 +85,7 @@ impl Driver {
         self.life.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Fails as long as something of its last life is not over.
+    /// Fails while tasks of the killed driver still run.
     pub fn start(&self) -> Result<(), OpenError> {
         let mut life = self.life();
         if matches!(*life, Life::Down(_)) {
@@ -100,7 +100,7 @@ impl Driver {
         Ok(())
     }
 
-    /// Whether it was alive: all connections break, and calls end where they are.
+    /// Breaks all connections and stops all calls where they are. Returns whether the driver was running.
     pub fn kill(&self) -> bool {
         let mut life = self.life();
         let Life::Up(driver, dead) = &*life else { return false };
@@ -111,7 +111,7 @@ impl Driver {
         true
     }
 
-    /// The volumes that there are, by their handles, and the directories, by their paths.
+    /// Handles of all existing volumes, and paths of all existing directories.
     pub fn handles(&self) -> BTreeSet<String> {
         let mut there = match &*self.life() {
             Life::Up(driver, _) => handles(driver),
@@ -121,7 +121,7 @@ impl Driver {
         there
     }
 
-    /// The sizes of its volumes.
+    /// Size in bytes of each volume, by handle.
     pub fn sizes(&self) -> BTreeMap<String, i64> {
         match &*self.life() {
             Life::Up(driver, _) => driver.sizes().into_iter().collect(),
@@ -129,7 +129,7 @@ impl Driver {
         }
     }
 
-    /// Has it misbehave, if it is alive; and directories likewise.
+    /// Injects a fault into the directories, and into the driver if it runs.
     pub fn misuse(&self, order: Order) {
         self.inside.faults.order(order.clone());
         if let Life::Up(driver, _) = &*self.life() {
@@ -144,7 +144,7 @@ impl Driver {
         }
     }
 
-    /// As a process reaches it, until that dies.
+    /// The driver's endpoint for one process, until that process is killed.
     pub fn endpoint(&self, process: CancellationToken) -> Endpoint {
         let driver = self.clone();
         csi::directory::inside(self.traits().name, process, move || match &*driver.life() {

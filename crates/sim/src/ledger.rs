@@ -1,4 +1,4 @@
-//! The store as the server has it, with every committed write judged before its writer hears of it.
+//! Store wrapper that checks every committed write before the writer gets its response.
 
 use crate::audit::Selection;
 use crate::entropy::Rng;
@@ -22,50 +22,50 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 tokio::task_local! {
-    /// Who sends the request that is being answered.
+    /// Account that sent the request being handled.
     pub static WRITER: Arc<str>;
-    /// The term of leading that the request belongs to, as it says itself.
+    /// Leader term that the request names in its header.
     pub static TERM: Option<Arc<str>>;
 }
 
-/// The lease of whoever leads the controllers.
+/// Lease of the leading controller process.
 pub const LEASE: &str = "mainstay-controllers";
 const LEASE_KEY: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
 
-/// The name of whoever acts for people.
+/// Account that acts for users.
 pub const OPERATOR: &str = "operator";
 
-/// Where the provisioner writes down what it is about to do.
+/// ConfigMap in which the provisioner records calls before it makes them.
 pub const JOURNAL: &str = "/core/configmaps/kube-system/mainstay-csi-journal";
 
 type Backend = Box<dyn Fn() -> BTreeSet<String> + Send>;
 
-/// What is known of all that was ever committed; outlives crashes of the store.
+/// All committed changes of a run, and the rules checked on them. Survives crashes of the store.
 pub struct Ledger {
     pub checker: Mutex<Checker>,
     pub log: Log,
     clock: VirtualClock,
-    /// What was acknowledged, by key: revision and value.
+    /// Acknowledged state by key: revision and value.
     acknowledged: Mutex<BTreeMap<Arc<str>, (Revision, Bytes)>>,
-    /// All changes so far, for those who must hear of them.
+    /// All changes so far, to compare watches and lists with.
     history: Mutex<Vec<Past>>,
-    /// The names of volumes, and of claims with their namespaces, that may be created once more when they have come and gone: by requests that were on their way for so long, or by
-    /// a provisioner that has not heard of their end, and that nobody can tell.
+    /// PV names, and claims as namespace/name, that may be created again after their deletion: by a request that
+    /// arrived late, or by a provisioner that did not see the deletion and cannot find out about it.
     returned: Mutex<BTreeSet<String>>,
-    /// The creation of a pod is never late.
+    /// Whether requests that create pods are never delivered late.
     pods_in_time: AtomicBool,
-    /// What the write that the disk failed in the middle of wanted.
+    /// Transaction that was being written when the disk failed, and its writer.
     torn: Mutex<Option<(Arc<str>, Txn)>>,
     pub points: Points,
-    /// Which term of leading the controllers it is, as those who lead say it with their writes.
+    /// Current leader term of the controllers, as the leader names it in its writes.
     term: Mutex<String>,
-    /// The handles of the volumes that the driver has, and had when it was last asked.
+    /// Function that returns the driver's volume handles, and its result at the last call.
     backend: Mutex<Option<(Backend, BTreeSet<String>)>>,
-    /// Moves with every commit.
+    /// Incremented at every commit.
     pub commits: watch::Sender<u64>,
 }
 
-/// One change, with the object as it was and is.
+/// One change, with the value before and after.
 struct Past {
     revision: Revision,
     key: Arc<str>,
@@ -73,14 +73,14 @@ struct Past {
     is: Option<Bytes>,
 }
 
-/// A change as a watch has to tell it.
+/// A change as a watch must deliver it.
 pub struct Telling {
-    /// Where it is in the history.
+    /// Position in the history.
     pub place: usize,
     pub revision: Revision,
     pub key: Arc<str>,
     pub kind: &'static str,
-    /// As it is; as it was if it is told as deleted.
+    /// New value, or the last value if the event is DELETED.
     pub object: Bytes,
 }
 
@@ -106,14 +106,14 @@ impl Ledger {
         lock(&self.checker)
     }
 
-    /// A request that was late is about to create the object of this volume.
+    /// Call before a late request creates the PV of this volume.
     pub fn volume_comes_late(&self, volume: &str) {
         if self.has_come_and_gone(&format!("/core/persistentvolumes/{volume}")) {
             self.volume_may_return(volume);
         }
     }
 
-    /// A request that was late is about to create this claim, a namespace and a name.
+    /// Call before a late request creates this claim (namespace/name).
     pub fn claim_comes_late(&self, claim: &str) {
         if self.has_come_and_gone(&format!("/core/persistentvolumeclaims/{claim}")) {
             lock(&self.returned).insert(claim.to_owned());
@@ -125,17 +125,22 @@ impl Ledger {
         was_there && !lock(&self.acknowledged).contains_key(key)
     }
 
-    /// The object of this volume may come when it has come and gone already.
+    /// From now on the PV of this volume may exist again after its deletion.
     pub fn volume_may_return(&self, volume: &str) {
         lock(&self.returned).insert(volume.to_owned());
     }
 
-    /// Whether this volume's object, or this claim, may have come once more when it had come and gone.
+    /// Whether this PV, or this claim, may exist again after its deletion.
     pub fn has_returned(&self, volume: &str) -> bool {
         lock(&self.returned).contains(volume)
     }
 
-    /// From now on no pod's creation is late.
+    /// Whether `text` names a PV or a claim that may exist again after its deletion.
+    pub fn has_returned_any_of(&self, text: &str) -> bool {
+        lock(&self.returned).iter().any(|name| text.contains(name.as_str()))
+    }
+
+    /// From now on no request that creates a pod is delivered late.
     pub fn pods_come_in_time(&self) {
         self.pods_in_time.store(true, Ordering::Relaxed);
     }
@@ -144,12 +149,12 @@ impl Ledger {
         self.pods_in_time.load(Ordering::Relaxed)
     }
 
-    /// Whether anything may have.
+    /// Whether any object may exist again after its deletion.
     pub fn has_any_returned(&self) -> bool {
         !lock(&self.returned).is_empty()
     }
 
-    /// Opens the store on a disk and compares it with what was acknowledged before.
+    /// Opens the store on a disk and compares it with the acknowledged state.
     pub fn open(self: &Arc<Ledger>, disk: &Crashable) -> Result<Arc<Watched>, store::OpenError> {
         let options = store::Options { inline: true, ..store::Options::default() };
         let inner = store::Embedded::open_on(Arc::new(disk.clone()), server::codec::finish, options)?;
@@ -158,9 +163,9 @@ impl Ledger {
         Ok(Arc::new(Watched { inner, tail: Mutex::new(tail), ledger: Arc::clone(self), off: CancellationToken::new() }))
     }
 
-    /// Every acknowledged write is there, and at most the one that was under way besides.
+    /// Every acknowledged write must be present, and besides them at most the write that was in progress.
     fn compare(&self, store: &dyn Store) {
-        // What is found besides was written before the crash, and the backend is as it was then, or later.
+        // Additional content was written before the crash, so the backend already has this state or a later one.
         self.look_at_backend();
         let page = store.list(Range::default()).expect("the newest state can be listed");
         let found: BTreeMap<Arc<str>, Arc<Record>> =
@@ -185,7 +190,7 @@ impl Ledger {
                 self.remember(record.modified, Arc::clone(key), value_of(&before), Some(record.value.clone()));
                 self.take(Arc::clone(key), before, Some(Arc::clone(record)), &torn_by);
             } else {
-                self.log.broken(format!("after the crash {key} is not as it was acknowledged"));
+                self.log.broken(format!("after the crash {key} differs from its acknowledged state"));
             }
         }
         for (key, (revision, value)) in known {
@@ -194,12 +199,12 @@ impl Ledger {
                 self.remember(store.revision(), Arc::clone(&key), value_of(&before), None);
                 self.take(key, before, None, &torn_by);
             } else {
-                self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is lost"));
+                self.log.broken(format!("after the crash the acknowledged {key} of revision {revision} is missing"));
             }
         }
     }
 
-    /// Of a write that was under way when the disk failed everything is there, or nothing.
+    /// The write that was in progress when the disk failed must be present completely, or not at all.
     fn is_whole(
         &self,
         txn: &Txn,
@@ -218,11 +223,11 @@ impl Ledger {
         };
         if !txn.operations.iter().all(is_done) && !txn.operations.iter().all(is_undone) {
             let keys: Vec<&str> = txn.operations.iter().map(|operation| &**key(operation)).collect();
-            self.log.broken(format!("after the crash half of a write is there: {}", keys.join(" ")));
+            self.log.broken(format!("after the crash a write is present only in part: {}", keys.join(" ")));
         }
     }
 
-    /// Takes a change in and has it judged. Without `before` an object that is known already is not judged again.
+    /// Records a change and checks the rules. Without `before`, an object that is already known is not checked again.
     fn take(&self, key: Arc<str>, before: Option<Arc<Record>>, after: Option<Arc<Record>>, who: &Who<'_>) {
         let known = match &after {
             Some(record) => lock(&self.acknowledged).insert(Arc::clone(&key), (record.modified, record.value.clone())),
@@ -253,12 +258,12 @@ impl Ledger {
         self.log.say(format!("{who} {what} {} @{}", event.key, event.revision));
         if let Some(record) = event.current.as_ref().filter(|_| &*event.key == JOURNAL) {
             let journal = serde_json::from_slice::<Value>(&record.value).unwrap_or_default();
-            self.log.say(format!("the journal says {}", journal["data"]));
+            self.log.say(format!("the journal contains {}", journal["data"]));
         }
         if let Some(term) = TERM.try_with(Clone::clone).ok().flatten() {
             let current = lock(&self.term);
             if *term != **current {
-                self.log.broken(format!("{who} writes {} in the term {current} for the term {term}", event.key));
+                self.log.broken(format!("{who} writes {} in leader term {current} with a request of term {term}", event.key));
             }
         }
         let (was, is) = (value_of(&event.previous), value_of(&event.current));
@@ -276,40 +281,41 @@ impl Ledger {
         lock(&self.history).push(Past { revision, key, was, is });
     }
 
-    /// Where to ask which volumes the driver has.
+    /// Sets the function that returns the driver's volume handles.
     pub fn watch_backend(&self, ask: impl Fn() -> BTreeSet<String> + Send + 'static) {
         *lock(&self.backend) = Some((Box::new(ask), BTreeSet::new()));
     }
 
-    /// Judges what the driver has deleted since the last look. Objects change by commits alone, so before each of them is soon enough.
+    /// Checks the backend volumes that were deleted since the last call. Objects change only by commits, so a call
+    /// before each commit is enough.
     pub fn look_at_backend(&self) {
         let mut backend = lock(&self.backend);
         let Some((ask, known)) = &mut *backend else { return };
         let there = ask();
         for handle in known.difference(&there) {
-            self.log.say(format!("the driver has deleted {handle}"));
+            self.log.say(format!("the driver deleted {handle}"));
             for rule in self.checker().backend_deleted(handle) {
                 self.log.broken(rule);
             }
         }
         for handle in there.difference(known) {
-            self.log.say(format!("the driver has made {handle}"));
+            self.log.say(format!("the driver created {handle}"));
             self.checker().backend_made(handle);
         }
         *known = there;
     }
 
-    /// Where what comes after a revision begins in the history.
+    /// Position of the first change after a revision.
     pub fn after(&self, revision: Revision) -> usize {
         lock(&self.history).partition_point(|past| past.revision <= revision)
     }
 
-    /// The newest revision in the history.
+    /// Newest revision in the history.
     pub fn newest(&self) -> Revision {
         lock(&self.history).last().map_or(0, |past| past.revision)
     }
 
-    /// The first change from a place in the history on that a watch of these keys has to tell of.
+    /// First change at or after `place` that a watch with this selection must deliver.
     pub fn next_from(&self, keys: &Selection, place: usize) -> Option<Telling> {
         let history = lock(&self.history);
         let of_keys = (place..).zip(history.iter().skip(place)).filter(|(_, past)| past.key.starts_with(&keys.prefix));
@@ -322,7 +328,7 @@ impl Ledger {
         of_keys.filter_map(telling).next()
     }
 
-    /// What was selected at a revision, by key.
+    /// Selected objects at a revision, by key.
     pub fn selected(&self, keys: &Selection, revision: Revision) -> BTreeMap<Arc<str>, Bytes> {
         let history = lock(&self.history);
         let acknowledged = lock(&self.acknowledged);
@@ -345,7 +351,7 @@ fn value_of(record: &Option<Arc<Record>>) -> Option<Bytes> {
     record.as_ref().map(|record| record.value.clone())
 }
 
-/// How a watch tells of a change of what it was about before, or is now.
+/// Event type for an object that was selected before and is selected now, or `None` without an event.
 fn told(was: bool, is: bool) -> Option<&'static str> {
     match (was, is) {
         (false, false) => None,
@@ -369,7 +375,7 @@ fn key(operation: &Operation) -> &Arc<str> {
     }
 }
 
-/// Whether objects at this key are of the judged kinds.
+/// Whether the rules apply to the kind of this key.
 fn is_judged(key: &str) -> bool {
     let plural = key.split('/').nth(2).unwrap_or("");
     let singular = if plural == "endpoints" { Some(plural) } else { plural.strip_suffix('s') };
@@ -380,17 +386,17 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One life of the store.
+/// The store between two crashes.
 pub struct Watched {
     inner: Arc<dyn Store>,
     tail: Mutex<Box<dyn Watcher>>,
     ledger: Arc<Ledger>,
-    /// Nothing is written any more: the machine has crashed.
+    /// Cancelled when the machine crashes; then all writes fail.
     pub off: CancellationToken,
 }
 
 impl Watched {
-    /// Reads what was committed just now.
+    /// Reads the changes that were just committed.
     fn read_tail(&self, who: &str) {
         let mut tail = lock(&self.tail);
         while let Some(Next::Events { events, .. }) = tail.next(usize::MAX).now_or_never() {
@@ -423,7 +429,7 @@ impl Store for Watched {
         Box::pin(async move {
             let who = WRITER.try_with(Arc::clone).unwrap_or_else(|_| Arc::from("server"));
             if self.off.is_cancelled() {
-                return Err(Error::Unavailable("the machine is off".to_owned()));
+                return Err(Error::Unavailable("the machine has crashed".to_owned()));
             }
             let copy = txn.clone();
             let keys: Vec<&str> = copy.operations.iter().map(|operation| &**key(operation)).collect();
@@ -473,7 +479,7 @@ impl Store for Watched {
     }
 }
 
-/// A disk as a crash now leaves it.
+/// The disk as it is after a crash at this moment.
 pub fn crashed(disk: &Crashable, rng: &mut Rng) -> Crashable {
     Crashable::from_image(disk.crash(rng.next()))
 }
@@ -488,7 +494,7 @@ mod tests {
         store.txn(Txn { conditions: Vec::new(), operations }).await.expect("it is written");
     }
 
-    /// A disk that forgets what it synced is noticed; one that keeps it is not.
+    /// Detects a disk that loses synced data, and accepts one that keeps it.
     #[tokio::test]
     async fn what_was_acknowledged_and_is_not_there_after_a_crash_is_noticed() {
         for forgets in [false, true] {
@@ -503,12 +509,12 @@ mod tests {
             ledger.open(&disk).expect("it opens");
             assert_eq!(ledger.log.is_whole(), !forgets);
             let lost: &[&str] =
-                if forgets { &["after the crash the acknowledged /b of revision 3 is lost"] } else { &[] };
+                if forgets { &["after the crash the acknowledged /b of revision 3 is missing"] } else { &[] };
             assert_eq!(ledger.log.all_broken(), lost);
         }
     }
 
-    /// Of a write in the middle of which the disk failed all is there or nothing; half of it is noticed.
+    /// Detects a write that is present only in part.
     #[test]
     fn half_a_write_after_a_crash_is_noticed() {
         let put = |key: &str| {

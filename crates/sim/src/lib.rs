@@ -1,10 +1,10 @@
-//! Simulation: the real server, store, planners and executors on one thread, with a virtual clock, and with faults of the disk, the network
-//! and the processes. The same seed gives the same run.
+//! Simulation: the real server, store, planners and executors on one thread, with a virtual clock and injected faults
+//! of the disk, the network and the processes. The same seed gives the same run.
 //!
-//! This crate must never know sockets, and no other crate depends on it. `plan::invariant` has the rules; `ledger` checks them at every
-//! commit.
+//! This crate must never use sockets, and no other crate depends on it. `plan::invariant` defines the rules;
+//! `commit_checker` checks them at every commit.
 //!
-//! Begin with `docs/design/simulation.md`, then with `world` and [`stories`].
+//! Begin with `docs/design/simulation.md`, then `world` and [`stories`].
 
 mod audit;
 mod campaign;

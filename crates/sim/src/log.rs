@@ -1,10 +1,10 @@
-//! What happened, step by step, in virtual time.
+//! Log of one run, with virtual timestamps.
 
 use crate::time::VirtualClock;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Clones share it.
+/// Clones share one log.
 #[derive(Clone)]
 pub struct Log {
     clock: VirtualClock,
@@ -15,7 +15,7 @@ pub struct Log {
 struct Pages {
     lines: Vec<String>,
     counts: BTreeMap<&'static str, u64>,
-    /// Rules that were broken.
+    /// Violated rules.
     broken: Vec<String>,
 }
 
@@ -29,12 +29,12 @@ impl Log {
         self.pages().lines.push(format!("{:>5}.{:03} {}", at / 1000, at % 1000, line.as_ref()));
     }
 
-    /// What only replays want to know.
+    /// Adds a line that is useful only in replays.
     pub fn detail(&self, line: impl FnOnce() -> String) {
         self.say(line());
     }
 
-    /// Says that a fault happens, and counts it.
+    /// Logs a fault and counts it by name.
     pub fn fault(&self, what: &'static str, line: impl AsRef<str>) {
         self.say(format!("FAULT {what}: {}", line.as_ref()));
         *self.pages().counts.entry(what).or_default() += 1;

@@ -1,4 +1,5 @@
-//! What is between a client and the server: requests that come late, twice or never, answers that get lost, watches that lag and break.
+//! The network between clients and the server: delays, duplicates and drops requests, loses responses, delays and
+//! breaks watches.
 
 use crate::audit::Audit;
 use crate::entropy::Rng;
@@ -21,18 +22,18 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tower::Service;
 
-/// How often what goes wrong, in a thousand.
+/// Probability of each fault per request or watch chunk, in 1/1000.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Weather {
     pub drop: u64,
     pub lose_answer: u64,
     pub refuse: u64,
     pub duplicate: u64,
-    /// Writes whose sender hears that the connection broke, and which arrive later all the same.
+    /// The sender sees a broken connection, and the write arrives later.
     pub late_write: u64,
     pub cut_watch: u64,
     pub lag_watch: u64,
-    /// The longest usual delay of anything.
+    /// Upper limit of the ordinary random delay, in milliseconds.
     pub delay_ms: u64,
 }
 
@@ -49,14 +50,14 @@ impl Weather {
     };
 }
 
-/// What arrives late does so within this time: shorter than the rest that a story must come to.
+/// Late requests arrive within this time. It is shorter than the period in which the final state must not change.
 const LATE_MAX: Duration = Duration::from_secs(30);
-/// Watches that broke are back within this time.
+/// Broken watches are opened again within this time.
 const FORGOTTEN_FOR: Duration = Duration::from_secs(5);
-/// How late a write is that is struck so.
+/// Delay of a write with the fault `LateWrite`.
 const LATE_BY: Duration = Duration::from_secs(8);
 
-/// One network with one server; clones share it.
+/// One network with one server. Clones share it.
 #[derive(Clone)]
 pub struct Net {
     pub ledger: Arc<Ledger>,
@@ -68,55 +69,56 @@ struct State {
     rng: Rng,
     weather: Weather,
     up: Option<Up>,
-    /// The watches that are open, as long as somebody reads them.
+    /// Open watches. `Weak`, so that a closed watch is dropped.
     audits: Vec<Weak<Audited>>,
 }
 
-/// A watch that is audited.
+/// An open watch and its audit.
 struct Audited {
     what: String,
     process: Process,
     audit: Mutex<Audit>,
 }
 
-/// One life of the server.
+/// The server between two crashes.
 #[derive(Clone)]
 pub struct Up {
     pub server: Arc<Server>,
-    /// Cancelled when it dies.
+    /// Cancelled when the server crashes.
     pub dead: CancellationToken,
 }
 
-/// One life of a client process, with all that it runs.
+/// A client process, from its start until it is killed.
 #[derive(Clone)]
 pub struct Process {
     pub name: &'static str,
-    /// Cancelled when it is killed.
+    /// Cancelled when the process is killed.
     pub dead: CancellationToken,
-    /// Cancelled, and replaced, to break its watches.
+    /// Cancelled, and replaced, to break the watches of the process.
     watches: Arc<Mutex<CancellationToken>>,
-    /// Whose watches are held back until this is cancelled. (A `tokio::sync::watch` would wake those who wait in any order.)
+    /// Controllers whose watch events are held until the token is cancelled. (`tokio::sync::watch` would wake waiting
+    /// tasks in an order that differs from run to run.)
     held: Arc<Mutex<Option<(Whom, CancellationToken)>>>,
-    /// Until when what it reads arrives late, by how much, and whose reads do.
+    /// End time, delay and target of delayed reads.
     late: Arc<Mutex<Option<(Instant, Duration, Whom)>>>,
-    /// Until when watches that go on where they were are told that this is forgotten, each once.
+    /// Until when watches that resume get 410, each once.
     forgotten: Arc<Mutex<Option<Forgotten>>>,
-    /// Until when it is cut off from the server.
+    /// Until when the process is disconnected from the server.
     cut_off: Arc<Mutex<Option<Instant>>>,
-    /// Whether the network may mistreat it.
+    /// Whether the network injects random faults into requests of this process.
     pub exposed: bool,
 }
 
-/// Which part of a process something happens to.
+/// The part of a process that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whom {
     All,
-    /// The one with this account: what it sees, others of its process may see otherwise.
+    /// The controller with this account. Other controllers of the process are not affected.
     One(&'static str),
 }
 
 impl Whom {
-    /// The controllers that decide about sets, claims and volumes by what they see.
+    /// Controllers that decide about sets, claims and volumes by their caches.
     const DECIDERS: [&'static str; 8] = [
         "statefulset-controller",
         "persistent-volume-binder",
@@ -128,7 +130,7 @@ impl Whom {
         "namespace-controller",
     ];
 
-    /// One of the deciders, in turn.
+    /// The n-th of `DECIDERS`, modulo their number.
     pub fn dealt(at: u64) -> Whom {
         let at = usize::try_from(at).unwrap_or(0) % Whom::DECIDERS.len();
         Whom::One(Whom::DECIDERS[at])
@@ -154,7 +156,7 @@ impl std::fmt::Display for Whom {
 struct Forgotten {
     until: Instant,
     whom: Whom,
-    /// Which watches were told, by account and path: several controllers of a process follow the same kind.
+    /// Watches that already got 410, by account and path. Several controllers of a process may watch the same kind.
     told: BTreeSet<(String, String)>,
 }
 
@@ -176,7 +178,7 @@ impl Process {
         std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
     }
 
-    /// Their watches are held back, until all are released.
+    /// Holds watch events of these controllers until `release_watches`.
     pub fn hold_watches(&self, whom: Whom) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get_or_insert_with(|| (whom, CancellationToken::new()));
@@ -188,7 +190,7 @@ impl Process {
         }
     }
 
-    /// Waits while the watches of this account are held back.
+    /// Waits while watch events of this account are held.
     async fn hears(&self, account: &str) {
         let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
         while let Some((_, until)) = held().filter(|(whom, _)| whom.is(account)) {
@@ -196,7 +198,7 @@ impl Process {
         }
     }
 
-    /// Its watches break, and what was not told by theirs is forgotten by the server: whoever wants to go on must list.
+    /// Breaks all watches. Those that resume get 410 and must list again.
     pub fn forget_watches(&self, whom: Whom) {
         let forgotten = Forgotten { until: Instant::now() + FORGOTTEN_FOR, whom, told: BTreeSet::new() };
         *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some(forgotten);
@@ -204,7 +206,7 @@ impl Process {
         self.release_watches();
     }
 
-    /// Whether a watch that wants to go on is told that it cannot.
+    /// Whether this watch must get 410. Returns true once for each account and path.
     fn is_forgotten(&self, account: &str, path: &str) -> bool {
         let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
         let is_meant = |it: &&mut Forgotten| Instant::now() < it.until && it.whom.is(account);
@@ -213,17 +215,17 @@ impl Process {
         path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
     }
 
-    /// For so long, whatever they read arrives so much later.
+    /// Delays the responses to reads by `by`, for the same length of time.
     pub fn delay_reads(&self, by: Duration, whom: Whom) {
         *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by, whom));
     }
 
-    /// For so long it reaches nobody and hears nothing. What it has sent arrives then.
+    /// Disconnects the process for `time`. Requests sent meanwhile arrive after that.
     pub fn cut_off(&self, time: Duration) {
         *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
     }
 
-    /// Waits while it is cut off.
+    /// Waits while the process is disconnected.
     async fn reached(&self) {
         loop {
             let until = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
@@ -250,7 +252,7 @@ impl Process {
     }
 }
 
-/// What is to become of one request.
+/// Faults to inject into one request.
 #[derive(Debug, Default)]
 struct Fate {
     before: Duration,
@@ -259,7 +261,7 @@ struct Fate {
     lose_answer: bool,
     refuse: Option<u16>,
     duplicate: bool,
-    /// It arrives so much later than its sender believes it lost.
+    /// The sender sees a broken connection, and the request arrives this much later.
     late_by: Option<Duration>,
 }
 
@@ -281,7 +283,7 @@ impl Net {
         self.state().up.clone()
     }
 
-    /// A client of the server inside a process.
+    /// A client of the server for one account of a process.
     pub fn client(&self, process: &Process, account: &str, user: User) -> kube::Client {
         kube::Client::new(
             Link { net: self.clone(), process: process.clone(), account: account.into(), user },
@@ -293,7 +295,7 @@ impl Net {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What open watches have not told of all up to a revision. The dead hear nothing.
+    /// Describes changes up to `revision` that open watches have not delivered. Ignores killed processes.
     pub fn behind(&self, revision: u64) -> Vec<String> {
         let open: Vec<Arc<Audited>> = self.state().audits.iter().filter_map(Weak::upgrade).collect();
         let heard = open.iter().filter(|open| !open.process.dead.is_cancelled());
@@ -325,7 +327,7 @@ impl Net {
         fate
     }
 
-    /// What becomes of a watch's next chunk: the pause before it, and how much of it comes through before the watch breaks.
+    /// Draws the delay before a watch chunk, and how many bytes pass before the watch breaks.
     fn chunk_fate(&self, length: usize) -> (Duration, Option<usize>) {
         let mut state = self.state();
         let (weather, rng) = (state.weather, &mut state.rng);
@@ -341,7 +343,7 @@ impl Net {
     }
 }
 
-/// One client's way to the server.
+/// Connection of one client to the server.
 #[derive(Clone)]
 struct Link {
     net: Net,
@@ -369,7 +371,7 @@ impl Service<Request<kube::client::Body>> for Link {
             let dead = this.process.dead.clone();
             match dead.run_until_cancelled(this.send(request)).await {
                 Some(result) => result,
-                // Whoever asked is dead and hears nothing any more.
+                // The sender was killed, so it never gets a response.
                 None => std::future::pending().await,
             }
         })
@@ -394,11 +396,11 @@ impl Link {
         if is_read && !is_watch {
             fate.after += self.process.read_delay(&self.account);
         }
-        self.net.log.detail(|| format!("{what} sets out, {fate:?}"));
+        self.net.log.detail(|| format!("{what} sent, {fate:?}"));
         tokio::time::sleep(fate.before).await;
         if fate.drop {
             self.net.log.fault("dropped", &what);
-            return Err(broken("the request got lost"));
+            return Err(broken("the request was lost"));
         }
         if let Some(code) = fate.refuse {
             self.net.log.fault("refused", format!("{what} {code}"));
@@ -411,17 +413,17 @@ impl Link {
         }
         let Some(up) = self.net.server() else {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            return Err(broken("nobody answers"));
+            return Err(broken("the server is down"));
         };
         if let Some(by) = fate.late_by.filter(|_| self.may_be_late(&request)) {
             self.net.log.fault("late", format!("{what} by {} ms", by.as_millis()));
-            // It is on its way, whatever becomes of its sender.
+            // The request arrives even if its sender is killed.
             let place = self.place_of_creation(&request);
             tokio::spawn(async move {
                 tokio::time::sleep(by).await;
                 if self.place_of_creation(&request) != place {
-                    self.net.log.fault("dropped", format!("{what}, in another namespace by now"));
-                    return Err(broken("the request got lost"));
+                    self.net.log.fault("dropped", format!("{what}, the namespace was replaced"));
+                    return Err(broken("the request was lost"));
                 }
                 self.arrive(request, fate, up).await
             });
@@ -431,15 +433,15 @@ impl Link {
             return self.arrive(request, fate, up).await;
         }
         self.net.log.fault("held-up", &what);
-        // What was sent arrives in the end, whether or not its sender still waits for it, or lives.
+        // A request that was sent arrives, even if its sender no longer waits for it or is killed.
         let (place, sent) = (self.place_of_creation(&request), Instant::now());
         let late = tokio::spawn(async move {
             self.process.reached().await;
             if self.process.dead.is_cancelled() {
                 if is_read || !self.may_be_late(&request) || self.place_of_creation(&request) != place {
-                    return Err(broken("the process died"));
+                    return Err(broken("the process was killed"));
                 }
-                self.net.log.fault("late", format!("{what}, of a process that died"));
+                self.net.log.fault("late", format!("{what}, of a killed process"));
                 fate.late_by = Some(sent.elapsed());
             }
             self.arrive(request, fate, up).await
@@ -447,15 +449,16 @@ impl Link {
         late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
     }
 
-    /// Nothing in a request can keep a pod from being created when its slice has moved on meanwhile, or its claim was kept under another policy
-    /// (decision 21): where sets stand for one, or a story says so, such a request is not late.
+    /// A creation of a pod has no precondition on the slice of ordinals or on the retention policy of its claim
+    /// (decision 21). If the world has sets that share a slice, or the story asks for it, such a request is not
+    /// delivered late.
     fn may_be_late(&self, request: &Request<kube::client::Body>) -> bool {
         let makes_pod = request.method() == http::Method::POST && request.uri().path().ends_with("/pods");
         !(makes_pod && (self.net.ledger.are_pods_in_time() || self.net.ledger.checker().has_joined()))
     }
 
-    /// The uid of the namespace that something is created in. Nothing in a request can keep it from being created in the next namespace
-    /// of that name (decision 21), so what is late arrives in the one that it was sent to, or never.
+    /// Uid of the namespace in which a POST creates an object. A creation has no precondition on the namespace's uid
+    /// (decision 21), so a late request arrives only if the namespace is still the same.
     fn place_of_creation(&self, request: &Request<kube::client::Body>) -> Option<String> {
         let namespace = request.uri().path().split_once("/namespaces/")?.1.split('/').next()?;
         let checker = self.net.ledger.checker();
@@ -463,7 +466,7 @@ impl Link {
         found.filter(|_| request.method() == http::Method::POST)
     }
 
-    /// What is created late, with a POST or by applying it, may have come and gone already.
+    /// Records that a late POST or apply may create an object again after its deletion.
     fn note_creation(&self, body: &[u8]) {
         let object = serde_json::from_slice::<object::Value>(body).unwrap_or_default();
         let (namespace, name) = (object::access::namespace(&object), object::access::name(&object));
@@ -474,15 +477,15 @@ impl Link {
         }
     }
 
-    /// Whoever asks how a volume's object went, and is told that nobody remembers, may bring it back.
+    /// A client that asks for the history of a PV and gets 410 may create that PV again.
     fn note_forgotten(&self, path: &str) {
         if let Some((_, volume)) = path.split_once("fieldSelector=metadata.name%3D") {
             self.net.ledger.volume_may_return(volume);
         }
     }
 
-    /// The uid of the namespace of a set that is asked for. Whoever hears late that the set is there may make its claims in the next namespace
-    /// of that name, and nothing in a request can prevent that either: such an answer comes in time, or never.
+    /// Uid of the namespace of a requested StatefulSet. A controller that gets the set late may create its claims in
+    /// a new namespace of the same name, and no precondition can prevent that. Such a response is dropped instead.
     fn place_of_set(&self, parts: &http::request::Parts) -> Option<String> {
         let (namespace, rest) = parts.uri.path().split_once("/namespaces/")?.1.split_once('/')?;
         let is_asked = parts.method == http::Method::GET && rest.starts_with("statefulsets/");
@@ -491,7 +494,7 @@ impl Link {
         found.filter(|_| is_asked)
     }
 
-    /// The request is where the server was when it set out.
+    /// Delivers the request to `up`, the server at the time of sending.
     async fn arrive(
         self,
         request: Request<kube::client::Body>,
@@ -519,17 +522,17 @@ impl Link {
         }
         if fate.lose_answer {
             self.net.log.fault("answer-lost", &what);
-            return Err(broken("the answer got lost"));
+            return Err(broken("the response was lost"));
         }
         let place = self.place_of_set(&parts);
         tokio::time::sleep(fate.after).await;
         self.process.reached().await;
         if self.place_of_set(&parts) != place {
-            self.net.log.fault("answer-lost", format!("{what}, of another namespace by now"));
-            return Err(broken("the answer got lost"));
+            self.net.log.fault("answer-lost", format!("{what}, the namespace was replaced"));
+            return Err(broken("the response was lost"));
         }
         if up.dead.is_cancelled() {
-            return Err(broken("the server died"));
+            return Err(broken("the server crashed"));
         }
         let path = path_of(&parts.uri);
         if &*self.account == "csi-provisioner" && path.starts_with("/api/v1/persistentvolumes?limit=") {
@@ -543,7 +546,7 @@ impl Link {
         Ok(self.tap(response, &up, audit, what))
     }
 
-    /// In words for the log, and whether it reads, and watches.
+    /// Description for the log, whether the request reads, and whether it watches.
     fn about(&self, request: &Request<kube::client::Body>) -> (String, bool, bool) {
         let (method, path) = (request.method(), path_of(request.uri()));
         (format!("{} {method} {path}", self.account), method == http::Method::GET, path.contains("watch=true"))
@@ -561,16 +564,16 @@ impl Link {
                 self.report(rights::refused(&self.account, &response));
                 Ok(response)
             }
-            None => Err(broken("the server died")),
+            None => Err(broken("the server crashed")),
         }
     }
 
-    /// No story takes a right away, so each one that is missing is a mistake in a role or in a controller.
+    /// No story removes permissions, so a missing permission is a defect of a role or of a controller.
     fn report(&self, lacking: impl IntoIterator<Item = String>) {
-        lacking.into_iter().for_each(|right| self.net.log.broken(format!("a right is missing: {right}")));
+        lacking.into_iter().for_each(|right| self.net.log.broken(format!("missing permission: {right}")));
     }
 
-    /// A watch as its client hears it.
+    /// Returns the response with an audit of its watch events.
     fn tap(self, response: Response<Body>, up: &Up, audit: Option<Audit>, what: String) -> Response<Body> {
         let process = self.process.clone();
         let audit = audit.map(|audit| Arc::new(Audited { what: what.clone(), process, audit: Mutex::new(audit) }));
@@ -618,7 +621,7 @@ impl Link {
                     return Some((chunk, (this, chunks, audit, what, false)));
                 }
                 let (pause, cut) = this.net.chunk_fate(chunk.len());
-                this.net.log.detail(|| format!("{what} tells {} bytes after {pause:?}", chunk.len()));
+                this.net.log.detail(|| format!("{what} delivers {} bytes after {pause:?}", chunk.len()));
                 if pause > Duration::from_secs(1) {
                     this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
                 }
@@ -648,14 +651,14 @@ fn refusal(code: u16) -> Response<Body> {
         503 => "ServiceUnavailable",
         _ => "InternalError",
     };
-    server::app::status_response(&object::Status::new(code, reason, "out of order on purpose"))
+    server::app::status_response(&object::Status::new(code, reason, "injected fault"))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// What was sent arrives, though its sender was cut off and died.
+    /// A request arrives, although its sender was disconnected and then killed.
     #[test]
     fn what_was_sent_outlives_its_sender() {
         crate::world::prepare();
@@ -678,22 +681,22 @@ mod tests {
             ((at_first, is_there()), world.log.faults().get("late").copied())
         });
         assert_eq!(arrived, (false, true));
-        assert_eq!(late, Some(1), "it counts as late");
+        assert_eq!(late, Some(1), "it is counted as late");
     }
 
-    /// Each of those who follow the same objects has missed something, and is told so once.
+    /// Each controller that watches the same objects gets 410 once.
     #[tokio::test]
     async fn whoever_follows_the_same_is_told_that_it_is_forgotten() {
         let process = Process::new("controllers", true);
         let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
-        assert!(!process.is_forgotten("one", &path(5)), "nothing is forgotten yet");
+        assert!(!process.is_forgotten("one", &path(5)), "no watch is broken yet");
         process.forget_watches(Whom::All);
         for account in ["one", "other"] {
-            assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} begins anew");
-            assert!(process.is_forgotten(account, &path(5)), "{account} has missed something");
-            assert!(!process.is_forgotten(account, &path(6)), "{account} was told already");
+            assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} starts a new watch");
+            assert!(process.is_forgotten(account, &path(5)), "{account} gets 410");
+            assert!(!process.is_forgotten(account, &path(6)), "{account} gets 410 only once");
         }
         process.forget_watches(Whom::One("one"));
-        assert!(process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)), "only one has");
+        assert!(process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)), "only one account is affected");
     }
 }

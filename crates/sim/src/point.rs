@@ -1,53 +1,55 @@
-//! Exact moments: the n-th write of a story, and what goes wrong there.
+//! Fault points: the n-th write of a story, and the fault to inject there.
 
 use crate::log::Log;
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Who takes and renews the lease by which controllers lead.
+/// Account that acquires and renews the lease of the controllers.
 pub const ELECTION: &str = "election";
 
-/// What goes wrong at a point.
+/// A fault to inject at a fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Strike {
-    /// The controllers are killed after the write is committed, before anybody hears of it.
+    /// Kills the controllers after the commit, before any of them gets the response.
     KillControllers,
-    /// The machine of the server and its disk crash after the commit.
+    /// Crashes the server's machine and its disk after the commit.
     CrashServer,
-    /// The disk fails in the middle of the commit, and the machine with it: it is there as a whole, or not at all.
+    /// The disk fails during the commit, then the machine. The write is present completely or not at all.
     TornWrite,
-    /// The CSI driver is killed after the commit, in the middle of its calls.
+    /// Kills the CSI driver after the commit, during its calls.
     KillDriver,
-    /// Controllers, nodes, driver and the server with its disk crash together after the commit, as `mainstay up` does.
+    /// Kills controllers, nodes, driver and the server with its disk together after the commit, as if `mainstay up`
+    /// is killed.
     KillAll,
-    /// Nothing is told to the controllers for a while from the commit on: they act on what they saw before.
+    /// After the commit the controllers receive no watch events for some seconds and act on their old caches.
     StaleView,
-    /// The same for one controller, while the others hear everything.
+    /// Like `StaleView`, for one controller only.
     StaleOne,
-    /// The controllers are not told of the commit, nor of what happens in the next seconds: their watches break then, and cannot go on where they were.
+    /// Like `StaleView`, and then the watches break and cannot resume, so the controllers must list again.
     MissedEvent,
-    /// The same for one controller.
+    /// Like `MissedEvent`, for one controller only.
     MissedOne,
-    /// What the controllers read in the time from the commit on arrives late: they act on what was so when they asked.
+    /// Responses to reads after the commit are delayed, so the controllers act on the state at the time of the
+    /// request.
     LateRead,
-    /// What one of them reads does.
+    /// Like `LateRead`, for one controller only.
     LateReadOne,
-    /// The controllers that work are cut off from the server for longer than a lease lasts; what they have sent arrives then.
+    /// Disconnects the leading controllers for longer than a lease. Their requests arrive after that.
     CutOff,
-    /// The controllers' write is refused with a conflict.
+    /// The controllers' write fails with a conflict (409).
     Conflict,
-    /// The controllers' write fails with an internal error.
+    /// The controllers' write fails with an internal error (500).
     Refusal,
-    /// The controllers' write is done, but they never hear of it.
+    /// The controllers' write is committed, but its response is lost.
     LostAnswer,
-    /// The controllers' write arrives twice, and they hear the answer to the second one.
+    /// The controllers' write arrives twice, and they get the second response.
     Duplicate,
-    /// The controllers hear that the connection broke; their write arrives later all the same.
+    /// The controllers see a broken connection, and their write arrives later.
     LateWrite,
-    /// The driver's call about a volume fails with an internal error.
+    /// A driver call about a volume fails with an internal error.
     FailedCall,
-    /// The driver does what it is asked to, and the connection breaks before its answer.
+    /// The driver performs the call, and the connection breaks before its response.
     LostCall,
 }
 
@@ -74,24 +76,25 @@ impl Strike {
         Strike::LostCall,
     ];
 
-    /// Whether it strikes requests of controllers; the others strike commits of anybody.
+    /// Whether the fault applies to a request of a controller. Other faults apply to commits of any writer.
     pub fn is_for_requests(self) -> bool {
         use Strike::{Conflict, Duplicate, LateWrite, LostAnswer, Refusal};
         matches!(self, Conflict | Refusal | LostAnswer | Duplicate | LateWrite)
     }
 
-    /// Whether it strikes calls of the driver.
+    /// Whether the fault applies to a driver call.
     pub fn is_for_calls(self) -> bool {
         matches!(self, Strike::FailedCall | Strike::LostCall)
     }
 
-    /// Whether the story may end differently: a creation that arrives when what it created is gone already makes it anew, and nothing in a
-    /// request can prevent that. What must never happen must not happen then either.
+    /// Whether the story may end in another state. A creation that arrives after the object was deleted creates it
+    /// again, and no precondition can prevent that. The rules still apply.
     pub fn changes_the_end(self) -> bool {
         self == Strike::LateWrite
     }
 
-    /// How long, at one such strike, somebody may act on what was said before: as long as nobody hears, or is reached, and then a moment.
+    /// How long a component may act on the old value of a spec after one such fault: the time without events or
+    /// connection, and a short time to react.
     pub fn echo(self) -> Duration {
         use Strike::{CutOff, LateRead, LateReadOne, LateWrite, MissedEvent, MissedOne, StaleOne, StaleView};
         Duration::from_secs(match self {
@@ -101,8 +104,8 @@ impl Strike {
         })
     }
 
-    /// Whether nobody can get on where it strikes every write: nothing is ever done, or nobody ever knows that it is, as whoever
-    /// calls a driver must.
+    /// Whether no progress is possible with this fault at every write: no write succeeds, or its sender never gets a
+    /// response.
     pub fn prevents(self) -> bool {
         self.is_for_requests() || self.is_for_calls() || self == Strike::TornWrite
     }
@@ -142,36 +145,36 @@ impl fmt::Display for Strike {
     }
 }
 
-/// When to strike.
+/// Where to inject a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum When {
-    /// At this write, counted from 1.
+    /// At the n-th write, counted from 1.
     At(u64),
-    /// At every so many-th write of the controllers, over and over.
+    /// At every n-th write of the controllers, until the story ends.
     Every(u64),
 }
 
 type Act = Box<dyn Fn(Strike) + Send>;
 
-/// Counts writes and says when it is time.
+/// Counts writes and driver calls, and decides when to inject a fault.
 pub struct Points {
     state: Mutex<State>,
     act: Mutex<Option<Act>>,
     log: Log,
 }
 
-/// What there was of each kind of point.
+/// Number of fault points of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     pub commits: u64,
     /// Write requests of controllers.
     pub requests: u64,
-    /// Calls of the driver about volumes.
+    /// Driver calls about volumes.
     pub calls: u64,
 }
 
 impl Counted {
-    /// How often a strike could come.
+    /// Number of places where this fault can be injected.
     pub fn of(self, strike: Strike) -> u64 {
         match strike {
             strike if strike.is_for_requests() => self.requests,
@@ -181,24 +184,24 @@ impl Counted {
     }
 }
 
-/// The calls that change what a driver has.
+/// Driver calls that change volumes.
 const CALLS: [&str; 4] = ["CreateVolume", "DeleteVolume", "ControllerExpandVolume", "ControllerModifyVolume"];
 
 #[derive(Default)]
 struct State {
     counting: bool,
     commits: u64,
-    /// Those of them that are of controllers.
+    /// Commits by controllers.
     controllers_commits: u64,
-    /// How often controllers were about to write, where that is struck.
+    /// Attempts of controllers to commit. Counted for repeated torn writes only.
     attempts: u64,
     requests: u64,
-    /// Calls of the driver about volumes.
+    /// Driver calls about volumes.
     calls: u64,
-    /// What was written, or asked for, last.
+    /// Description of the last write or request.
     last: String,
     armed: Option<(When, Strike)>,
-    /// The story is told: leases are renewed for ever, and do not count any more.
+    /// The story is over. Lease renewals never end, so they no longer count.
     told: bool,
 }
 
@@ -213,43 +216,43 @@ impl Points {
         Points { state: Mutex::default(), act: Mutex::default(), log }
     }
 
-    /// Who does what is to be done.
+    /// Sets the function that performs faults of the world.
     pub fn on_strike(&self, act: impl Fn(Strike) + Send + 'static) {
         *self.act.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(act));
     }
 
-    /// Counts from here on.
+    /// Starts to count, with an optional fault to inject.
     pub fn begin(&self, armed: Option<(When, Strike)>) {
         let mut state = self.state();
         state.counting = true;
         state.armed = armed;
     }
 
-    /// Nothing strikes any more.
+    /// Stops to inject faults.
     pub fn disarm(&self) {
         let mut state = self.state();
         state.armed = None;
         state.told = true;
     }
 
-    /// Since the beginning.
+    /// Number of fault points since `begin`.
     pub fn counted(&self) -> Counted {
         let State { commits, requests, calls, .. } = *self.state();
         Counted { commits, requests, calls }
     }
 
-    /// The last of these, in words.
+    /// Description of the last write or request.
     pub fn last(&self) -> String {
         self.state().last.clone()
     }
 
-    /// These keys are about to be committed.
+    /// Call before these keys are committed.
     pub fn committing(&self, who: &str, keys: &[&str]) {
         let coming = keys.iter().filter(|key| counts(who, key)).count() as u64;
         let mut state = self.state();
         let is_now = match state.armed {
             Some((When::At(at), Strike::TornWrite)) => (state.commits + 1..=state.commits + coming).contains(&at),
-            // Attempts count here: what was torn and is not there would else be torn again for ever.
+            // Count attempts here: a torn write that left no commit would otherwise be torn again forever.
             Some((When::Every(nth), Strike::TornWrite)) if state.counting && is_controller(who) && coming > 0 => {
                 state.attempts += 1;
                 state.attempts.is_multiple_of(nth)
@@ -297,7 +300,7 @@ impl Points {
         }
     }
 
-    /// Whether this write request of a controller meets with something.
+    /// Returns the fault to inject into this write request, if one is due.
     pub fn requested(&self, who: &str, path: &str) -> Option<Strike> {
         if !is_controller(who) || !counts(who, path) {
             return None;
@@ -318,7 +321,7 @@ impl Points {
         }
     }
 
-    /// Whether this call of the driver meets with something.
+    /// Returns the fault to inject into this driver call, if one is due.
     pub fn called(&self, call: &str, subject: &str) -> Option<Strike> {
         let mut state = self.state();
         if !state.counting || !CALLS.contains(&call) {
@@ -356,7 +359,8 @@ impl Points {
     }
 }
 
-/// What is only told or beats does not count: nothing depends on it. What controllers write to nodes does, and so does the lease that they lead by.
+/// Events and heartbeats do not count, because nothing depends on them. Writes of controllers to nodes count, and so
+/// does the lease of the leader.
 fn counts(who: &str, key_or_path: &str) -> bool {
     let tells = ["/events/", "/events?"].iter().any(|part| key_or_path.contains(part));
     let beats = key_or_path.contains("/leases/") && who != ELECTION;
@@ -364,7 +368,7 @@ fn counts(who: &str, key_or_path: &str) -> bool {
     !tells && !beats && !is_node && !key_or_path.ends_with("/events")
 }
 
-/// Controllers are known by their accounts; nodes and people are not controllers.
+/// Controllers have accounts without a `system:` prefix. Nodes and users are not controllers.
 pub fn is_controller(who: &str) -> bool {
     !(who.starts_with("system:") || who == crate::ledger::OPERATOR || who == "server")
 }
@@ -374,7 +378,7 @@ mod tests {
     use super::*;
     use crate::time::VirtualClock;
 
-    /// Who leads is decided by a lease: its writes are struck like any others as long as the story lasts, and heartbeats of nodes never are.
+    /// Writes of the leader lease are fault points until the story ends; heartbeats of nodes never are.
     #[test]
     fn writes_of_the_lease_count_until_the_story_is_told() {
         const LEASE: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";

@@ -1,7 +1,8 @@
-//! The judge of rights: every request of a controller, a node, the scheduler or a leader must be allowed by the bootstrap role of its
-//! account and by the manifests in `deploy/`, also on API servers with the admission plugin OwnerReferencesPermissionEnforcement.
+//! Permission checker: every request of a controller, a node, the scheduler or the leader election must be allowed by
+//! the bootstrap role of its account and by the manifests in `deploy/`. This includes the admission plugin
+//! OwnerReferencesPermissionEnforcement of other API servers.
 //!
-//! A request is judged when it is sent, so also one that a fault drops or refuses, and one that only a retry sends.
+//! A request is checked when it is sent, so requests that a fault drops, and retries, are checked too.
 
 use crate::point::ELECTION;
 use http::{Method, Response, StatusCode, Uri};
@@ -18,21 +19,21 @@ const CONTROLLERS: &str = include_str!("../../../deploy/controllers.yaml");
 const NODES: &str = include_str!("../../../deploy/nodes.yaml");
 const SCHEDULER: &str = "system:kube-scheduler";
 
-/// What gives an account its rights, by the name of its source: one of these rules must allow each request.
+/// Rules of an account, by source. Each source alone must allow each request.
 type Sources = BTreeMap<&'static str, Vec<Rule>>;
 
-/// The rights that a request lacks, one sentence each. `account` is who sends it; accounts that act for people are not judged.
+/// Missing permissions of a request, one sentence each. Accounts that act for users are not checked.
 pub fn lacks(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
     let Some(sources) = sources_of(account) else { return Vec::new() };
     match authz::asked(method, uri) {
         Ok(right) => missing(account, sources, &right),
         Err(status) => {
-            vec![format!("{account} sends a request that cannot be read: {method} {uri}: {}", status.message)]
+            vec![format!("{account} sent a request that cannot be parsed: {method} {uri}: {}", status.message)]
         }
     }
 }
 
-/// The rights that a write of owner references lacks. `stored` gives the stored object by its key.
+/// Missing permissions of a write of owner references. `stored` returns the stored object by its key.
 pub fn lacks_for_owners(
     account: &str,
     method: &Method,
@@ -67,7 +68,8 @@ pub fn lacks_for_owners(
     lacking
 }
 
-/// The answer, if it refuses a request for lack of a right. Other refusals, such as those of quotas, are part of a story.
+/// Returns a sentence if the response is a refusal by RBAC. Other refusals, such as those of quotas, are part of a
+/// story.
 pub fn refused(account: &str, answer: &Response<Body>) -> Option<String> {
     let Body::Once(said) = answer.body() else { return None };
     if answer.status() != StatusCode::FORBIDDEN || sources_of(account).is_none() {
@@ -83,7 +85,7 @@ fn missing(account: &str, sources: &Sources, right: &Attributes) -> Vec<String> 
     let lacking = sources.iter().filter(|(_, rules)| !rules.iter().any(|rule| rule.allows(right)));
     let Attributes { verb, group, resource, subresource, namespace, name, path, .. } = right;
     let what = format!("{verb} {group}/{resource}/{subresource} {namespace}/{name}{path}");
-    lacking.map(|(source, _)| format!("{account} may not {what} by {source}")).collect()
+    lacking.map(|(source, _)| format!("{account} has no permission to {what} in {source}")).collect()
 }
 
 fn finalizing(owner: &Value, namespace: &str) -> Attributes {
@@ -108,11 +110,11 @@ fn key_of(right: &Attributes) -> String {
     format!("/{group}/{}{place}/{}", right.resource, right.name)
 }
 
-/// `None` for accounts that act for people.
+/// Returns `None` for accounts that act for users.
 fn sources_of(account: &str) -> Option<&'static Sources> {
     static KNOWN: OnceLock<BTreeMap<String, Sources>> = OnceLock::new();
     let known = KNOWN.get_or_init(all_sources);
-    // All nodes have the same rights.
+    // All nodes have the same permissions.
     known.get(if account.starts_with("system:node:") { "system:node:" } else { account })
 }
 
@@ -159,7 +161,7 @@ fn documents(manifest: &str) -> Vec<Value> {
     manifest.split("\n---\n").map(read).collect()
 }
 
-/// The rules of one controller in the manifest: users cut the blocks of controllers that they leave out.
+/// The rules of one controller in the manifest, which has one block per controller that users can delete.
 fn block(controller: &str) -> Vec<Rule> {
     let (_, rest) = CONTROLLERS.split_once(&format!("\n  # {controller}\n")).expect("every controller has a block");
     let ends = ["\n  # ", "\n---\n"];
@@ -208,11 +210,11 @@ mod tests {
         for (account, path, before, after, count) in [
             (sets, claim, None, Some(owner("u", false)), 0),
             (sets, pod, None, Some(owner("u", true)), 0),
-            // It may not delete claims: by its role and by its block in the manifest.
+            // This account may not delete claims, according to its role and its block in the manifest.
             (protection, claim, None, Some(owner("u", false)), 2),
             (protection, claim, Some(owner("u", false)), Some(owner("u", false)), 0),
             (protection, claim, Some(owner("u", false)), None, 2),
-            // Nor update finalizers of sets.
+            // This account may not update finalizers of sets either.
             (protection, claim, None, Some(owner("u", true)), 4),
             (protection, claim, Some(owner("u", true)), Some(owner("u", true)), 0),
         ] {

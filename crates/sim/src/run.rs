@@ -1,4 +1,4 @@
-//! One run: a story in a world, with what is to go wrong.
+//! One run: a story in a world, with the faults to inject.
 
 use crate::end;
 use crate::entropy::{self, Rng};
@@ -10,36 +10,36 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::time::Duration;
 
-/// What to run.
+/// Configuration of one run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub story: &'static Story,
     pub seed: u64,
-    /// Whether parts die and the network misbehaves at random.
+    /// Whether to inject faults at random times.
     pub storm: bool,
     pub strike: Option<(When, Strike)>,
 }
 
-/// What came of it.
+/// Result of one run.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     pub lines: Vec<String>,
     pub faults: BTreeMap<&'static str, u64>,
-    /// Rules that were broken, or what was waited for in vain.
+    /// Violated rules, and conditions that a story waited for without success.
     pub broken: Vec<String>,
-    /// How everything was in the end.
+    /// Final state of all objects, as text.
     pub end: String,
     pub counted: Counted,
-    /// Something happened after which even an exact story may end differently: a write was late, something came once more, or nobody can
-    /// know any more what was to become of a volume.
+    /// Whether even an exact story may end in another state: a write arrived late, an object was created again, or no
+    /// component can know any more what must happen to a volume.
     pub excused: bool,
     pub virtual_ms: u128,
 }
 
-/// Deep futures in a debug build need their room.
+/// Stack size of a run's thread. Nested futures of a debug build need more than the default.
 const STACK_BYTES: usize = 32 << 20;
 
-/// Runs work on a thread of its own, whose time stands still and whose chance comes from the seed.
+/// Runs `work` on a thread of its own with a paused clock and randomness from `seed`.
 pub fn on_own_thread<T: Send + 'static, F: Future<Output = T>>(
     seed: u64,
     work: impl FnOnce() -> F + Send + 'static,
@@ -57,19 +57,19 @@ pub fn on_own_thread<T: Send + 'static, F: Future<Output = T>>(
 
 impl Plan {
     pub fn run(self) -> Outcome {
-        // What is shared by all worlds is made before, so that the first world is like the others.
+        // Build shared state first, so that the first world draws the same random numbers as later ones.
         crate::world::prepare();
         on_own_thread(self.seed, move || self.play())
     }
 
-    /// Where the world, the storm and the story take their chance from.
+    /// Random number sources for the world, the random faults and the story.
     fn chances(&self) -> (u64, Option<Rng>, Rng) {
         let mut rng = Rng::new(self.seed ^ 0x51);
         let world = rng.next();
         (world, self.storm.then(|| rng.fork()), rng.fork())
     }
 
-    /// Which gates the story `flipped` flips.
+    /// Index of the gate combination that the story `flipped` uses with this seed.
     pub fn hand(&self) -> usize {
         crate::stories::hand(&mut self.chances().2)
     }
@@ -83,7 +83,7 @@ impl Plan {
         match self.strike {
             None if !self.storm => world.set_echo(CALM_ECHO),
             Some((When::At(_), strike)) => world.set_echo(strike.echo()),
-            // Over and over, as in a storm, it may take as long as it will.
+            // A fault that is repeated, as in random faults, may delay the story for any length of time.
             _ => {}
         }
         world.ledger.points.begin(self.strike);
@@ -110,19 +110,19 @@ impl Plan {
             virtual_ms: world.elapsed_ms(),
         };
         supervisor.abort();
-        // What is to be done then holds the world, and the world holds it.
+        // The fault handler holds the world, and the world holds the handler. Break this cycle.
         world.ledger.points.on_strike(|_| {});
         outcome
     }
 }
 
-/// How long somebody may act on what was said before where nothing goes wrong.
+/// Without faults, a component may act this long on the old value of a spec that a user has changed.
 const CALM_ECHO: Duration = Duration::from_secs(5);
 
-/// So long must rest last.
+/// The final state must stay unchanged for this long.
 pub const QUIET: Duration = Duration::from_secs(40);
 
-/// As the command that shows it again.
+/// Prints the arguments of `sim` that repeat this run.
 impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "--story {} --replay {}", self.story.name, self.seed)?;

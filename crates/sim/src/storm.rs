@@ -1,4 +1,4 @@
-//! Bad times at random: parts die, the disk fails, the network and the driver misbehave; for a while.
+//! Random faults for a limited time: killed components, disk failures, network faults and driver faults.
 
 use crate::entropy::Rng;
 use crate::net::{Process, Weather, Whom};
@@ -12,19 +12,19 @@ pub struct Storm {
     pub rng: Rng,
 }
 
-/// How long somebody may act on what was said before in a storm that holds nothing up: parts die and come back, requests and watches break and
-/// are tried again after ever longer pauses.
+/// With random faults but without late writes and lagging watches, a component may act this long on the old value of
+/// a spec. Restarts and retries with backoff need this time.
 const PROMPT_ECHO: Duration = Duration::from_secs(45);
-/// Where parts die more often than that, nobody may get to do anything until the storm is over.
+/// If components are killed more often than this, they may make no progress until the faults stop.
 const LIVES_MIN_MS: u64 = 5_000;
 
-/// After so long the weather is fair again, so that everything can come to its end.
+/// Random faults stop after this time, so that the story can end.
 const LENGTH_MAX: Duration = Duration::from_secs(240);
 
-/// Usual delays shuffle what happens at the same time.
+/// Ordinary delays change the order of events that happen at the same time.
 pub const FAIR: Weather = Weather { delay_ms: 2, ..Weather::CALM };
 
-/// Fair weather, and nothing is held back any more.
+/// Stops all faults and releases held watch events.
 pub fn end(world: &World) {
     world.net.set_weather(FAIR);
     world.driver.behave();
@@ -35,7 +35,7 @@ impl Storm {
     pub async fn rage(mut self) {
         let length = Duration::from_millis(self.rng.below(u64::try_from(LENGTH_MAX.as_millis()).unwrap_or(u64::MAX)));
         let pause_max = 200 + self.rng.below(20_000);
-        // In some nothing is late: there rules are stricter, and ends are compared.
+        // In some runs nothing is delivered late. There the rules are stricter, and final states are compared.
         let is_prompt = self.rng.chance(400);
         let mut weather = self.weather();
         if is_prompt {
@@ -44,7 +44,7 @@ impl Storm {
         if is_prompt && pause_max > LIVES_MIN_MS {
             self.world.set_echo(PROMPT_ECHO);
         }
-        self.world.log.say(format!("a storm of {} ms: {weather:?}", length.as_millis()));
+        self.world.log.say(format!("random faults for {} ms: {weather:?}", length.as_millis()));
         self.world.net.set_weather(weather);
         let blows = async {
             loop {
@@ -52,9 +52,9 @@ impl Storm {
                 self.blow(is_prompt);
             }
         };
-        // The end of this is the point of it.
+        // The loop never ends by itself; the timeout is the normal end.
         let _ = tokio::time::timeout(length, blows).await;
-        self.world.log.say("the storm is over");
+        self.world.log.say("random faults stopped");
         end(&self.world);
     }
 
@@ -78,7 +78,7 @@ impl Storm {
         match self.rng.below(14) {
             0..=2 => {
                 let crews = world.crews();
-                // Where they are several processes, one of them may die alone.
+                // With several controller processes, one of them may be killed alone.
                 let alone = if crews.len() > 1 { self.rng.below(crews.len() as u64 + 1) } else { 0 };
                 match usize::try_from(alone).ok().and_then(|alone| crews.get(alone.checked_sub(1)?)) {
                     Some((list, _)) => {
@@ -101,14 +101,14 @@ impl Storm {
             }
             5 => {
                 let syncs = self.rng.below(6);
-                world.log.say(format!("the disk fails after {syncs} more syncs"));
+                world.log.say(format!("the disk will fail after {syncs} more syncs"));
                 world.fail_disk(usize::try_from(syncs).unwrap_or(0));
             }
             6 => {
                 let forgotten = self.rng.chance(300);
                 world.log.fault(
                     "watches-cut",
-                    if forgotten { format!("and those {whom} forgotten") } else { String::new() },
+                    if forgotten { format!("those {whom} get 410") } else { String::new() },
                 );
                 world.each_controller(
                     |process| if forgotten { process.forget_watches(whom) } else { process.cut_watches() },

@@ -1,4 +1,5 @@
-//! One world: a server on a disk that can crash, controllers, nodes and a driver, each of which can die and come back.
+//! One world: a server on a disk that can crash, controllers, nodes and a driver. Each of them can be killed and
+//! restarts.
 
 use crate::driver::Driver;
 use crate::entropy::Rng;
@@ -24,23 +25,23 @@ use store::suite::{Crashable, Image};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
-/// How long anything may take, in virtual time: the longest pauses between attempts are five minutes.
+/// Limit for any wait, in virtual time. The longest backoff of the controllers is five minutes.
 pub const PATIENCE: Duration = Duration::from_secs(3600);
-/// A part that died is back after so long.
+/// A killed component restarts after this time.
 const BACK_AFTER: Duration = Duration::from_millis(700);
-/// How long controllers hear nothing, or how late, when they are struck so.
+/// Duration of held watch events, and delay of late reads.
 const STALE_FOR: Duration = Duration::from_secs(8);
-/// How long controllers are cut off when they are struck so: another takes the lease after 15 s.
+/// How long the leader is disconnected. Another process acquires the lease after 15 s.
 const CUT_OFF_FOR: Duration = Duration::from_secs(25);
 
-/// The gate by which reclaim policies are honoured.
+/// Feature gate for honouring reclaim policies (KEP-2644).
 pub const HONOURS: &str = "HonorPVReclaimPolicy";
 
-/// What runs in a process of its own where there are two of controllers, and what in the other one.
+/// Controller lists of the two processes when the provisioner runs in a process of its own.
 pub const PROVISIONER: &str = "csi-provisioner-controller";
 pub const OTHERS: &str = "*,-csi-provisioner-controller";
 
-/// Clones share it.
+/// Clones share one world.
 #[derive(Clone)]
 pub struct World {
     pub net: Net,
@@ -59,16 +60,16 @@ struct Parts {
     disk: Crashable,
     server: Option<Serving>,
     controllers: Vec<Working>,
-    /// How many processes want to lead the controllers; with none, one works without being asked to.
+    /// Number of processes that stand for leader election. With 0, one process works without an election.
     candidates: usize,
-    /// How many there were so far.
+    /// Number of candidates started so far, for their names.
     candidates_named: usize,
     nodes: Option<(Nodes, Process)>,
     server_gates: Gates,
     crews: Vec<Crew>,
 }
 
-/// What a process of controllers runs, and with which gates.
+/// Controllers and feature gates of one process.
 #[derive(Clone)]
 struct Crew {
     list: &'static str,
@@ -76,7 +77,7 @@ struct Crew {
 }
 
 impl Crew {
-    /// One process runs all.
+    /// One process that runs all controllers.
     fn whole(gates: Gates) -> Vec<Crew> {
         vec![Crew { list: "*", gates }]
     }
@@ -88,16 +89,16 @@ struct Serving {
     up: Up,
 }
 
-/// A process of controllers: one that works, or wants to lead.
+/// A running controller process, which leads or stands for election.
 struct Working {
     process: Process,
     list: &'static str,
     work: Work,
-    /// Whether it works now.
+    /// Whether the process leads now.
     leads: Arc<AtomicBool>,
 }
 
-/// Those that work, or, while nobody leads, those that want to: one of them may be about to.
+/// Selects the leading processes. Without a leader it selects all, because any of them may start to lead.
 fn at_work(controllers: &[Working]) -> impl Fn(&Working) -> bool + use<> {
     let leads = |working: &Working| working.leads.load(Ordering::Relaxed);
     let does_nobody = !controllers.iter().any(leads);
@@ -106,27 +107,27 @@ fn at_work(controllers: &[Working]) -> impl Fn(&Working) -> bool + use<> {
 
 enum Work {
     Alone(Box<Controllers>),
-    /// Cancelled, it stops.
+    /// Cancel the token to stop it.
     Candidate(CancellationToken),
 }
 
-/// What the supervisor is to do.
+/// Command to the supervisor.
 #[derive(Debug)]
 pub enum Order {
     StartServer,
     StartControllers,
     StartNodes,
     StartDriver,
-    /// Lets the controllers hear again.
+    /// Releases held watch events.
     Release,
-    /// Lets them hear again, but not these of what has happened meanwhile.
+    /// Releases held watch events, and breaks the watches of the target so that they get 410.
     Forget(Whom),
 }
 
-/// The supervisor's end of a world.
+/// Receiver of the supervisor's commands.
 pub type Orders = mpsc::UnboundedReceiver<Order>;
 
-/// A fresh disk with a server's first objects on it, made once: the same for every world.
+/// A disk with the first objects of a new server. Built once and copied for every world.
 fn first_disk() -> &'static Image {
     static DISK: OnceLock<Image> = OnceLock::new();
     DISK.get_or_init(|| {
@@ -141,7 +142,7 @@ fn first_disk() -> &'static Image {
     })
 }
 
-/// Certificates and keys are made once: nothing here depends on what they are.
+/// Certificates and keys, generated once. No behaviour depends on their content.
 fn identity() -> Identity {
     static IDENTITY: OnceLock<Identity> = OnceLock::new();
     IDENTITY
@@ -149,7 +150,7 @@ fn identity() -> Identity {
         .clone()
 }
 
-/// Makes what all worlds share.
+/// Builds the state that all worlds share.
 pub fn prepare() {
     first_disk();
 }
@@ -169,7 +170,7 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
 }
 
 impl World {
-    /// A world in which everything runs.
+    /// Starts a world with all components.
     pub async fn new(seed: u64) -> (World, Orders) {
         let mut rng = Rng::new(seed);
         let clock = VirtualClock::start();
@@ -220,18 +221,18 @@ impl World {
         self.ledger.checker()
     }
 
-    /// How long somebody may act on what was said before.
+    /// Sets how long a component may act on the old value of a spec.
     pub fn set_echo(&self, echo: Duration) {
         self.checker().set_echo(jiff::SignedDuration::try_from(echo).unwrap_or(jiff::SignedDuration::MAX));
     }
 
-    /// A stored object that the checker does not keep, by its key.
+    /// Reads a stored object by its key, also of kinds that the checker does not track.
     pub fn stored(&self, key: &str) -> Option<Value> {
         let up = self.net.server()?;
         up.server.store.get(key).and_then(|record| serde_json::from_slice(&record.value).ok())
     }
 
-    /// All stored objects under a prefix.
+    /// Reads all stored objects under a prefix.
     pub fn list(&self, prefix: &str) -> Vec<Value> {
         let Some(up) = self.net.server() else { return Vec::new() };
         let page = up.server.store.list(store::Range { prefix, ..store::Range::default() });
@@ -240,7 +241,7 @@ impl World {
     }
 
     fn strike(&self, strike: Strike) {
-        // Those that strike one controller strike another one each time.
+        // Faults of one controller take another controller each time.
         let one = Whom::dealt(self.ledger.points.counted().commits);
         match strike {
             Strike::KillControllers => self.kill_controllers(),
@@ -255,22 +256,22 @@ impl World {
             Strike::CutOff => self.cut_off_leader(),
             Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR, Whom::All)),
             Strike::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_FOR, one)),
-            // These are done where the request is.
+            // Injected into the request itself.
             Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
-            // And these where the call is.
+            // Injected into the driver call itself.
             Strike::FailedCall | Strike::LostCall => {}
         }
     }
 
-    /// These hear nothing for a while, and then what the order says.
+    /// Holds watch events for some seconds, then executes `then`.
     fn blind(&self, whom: Whom, then: Order) {
-        self.log.say(format!("the watches {whom} are held"));
+        self.log.say(format!("watch events {whom} are held"));
         self.each_controller(|process| process.hold_watches(whom));
         self.order(then);
     }
 
     fn order(&self, order: Order) {
-        // Whoever supervised is gone when the world has ended.
+        // The send fails if the world has ended; then the command is not needed.
         let _ = self.orders.send(order);
     }
 
@@ -278,7 +279,7 @@ impl World {
         self.parts().controllers.iter().for_each(|working| act(&working.process));
     }
 
-    /// Brings back what died, for ever.
+    /// Restarts killed components until the world ends.
     pub async fn supervise(&self, mut orders: Orders) {
         while let Some(order) = orders.recv().await {
             match order {
@@ -318,9 +319,9 @@ impl World {
             };
             let store = match self.ledger.open(&disk) {
                 Ok(store) => store,
-                // The disk was about to fail: it does so now, and the machine with it.
+                // The disk was set to fail and fails now, and the machine with it.
                 Err(error) if disk.is_failing() => {
-                    self.log.fault("disk-failed", format!("while the store was opened: {error}"));
+                    self.log.fault("disk-failed", format!("while opening the store: {error}"));
                     let mut parts = self.parts();
                     parts.disk = crashed(&disk, &mut parts.rng);
                     continue;
@@ -339,7 +340,7 @@ impl World {
                     return;
                 }
                 Err(error) if disk.is_failing() => {
-                    self.log.fault("disk-failed", format!("while the server started: {error}"));
+                    self.log.fault("disk-failed", format!("while starting the server: {error}"));
                     let mut parts = self.parts();
                     parts.disk = crashed(&disk, &mut parts.rng);
                 }
@@ -351,7 +352,7 @@ impl World {
         }
     }
 
-    /// Everything of the server stops at once; what was not synced may be lost.
+    /// Stops the server at once. Data that was not synced may be lost.
     pub fn crash_server(&self) {
         let mut parts = self.parts();
         let Some(Serving { running, store, up }) = parts.server.take() else { return };
@@ -367,12 +368,12 @@ impl World {
         self.order(Order::StartServer);
     }
 
-    /// The disk fails at one of its next syncs, and the machine with it.
+    /// The disk fails after `syncs` more syncs, and the machine with it.
     pub fn fail_disk(&self, syncs: usize) {
         self.parts().disk.fail_sync_after(syncs);
     }
 
-    /// From its next start on.
+    /// Sets the server's gates from its next start.
     pub fn set_server_gates(&self, gates: Gates) {
         self.parts().server_gates = gates;
     }
@@ -382,18 +383,18 @@ impl World {
         self.parts().crews = Crew::whole(gates);
     }
 
-    /// From the next start on the provisioner is a process of its own, with gates of its own.
+    /// From the next start, the provisioner runs in a process of its own with its own gates.
     pub fn set_gates_apart(&self, gates: Gates, provisioner: Gates) {
         self.checker().set_gates_apart(gates.clone(), &provisioner, self.now());
         self.parts().crews = vec![Crew { list: OTHERS, gates }, Crew { list: PROVISIONER, gates: provisioner }];
     }
 
-    /// What each process of controllers runs, and whether it honours reclaim policies from its next start on.
+    /// The controllers of each process, and whether that process honours reclaim policies from its next start.
     pub fn crews(&self) -> Vec<(&'static str, bool)> {
         self.parts().crews.iter().map(|crew| (crew.list, crew.gates.on(HONOURS))).collect()
     }
 
-    /// Those of all controllers but the provisioner, which may have its own.
+    /// Gates of all controllers except a separate provisioner.
     pub fn controller_gates(&self) -> Gates {
         self.parts().crews[0].gates.clone()
     }
@@ -408,7 +409,7 @@ impl World {
             let work = match name {
                 None => {
                     self.log.say("the controllers are up");
-                    let controllers = Controllers::start(&setup, client).expect("all controllers can be started");
+                    let controllers = Controllers::start(&setup, client).expect("controllers start");
                     Work::Alone(Box::new(controllers))
                 }
                 Some(name) => Work::Candidate(self.stand(name, &process, setup, client, leads.clone())),
@@ -417,7 +418,7 @@ impl World {
         }
     }
 
-    /// The process of controllers that is missing, and by which name it wants to lead, if it has to.
+    /// Next controller process to start, and its candidate name if there is a leader election.
     fn next_controllers(&self) -> Option<(Crew, Option<String>)> {
         let mut parts = self.parts();
         if parts.candidates == 0 {
@@ -435,10 +436,10 @@ impl World {
         let clock = self.clock;
         let socket = self.driver.endpoint(process.dead.clone());
         let (log, dead) = (self.log.clone(), process.dead.clone());
-        // What the dead plan is never done.
+        // Ignore plans of a killed process; they are not executed.
         let judge = move |rule: String| {
             if !dead.is_cancelled() {
-                log.broken(format!("a plan breaks a rule: {rule}"))
+                log.broken(format!("a plan violates a rule: {rule}"))
             }
         };
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
@@ -454,7 +455,7 @@ impl World {
         }
     }
 
-    /// Has a process work whenever it holds the lease.
+    /// Runs the controllers of a process whenever it holds the lease.
     fn stand(
         &self,
         name: String,
@@ -482,7 +483,7 @@ impl World {
         let start = move |term: &Term| {
             let lease = format!("kube-system/{LEASE}");
             let fenced = |account: &str| runtime::fence::client(client(account), server::LEASE_HEADER, &lease, term);
-            Controllers::start(&setup, fenced).expect("all controllers can be started")
+            Controllers::start(&setup, fenced).expect("controllers start")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());
         tokio::spawn(async move {
@@ -490,7 +491,7 @@ impl World {
             if let Err(overdue) = led
                 && !process.dead.is_cancelled()
             {
-                world.log.say(format!("{overdue}: the process ends at once"));
+                world.log.say(format!("{overdue}: the process exits"));
                 process.dead.cancel();
                 world.parts().controllers.retain(|working| !working.process.dead.is_cancelled());
                 world.order(Order::StartControllers);
@@ -499,18 +500,18 @@ impl World {
         stop
     }
 
-    /// From now on so many processes stand for election, instead of one that works unasked.
+    /// From now on `candidates` processes stand for election, instead of one process without an election.
     pub fn elect(&self, candidates: usize) {
         self.kill_controllers();
         self.parts().candidates = candidates;
     }
 
-    /// Those that work are gone in the middle of whatever they do.
+    /// Kills the leading controllers.
     pub fn kill_controllers(&self) {
         self.kill(|_| true);
     }
 
-    /// Those that work and run this are.
+    /// Kills the leading process that runs this controller list.
     pub fn kill_crew(&self, list: &str) {
         self.kill(|working| working.list == list);
     }
@@ -524,7 +525,7 @@ impl World {
         for Working { process, work, list, .. } in killed {
             process.dead.cancel();
             self.log.say(format!("the controllers are down: {list}"));
-            // Whatever the others forget, the provisioner knows what it saw of volumes.
+            // The provisioner remembers the volumes that it saw, whatever the other process forgets.
             if list != OTHERS {
                 let mut checker = self.checker();
                 checker.memory_lost();
@@ -538,7 +539,7 @@ impl World {
         }
     }
 
-    /// One process or one machine was all of it: everything stops at once, and what was not synced may be lost.
+    /// Kills everything at once, as a failure of one process or one machine. Data that was not synced may be lost.
     pub fn kill_all(&self) {
         self.kill_controllers();
         self.kill_nodes();
@@ -546,7 +547,7 @@ impl World {
         self.crash_server();
     }
 
-    /// Those that work are cut off.
+    /// Disconnects the leading processes.
     pub fn cut_off_leader(&self) {
         let parts = self.parts();
         let works = at_work(&parts.controllers);
@@ -564,7 +565,8 @@ impl World {
         let clock = self.clock;
         let setup = node::Setup { clock: Arc::new(move || clock.now()), ..node::Setup::new(2) };
         let nodes = Nodes::start(&setup, |identity| {
-            // The ledger knows each node by its name; the user is the one that `mainstay up` gives to all of them.
+            // The checker identifies each node by its name. The user is the one that `mainstay up` gives to all
+            // nodes.
             let (name, user) = match identity {
                 NodeIdentity::Scheduler => {
                     let (name, groups) = ("system:kube-scheduler".to_owned(), vec!["system:authenticated".to_owned()]);
@@ -580,7 +582,7 @@ impl World {
         self.log.say("the nodes are up");
     }
 
-    /// They are not part of what is simulated, and take nothing of its chance.
+    /// The checkers are not part of the simulated world and draw no numbers from its generator.
     fn start_onlookers(&self, seed: u64) {
         for (view, at) in VIEWS.into_iter().zip(1..) {
             let client = self.net.client(&Process::new("onlooker", false), "onlooker", User::apiserver());
@@ -597,7 +599,7 @@ impl World {
         self.order(Order::StartNodes);
     }
 
-    /// The driver ends in the middle of whatever it does.
+    /// Kills the driver during its calls.
     pub fn kill_driver(&self) {
         self.ledger.look_at_backend();
         if self.driver.kill() {
@@ -616,7 +618,7 @@ impl World {
         }
     }
 
-    /// Sends a request for a person, who tries again as long as nobody answers.
+    /// Sends a request as a user, and retries while the server does not respond.
     pub async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> (u16, Value) {
         let body = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
         loop {
@@ -632,22 +634,22 @@ impl World {
         }
     }
 
-    /// Waits until all is as wanted, or too long.
+    /// Waits until the condition holds; fails after `TIMEOUT`.
     pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Result<(), String> {
         let mut commits = self.ledger.commits.subscribe();
         let waiting = async {
             while !is_so(&self.checker()) {
                 if !self.log.is_whole() {
-                    return Err("a rule is broken".to_owned());
+                    return Err("a rule is violated".to_owned());
                 }
-                // The sender lives as long as we do.
+                // The sender is a field of the world and outlives this wait.
                 let _ = commits.changed().await;
             }
             Ok(())
         };
         match tokio::time::timeout(PATIENCE, waiting).await {
             Ok(result) => result,
-            Err(_) => Err(format!("in vain: {what}")),
+            Err(_) => Err(format!("timed out waiting until {what}")),
         }
     }
 }

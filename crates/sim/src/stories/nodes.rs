@@ -1,4 +1,4 @@
-//! Nodes that are lost for good, and nodes that come back.
+//! Nodes that are lost for good, and nodes that return.
 
 use super::operator::{CLAIM, NAMESPACE, Operator, Told, pods_of, retention, set, the};
 use object::access::{Access, name, uid};
@@ -8,7 +8,8 @@ use std::time::Duration;
 
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// Whatever happens to nodes: no ordinal and no volume is used twice, and the set becomes whole with the claims that it had.
+/// Whatever happens to nodes: no ordinal and no volume is used twice, and the set becomes complete again with the
+/// same claims.
 pub async fn lost(me: Operator) -> Told {
     me.create(set("web", 3, "late", retention("Retain", "Retain"))).await;
     me.until_whole("web").await?;
@@ -24,7 +25,7 @@ pub async fn lost(me: Operator) -> Told {
     me.create(node.clone()).await;
     me.until_serving(&node).await?;
 
-    // A new Node of the same name comes before anybody can be sure that the old one is gone.
+    // A new Node of the same name is created before the old machine is known to be off.
     let node = me.node_of("web-1")?;
     let pods = me.uids_of_pods();
     me.behave(&node, "down", Some("true")).await;
@@ -35,7 +36,7 @@ pub async fn lost(me: Operator) -> Told {
     me.until_serving(&node).await?;
     me.pause(Duration::from_secs(100)).await;
     me.until_whole("web").await?;
-    me.expect("its pods are those that they were", me.uids_of_pods() == pods)?;
+    me.expect("the pods are unchanged", me.uids_of_pods() == pods)?;
 
     // The machine is off and is declared out of service. Its volume is detached.
     let node = me.node_of("web-2")?;
@@ -46,7 +47,7 @@ pub async fn lost(me: Operator) -> Told {
     });
     me.create(attachment.clone()).await;
     me.behave(&node, "down", Some("true")).await;
-    me.until("it is not ready", |checker| {
+    me.until("the node is not ready", |checker| {
         checker.get("Node", "", name(&node)).is_some_and(|node| !condition::is_true(node, "Ready"))
     })
     .await?;
@@ -58,7 +59,7 @@ pub async fn lost(me: Operator) -> Told {
     me.until_serving(&node).await?;
     me.patch(&node, json!({"spec": {"taints": null}})).await;
     me.until_whole("web").await?;
-    me.expect("all claims are those that they were", me.uids_of_claims() == claims)
+    me.expect("all claims are unchanged", me.uids_of_claims() == claims)
 }
 
 impl Operator {
@@ -76,7 +77,7 @@ impl Operator {
         pods_of(&self.world.checker(), NAMESPACE, "web").iter().map(|pod| uid(pod).to_owned()).collect()
     }
 
-    /// Waits until no pod is on a node; or the node is in service again, because its process died and started anew.
+    /// Waits until no pod is on a node, or the node is in service again because its process restarted.
     async fn until_deserted(&self, node: &Value) -> Told {
         let node = name(node).to_owned();
         self.until(&format!("no pod is on {node}"), |checker| {
@@ -93,7 +94,7 @@ impl Operator {
         .await
     }
 
-    /// Adds the taint beside those that the node has; others change them at the same time, so it tries until the taint stays.
+    /// Adds the taint to those of the node. Other clients change taints too, so it retries until the taint stays.
     async fn until_tainted(&self, node: &Value) -> Told {
         for _ in 0..20 {
             let Some(seen) = self.world.checker().get("Node", "", name(node)).cloned() else { break };

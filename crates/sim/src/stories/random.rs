@@ -1,4 +1,4 @@
-//! An operator who does anything at any time, and tidies up in the end.
+//! A user who does random things at random times, and cleans up at the end.
 
 use super::gates::GATES;
 use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, retention, set, the};
@@ -107,7 +107,7 @@ impl Operator {
         });
         let policy = retention(self.rng.pick(&POLICIES), self.rng.pick(&POLICIES));
         let replicas = i64::try_from(self.rng.below(4)).unwrap_or(0);
-        // Always the same for a name: claims of an earlier set cannot follow a template of another class.
+        // Always the same class for a name: claims of an earlier set cannot follow a template of another class.
         let class = if named == "web" { "quick" } else { "late" };
         set(named, replicas, class, object::patch::merge(&more, &policy))
     }
@@ -125,7 +125,7 @@ impl Operator {
         self.patch(&the("StatefulSet", set_name), json!({"spec": {"volumeClaimTemplates": templates}})).await;
     }
 
-    /// What happens to pods, nodes and claims besides what sets do.
+    /// Disturbs pods, nodes and claims without changing a set.
     async fn disturb(&mut self) {
         let node = the("Node", self.rng.pick(&NODES));
         let pod = self.any("Pod").map(|pod| name(&pod).to_owned()).unwrap_or_default();
@@ -168,8 +168,8 @@ impl Operator {
         }
     }
 
-    /// Lets go of what holds others: what was told to go can go only when its user does, and a pod that got its node before its claim
-    /// was replaced by one that waits for a pod has to be made anew.
+    /// Removes whatever blocks others. A terminating object waits for the pod that uses it. A pod that was scheduled
+    /// before its claim was replaced by one that waits for a consumer must be created again.
     async fn tidy(&self) {
         for node in NODES {
             self.behave(&the("Node", node), "down", None).await;
@@ -214,7 +214,7 @@ impl Operator {
     }
 }
 
-/// It waits for a pod to be given a node, and none was chosen for it.
+/// Whether the claim waits for a consumer, and no node was selected for it.
 fn is_unasked(claim: &Value) -> bool {
     claim.text(&["status", "phase"]) == "Pending"
         && claim.text(&["spec", "storageClassName"]) == "late"

@@ -1,4 +1,4 @@
-//! Rolling restarts of every part.
+//! Rolling restarts of every component.
 
 use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_ready, pods_of, retention, set, the};
 use object::access::terminating;
@@ -12,8 +12,8 @@ pub async fn in_turn(me: Operator) -> Told {
     let template = json!({"spec": {"containers": [{"name": "main", "image": "image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
     me.patch(&the("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
     me.bounce().await;
-    // A replica that is away while its set is scaled down leaves its claim, as upstream: only a pod can take it along.
-    me.until("all replicas are there and new", |checker| {
+    // Wait first: a claim whose replica has no pod during a scale-down is not deleted, as upstream.
+    me.until("all replicas are running and updated", |checker| {
         let is_new = |pod: &Value| pod["spec"]["containers"][0]["image"] == "image:2";
         let pods = pods_of(checker, NAMESPACE, "web");
         pods.len() == 3 && pods.iter().all(|pod| is_ready(pod) && is_new(pod))
@@ -25,15 +25,16 @@ pub async fn in_turn(me: Operator) -> Told {
     me.until_claims(&["data-web-0"]).await
 }
 
-/// Two processes of controllers, one of which leads: it is cut off or killed in the middle of what it does, and the other takes over.
+/// Two controller processes, one of which leads. The leader is disconnected or killed during its work, and the other
+/// one leads.
 pub async fn handed_over(me: Operator) -> Told {
     me.world.elect(2);
     me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
-    me.until("the first replica is made", |checker| checker.get("Pod", NAMESPACE, "web-0").is_some()).await?;
+    me.until("the first pod exists", |checker| checker.get("Pod", NAMESPACE, "web-0").is_some()).await?;
     me.world.cut_off_leader();
     me.until_whole("web").await?;
     me.scale("web", 1).await;
-    me.until("a claim is told to go", |checker| checker.all(CLAIM).any(|claim| terminating(claim))).await?;
+    me.until("a claim is terminating", |checker| checker.all(CLAIM).any(|claim| terminating(claim))).await?;
     me.world.kill_controllers();
     me.until_claims(&["data-web-0"]).await?;
     me.scale("web", 2).await;
@@ -45,7 +46,7 @@ pub async fn handed_over(me: Operator) -> Told {
 }
 
 impl Operator {
-    /// Every part goes and comes back, one after the other.
+    /// Kills each component, one after the other. The supervisor restarts it.
     async fn bounce(&self) {
         let pause = Duration::from_millis(1500);
         for part in ["controllers", "nodes", "driver", "server"] {

@@ -1,4 +1,4 @@
-//! Services and the Endpoints of the pods that they select.
+//! Services, and Endpoints of the pods that they select.
 
 use super::operator::{NAMESPACE, Operator, Told, retention, set, the};
 use object::access::Access;
@@ -29,7 +29,7 @@ fn service() -> Value {
 }
 
 impl Operator {
-    /// Waits until the Endpoints of the Service have so many ready addresses and no others.
+    /// Waits until the Endpoints of the Service have exactly `count` ready addresses.
     async fn until_published(&self, count: usize) -> Told {
         self.until(&format!("{count} addresses are published"), |checker| {
             let endpoints = checker.get("Endpoints", NAMESPACE, "web");

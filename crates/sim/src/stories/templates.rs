@@ -1,4 +1,4 @@
-//! KEP-4650: claim templates change, and claims follow or not.
+//! KEP-4650: claim templates change, and claims are updated or not.
 
 use super::operator::{CLAIM, NAMESPACE, Operator, Told, is_whole, pods_of, retention, set, template, the};
 use object::access::{Access, uid};
@@ -10,7 +10,7 @@ pub fn sizes(checker: &Checker) -> Vec<String> {
     checker.all(CLAIM).map(|claim| claim.text(&["status", "capacity", "storage"]).to_owned()).collect()
 }
 
-/// The rollout is over: everything is at the newest revision.
+/// Whether the rollout is complete: all replicas have the newest revision.
 pub fn is_rolled(checker: &Checker, set: &str) -> bool {
     let is_over = |set: &Value| {
         let status = |member: &str| set.text(&["status", member]).to_owned();
@@ -27,13 +27,13 @@ pub async fn grown_in_place(me: Operator) -> Told {
     let pods = [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")];
     let web = the("StatefulSet", "web");
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.until("the claims have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
-    me.expect("no pod was made anew", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])?;
+    me.until("the claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    me.expect("no pod was replaced", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])?;
     // Claims and pods change together.
     let template = json!({"spec": {"containers": [{"name": "main", "image": "image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
     let claims = json!([self::template("data", "quick", "3Gi")]);
     me.patch(&web, json!({"spec": {"template": template, "volumeClaimTemplates": claims}})).await;
-    me.until("claims and pods are new", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"]).await
+    me.until("claims and pods are updated", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"]).await
 }
 
 /// T3, T12
@@ -49,7 +49,7 @@ pub async fn changed_for_new_claims(me: Operator) -> Told {
     me.until("both are large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await
 }
 
-/// T3: the document's second story.
+/// T3: the second user story of the KEP.
 pub async fn asymmetric(me: Operator) -> Told {
     me.create(set("web", 2, "quick", json!({}))).await;
     me.until_whole("web").await?;
@@ -63,7 +63,7 @@ pub async fn asymmetric(me: Operator) -> Told {
     })
     .await?;
     me.patch(&the(CLAIM, "data-web-0"), larger("3Gi")).await;
-    me.until("the first has grown, too", |checker| sizes(checker) == ["3Gi", "5Gi", "2Gi"]).await
+    me.until("the first claim is expanded, too", |checker| sizes(checker) == ["3Gi", "5Gi", "2Gi"]).await
 }
 
 /// T2, T7, T17
@@ -84,7 +84,7 @@ pub async fn modified(me: Operator) -> Told {
         })
         .await?;
     }
-    me.expect("no pod was made anew", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])
+    me.expect("no pod was replaced", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])
 }
 
 /// T17, R5
@@ -94,7 +94,7 @@ pub async fn several(me: Operator) -> Told {
     me.create(set("web", 2, "quick", object::patch::merge(&retention("Delete", "Delete"), &more))).await;
     me.until_whole("web").await?;
     me.patch(&the("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
-    me.until("one of each two claims has grown", |checker| {
+    me.until("one of each two claims is expanded", |checker| {
         is_rolled(checker, "web") && sizes(checker) == ["1Gi", "1Gi", "2Gi", "2Gi"]
     })
     .await?;
@@ -103,7 +103,7 @@ pub async fn several(me: Operator) -> Told {
     me.until_volumes(2).await
 }
 
-/// Template changes, one replica at a time and two at a time.
+/// Template changes, two replicas at a time and one at a time.
 pub async fn rolled(me: Operator) -> Told {
     let more = json!({
         "podManagementPolicy": "Parallel",
@@ -127,7 +127,7 @@ pub async fn rolled(me: Operator) -> Told {
 }
 
 impl Operator {
-    /// Waits until a rollout waits for a claim, and for this reason.
+    /// Waits until a rollout waits for a claim with this reason.
     pub async fn until_blocked(&self, set: &str, reason: &str) -> Told {
         self.until(&format!("{set} is blocked: {reason}"), |checker| {
             let found = checker.get("StatefulSet", NAMESPACE, set);
@@ -146,7 +146,8 @@ impl Operator {
     }
 }
 
-/// T11: a quota has room for one claim more, then for another. The rollout waits, pods run on, and it goes on by itself.
+/// T11: a quota allows one claim more, then another. The rollout waits, pods keep running, and it continues without
+/// help.
 pub async fn out_of_quota(me: Operator) -> Told {
     let room = |size: &str| json!({"spec": {"hard": {"requests.storage": size}}});
     let quota = the("ResourceQuota", "room");
@@ -157,26 +158,27 @@ pub async fn out_of_quota(me: Operator) -> Told {
     me.set_template("web", template("data", "quick", "2Gi")).await;
     for (size, wanted) in [("4Gi", ["1Gi", "1Gi", "2Gi"]), ("5Gi", ["1Gi", "2Gi", "2Gi"])] {
         me.patch(&quota, room(size)).await;
-        me.until(&format!("there is {wanted:?}"), |checker| sizes(checker) == wanted).await?;
+        me.until(&format!("claims have {wanted:?}"), |checker| sizes(checker) == wanted).await?;
         me.until_blocked("web", "ClaimUpdateFailed").await?;
         me.pause(Duration::from_secs(60)).await;
-        me.expect("the next one waits", sizes(&me.world.checker()) == wanted)?;
-        me.expect("all pods run on", pods == me.pod_uids("web"))?;
+        me.expect("the next claim waits", sizes(&me.world.checker()) == wanted)?;
+        me.expect("all pods keep running", pods == me.pod_uids("web"))?;
     }
-    // Scaling is free: a replica goes, and its claim makes room.
+    // Scaling still works: a replica is removed, and deleting its claim frees quota.
     me.scale("web", 2).await;
     me.until_whole("web").await?;
     me.delete(&the(CLAIM, "data-web-2"), "").await;
-    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
-    me.expect("no pod was made anew", pods[..2] == me.pod_uids("web"))?;
-    // A claim that there is no room for comes when there is.
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    me.expect("no pod was replaced", pods[..2] == me.pod_uids("web"))?;
+    // A claim that exceeds the quota is created when the quota allows it.
     me.scale("web", 3).await;
     me.pause(Duration::from_secs(60)).await;
     me.patch(&quota, room("6Gi")).await;
-    me.until("the new one is as large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await
+    me.until("the new claim is as large", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await
 }
 
-/// T11, T12: a class whose volumes cannot grow, and an attributes class that is not there, block a rollout: the ways out.
+/// T11, T12: a class without volume expansion, or a missing VolumeAttributesClass, blocks a rollout. Shows how users
+/// unblock it.
 pub async fn blocked(me: Operator) -> Told {
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
     me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
@@ -185,19 +187,19 @@ pub async fn blocked(me: Operator) -> Told {
     let pods = me.pod_uids("web");
     me.set_template("web", template("data", "fixed", "2Gi")).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
-    // Scaling is free, and new claims are of the new template.
+    // Scaling still works, and new claims use the new template.
     me.scale("web", 3).await;
     me.until_whole("web").await?;
-    me.expect("no claim has grown", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    me.expect("no claim is expanded", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
     let policy = |policy: &str| json!({"spec": {"volumeClaimUpdatePolicy": policy}});
     me.patch(&the("StatefulSet", "web"), policy("OnClaimDelete")).await;
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
-    me.expect("claims are as they were", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
+    me.expect("claims are unchanged", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi"])?;
     me.patch(&the("StatefulSet", "web"), policy("InPlace")).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
     me.patch(&class, json!({"allowVolumeExpansion": true})).await;
-    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await?;
-    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])?;
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 3]).await?;
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])?;
 
     let with = |class: &str| {
         let mut template = template("data", "fixed", "2Gi");
@@ -212,22 +214,22 @@ pub async fn blocked(me: Operator) -> Told {
     me.until("all are silver", |checker| all_are(checker, "silver")).await?;
     me.set_template("web", with("nowhere")).await;
     me.until_blocked("web", "ClaimModifying").await?;
-    // Back again: the claim that was begun is left alone, and the next rollout brings it along.
+    // The class is reverted: the claim that changed first stays as it is, and the next rollout updates it.
     me.set_template("web", with("silver")).await;
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
     me.set_template("web", with("gold")).await;
     me.until("all are gold", |checker| all_are(checker, "gold")).await?;
-    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])
 }
 
-/// What is on a claim besides what everybody's has.
+/// The labels and annotations that the story sets on a claim.
 fn marks(claim: &Value) -> [&str; 4] {
     let label = |name: &str| claim.text(&["metadata", "labels", name]);
     [label("tier"), label("mine"), claim.text(&["metadata", "annotations", "note"]), label("extra")]
 }
 
-/// T2, T5, T16, T17: labels and annotations of the template come to claims and go again, and what others put there stays. All of it is said
-/// while the controllers are down.
+/// T2, T5, T16, T17: labels and annotations of the template are added to claims and removed again, and those of users
+/// stay. All changes are made while the controllers are down.
 pub async fn labelled(me: Operator) -> Told {
     let web = the("StatefulSet", "web");
     let with = |metadata: Value, size: &str| {
@@ -258,5 +260,5 @@ pub async fn labelled(me: Operator) -> Told {
         })
         .await?;
     }
-    me.expect("no pod was made anew", pods == me.pod_uids("web"))
+    me.expect("no pod was replaced", pods == me.pod_uids("web"))
 }
