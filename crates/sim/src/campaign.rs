@@ -1,6 +1,6 @@
 //! Many runs: random seeds, or a fault at every write of a story.
 
-use crate::point::{Strike, When};
+use crate::fault_point::{Strike, When};
 use crate::run::{Outcome, Plan};
 use crate::stories::{self, Story};
 use std::collections::{BTreeMap, BTreeSet};

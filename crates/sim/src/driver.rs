@@ -1,9 +1,9 @@
 //! Storage backends of a world: the CSI driver, which can be killed during a call and restarts with its disk, and the
 //! directories of the in-tree plugin.
 
+use crate::commit_checker::Ledger;
 use crate::directories::Directories;
-use crate::ledger::Ledger;
-use crate::point::Strike;
+use crate::fault_point::Strike;
 use csi::directory::{DirectoryDriver, Expansion, Faults, OpenError, Options, Order};
 use csi::{Code, Endpoint};
 use std::collections::{BTreeMap, BTreeSet};

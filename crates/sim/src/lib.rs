@@ -6,25 +6,25 @@
 //!
 //! Begin with `docs/design/simulation.md`, then `world` and [`stories`].
 
-mod audit;
 mod campaign;
+mod commit_checker;
 mod directories;
 mod driver;
-mod end;
 mod entropy;
-mod ledger;
+mod fault_point;
+mod final_state;
 mod log;
 mod net;
-mod onlooker;
-mod point;
-mod rights;
+mod permission_checker;
+mod random_faults;
 mod run;
 pub mod stories;
-mod storm;
 mod time;
+mod watch_audit;
+mod watch_checker;
 mod world;
 
 pub use campaign::{Tally, every, points, seeds, story_of};
-pub use point::{Strike, When};
+pub use fault_point::{Strike, When};
 pub use run::{Outcome, Plan};
 pub use stories::Story;

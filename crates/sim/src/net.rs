@@ -1,12 +1,12 @@
 //! The network between clients and the server: delays, duplicates and drops requests, loses responses, delays and
 //! breaks watches.
 
-use crate::audit::Audit;
+use crate::commit_checker::{Ledger, TERM, WRITER};
 use crate::entropy::Rng;
-use crate::ledger::{Ledger, TERM, WRITER};
+use crate::fault_point::Strike;
 use crate::log::Log;
-use crate::point::Strike;
-use crate::rights;
+use crate::permission_checker;
+use crate::watch_audit::Audit;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Request, Response};
@@ -381,7 +381,7 @@ impl Service<Request<kube::client::Body>> for Link {
 impl Link {
     async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, io::Error> {
         let (what, is_read, is_watch) = self.about(&request);
-        self.report(rights::lacks(&self.account, request.method(), request.uri()));
+        self.report(permission_checker::lacks(&self.account, request.method(), request.uri()));
         let mut fate = self.net.fate(self.process.exposed, is_read);
         let points = &self.net.ledger.points;
         let strike = if is_read { None } else { points.requested(&self.account, &path_of(request.uri())) };
@@ -556,12 +556,12 @@ impl Link {
         let mut server = Local::new(up.server.clone(), self.user.clone());
         let request = Request::from_parts(parts.clone(), kube::client::Body::from(body.to_vec()));
         let stored = |key: &str| up.server.store.get(key).and_then(|found| serde_json::from_slice(&found.value).ok());
-        self.report(rights::lacks_for_owners(&self.account, &parts.method, &parts.uri, body, stored));
+        self.report(permission_checker::lacks_for_owners(&self.account, &parts.method, &parts.uri, body, stored));
         let term = parts.headers.get(server::LEASE_HEADER).and_then(|term| term.to_str().ok()).map(Arc::from);
         let answer = TERM.scope(term, WRITER.scope(self.account.clone(), server.call(request)));
         match up.dead.run_until_cancelled(answer).await {
             Some(Ok(response)) => {
-                self.report(rights::refused(&self.account, &response));
+                self.report(permission_checker::refused(&self.account, &response));
                 Ok(response)
             }
             None => Err(broken("the server crashed")),
@@ -697,6 +697,9 @@ mod tests {
             assert!(!process.is_forgotten(account, &path(6)), "{account} gets 410 only once");
         }
         process.forget_watches(Whom::One("one"));
-        assert!(process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)), "only one account is affected");
+        assert!(
+            process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)),
+            "only one account is affected"
+        );
     }
 }

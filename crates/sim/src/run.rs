@@ -1,10 +1,10 @@
 //! One run: a story in a world, with the faults to inject.
 
-use crate::end;
 use crate::entropy::{self, Rng};
-use crate::point::{Counted, Strike, When};
+use crate::fault_point::{Counted, Strike, When};
+use crate::final_state;
+use crate::random_faults::{self, FAIR, Storm};
 use crate::stories::Story;
-use crate::storm::{self, FAIR, Storm};
 use crate::world::World;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -91,18 +91,18 @@ impl Plan {
         let told = (self.story.tell)(world.clone(), story).await;
         if let Some(raging) = raging {
             raging.abort();
-            storm::end(&world);
+            random_faults::end(&world);
         }
         world.ledger.points.disarm();
         let mut failure = told.err();
         if failure.is_none() {
-            failure = end::rest(&world).await.err();
+            failure = final_state::rest(&world).await.err();
         }
         let outcome = Outcome {
             lines: world.log.lines(),
             faults: world.log.faults(),
             broken: world.log.all_broken().into_iter().chain(failure).collect(),
-            end: end::summary(&world),
+            end: final_state::summary(&world),
             counted: world.ledger.points.counted(),
             excused: world.log.faults().contains_key("late")
                 || world.ledger.has_any_returned()

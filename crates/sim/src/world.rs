@@ -1,14 +1,14 @@
 //! One world: a server on a disk that can crash, controllers, nodes and a driver. Each of them can be killed and
 //! restarts.
 
+use crate::commit_checker::{LEASE, Ledger, OPERATOR, Watched, crashed};
 use crate::driver::Driver;
 use crate::entropy::Rng;
-use crate::ledger::{LEASE, Ledger, OPERATOR, Watched, crashed};
+use crate::fault_point::{ELECTION, Strike};
 use crate::log::Log;
 use crate::net::{Net, Process, Up, Whom};
-use crate::onlooker::{Onlooker, VIEWS};
-use crate::point::{ELECTION, Strike};
 use crate::time::VirtualClock;
+use crate::watch_checker::{Onlooker, VIEWS};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;

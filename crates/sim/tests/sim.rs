@@ -34,7 +34,8 @@ fn assert_whole(tally: &Tally, runs_min: u64) {
 /// The same seed gives the same run on another thread, step by step.
 #[test]
 fn the_same_seed_is_the_same_run() {
-    let plan = |seed| Plan { story: stories::find("anything").expect("a known story"), seed, storm: true, strike: None };
+    let plan =
+        |seed| Plan { story: stories::find("anything").expect("a known story"), seed, storm: true, strike: None };
     let (one, other) = (plan(7).run(), plan(7).run());
     let differs = one.lines.iter().zip(&other.lines).find(|(one, other)| one != other);
     assert_eq!(differs, None);
@@ -239,6 +240,11 @@ fn a_replay_in_another_process_is_the_same_run() {
     let text = String::from_utf8_lossy(&output.stdout);
     let plan = Plan { story: stories::find("protected").expect("a known story"), seed: 5, storm: true, strike: None };
     let lines = plan.run().lines;
-    assert!(text.starts_with(&lines.join("\n")), "{} lines in this process, {} in the other", lines.len(), text.lines().count());
+    assert!(
+        text.starts_with(&lines.join("\n")),
+        "{} lines in this process, {} in the other",
+        lines.len(),
+        text.lines().count()
+    );
     assert!(output.status.success(), "{text}");
 }

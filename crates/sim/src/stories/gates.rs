@@ -4,8 +4,8 @@ use super::operator::{
     CLAIM, LATE_MAX, NAMESPACE, Operator, Told, VOLUME, claim, is_bound, pods_of, retention, set, template, the,
 };
 use super::templates::{is_rolled, sizes};
-use crate::end::{is_left_over, meant_handles};
 use crate::entropy::Rng;
+use crate::final_state::{is_left_over, meant_handles};
 use crate::world::HONOURS;
 use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
@@ -390,10 +390,11 @@ impl Operator {
             let writes = self.rng.below(writes_max);
             self.after_writes(writes).await;
             if turn == 0 {
-                let is_middle = !crate::end::unrest(&self.world).is_empty();
-                self.world
-                    .log
-                    .say(format!("OPERATOR flips {}", if is_middle { "during the operation" } else { "after the operation" }));
+                let is_middle = !crate::final_state::unrest(&self.world).is_empty();
+                self.world.log.say(format!(
+                    "OPERATOR flips {}",
+                    if is_middle { "during the operation" } else { "after the operation" }
+                ));
             }
             if of_server {
                 self.server_with(gate, on).await;

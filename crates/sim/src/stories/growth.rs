@@ -165,7 +165,8 @@ pub async fn withdrawn(me: Operator) -> Told {
     for named in ["db", "web"] {
         me.patch(&the("StatefulSet", named), larger("2Gi")).await;
     }
-    me.until("the other set's claims are expanded", |checker| is_rolled(checker, "db") && db(checker) == ["2Gi"; 2]).await?;
+    me.until("the other set's claims are expanded", |checker| is_rolled(checker, "db") && db(checker) == ["2Gi"; 2])
+        .await?;
     me.scale("web", 3).await;
     let pods = json!({"spec": {"template": {"metadata": {"annotations": {"version": "2"}}}}});
     let before = me.uid("Pod", "web-0");

@@ -1,7 +1,7 @@
 //! A user: the operations and waits that stories are written with.
 
-use crate::end::{is_left_over, meant_handles};
 use crate::entropy::Rng;
+use crate::final_state::{is_left_over, meant_handles};
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, condition, json};

@@ -3,7 +3,7 @@
 
 use super::operator::{CLAIM, LATE_MAX, Operator, Told, VOLUME, claim, has_finalizer, retention, set, template, the};
 use super::templates::{is_rolled, sizes};
-use crate::ledger::JOURNAL;
+use crate::commit_checker::JOURNAL;
 use crate::world::HONOURS;
 use object::access::{Access, name};
 use object::{Gates, Value, json};

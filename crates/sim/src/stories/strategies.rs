@@ -33,8 +33,10 @@ impl Operator {
         let is_so = |checker: &Checker| {
             are_new(checker) == wanted && asked_and_had(checker) == (wanted_sizes.clone(), wanted_sizes.clone())
         };
-        self.until(&format!("the updated replicas are {wanted:?}"), |checker| is_whole(checker, NAMESPACE, "web") && is_so(checker))
-            .await?;
+        self.until(&format!("the updated replicas are {wanted:?}"), |checker| {
+            is_whole(checker, NAMESPACE, "web") && is_so(checker)
+        })
+        .await?;
         self.pause(Duration::from_secs(60)).await;
         // Readiness depends on the nodes, so only revisions and sizes are checked now.
         self.expect(&format!("exactly {wanted:?} are updated"), is_so(&self.world.checker()))

@@ -27,13 +27,15 @@ pub async fn grown_in_place(me: Operator) -> Told {
     let pods = [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")];
     let web = the("StatefulSet", "web");
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    me.until("the claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    me.until("the claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"])
+        .await?;
     me.expect("no pod was replaced", pods == [me.uid("Pod", "web-0"), me.uid("Pod", "web-1")])?;
     // Claims and pods change together.
     let template = json!({"spec": {"containers": [{"name": "main", "image": "image:2", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]}});
     let claims = json!([self::template("data", "quick", "3Gi")]);
     me.patch(&web, json!({"spec": {"template": template, "volumeClaimTemplates": claims}})).await;
-    me.until("claims and pods are updated", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"]).await
+    me.until("claims and pods are updated", |checker| is_rolled(checker, "web") && sizes(checker) == ["3Gi", "3Gi"])
+        .await
 }
 
 /// T3, T12
@@ -168,7 +170,8 @@ pub async fn out_of_quota(me: Operator) -> Told {
     me.scale("web", 2).await;
     me.until_whole("web").await?;
     me.delete(&the(CLAIM, "data-web-2"), "").await;
-    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"]).await?;
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi", "2Gi"])
+        .await?;
     me.expect("no pod was replaced", pods[..2] == me.pod_uids("web"))?;
     // A claim that exceeds the quota is created when the quota allows it.
     me.scale("web", 3).await;

@@ -55,10 +55,7 @@ pub async fn troubled(me: Operator) -> Told {
     let node = the("Node", &node.unwrap_or_default());
     me.behave(&node, "down", Some("true")).await;
     me.pause(Duration::from_secs(400)).await;
-    me.expect(
-        "a pod that may still run is not replaced",
-        me.world.checker().get("Pod", NAMESPACE, "web-0").is_some(),
-    )?;
+    me.expect("a pod that may still run is not replaced", me.world.checker().get("Pod", NAMESPACE, "web-0").is_some())?;
     me.behave(&node, "down", None).await;
     me.until_whole("web").await?;
     me.expect("all claims are unchanged", me.claim_uids() == claims)

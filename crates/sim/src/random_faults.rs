@@ -106,10 +106,7 @@ impl Storm {
             }
             6 => {
                 let forgotten = self.rng.chance(300);
-                world.log.fault(
-                    "watches-cut",
-                    if forgotten { format!("those {whom} get 410") } else { String::new() },
-                );
+                world.log.fault("watches-cut", if forgotten { format!("those {whom} get 410") } else { String::new() });
                 world.each_controller(
                     |process| if forgotten { process.forget_watches(whom) } else { process.cut_watches() },
                 );

@@ -1,6 +1,6 @@
 //! Compares each watch with the committed changes: no event may be missing or repeated.
 
-use crate::ledger::{Ledger, Telling};
+use crate::commit_checker::{Ledger, Telling};
 use bytes::Bytes;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
@@ -273,7 +273,11 @@ mod tests {
         assert_eq!(plain(&[("ADDED", "a/x", 6), ("ADDED", "a/x", 6)]).len(), 1, "one event is repeated");
         assert_eq!(plain(&[("DELETED", "a/x", 6)]), ["the watch sent 6 as DELETED, expected ADDED"]);
         assert_eq!(plain(&[BOOKMARK(6)]), ["the watch sent a bookmark for 6, but not 6"]);
-        assert_eq!(plain(&[("ERROR", "", 0), ("ADDED", "a/x", 6)]), NOTHING, "after an error event the client lists again");
+        assert_eq!(
+            plain(&[("ERROR", "", 0), ("ADDED", "a/x", 6)]),
+            NOTHING,
+            "after an error event the client lists again"
+        );
     }
 
     #[tokio::test]

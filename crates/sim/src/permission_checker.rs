@@ -4,7 +4,7 @@
 //!
 //! A request is checked when it is sent, so requests that a fault drops, and retries, are checked too.
 
-use crate::point::ELECTION;
+use crate::fault_point::ELECTION;
 use http::{Method, Response, StatusCode, Uri};
 use object::Value;
 use object::access::{self, Access};
@@ -194,7 +194,7 @@ mod tests {
             ("system:node:simulated-0", Method::PATCH, node_lease, 0),
             ("system:node:simulated-0", Method::DELETE, node_lease, 2),
             (SCHEDULER, Method::DELETE, node_lease, 2),
-            (crate::ledger::OPERATOR, Method::DELETE, claim, 0),
+            (crate::commit_checker::OPERATOR, Method::DELETE, claim, 0),
         ] {
             let lacking = lacks_of(account, method.clone(), path);
             assert_eq!(lacking.len(), count, "{account} {method} {path}: {lacking:?}");

@@ -370,7 +370,7 @@ fn counts(who: &str, key_or_path: &str) -> bool {
 
 /// Controllers have accounts without a `system:` prefix. Nodes and users are not controllers.
 pub fn is_controller(who: &str) -> bool {
-    !(who.starts_with("system:") || who == crate::ledger::OPERATOR || who == "server")
+    !(who.starts_with("system:") || who == crate::commit_checker::OPERATOR || who == "server")
 }
 
 #[cfg(test)]

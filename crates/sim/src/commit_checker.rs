@@ -1,10 +1,10 @@
 //! Store wrapper that checks every committed write before the writer gets its response.
 
-use crate::audit::Selection;
 use crate::entropy::Rng;
+use crate::fault_point::Points;
 use crate::log::Log;
-use crate::point::Points;
 use crate::time::VirtualClock;
+use crate::watch_audit::Selection;
 use bytes::Bytes;
 use futures::FutureExt;
 use object::access::Access;
@@ -263,7 +263,10 @@ impl Ledger {
         if let Some(term) = TERM.try_with(Clone::clone).ok().flatten() {
             let current = lock(&self.term);
             if *term != **current {
-                self.log.broken(format!("{who} writes {} in leader term {current} with a request of term {term}", event.key));
+                self.log.broken(format!(
+                    "{who} writes {} in leader term {current} with a request of term {term}",
+                    event.key
+                ));
             }
         }
         let (was, is) = (value_of(&event.previous), value_of(&event.current));

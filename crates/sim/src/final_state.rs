@@ -1,7 +1,7 @@
 //! The end of a story: waits until everything has settled, and summarizes the final state.
 
-use crate::ledger::JOURNAL;
-use crate::point::Counted;
+use crate::commit_checker::JOURNAL;
+use crate::fault_point::Counted;
 use crate::run::QUIET;
 use crate::world::{PATIENCE, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
@@ -124,8 +124,7 @@ fn endpoints_left(checker: &Checker) -> Vec<String> {
         plan::endpoints::plan(service, &pods, current) != Step::Nothing
     };
     let left = keys.into_iter().filter(is_left);
-    left.map(|(space, named)| format!("the Endpoints {space}/{named} do not match the pods of their Service"))
-        .collect()
+    left.map(|(space, named)| format!("the Endpoints {space}/{named} do not match the pods of their Service")).collect()
 }
 
 /// Reports a backend volume smaller than its PV's capacity, or a PV smaller than the capacity in its claim's status.
@@ -195,8 +194,7 @@ fn is_event_reported(world: &World, handle: &str) -> bool {
         about("kind") == "ConfigMap" && JOURNAL.ends_with(&format!("/{}/{}", about("namespace"), about("name")))
     };
     let events = world.list("/core/events/").into_iter();
-    let mut events =
-        events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete" && is_about_journal(event));
+    let mut events = events.filter(|event| event.text(&["reason"]) == "VolumeFailedDelete" && is_about_journal(event));
     // Only the identifiers in the message matter, not its wording.
     events.any(|event| {
         let message = event.text(&["message"]);

@@ -1,10 +1,10 @@
 //! A client that lists and watches with selectors, disconnects and resumes. Lists are compared with the committed
 //! state here, watches in [`crate::watch_audit`]. Objects enter and leave its selections during a run.
 
-use crate::audit::Selection;
+use crate::commit_checker::Ledger;
 use crate::entropy::Rng;
-use crate::ledger::Ledger;
 use crate::log::Log;
+use crate::watch_audit::Selection;
 use futures::StreamExt;
 use http::Request;
 use kube::core::WatchEvent;
