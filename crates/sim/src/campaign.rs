@@ -1,7 +1,7 @@
 //! Many runs: random seeds, or a fault at every write of a story.
 
-use crate::fault_point::{Strike, When};
-use crate::run::{Outcome, Plan};
+use crate::fault_point::{Fault, Trigger};
+use crate::run::{Outcome, RunConfig};
 use crate::stories::{self, Story};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,9 +17,10 @@ fn seeds_of(story: &'static Story) -> Vec<u64> {
     if story.name != "flipped" {
         return vec![SEED];
     }
-    let mut hands = BTreeSet::new();
-    let hand = |seed: &u64| Plan { story, seed: *seed, storm: false, strike: None }.hand();
-    (SEED..).filter(|seed| hands.insert(hand(seed))).take(stories::HANDS).collect()
+    let mut combinations = BTreeSet::new();
+    let gate_combination =
+        |seed: &u64| RunConfig { story, seed: *seed, random_faults: false, fault: None }.gate_combination();
+    (SEED..).filter(|seed| combinations.insert(gate_combination(seed))).take(stories::GATE_COMBINATIONS).collect()
 }
 
 /// Progress is reported after this many runs.
@@ -27,7 +28,7 @@ const PROGRESS_EVERY: u64 = 500;
 
 /// Results of many runs.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct Totals {
     pub runs: u64,
     pub commits: u64,
     pub faults: BTreeMap<&'static str, u64>,
@@ -38,8 +39,8 @@ pub struct Tally {
     pub failures: Vec<String>,
 }
 
-impl Tally {
-    fn add(&mut self, plan: &Plan, outcome: &Outcome, Verdict { failure, excused }: Verdict) {
+impl Totals {
+    fn add(&mut self, plan: &RunConfig, outcome: &Outcome, Verdict { failure, excused }: Verdict) {
         self.runs += 1;
         self.commits += outcome.counted.commits;
         self.virtual_ms += outcome.virtual_ms;
@@ -50,7 +51,7 @@ impl Tally {
         self.failures.extend(failure.map(|why| format!("{plan}: {why}")));
     }
 
-    pub fn merge(&mut self, other: Tally) {
+    pub fn merge(&mut self, other: Totals) {
         self.runs += other.runs;
         self.commits += other.commits;
         self.virtual_ms += other.virtual_ms;
@@ -95,26 +96,32 @@ pub fn story_of(seed: u64) -> &'static Story {
 }
 
 /// Runs one story with random faults per seed.
-pub fn seeds(from: u64, count: u64, story: Option<&'static Story>, jobs: usize, told: impl Fn(&str) + Sync) -> Tally {
+pub fn seeds(
+    from: u64,
+    count: u64,
+    story: Option<&'static Story>,
+    jobs: usize,
+    report: impl Fn(&str) + Sync,
+) -> Totals {
     let plans = (from..from + count).map(|seed| {
         let story = story.unwrap_or_else(|| story_of(seed));
-        Plan { story, seed, storm: true, strike: None }
+        RunConfig { story, seed, random_faults: true, fault: None }
     });
     let ends: Mutex<BTreeMap<&str, String>> = Mutex::default();
     // An exact story ends in the same state with every seed.
     let end_of = |story: &'static Story| {
         let mut ends = ends.lock().unwrap_or_else(PoisonError::into_inner);
         ends.entry(story.name)
-            .or_insert_with(|| Plan { story, seed: SEED, storm: false, strike: None }.run().end)
+            .or_insert_with(|| RunConfig { story, seed: SEED, random_faults: false, fault: None }.run().end)
             .clone()
     };
-    all(plans.collect(), jobs, told, |plan, outcome| {
+    run_all(plans.collect(), jobs, report, |plan, outcome| {
         let differs = || {
             let wanted = end_of(plan.story);
             (outcome.end != wanted).then(|| difference(&wanted, &outcome.end))
         };
         let is_prescribed = plan.story.exact && !outcome.excused;
-        let failure = outcome.broken.first().cloned().or_else(|| is_prescribed.then(differs).flatten());
+        let failure = outcome.violations.first().cloned().or_else(|| is_prescribed.then(differs).flatten());
         Verdict { failure, excused: plan.story.exact && outcome.excused }
     })
 }
@@ -123,45 +130,52 @@ pub fn seeds(from: u64, count: u64, story: Option<&'static Story>, jobs: usize, 
 /// faults.
 pub fn points(
     story: &'static Story,
-    strikes: &[Strike],
+    faults: &[Fault],
     stride: u64,
     jobs: usize,
-    told: impl Fn(&str) + Sync,
-) -> Tally {
+    report: impl Fn(&str) + Sync,
+) -> Totals {
     let seeds = seeds_of(story);
     // Several seeds share the fault points.
     let stride = stride * seeds.len() as u64;
-    let mut tally = Tally::default();
+    let mut tally = Totals::default();
     for (seed, shift) in seeds.into_iter().zip(0..) {
-        tally.merge(points_of(Plan { story, seed, storm: false, strike: None }, shift, strikes, stride, jobs, &told));
+        tally.merge(points_of(
+            RunConfig { story, seed, random_faults: false, fault: None },
+            shift,
+            faults,
+            stride,
+            jobs,
+            &report,
+        ));
     }
     tally
 }
 
 fn points_of(
-    calm: Plan,
+    calm: RunConfig,
     shift: u64,
-    strikes: &[Strike],
+    faults: &[Fault],
     stride: u64,
     jobs: usize,
-    told: &(impl Fn(&str) + Sync),
-) -> Tally {
+    report: &(impl Fn(&str) + Sync),
+) -> Totals {
     let reference = calm.run();
-    let mut tally = Tally::default();
-    tally.add(&calm, &reference, Verdict { failure: reference.broken.first().cloned(), excused: false });
+    let mut tally = Totals::default();
+    tally.add(&calm, &reference, Verdict { failure: reference.violations.first().cloned(), excused: false });
     if !tally.failures.is_empty() {
         return tally;
     }
     let mut plans = Vec::new();
-    for strike in strikes {
-        let writes = reference.counted.of(*strike);
+    for fault in faults {
+        let writes = reference.counted.of(*fault);
         // With a stride above 1, each fault starts at another write.
-        let first = 1 + (shift + *strike as u64) % stride;
+        let first = 1 + (shift + *fault as u64) % stride;
         for at in (first..=writes).step_by(usize::try_from(stride).unwrap_or(1)) {
-            plans.push(Plan { strike: Some((When::At(at), *strike)), ..calm });
+            plans.push(RunConfig { fault: Some((Trigger::At(at), *fault)), ..calm });
         }
     }
-    tally.merge(all(plans, jobs, told, |plan, outcome| judge(plan, outcome, &reference)));
+    tally.merge(run_all(plans, jobs, report, |plan, outcome| compare(plan, outcome, &reference)));
     tally
 }
 
@@ -169,23 +183,31 @@ fn points_of(
 /// run without faults.
 pub fn every(
     stories: impl Iterator<Item = &'static Story>,
-    strike: Strike,
+    fault: Fault,
     nth: u64,
     jobs: usize,
-    told: impl Fn(&str) + Sync,
-) -> Tally {
-    let plans = stories.map(|story| Plan { story, seed: SEED, storm: false, strike: Some((When::Every(nth), strike)) });
-    all(plans.collect(), jobs, told, |plan, outcome| judge(plan, outcome, &Plan { strike: None, ..*plan }.run()))
+    report: impl Fn(&str) + Sync,
+) -> Totals {
+    let plans = stories.map(|story| RunConfig {
+        story,
+        seed: SEED,
+        random_faults: false,
+        fault: Some((Trigger::Every(nth), fault)),
+    });
+    run_all(plans.collect(), jobs, report, |plan, outcome| {
+        compare(plan, outcome, &RunConfig { fault: None, ..*plan }.run())
+    })
 }
 
 /// Compares the final state of a run with that of a run without faults.
-fn judge(plan: &Plan, outcome: &Outcome, reference: &Outcome) -> Verdict {
-    let strike = plan.strike.map(|(_, strike)| strike);
+fn compare(plan: &RunConfig, outcome: &Outcome, reference: &Outcome) -> Verdict {
+    let fault = plan.fault.map(|(_, fault)| fault);
     // If provisioner and server are killed together, some outcomes cannot be known (docs/design/simulation.md).
-    let is_excused = strike == Some(Strike::KillAll) && outcome.excused;
-    let may_differ = !plan.story.exact || is_excused || strike.is_some_and(Strike::changes_the_end);
+    let is_excused = fault == Some(Fault::KillAll) && outcome.excused;
+    let may_differ = !plan.story.exact || is_excused || fault.is_some_and(Fault::changes_final_state);
     let differs = !may_differ && outcome.end != reference.end;
-    let failure = outcome.broken.first().cloned().or_else(|| differs.then(|| difference(&reference.end, &outcome.end)));
+    let failure =
+        outcome.violations.first().cloned().or_else(|| differs.then(|| difference(&reference.end, &outcome.end)));
     Verdict { failure, excused: plan.story.exact && may_differ }
 }
 
@@ -198,26 +220,26 @@ pub fn difference(wanted: &str, found: &str) -> String {
     format!("the final state differs:\n{}", missing.chain(extra).collect::<Vec<_>>().join("\n"))
 }
 
-fn all(
-    plans: Vec<Plan>,
+fn run_all(
+    plans: Vec<RunConfig>,
     jobs: usize,
-    told: impl Fn(&str) + Sync,
-    judge: impl Fn(&Plan, &Outcome) -> Verdict + Sync,
-) -> Tally {
-    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Tally::default()));
+    report: impl Fn(&str) + Sync,
+    compare: impl Fn(&RunConfig, &Outcome) -> Verdict + Sync,
+) -> Totals {
+    let (next, tally) = (AtomicUsize::new(0), Mutex::new(Totals::default()));
     std::thread::scope(|scope| {
         for _ in 0..jobs.max(1) {
             scope.spawn(|| {
                 while let Some(plan) = plans.get(next.fetch_add(1, Ordering::Relaxed)) {
                     let outcome = plan.run();
-                    let verdict = judge(plan, &outcome);
+                    let verdict = compare(plan, &outcome);
                     if let Some(why) = &verdict.failure {
-                        told(&format!("FAILED {plan}: {why}"));
+                        report(&format!("FAILED {plan}: {why}"));
                     }
                     let mut tally = tally.lock().unwrap_or_else(PoisonError::into_inner);
                     tally.add(plan, &outcome, verdict);
                     if tally.runs.is_multiple_of(PROGRESS_EVERY) {
-                        told(&format!("{} of {} runs, {} failures", tally.runs, plans.len(), tally.failures.len()));
+                        report(&format!("{} of {} runs, {} failures", tally.runs, plans.len(), tally.failures.len()));
                     }
                 }
             });
@@ -232,11 +254,12 @@ mod tests {
 
     /// Faults are injected with each gate combination of the story `flipped`.
     #[test]
-    fn every_hand_is_struck() {
+    fn faults_are_injected_with_each_gate_combination() {
         let flipped = stories::find("flipped").expect("a known story");
-        let hand = |seed| Plan { story: flipped, seed, storm: false, strike: None }.hand();
-        let hands: BTreeSet<usize> = seeds_of(flipped).into_iter().map(hand).collect();
-        assert_eq!(hands, (0..stories::HANDS).collect());
+        let gate_combination =
+            |seed| RunConfig { story: flipped, seed, random_faults: false, fault: None }.gate_combination();
+        let combinations: BTreeSet<usize> = seeds_of(flipped).into_iter().map(gate_combination).collect();
+        assert_eq!(combinations, (0..stories::GATE_COMBINATIONS).collect());
         assert_eq!(seeds_of(&stories::ALL[0]), [SEED]);
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Time that a directory operation takes before its effect, and again after it. Other tasks can run meanwhile.
-const WORK: Duration = Duration::from_millis(3);
+const WORK_TIME: Duration = Duration::from_millis(3);
 
 /// Clones share the directories.
 #[derive(Clone)]
@@ -39,17 +39,17 @@ impl Directories {
     }
 
     /// Access for one process, until that process is killed.
-    pub fn reached_by(&self, process: CancellationToken) -> Arc<dyn runtime::Directories> {
-        Arc::new(Reached { directories: self.clone(), process })
+    pub fn for_process(&self, process: CancellationToken) -> Arc<dyn runtime::Directories> {
+        Arc::new(ProcessDirectories { directories: self.clone(), process })
     }
 }
 
-struct Reached {
+struct ProcessDirectories {
     directories: Directories,
     process: CancellationToken,
 }
 
-impl Reached {
+impl ProcessDirectories {
     /// Runs `change` on the paths, with delays and injected faults. Succeeds also if `change` had nothing to do.
     fn work(&self, call: &'static str, path: String, change: fn(&mut BTreeSet<String>, String) -> bool) -> Work {
         let (directories, process) = (self.directories.clone(), self.process.clone());
@@ -57,7 +57,7 @@ impl Reached {
             // The error case is an unreadable fault file, and there is no such file here.
             let order = directories.faults.take(call, &path).ok().flatten().unwrap_or_default();
             let Order { after, delay_ms, .. } = order;
-            tokio::time::sleep(WORK + Duration::from_millis(delay_ms)).await;
+            tokio::time::sleep(WORK_TIME + Duration::from_millis(delay_ms)).await;
             let failure = order.failure().map(|status| status.message().to_owned());
             let failure = failure.or_else(|| order.drop_connection.then(|| format!("{call} was interrupted")));
             if process.is_cancelled() {
@@ -67,13 +67,13 @@ impl Reached {
                 return Err(failure.clone());
             }
             change(&mut directories.lock(), path);
-            tokio::time::sleep(WORK).await;
+            tokio::time::sleep(WORK_TIME).await;
             failure.map_or(Ok(()), Err)
         })
     }
 }
 
-impl runtime::Directories for Reached {
+impl runtime::Directories for ProcessDirectories {
     fn make(&self, path: String) -> Work {
         self.work("CreateVolume", path, |paths, path| paths.insert(path))
     }

@@ -1,9 +1,9 @@
 //! Storage backends of a world: the CSI driver, which can be killed during a call and restarts with its disk, and the
 //! directories of the in-tree plugin.
 
-use crate::commit_checker::Ledger;
+use crate::commit_checker::CommitChecker;
 use crate::directories::Directories;
-use crate::fault_point::Strike;
+use crate::fault_point::Fault;
 use csi::directory::{DirectoryDriver, Expansion, Faults, OpenError, Options, Order};
 use csi::{Code, Endpoint};
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,27 +14,27 @@ use tokio_util::sync::CancellationToken;
 /// Clones share one driver.
 #[derive(Clone)]
 pub struct Driver {
-    life: Arc<Mutex<Life>>,
+    state: Arc<Mutex<DriverState>>,
     pub inside: Directories,
-    traits: Arc<Mutex<Traits>>,
+    traits: Arc<Mutex<DriverSettings>>,
     directory: Arc<TempDir>,
     /// Counts the calls of the driver. `Weak`, because the checker holds the driver too.
-    ledger: Weak<Ledger>,
+    commit_checker: Weak<CommitChecker>,
 }
 
 /// Settings that stories change. They apply from the next start.
 #[derive(Clone, Copy)]
-struct Traits {
+struct DriverSettings {
     name: &'static str,
     expansion: Expansion,
     capacity_bytes: i64,
 }
 
-enum Life {
+enum DriverState {
     /// Serves until the token is cancelled.
-    Up(Arc<DirectoryDriver>, CancellationToken),
+    Running(Arc<DirectoryDriver>, CancellationToken),
     /// Killed. These volumes are on its disk.
-    Down(BTreeSet<String>),
+    Stopped(BTreeSet<String>),
 }
 
 fn handles(driver: &DirectoryDriver) -> BTreeSet<String> {
@@ -42,27 +42,29 @@ fn handles(driver: &DirectoryDriver) -> BTreeSet<String> {
 }
 
 /// Counts each call, and injects a fault into it when one is due.
-fn faults(ledger: &Weak<Ledger>) -> Faults {
-    let ledger = ledger.clone();
-    Faults::asking(move |call, subject| match ledger.upgrade()?.points.called(call, subject)? {
-        Strike::LostCall => Some(Order::lose_answer(call)),
+fn faults(commit_checker: &Weak<CommitChecker>) -> Faults {
+    let commit_checker = commit_checker.clone();
+    Faults::asking(move |call, subject| match commit_checker.upgrade()?.points.fault_for_call(call, subject)? {
+        Fault::LostCall => Some(Order::lose_answer(call)),
         _ => Some(Order::fail(call, Code::Internal)),
     })
 }
 
 impl Driver {
-    pub fn new(ledger: &Arc<Ledger>) -> Driver {
+    pub fn new(commit_checker: &Arc<CommitChecker>) -> Driver {
         let directory = Arc::new(tempfile::tempdir().expect("a directory for volumes"));
-        let life = Arc::new(Mutex::new(Life::Down(BTreeSet::new())));
-        let ledger = Arc::downgrade(ledger);
+        let state = Arc::new(Mutex::new(DriverState::Stopped(BTreeSet::new())));
+        let commit_checker = Arc::downgrade(commit_checker);
         let Options { expansion, capacity_bytes, .. } = Options::default();
-        let traits = Arc::new(Mutex::new(Traits { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes }));
-        let driver = Driver { life, inside: Directories::new(faults(&ledger)), traits, directory, ledger };
+        let traits =
+            Arc::new(Mutex::new(DriverSettings { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes }));
+        let driver =
+            Driver { state, inside: Directories::new(faults(&commit_checker)), traits, directory, commit_checker };
         driver.start().expect("an empty directory can be served");
         driver
     }
 
-    fn traits(&self) -> MutexGuard<'_, Traits> {
+    fn traits(&self) -> MutexGuard<'_, DriverSettings> {
         self.traits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -81,41 +83,41 @@ impl Driver {
         self.traits().capacity_bytes = capacity_bytes;
     }
 
-    fn life(&self) -> MutexGuard<'_, Life> {
-        self.life.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, DriverState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Fails while tasks of the killed driver still run.
     pub fn start(&self) -> Result<(), OpenError> {
-        let mut life = self.life();
-        if matches!(*life, Life::Down(_)) {
-            let Traits { name, expansion, capacity_bytes } = *self.traits();
+        let mut state = self.state();
+        if matches!(*state, DriverState::Stopped(_)) {
+            let DriverSettings { name, expansion, capacity_bytes } = *self.traits();
             let name = name.to_owned();
             let options =
                 Options { name, expansion, capacity_bytes, durable: false, inline: true, ..Options::default() };
             let place = self.directory.path().join("volumes");
-            let driver = DirectoryDriver::open(&place, options, faults(&self.ledger))?;
-            *life = Life::Up(driver, CancellationToken::new());
+            let driver = DirectoryDriver::open(&place, options, faults(&self.commit_checker))?;
+            *state = DriverState::Running(driver, CancellationToken::new());
         }
         Ok(())
     }
 
     /// Breaks all connections and stops all calls where they are. Returns whether the driver was running.
     pub fn kill(&self) -> bool {
-        let mut life = self.life();
-        let Life::Up(driver, dead) = &*life else { return false };
-        dead.cancel();
+        let mut state = self.state();
+        let DriverState::Running(driver, killed) = &*state else { return false };
+        killed.cancel();
         driver.end();
         let left = handles(driver);
-        *life = Life::Down(left);
+        *state = DriverState::Stopped(left);
         true
     }
 
     /// Handles of all existing volumes, and paths of all existing directories.
     pub fn handles(&self) -> BTreeSet<String> {
-        let mut there = match &*self.life() {
-            Life::Up(driver, _) => handles(driver),
-            Life::Down(left) => left.clone(),
+        let mut there = match &*self.state() {
+            DriverState::Running(driver, _) => handles(driver),
+            DriverState::Stopped(left) => left.clone(),
         };
         there.append(&mut self.inside.paths());
         there
@@ -123,23 +125,23 @@ impl Driver {
 
     /// Size in bytes of each volume, by handle.
     pub fn sizes(&self) -> BTreeMap<String, i64> {
-        match &*self.life() {
-            Life::Up(driver, _) => driver.sizes().into_iter().collect(),
-            Life::Down(_) => BTreeMap::new(),
+        match &*self.state() {
+            DriverState::Running(driver, _) => driver.sizes().into_iter().collect(),
+            DriverState::Stopped(_) => BTreeMap::new(),
         }
     }
 
     /// Injects a fault into the directories, and into the driver if it runs.
-    pub fn misuse(&self, order: Order) {
+    pub fn inject(&self, order: Order) {
         self.inside.faults.order(order.clone());
-        if let Life::Up(driver, _) = &*self.life() {
+        if let DriverState::Running(driver, _) = &*self.state() {
             driver.faults().order(order);
         }
     }
 
-    pub fn behave(&self) {
+    pub fn clear_faults(&self) {
         self.inside.faults.clear();
-        if let Life::Up(driver, _) = &*self.life() {
+        if let DriverState::Running(driver, _) = &*self.state() {
             driver.faults().clear();
         }
     }
@@ -147,9 +149,9 @@ impl Driver {
     /// The driver's endpoint for one process, until that process is killed.
     pub fn endpoint(&self, process: CancellationToken) -> Endpoint {
         let driver = self.clone();
-        csi::directory::inside(self.traits().name, process, move || match &*driver.life() {
-            Life::Up(driver, dead) => Some((driver.clone(), dead.clone())),
-            Life::Down(_) => None,
+        csi::directory::inside(self.traits().name, process, move || match &*driver.state() {
+            DriverState::Running(driver, killed) => Some((driver.clone(), killed.clone())),
+            DriverState::Stopped(_) => None,
         })
     }
 }

@@ -10,7 +10,7 @@ pub const ELECTION: &str = "election";
 
 /// A fault to inject at a fault point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Strike {
+pub enum Fault {
     /// Kills the controllers after the commit, before any of them gets the response.
     KillControllers,
     /// Crashes the server's machine and its disk after the commit.
@@ -53,50 +53,50 @@ pub enum Strike {
     LostCall,
 }
 
-impl Strike {
-    pub const ALL: [Strike; 19] = [
-        Strike::KillControllers,
-        Strike::CrashServer,
-        Strike::TornWrite,
-        Strike::KillDriver,
-        Strike::KillAll,
-        Strike::StaleView,
-        Strike::StaleOne,
-        Strike::MissedEvent,
-        Strike::MissedOne,
-        Strike::LateRead,
-        Strike::LateReadOne,
-        Strike::CutOff,
-        Strike::Conflict,
-        Strike::Refusal,
-        Strike::LostAnswer,
-        Strike::Duplicate,
-        Strike::LateWrite,
-        Strike::FailedCall,
-        Strike::LostCall,
+impl Fault {
+    pub const ALL: [Fault; 19] = [
+        Fault::KillControllers,
+        Fault::CrashServer,
+        Fault::TornWrite,
+        Fault::KillDriver,
+        Fault::KillAll,
+        Fault::StaleView,
+        Fault::StaleOne,
+        Fault::MissedEvent,
+        Fault::MissedOne,
+        Fault::LateRead,
+        Fault::LateReadOne,
+        Fault::CutOff,
+        Fault::Conflict,
+        Fault::Refusal,
+        Fault::LostAnswer,
+        Fault::Duplicate,
+        Fault::LateWrite,
+        Fault::FailedCall,
+        Fault::LostCall,
     ];
 
     /// Whether the fault applies to a request of a controller. Other faults apply to commits of any writer.
     pub fn is_for_requests(self) -> bool {
-        use Strike::{Conflict, Duplicate, LateWrite, LostAnswer, Refusal};
+        use Fault::{Conflict, Duplicate, LateWrite, LostAnswer, Refusal};
         matches!(self, Conflict | Refusal | LostAnswer | Duplicate | LateWrite)
     }
 
     /// Whether the fault applies to a driver call.
     pub fn is_for_calls(self) -> bool {
-        matches!(self, Strike::FailedCall | Strike::LostCall)
+        matches!(self, Fault::FailedCall | Fault::LostCall)
     }
 
     /// Whether the story may end in another state. A creation that arrives after the object was deleted creates it
     /// again, and no precondition can prevent that. The rules still apply.
-    pub fn changes_the_end(self) -> bool {
-        self == Strike::LateWrite
+    pub fn changes_final_state(self) -> bool {
+        self == Fault::LateWrite
     }
 
     /// How long a component may act on the old value of a spec after one such fault: the time without events or
     /// connection, and a short time to react.
     pub fn echo(self) -> Duration {
-        use Strike::{CutOff, LateRead, LateReadOne, LateWrite, MissedEvent, MissedOne, StaleOne, StaleView};
+        use Fault::{CutOff, LateRead, LateReadOne, LateWrite, MissedEvent, MissedOne, StaleOne, StaleView};
         Duration::from_secs(match self {
             CutOff => 40,
             StaleView | StaleOne | MissedEvent | MissedOne | LateRead | LateReadOne | LateWrite => 20,
@@ -106,40 +106,40 @@ impl Strike {
 
     /// Whether no progress is possible with this fault at every write: no write succeeds, or its sender never gets a
     /// response.
-    pub fn prevents(self) -> bool {
-        self.is_for_requests() || self.is_for_calls() || self == Strike::TornWrite
+    pub fn prevents_progress(self) -> bool {
+        self.is_for_requests() || self.is_for_calls() || self == Fault::TornWrite
     }
 
     pub fn name(self) -> &'static str {
         match self {
-            Strike::KillControllers => "kill-controllers",
-            Strike::CrashServer => "crash-server",
-            Strike::TornWrite => "torn-write",
-            Strike::KillDriver => "kill-driver",
-            Strike::KillAll => "kill-all",
-            Strike::StaleView => "stale-view",
-            Strike::StaleOne => "stale-one",
-            Strike::MissedEvent => "missed-event",
-            Strike::MissedOne => "missed-one",
-            Strike::LateRead => "late-read",
-            Strike::LateReadOne => "late-read-one",
-            Strike::CutOff => "cut-off",
-            Strike::Conflict => "conflict",
-            Strike::Refusal => "refusal",
-            Strike::LostAnswer => "lost-answer",
-            Strike::Duplicate => "duplicate",
-            Strike::LateWrite => "late-write",
-            Strike::FailedCall => "failed-call",
-            Strike::LostCall => "lost-call",
+            Fault::KillControllers => "kill-controllers",
+            Fault::CrashServer => "crash-server",
+            Fault::TornWrite => "torn-write",
+            Fault::KillDriver => "kill-driver",
+            Fault::KillAll => "kill-all",
+            Fault::StaleView => "stale-view",
+            Fault::StaleOne => "stale-one",
+            Fault::MissedEvent => "missed-event",
+            Fault::MissedOne => "missed-one",
+            Fault::LateRead => "late-read",
+            Fault::LateReadOne => "late-read-one",
+            Fault::CutOff => "cut-off",
+            Fault::Conflict => "conflict",
+            Fault::Refusal => "refusal",
+            Fault::LostAnswer => "lost-answer",
+            Fault::Duplicate => "duplicate",
+            Fault::LateWrite => "late-write",
+            Fault::FailedCall => "failed-call",
+            Fault::LostCall => "lost-call",
         }
     }
 
-    pub fn parse(text: &str) -> Option<Strike> {
-        Strike::ALL.into_iter().find(|strike| strike.name() == text)
+    pub fn parse(text: &str) -> Option<Fault> {
+        Fault::ALL.into_iter().find(|fault| fault.name() == text)
     }
 }
 
-impl fmt::Display for Strike {
+impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
@@ -147,25 +147,25 @@ impl fmt::Display for Strike {
 
 /// Where to inject a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum Trigger {
     /// At the n-th write, counted from 1.
     At(u64),
     /// At every n-th write of the controllers, until the story ends.
     Every(u64),
 }
 
-type Act = Box<dyn Fn(Strike) + Send>;
+type FaultHandler = Box<dyn Fn(Fault) + Send>;
 
 /// Counts writes and driver calls, and decides when to inject a fault.
-pub struct Points {
+pub struct FaultPoints {
     state: Mutex<State>,
-    act: Mutex<Option<Act>>,
+    act: Mutex<Option<FaultHandler>>,
     log: Log,
 }
 
 /// Number of fault points of each kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct PointCounts {
     pub commits: u64,
     /// Write requests of controllers.
     pub requests: u64,
@@ -173,12 +173,12 @@ pub struct Counted {
     pub calls: u64,
 }
 
-impl Counted {
+impl PointCounts {
     /// Number of places where this fault can be injected.
-    pub fn of(self, strike: Strike) -> u64 {
-        match strike {
-            strike if strike.is_for_requests() => self.requests,
-            strike if strike.is_for_calls() => self.calls,
+    pub fn of(self, fault: Fault) -> u64 {
+        match fault {
+            fault if fault.is_for_requests() => self.requests,
+            fault if fault.is_for_calls() => self.calls,
             _ => self.commits,
         }
     }
@@ -200,29 +200,29 @@ struct State {
     calls: u64,
     /// Description of the last write or request.
     last: String,
-    armed: Option<(When, Strike)>,
+    armed: Option<(Trigger, Fault)>,
     /// The story is over. Lease renewals never end, so they no longer count.
-    told: bool,
+    is_over: bool,
 }
 
 impl State {
     fn counts(&self, who: &str) -> bool {
-        self.counting && !(self.told && who == ELECTION)
+        self.counting && !(self.is_over && who == ELECTION)
     }
 }
 
-impl Points {
-    pub fn new(log: Log) -> Points {
-        Points { state: Mutex::default(), act: Mutex::default(), log }
+impl FaultPoints {
+    pub fn new(log: Log) -> FaultPoints {
+        FaultPoints { state: Mutex::default(), act: Mutex::default(), log }
     }
 
     /// Sets the function that performs faults of the world.
-    pub fn on_strike(&self, act: impl Fn(Strike) + Send + 'static) {
+    pub fn on_fault(&self, act: impl Fn(Fault) + Send + 'static) {
         *self.act.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(act));
     }
 
     /// Starts to count, with an optional fault to inject.
-    pub fn begin(&self, armed: Option<(When, Strike)>) {
+    pub fn begin(&self, armed: Option<(Trigger, Fault)>) {
         let mut state = self.state();
         state.counting = true;
         state.armed = armed;
@@ -232,13 +232,13 @@ impl Points {
     pub fn disarm(&self) {
         let mut state = self.state();
         state.armed = None;
-        state.told = true;
+        state.is_over = true;
     }
 
     /// Number of fault points since `begin`.
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> PointCounts {
         let State { commits, requests, calls, .. } = *self.state();
-        Counted { commits, requests, calls }
+        PointCounts { commits, requests, calls }
     }
 
     /// Description of the last write or request.
@@ -251,9 +251,9 @@ impl Points {
         let coming = keys.iter().filter(|key| counts(who, key)).count() as u64;
         let mut state = self.state();
         let is_now = match state.armed {
-            Some((When::At(at), Strike::TornWrite)) => (state.commits + 1..=state.commits + coming).contains(&at),
+            Some((Trigger::At(at), Fault::TornWrite)) => (state.commits + 1..=state.commits + coming).contains(&at),
             // Count attempts here: a torn write that left no commit would otherwise be torn again forever.
-            Some((When::Every(nth), Strike::TornWrite)) if state.counting && is_controller(who) && coming > 0 => {
+            Some((Trigger::Every(nth), Fault::TornWrite)) if state.counting && is_controller(who) && coming > 0 => {
                 state.attempts += 1;
                 state.attempts.is_multiple_of(nth)
             }
@@ -262,17 +262,17 @@ impl Points {
         if !state.counting || !is_now {
             return;
         }
-        state.armed = state.armed.filter(|(when, _)| matches!(when, When::Every(_)));
+        state.armed = state.armed.filter(|(when, _)| matches!(when, Trigger::Every(_)));
         drop(state);
-        self.log.fault(Strike::TornWrite.name(), format!("in the commit of {} by {who}", keys.join(" ")));
-        self.act(Strike::TornWrite);
+        self.log.fault(Fault::TornWrite.name(), format!("in the commit of {} by {who}", keys.join(" ")));
+        self.act(Fault::TornWrite);
     }
 
     pub fn committed(&self, who: &str, key: &str) {
         if !counts(who, key) {
             return;
         }
-        let strike = {
+        let fault = {
             let mut state = self.state();
             if !state.counts(who) {
                 return;
@@ -281,27 +281,26 @@ impl Points {
             state.last = format!("{key} by {who}");
             let is_own = is_controller(who);
             state.controllers_commits += u64::from(is_own);
-            let is_other =
-                |strike: Strike| strike.is_for_requests() || strike.is_for_calls() || strike == Strike::TornWrite;
-            match state.armed.filter(|(_, strike)| !is_other(*strike)) {
-                Some((When::At(at), strike)) if at == state.commits => {
+            let is_other = |fault: Fault| fault.is_for_requests() || fault.is_for_calls() || fault == Fault::TornWrite;
+            match state.armed.filter(|(_, fault)| !is_other(*fault)) {
+                Some((Trigger::At(at), fault)) if at == state.commits => {
                     state.armed = None;
-                    Some(strike)
+                    Some(fault)
                 }
-                Some((When::Every(nth), strike)) if is_own && state.controllers_commits.is_multiple_of(nth) => {
-                    Some(strike)
+                Some((Trigger::Every(nth), fault)) if is_own && state.controllers_commits.is_multiple_of(nth) => {
+                    Some(fault)
                 }
                 _ => None,
             }
         };
-        if let Some(strike) = strike {
-            self.log.fault(strike.name(), format!("after the commit of {key} by {who}"));
-            self.act(strike);
+        if let Some(fault) = fault {
+            self.log.fault(fault.name(), format!("after the commit of {key} by {who}"));
+            self.act(fault);
         }
     }
 
     /// Returns the fault to inject into this write request, if one is due.
-    pub fn requested(&self, who: &str, path: &str) -> Option<Strike> {
+    pub fn fault_for_request(&self, who: &str, path: &str) -> Option<Fault> {
         if !is_controller(who) || !counts(who, path) {
             return None;
         }
@@ -311,46 +310,46 @@ impl Points {
         }
         state.requests += 1;
         state.last = format!("a request for {path} by {who}");
-        match state.armed.filter(|(_, strike)| strike.is_for_requests()) {
-            Some((When::At(at), strike)) if at == state.requests => {
+        match state.armed.filter(|(_, fault)| fault.is_for_requests()) {
+            Some((Trigger::At(at), fault)) if at == state.requests => {
                 state.armed = None;
-                Some(strike)
+                Some(fault)
             }
-            Some((When::Every(nth), strike)) if state.requests.is_multiple_of(nth) => Some(strike),
+            Some((Trigger::Every(nth), fault)) if state.requests.is_multiple_of(nth) => Some(fault),
             _ => None,
         }
     }
 
     /// Returns the fault to inject into this driver call, if one is due.
-    pub fn called(&self, call: &str, subject: &str) -> Option<Strike> {
+    pub fn fault_for_call(&self, call: &str, subject: &str) -> Option<Fault> {
         let mut state = self.state();
         if !state.counting || !CALLS.contains(&call) {
             return None;
         }
         state.calls += 1;
         state.last = format!("a call {call} about {subject}");
-        let (when, strike) = state.armed.filter(|(_, strike)| strike.is_for_calls())?;
+        let (when, fault) = state.armed.filter(|(_, fault)| fault.is_for_calls())?;
         let is_now = match when {
-            When::At(at) => at == state.calls,
-            When::Every(nth) => state.calls.is_multiple_of(nth),
+            Trigger::At(at) => at == state.calls,
+            Trigger::Every(nth) => state.calls.is_multiple_of(nth),
         };
         if !is_now {
             return None;
         }
-        state.armed = state.armed.filter(|(when, _)| matches!(when, When::Every(_)));
+        state.armed = state.armed.filter(|(when, _)| matches!(when, Trigger::Every(_)));
         drop(state);
-        self.log.fault(strike.name(), format!("{call} about {subject}"));
-        Some(strike)
+        self.log.fault(fault.name(), format!("{call} about {subject}"));
+        Some(fault)
     }
 
     pub fn disk_failed(&self) {
         self.log.fault("disk-failed", "in the middle of a commit");
-        self.act(Strike::CrashServer);
+        self.act(Fault::CrashServer);
     }
 
-    fn act(&self, strike: Strike) {
+    fn act(&self, fault: Fault) {
         if let Some(act) = &*self.act.lock().unwrap_or_else(PoisonError::into_inner) {
-            act(strike);
+            act(fault);
         }
     }
 
@@ -380,22 +379,24 @@ mod tests {
 
     /// Writes of the leader lease are fault points until the story ends; heartbeats of nodes never are.
     #[test]
-    fn writes_of_the_lease_count_until_the_story_is_told() {
+    fn writes_of_the_leader_lease_count_until_the_story_ends() {
         const LEASE: &str = "/coordination.k8s.io/leases/kube-system/mainstay-controllers";
         const HEARTBEAT: &str = "/coordination.k8s.io/leases/kube-node-lease/node-1";
         let counted = crate::run::on_own_thread(1, || async {
-            let points = Points::new(Log::new(VirtualClock::start()));
+            let points = FaultPoints::new(Log::new(VirtualClock::start()));
             points.begin(None);
             points.committed(ELECTION, LEASE);
             points.committed("system:node:node-1", HEARTBEAT);
-            points
-                .requested(ELECTION, "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers");
+            points.fault_for_request(
+                ELECTION,
+                "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers",
+            );
             let meanwhile = points.counted();
             points.disarm();
             points.committed(ELECTION, LEASE);
             (meanwhile, points.counted())
         });
-        let once = Counted { commits: 1, requests: 1, calls: 0 };
+        let once = PointCounts { commits: 1, requests: 1, calls: 0 };
         assert_eq!(counted, (once, once));
     }
 }

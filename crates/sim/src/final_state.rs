@@ -1,9 +1,9 @@
 //! The end of a story: waits until everything has settled, and summarizes the final state.
 
 use crate::commit_checker::JOURNAL;
-use crate::fault_point::Counted;
-use crate::run::QUIET;
-use crate::world::{PATIENCE, World};
+use crate::fault_point::PointCounts;
+use crate::run::QUIET_PERIOD;
+use crate::world::{TIMEOUT, World};
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use object::quantity::Quantity;
 use object::{Value, condition};
@@ -18,33 +18,34 @@ use std::time::Duration;
 const CLAIM: &str = "PersistentVolumeClaim";
 const VOLUME: &str = "PersistentVolume";
 
-/// Waits until the required state is reached and no component writes for `QUIET`. The error says what is missing.
-pub async fn rest(world: &World) -> Result<(), String> {
+/// Waits until the required state is reached and no component writes for `QUIET_PERIOD`. The error says what is missing.
+pub async fn settle(world: &World) -> Result<(), String> {
     let begun = tokio::time::Instant::now();
     loop {
-        if !world.log.is_whole() {
+        if !world.log.has_no_violations() {
             return Err("a rule is violated".to_owned());
         }
-        let mut left = unrest(world);
+        let mut left = unsettled(world);
         if left.is_empty() {
-            let points = &world.ledger.points;
+            let points = &world.commit_checker.points;
             // A controller that waits for a user retries, and its request is refused each time. Do not count these.
-            let asks = is_anybody_blocked(world);
-            let counted = || Counted { requests: if asks { 0 } else { points.counted().requests }, ..points.counted() };
-            let (before, newest) = (counted(), world.ledger.newest());
-            tokio::time::sleep(QUIET).await;
-            world.ledger.look_at_backend();
-            left = unrest(world);
+            let asks = is_any_set_blocked(world);
+            let counted =
+                || PointCounts { requests: if asks { 0 } else { points.counted().requests }, ..points.counted() };
+            let (before, newest_revision) = (counted(), world.commit_checker.newest_revision());
+            tokio::time::sleep(QUIET_PERIOD).await;
+            world.commit_checker.check_backend();
+            left = unsettled(world);
             if counted() != before {
                 left.push(format!("a component still writes or calls; the last was {}", points.last()));
             }
             if left.is_empty() {
                 // Heartbeats continue and may not have reached all watches; older changes must have.
-                let behind = world.net.behind(newest);
+                let behind = world.net.undelivered(newest_revision);
                 return if behind.is_empty() { Ok(()) } else { Err(behind.join("; ")) };
             }
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > TIMEOUT {
             return Err(format!("the world does not settle: {}", left.join("; ")));
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -52,7 +53,7 @@ pub async fn rest(world: &World) -> Result<(), String> {
 }
 
 /// Describes everything that is not in the required state.
-pub fn unrest(world: &World) -> Vec<String> {
+pub fn unsettled(world: &World) -> Vec<String> {
     if world.net.server().is_none() {
         return vec!["the server is down".to_owned()];
     }
@@ -70,14 +71,14 @@ pub fn unrest(world: &World) -> Vec<String> {
         left.extend(going.map(|object| format!("{kind} {} is terminating", name(object))));
     }
     for set in checker.all("StatefulSet").filter(|set| !is_blocked_by_a_claim(&checker, set)) {
-        left.extend(of_set(&checker, set, &Wants::of(set, &gates)));
+        left.extend(set_violations(&checker, set, &Wants::of(set, &gates)));
     }
     for claim in checker.all(CLAIM) {
         let size = |path: &[&str]| claim.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
         let (asked, has) =
             (size(&["spec", "resources", "requests", "storage"]), size(&["status", "capacity", "storage"]));
         let is_bound = claim.text(&["status", "phase"]) == "Bound";
-        if !is_bound && waits_for_user(world, &checker, claim) {
+        if !is_bound && waits_for_consumer(world, &checker, claim) {
             continue;
         }
         if !is_bound || has < asked {
@@ -88,10 +89,10 @@ pub fn unrest(world: &World) -> Vec<String> {
             ));
         }
     }
-    left.extend(endpoints_left(&checker));
+    left.extend(stale_endpoints(&checker));
     let sizes = world.driver.sizes();
     for volume in checker.all(VOLUME) {
-        left.extend(smaller_than_said(&checker, &sizes, volume));
+        left.extend(size_violation(&checker, &sizes, volume));
         let (phase, policy) =
             (volume.text(&["status", "phase"]), volume.text(&["spec", "persistentVolumeReclaimPolicy"]));
         let is_at_rest = match phase {
@@ -114,7 +115,7 @@ pub fn unrest(world: &World) -> Vec<String> {
 }
 
 /// Endpoints that do not match their Service and its pods.
-fn endpoints_left(checker: &Checker) -> Vec<String> {
+fn stale_endpoints(checker: &Checker) -> Vec<String> {
     let named = checker.all("Service").chain(checker.all("Endpoints"));
     let keys: BTreeSet<(&str, &str)> = named.map(|object| (namespace(object), name(object))).collect();
     let is_left = |(space, named): &(&str, &str)| {
@@ -128,7 +129,7 @@ fn endpoints_left(checker: &Checker) -> Vec<String> {
 }
 
 /// Reports a backend volume smaller than its PV's capacity, or a PV smaller than the capacity in its claim's status.
-fn smaller_than_said(checker: &Checker, backend: &BTreeMap<String, i64>, volume: &Value) -> Option<String> {
+fn size_violation(checker: &Checker, backend: &BTreeMap<String, i64>, volume: &Value) -> Option<String> {
     let size = |object: &Value, path: &[&str]| object.text(path).parse::<Quantity>().unwrap_or(Quantity::ZERO);
     let reference = |member| volume.text(&["spec", "claimRef", member]);
     let claim = checker.get(CLAIM, reference("namespace"), reference("name"));
@@ -146,8 +147,8 @@ pub fn is_left_over(world: &World, volume: &Value) -> bool {
     let is_unconfirmed = volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED;
     let has_backend = handle(volume).is_some_and(|handle| world.driver.handles().contains(&*handle));
     let is_retained = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Retain";
-    let has_returned = world.ledger.has_returned(name(volume));
-    (has_returned && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
+    let may_be_recreated = world.commit_checker.may_be_recreated(name(volume));
+    (may_be_recreated && (is_retained || is_unconfirmed)) || (!has_backend && is_unconfirmed)
 }
 
 /// Whether this is the PV of a directory that its claim never got, and the server no longer has the history that says
@@ -155,10 +156,10 @@ pub fn is_left_over(world: &World, volume: &Value) -> bool {
 fn is_unknown(world: &World, volume: &Value) -> bool {
     volume.text(&["status", "phase"]) == "Pending"
         && volume.text(&["status", "reason"]) == plan::csi::reclaim::UNCONFIRMED
-        && world.ledger.has_returned(name(volume))
+        && world.commit_checker.may_be_recreated(name(volume))
 }
 
-fn is_anybody_blocked(world: &World) -> bool {
+fn is_any_set_blocked(world: &World) -> bool {
     let checker = world.checker();
     checker.all("StatefulSet").any(|set| is_blocked_by_a_claim(&checker, set))
 }
@@ -178,7 +179,7 @@ fn is_blocked_by_a_claim(checker: &Checker, set: &Value) -> bool {
 }
 
 /// Whether the class binds the claim when a pod uses it, and no pod does.
-fn waits_for_user(world: &World, checker: &Checker, claim: &Value) -> bool {
+fn waits_for_consumer(world: &World, checker: &Checker, claim: &Value) -> bool {
     let class = world.stored(&format!("/storage.k8s.io/storageclasses/{}", claim.text(&["spec", "storageClassName"])));
     let waits = class.is_some_and(|class| class.text(&["volumeBindingMode"]) == "WaitForFirstConsumer");
     let is_near = |pod: &&Arc<Value>| namespace(pod) == namespace(claim);
@@ -198,13 +199,13 @@ fn is_event_reported(world: &World, handle: &str) -> bool {
     // Only the identifiers in the message matter, not its wording.
     events.any(|event| {
         let message = event.text(&["message"]);
-        message.contains(handle) && world.ledger.has_returned_any_of(message)
+        message.contains(handle) && world.commit_checker.names_recreated_object(message)
     })
 }
 
 /// The driver's volumes, without those that are kept for an unknown policy and those of PVs that a late request
 /// created again.
-pub fn meant_handles(world: &World) -> BTreeSet<String> {
+pub fn expected_handles(world: &World) -> BTreeSet<String> {
     let left_over: BTreeSet<String> = {
         let checker = world.checker();
         let volumes = checker.all(VOLUME).filter(|volume| is_left_over(world, volume));
@@ -214,7 +215,7 @@ pub fn meant_handles(world: &World) -> BTreeSet<String> {
     world.driver.handles().into_iter().filter(is_meant).collect()
 }
 
-fn of_set(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
+fn set_violations(checker: &Checker, set: &Value, wants: &Wants) -> Vec<String> {
     let mut left = Vec::new();
     let status = |member: &str| set.int(&["status", member]).unwrap_or(0);
     let replicas = wants.ordinals.end - wants.ordinals.start;
@@ -260,7 +261,7 @@ pub fn summary(world: &World) -> String {
     let mut text = String::new();
     for kind in ["Namespace", "StatefulSet", "Pod", CLAIM, VOLUME] {
         let objects = checker.all(kind).filter(|object| kind != VOLUME || !is_unknown(world, object));
-        let mut lines: Vec<String> = objects.map(|object| line(&checker, kind, object)).collect();
+        let mut lines: Vec<String> = objects.map(|object| object_line(&checker, kind, object)).collect();
         lines.sort();
         for line in lines {
             let _ = writeln!(text, "{line}");
@@ -271,11 +272,11 @@ pub fn summary(world: &World) -> String {
         let _ = writeln!(text, "ControllerRevision {} {}", name(&revision), revision["revision"]);
     }
     // Does not count volumes that are kept for an unknown policy.
-    let _ = writeln!(text, "backend volumes: {}", meant_handles(world).len());
+    let _ = writeln!(text, "backend volumes: {}", expected_handles(world).len());
     text
 }
 
-fn line(checker: &Checker, kind: &str, object: &Value) -> String {
+fn object_line(checker: &Checker, kind: &str, object: &Value) -> String {
     let owners: Vec<String> = object
         .items(&["metadata", "ownerReferences"])
         .iter()
@@ -327,22 +328,22 @@ mod tests {
 
     /// Fails if a component writes forever, although each single check finds the required state.
     #[test]
-    fn who_writes_for_ever_is_not_at_rest() {
+    fn a_component_that_writes_forever_prevents_settling() {
         crate::world::prepare();
         let told = crate::run::on_own_thread(1, || async {
             let (world, _orders) = World::new(1).await;
-            world.ledger.points.begin(None);
-            let at_first = rest(&world).await;
+            world.commit_checker.points.begin(None);
+            let at_first = settle(&world).await;
             let writer = world.clone();
             tokio::spawn(async move {
                 for count in 0.. {
                     let path = "/api/v1/namespaces/default";
                     let patch = object::json!({"metadata": {"labels": {"count": count.to_string()}}});
                     writer.send("PATCH", path, "application/merge-patch+json", Some(&patch)).await;
-                    tokio::time::sleep(QUIET / 2).await;
+                    tokio::time::sleep(QUIET_PERIOD / 2).await;
                 }
             });
-            (at_first, rest(&world).await)
+            (at_first, settle(&world).await)
         });
         let why = "it does not come to rest: somebody still writes or calls, the last was \
                    /core/namespaces/default by operator";

@@ -24,7 +24,7 @@ mod watch_audit;
 mod watch_checker;
 mod world;
 
-pub use campaign::{Tally, every, points, seeds, story_of};
-pub use fault_point::{Strike, When};
-pub use run::{Outcome, Plan};
+pub use campaign::{Totals, every, points, seeds, story_of};
+pub use fault_point::{Fault, Trigger};
+pub use run::{Outcome, RunConfig};
 pub use stories::Story;

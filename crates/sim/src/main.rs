@@ -1,7 +1,7 @@
 //! `sim`: runs stories in simulated worlds with injected faults.
 
 use clap::Parser;
-use sim::{Plan, Story, Strike, When, stories};
+use sim::{Fault, RunConfig, Story, Trigger, stories};
 use std::process::ExitCode;
 
 #[derive(Debug, Parser)]
@@ -25,9 +25,9 @@ struct Args {
     /// With --points: only at every K-th write
     #[arg(long, default_value_t = 1, value_name = "K")]
     stride: u64,
-    #[arg(long, value_name = "STRIKE", help = format!("Inject only this fault: {}", names_of_strikes()))]
-    strike: Option<String>,
-    /// With --replay and --strike: inject at this write or call, counted from 1 [default: at every write of the
+    #[arg(long, value_name = "FAULT", help = format!("Inject only this fault: {}", fault_names()))]
+    fault: Option<String>,
+    /// With --replay and --fault: inject at this write or call, counted from 1 [default: at every write of the
     /// controllers]
     #[arg(long, value_name = "N")]
     at: Option<u64>,
@@ -70,32 +70,32 @@ fn run(args: &Args) -> Result<bool, String> {
         return Err("--stride and --every must be at least 1".to_owned());
     }
     let story = args.story.as_deref().map(find_story).transpose()?;
-    let strike = args.strike.as_deref().map(find_strike).transpose()?;
-    if strike.is_some() && !args.points && args.every.is_none() && args.replay.is_none() {
-        return Err("--strike requires --points, --every or --replay".to_owned());
+    let fault = args.fault.as_deref().map(find_fault).transpose()?;
+    if fault.is_some() && !args.points && args.every.is_none() && args.replay.is_none() {
+        return Err("--fault requires --points, --every or --replay".to_owned());
     }
     let is_every_write = args.at.is_none() && args.every.unwrap_or(1) == 1 && !args.points;
-    if let Some(strike) = strike.filter(|strike| strike.prevents() && is_every_write) {
-        return Err(format!("{strike} at every write prevents all progress: use --every 2 or more"));
+    if let Some(fault) = fault.filter(|fault| fault.prevents_progress() && is_every_write) {
+        return Err(format!("{fault} at every write prevents all progress: use --every 2 or more"));
     }
     if let Some(seed) = args.replay {
-        return Ok(replay(args, seed, story, strike));
+        return Ok(replay(args, seed, story, fault));
     }
     let tell = |line: &str| println!("{line}");
-    let strikes = strike.map_or_else(|| Strike::ALL.to_vec(), |strike| vec![strike]);
+    let faults = fault.map_or_else(|| Fault::ALL.to_vec(), |fault| vec![fault]);
     let chosen = || stories::ALL.iter().filter(|it| story.is_none_or(|story| story.name == it.name));
     let tally = if let Some(nth) = args.every {
-        let mut tally = sim::Tally::default();
-        for strike in strikes.into_iter().filter(|strike| nth > 1 || !strike.prevents()) {
-            let told = sim::every(chosen(), strike, nth, args.jobs, tell);
-            println!("{strike}: {} runs, {} failures", told.runs, told.failures.len());
+        let mut tally = sim::Totals::default();
+        for fault in faults.into_iter().filter(|fault| nth > 1 || !fault.prevents_progress()) {
+            let told = sim::every(chosen(), fault, nth, args.jobs, tell);
+            println!("{fault}: {} runs, {} failures", told.runs, told.failures.len());
             tally.merge(told);
         }
         tally
     } else if args.points {
-        let mut tally = sim::Tally::default();
+        let mut tally = sim::Totals::default();
         for story in chosen() {
-            let told = sim::points(story, &strikes, args.stride, args.jobs, tell);
+            let told = sim::points(story, &faults, args.stride, args.jobs, tell);
             println!("{}: {} runs, {} failures", story.name, told.runs, told.failures.len());
             tally.merge(told);
         }
@@ -107,28 +107,29 @@ fn run(args: &Args) -> Result<bool, String> {
     Ok(tally.failures.is_empty())
 }
 
-fn replay(args: &Args, seed: u64, story: Option<&'static Story>, strike: Option<Strike>) -> bool {
+fn replay(args: &Args, seed: u64, story: Option<&'static Story>, fault: Option<Fault>) -> bool {
     let story = story.unwrap_or_else(|| sim::story_of(seed));
-    let strike = strike.map(|strike| (args.at.map_or_else(|| When::Every(args.every.unwrap_or(1)), When::At), strike));
-    let plan = Plan { story, seed, storm: !args.calm && strike.is_none(), strike };
+    let fault =
+        fault.map(|fault| (args.at.map_or_else(|| Trigger::Every(args.every.unwrap_or(1)), Trigger::At), fault));
+    let plan = RunConfig { story, seed, random_faults: !args.calm && fault.is_none(), fault };
     let outcome = plan.run();
     outcome.lines.iter().for_each(|line| println!("{line}"));
     println!("\nFinal state:\n{}", outcome.end);
-    outcome.broken.iter().for_each(|rule| println!("BROKEN {rule}"));
+    outcome.violations.iter().for_each(|rule| println!("BROKEN {rule}"));
     let counted = outcome.counted;
     let (commits, requests, calls) = (counted.commits, counted.requests, counted.calls);
     println!("{commits} writes, {requests} of them requested by controllers, {calls} driver calls");
-    outcome.broken.is_empty()
+    outcome.violations.is_empty()
 }
 
 fn find_story(name: &str) -> Result<&'static Story, String> {
     stories::find(name).ok_or_else(|| format!("unknown story {name:?}; --list prints the names"))
 }
 
-fn find_strike(name: &str) -> Result<Strike, String> {
-    Strike::parse(name).ok_or_else(|| format!("unknown fault {name:?}; use one of {}", names_of_strikes()))
+fn find_fault(name: &str) -> Result<Fault, String> {
+    Fault::parse(name).ok_or_else(|| format!("unknown fault {name:?}; use one of {}", fault_names()))
 }
 
-fn names_of_strikes() -> String {
-    Strike::ALL.map(Strike::name).join(", ")
+fn fault_names() -> String {
+    Fault::ALL.map(Fault::name).join(", ")
 }

@@ -1,12 +1,12 @@
 //! The network between clients and the server: delays, duplicates and drops requests, loses responses, delays and
 //! breaks watches.
 
-use crate::commit_checker::{Ledger, TERM, WRITER};
+use crate::commit_checker::{CommitChecker, TERM, WRITER};
 use crate::entropy::Rng;
-use crate::fault_point::Strike;
+use crate::fault_point::Fault;
 use crate::log::Log;
 use crate::permission_checker;
-use crate::watch_audit::Audit;
+use crate::watch_audit::WatchAudit;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Request, Response};
@@ -24,7 +24,7 @@ use tower::Service;
 
 /// Probability of each fault per request or watch chunk, in 1/1000.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Weather {
+pub struct FaultRates {
     pub drop: u64,
     pub lose_answer: u64,
     pub refuse: u64,
@@ -37,8 +37,8 @@ pub struct Weather {
     pub delay_ms: u64,
 }
 
-impl Weather {
-    pub const CALM: Weather = Weather {
+impl FaultRates {
+    pub const NONE: FaultRates = FaultRates {
         drop: 0,
         lose_answer: 0,
         refuse: 0,
@@ -53,39 +53,39 @@ impl Weather {
 /// Late requests arrive within this time. It is shorter than the period in which the final state must not change.
 const LATE_MAX: Duration = Duration::from_secs(30);
 /// Broken watches are opened again within this time.
-const FORGOTTEN_FOR: Duration = Duration::from_secs(5);
+const EXPIRED_TIME: Duration = Duration::from_secs(5);
 /// Delay of a write with the fault `LateWrite`.
-const LATE_BY: Duration = Duration::from_secs(8);
+const LATE_WRITE_DELAY: Duration = Duration::from_secs(8);
 
 /// One network with one server. Clones share it.
 #[derive(Clone)]
 pub struct Net {
-    pub ledger: Arc<Ledger>,
+    pub commit_checker: Arc<CommitChecker>,
     pub log: Log,
     state: Arc<Mutex<State>>,
 }
 
 struct State {
     rng: Rng,
-    weather: Weather,
-    up: Option<Up>,
+    rates: FaultRates,
+    up: Option<ServerInstance>,
     /// Open watches. `Weak`, so that a closed watch is dropped.
-    audits: Vec<Weak<Audited>>,
+    audits: Vec<Weak<OpenWatch>>,
 }
 
 /// An open watch and its audit.
-struct Audited {
+struct OpenWatch {
     what: String,
     process: Process,
-    audit: Mutex<Audit>,
+    audit: Mutex<WatchAudit>,
 }
 
 /// The server between two crashes.
 #[derive(Clone)]
-pub struct Up {
+pub struct ServerInstance {
     pub server: Arc<Server>,
     /// Cancelled when the server crashes.
-    pub dead: CancellationToken,
+    pub killed: CancellationToken,
 }
 
 /// A client process, from its start until it is killed.
@@ -93,31 +93,31 @@ pub struct Up {
 pub struct Process {
     pub name: &'static str,
     /// Cancelled when the process is killed.
-    pub dead: CancellationToken,
+    pub killed: CancellationToken,
     /// Cancelled, and replaced, to break the watches of the process.
     watches: Arc<Mutex<CancellationToken>>,
     /// Controllers whose watch events are held until the token is cancelled. (`tokio::sync::watch` would wake waiting
     /// tasks in an order that differs from run to run.)
-    held: Arc<Mutex<Option<(Whom, CancellationToken)>>>,
+    held: Arc<Mutex<Option<(Target, CancellationToken)>>>,
     /// End time, delay and target of delayed reads.
-    late: Arc<Mutex<Option<(Instant, Duration, Whom)>>>,
+    late: Arc<Mutex<Option<(Instant, Duration, Target)>>>,
     /// Until when watches that resume get 410, each once.
-    forgotten: Arc<Mutex<Option<Forgotten>>>,
+    expired: Arc<Mutex<Option<ExpiredWatches>>>,
     /// Until when the process is disconnected from the server.
-    cut_off: Arc<Mutex<Option<Instant>>>,
+    disconnected_until: Arc<Mutex<Option<Instant>>>,
     /// Whether the network injects random faults into requests of this process.
     pub exposed: bool,
 }
 
 /// The part of a process that a fault applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Target {
     All,
     /// The controller with this account. Other controllers of the process are not affected.
     One(&'static str),
 }
 
-impl Whom {
+impl Target {
     /// Controllers that decide about sets, claims and volumes by their caches.
     const DECIDERS: [&'static str; 8] = [
         "statefulset-controller",
@@ -131,31 +131,31 @@ impl Whom {
     ];
 
     /// The n-th of `DECIDERS`, modulo their number.
-    pub fn dealt(at: u64) -> Whom {
-        let at = usize::try_from(at).unwrap_or(0) % Whom::DECIDERS.len();
-        Whom::One(Whom::DECIDERS[at])
+    pub fn nth(at: u64) -> Target {
+        let at = usize::try_from(at).unwrap_or(0) % Target::DECIDERS.len();
+        Target::One(Target::DECIDERS[at])
     }
 
     fn is(self, account: &str) -> bool {
         match self {
-            Whom::All => true,
-            Whom::One(one) => one == account,
+            Target::All => true,
+            Target::One(one) => one == account,
         }
     }
 }
 
-impl std::fmt::Display for Whom {
+impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Whom::All => "of all",
-            Whom::One(account) => account,
+            Target::All => "of all",
+            Target::One(account) => account,
         })
     }
 }
 
-struct Forgotten {
+struct ExpiredWatches {
     until: Instant,
-    whom: Whom,
+    whom: Target,
     /// Watches that already got 410, by account and path. Several controllers of a process may watch the same kind.
     told: BTreeSet<(String, String)>,
 }
@@ -164,12 +164,12 @@ impl Process {
     pub fn new(name: &'static str, exposed: bool) -> Process {
         Process {
             name,
-            dead: CancellationToken::new(),
+            killed: CancellationToken::new(),
             watches: Arc::default(),
             held: Arc::default(),
             late: Arc::default(),
-            forgotten: Arc::default(),
-            cut_off: Arc::default(),
+            expired: Arc::default(),
+            disconnected_until: Arc::default(),
             exposed,
         }
     }
@@ -179,7 +179,7 @@ impl Process {
     }
 
     /// Holds watch events of these controllers until `release_watches`.
-    pub fn hold_watches(&self, whom: Whom) {
+    pub fn hold_watches(&self, whom: Target) {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.get_or_insert_with(|| (whom, CancellationToken::new()));
     }
@@ -191,7 +191,7 @@ impl Process {
     }
 
     /// Waits while watch events of this account are held.
-    async fn hears(&self, account: &str) {
+    async fn wait_while_held(&self, account: &str) {
         let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
         while let Some((_, until)) = held().filter(|(whom, _)| whom.is(account)) {
             until.cancelled().await;
@@ -199,36 +199,36 @@ impl Process {
     }
 
     /// Breaks all watches. Those that resume get 410 and must list again.
-    pub fn forget_watches(&self, whom: Whom) {
-        let forgotten = Forgotten { until: Instant::now() + FORGOTTEN_FOR, whom, told: BTreeSet::new() };
-        *self.forgotten.lock().unwrap_or_else(PoisonError::into_inner) = Some(forgotten);
+    pub fn expire_watches(&self, whom: Target) {
+        let expired = ExpiredWatches { until: Instant::now() + EXPIRED_TIME, whom, told: BTreeSet::new() };
+        *self.expired.lock().unwrap_or_else(PoisonError::into_inner) = Some(expired);
         self.cut_watches();
         self.release_watches();
     }
 
     /// Whether this watch must get 410. Returns true once for each account and path.
-    fn is_forgotten(&self, account: &str, path: &str) -> bool {
-        let mut forgotten = self.forgotten.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant = |it: &&mut Forgotten| Instant::now() < it.until && it.whom.is(account);
-        let Some(Forgotten { told, .. }) = forgotten.as_mut().filter(is_meant) else { return false };
+    fn expires_now(&self, account: &str, path: &str) -> bool {
+        let mut expired = self.expired.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_meant = |it: &&mut ExpiredWatches| Instant::now() < it.until && it.whom.is(account);
+        let Some(ExpiredWatches { told, .. }) = expired.as_mut().filter(is_meant) else { return false };
         let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
         path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
     }
 
     /// Delays the responses to reads by `by`, for the same length of time.
-    pub fn delay_reads(&self, by: Duration, whom: Whom) {
+    pub fn delay_reads(&self, by: Duration, whom: Target) {
         *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by, whom));
     }
 
     /// Disconnects the process for `time`. Requests sent meanwhile arrive after that.
-    pub fn cut_off(&self, time: Duration) {
-        *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
+    pub fn disconnect(&self, time: Duration) {
+        *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
     }
 
     /// Waits while the process is disconnected.
-    async fn reached(&self) {
+    async fn wait_while_disconnected(&self) {
         loop {
-            let until = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+            let until = *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner);
             match until.filter(|until| Instant::now() < *until) {
                 Some(until) => tokio::time::sleep_until(until).await,
                 None => return,
@@ -236,14 +236,14 @@ impl Process {
         }
     }
 
-    fn is_cut_off(&self) -> bool {
-        let until = *self.cut_off.lock().unwrap_or_else(PoisonError::into_inner);
+    fn is_disconnected(&self) -> bool {
+        let until = *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner);
         until.is_some_and(|until| Instant::now() < until)
     }
 
     fn read_delay(&self, account: &str) -> Duration {
         let late = *self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant = |(until, _, whom): &(Instant, Duration, Whom)| Instant::now() < *until && whom.is(account);
+        let is_meant = |(until, _, whom): &(Instant, Duration, Target)| Instant::now() < *until && whom.is(account);
         late.filter(is_meant).map_or(Duration::ZERO, |(_, by, _)| by)
     }
 
@@ -254,7 +254,7 @@ impl Process {
 
 /// Faults to inject into one request.
 #[derive(Debug, Default)]
-struct Fate {
+struct RequestFaults {
     before: Duration,
     after: Duration,
     drop: bool,
@@ -266,27 +266,27 @@ struct Fate {
 }
 
 impl Net {
-    pub fn new(ledger: Arc<Ledger>, rng: Rng) -> Net {
-        let state = State { rng, weather: Weather::CALM, up: None, audits: Vec::new() };
-        Net { log: ledger.log.clone(), ledger, state: Arc::new(Mutex::new(state)) }
+    pub fn new(commit_checker: Arc<CommitChecker>, rng: Rng) -> Net {
+        let state = State { rng, rates: FaultRates::NONE, up: None, audits: Vec::new() };
+        Net { log: commit_checker.log.clone(), commit_checker, state: Arc::new(Mutex::new(state)) }
     }
 
-    pub fn set_weather(&self, weather: Weather) {
-        self.state().weather = weather;
+    pub fn set_fault_rates(&self, rates: FaultRates) {
+        self.state().rates = rates;
     }
 
-    pub fn set_server(&self, up: Option<Up>) {
+    pub fn set_server(&self, up: Option<ServerInstance>) {
         self.state().up = up;
     }
 
-    pub fn server(&self) -> Option<Up> {
+    pub fn server(&self) -> Option<ServerInstance> {
         self.state().up.clone()
     }
 
     /// A client of the server for one account of a process.
     pub fn client(&self, process: &Process, account: &str, user: User) -> kube::Client {
         kube::Client::new(
-            Link { net: self.clone(), process: process.clone(), account: account.into(), user },
+            Connection { net: self.clone(), process: process.clone(), account: account.into(), user },
             "default",
         )
     }
@@ -296,46 +296,47 @@ impl Net {
     }
 
     /// Describes changes up to `revision` that open watches have not delivered. Ignores killed processes.
-    pub fn behind(&self, revision: u64) -> Vec<String> {
-        let open: Vec<Arc<Audited>> = self.state().audits.iter().filter_map(Weak::upgrade).collect();
-        let heard = open.iter().filter(|open| !open.process.dead.is_cancelled());
-        let behind = |open: &Arc<Audited>| {
+    pub fn undelivered(&self, revision: u64) -> Vec<String> {
+        let open: Vec<Arc<OpenWatch>> = self.state().audits.iter().filter_map(Weak::upgrade).collect();
+        let heard = open.iter().filter(|open| !open.process.killed.is_cancelled());
+        let behind = |open: &Arc<OpenWatch>| {
             let audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
-            audit.behind(revision, &self.ledger).map(|rule| format!("{}: {rule}", open.what))
+            audit.undelivered(revision, &self.commit_checker).map(|rule| format!("{}: {rule}", open.what))
         };
         heard.filter_map(behind).collect()
     }
 
-    fn fate(&self, exposed: bool, is_read: bool) -> Fate {
+    fn draw_faults(&self, exposed: bool, is_read: bool) -> RequestFaults {
         let mut state = self.state();
-        let (weather, rng) = (state.weather, &mut state.rng);
+        let (rates, rng) = (state.rates, &mut state.rng);
         let mut delay = |most: u64| Duration::from_micros(if most == 0 { 0 } else { rng.below(most * 1000) });
         if !exposed {
-            return Fate::default();
+            return RequestFaults::default();
         }
-        let mut fate = Fate { before: delay(weather.delay_ms), after: delay(weather.delay_ms), ..Fate::default() };
-        fate.drop = rng.chance(weather.drop);
-        fate.lose_answer = rng.chance(weather.lose_answer);
-        if rng.chance(weather.refuse) {
+        let mut faults =
+            RequestFaults { before: delay(rates.delay_ms), after: delay(rates.delay_ms), ..RequestFaults::default() };
+        faults.drop = rng.chance(rates.drop);
+        faults.lose_answer = rng.chance(rates.lose_answer);
+        if rng.chance(rates.refuse) {
             let codes: &[u16] = if is_read { &[500, 503, 429] } else { &[409, 500, 503, 429] };
-            fate.refuse = Some(rng.pick(codes));
+            faults.refuse = Some(rng.pick(codes));
         }
-        fate.duplicate = rng.chance(weather.duplicate);
-        if !is_read && rng.chance(weather.late_write) {
-            fate.late_by = Some(Duration::from_millis(rng.below(u64::try_from(LATE_MAX.as_millis()).unwrap_or(0))));
+        faults.duplicate = rng.chance(rates.duplicate);
+        if !is_read && rng.chance(rates.late_write) {
+            faults.late_by = Some(Duration::from_millis(rng.below(u64::try_from(LATE_MAX.as_millis()).unwrap_or(0))));
         }
-        fate
+        faults
     }
 
     /// Draws the delay before a watch chunk, and how many bytes pass before the watch breaks.
-    fn chunk_fate(&self, length: usize) -> (Duration, Option<usize>) {
+    fn draw_chunk_faults(&self, length: usize) -> (Duration, Option<usize>) {
         let mut state = self.state();
-        let (weather, rng) = (state.weather, &mut state.rng);
-        let mut pause = Duration::from_micros(rng.below(weather.delay_ms * 1000));
-        if rng.chance(weather.lag_watch) {
+        let (rates, rng) = (state.rates, &mut state.rng);
+        let mut pause = Duration::from_micros(rng.below(rates.delay_ms * 1000));
+        if rng.chance(rates.lag_watch) {
             pause = Duration::from_millis(rng.below(15_000));
         }
-        let cut = rng.chance(weather.cut_watch).then(|| {
+        let cut = rng.chance(rates.cut_watch).then(|| {
             let whole = rng.chance(700);
             if whole { 0 } else { rng.below(length as u64) as usize }
         });
@@ -345,18 +346,18 @@ impl Net {
 
 /// Connection of one client to the server.
 #[derive(Clone)]
-struct Link {
+struct Connection {
     net: Net,
     process: Process,
     account: Arc<str>,
     user: User,
 }
 
-fn broken(why: &str) -> io::Error {
+fn connection_error(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::ConnectionReset, why.to_owned())
 }
 
-impl Service<Request<kube::client::Body>> for Link {
+impl Service<Request<kube::client::Body>> for Connection {
     type Response = Response<Body>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Body>, io::Error>> + Send>>;
@@ -368,8 +369,8 @@ impl Service<Request<kube::client::Body>> for Link {
     fn call(&mut self, request: Request<kube::client::Body>) -> Self::Future {
         let this = self.clone();
         Box::pin(async move {
-            let dead = this.process.dead.clone();
-            match dead.run_until_cancelled(this.send(request)).await {
+            let killed = this.process.killed.clone();
+            match killed.run_until_cancelled(this.send(request)).await {
                 Some(result) => result,
                 // The sender was killed, so it never gets a response.
                 None => std::future::pending().await,
@@ -378,75 +379,75 @@ impl Service<Request<kube::client::Body>> for Link {
     }
 }
 
-impl Link {
+impl Connection {
     async fn send(self, request: Request<kube::client::Body>) -> Result<Response<Body>, io::Error> {
-        let (what, is_read, is_watch) = self.about(&request);
-        self.report(permission_checker::lacks(&self.account, request.method(), request.uri()));
-        let mut fate = self.net.fate(self.process.exposed, is_read);
-        let points = &self.net.ledger.points;
-        let strike = if is_read { None } else { points.requested(&self.account, &path_of(request.uri())) };
-        match strike {
-            Some(Strike::Conflict) => fate.refuse = Some(409),
-            Some(Strike::Refusal) => fate.refuse = Some(500),
-            Some(Strike::LostAnswer) => fate.lose_answer = true,
-            Some(Strike::Duplicate) => fate.duplicate = true,
-            Some(Strike::LateWrite) => fate.late_by = Some(LATE_BY),
+        let (what, is_read, is_watch) = self.describe(&request);
+        self.report(permission_checker::missing_permissions(&self.account, request.method(), request.uri()));
+        let mut faults = self.net.draw_faults(self.process.exposed, is_read);
+        let points = &self.net.commit_checker.points;
+        let fault = if is_read { None } else { points.fault_for_request(&self.account, &path_of(request.uri())) };
+        match fault {
+            Some(Fault::Conflict) => faults.refuse = Some(409),
+            Some(Fault::Refusal) => faults.refuse = Some(500),
+            Some(Fault::LostAnswer) => faults.lose_answer = true,
+            Some(Fault::Duplicate) => faults.duplicate = true,
+            Some(Fault::LateWrite) => faults.late_by = Some(LATE_WRITE_DELAY),
             _ => {}
         }
         if is_read && !is_watch {
-            fate.after += self.process.read_delay(&self.account);
+            faults.after += self.process.read_delay(&self.account);
         }
-        self.net.log.detail(|| format!("{what} sent, {fate:?}"));
-        tokio::time::sleep(fate.before).await;
-        if fate.drop {
+        self.net.log.record_detail(|| format!("{what} sent, {faults:?}"));
+        tokio::time::sleep(faults.before).await;
+        if faults.drop {
             self.net.log.fault("dropped", &what);
-            return Err(broken("the request was lost"));
+            return Err(connection_error("the request was lost"));
         }
-        if let Some(code) = fate.refuse {
+        if let Some(code) = faults.refuse {
             self.net.log.fault("refused", format!("{what} {code}"));
             return Ok(refusal(code));
         }
-        if is_watch && self.process.is_forgotten(&self.account, &path_of(request.uri())) {
+        if is_watch && self.process.expires_now(&self.account, &path_of(request.uri())) {
             self.net.log.fault("watch-forgotten", &what);
-            self.note_forgotten(&what);
+            self.note_lost_history(&what);
             return Ok(refusal(410));
         }
         let Some(up) = self.net.server() else {
             tokio::time::sleep(Duration::from_millis(1)).await;
-            return Err(broken("the server is down"));
+            return Err(connection_error("the server is down"));
         };
-        if let Some(by) = fate.late_by.filter(|_| self.may_be_late(&request)) {
+        if let Some(by) = faults.late_by.filter(|_| self.may_be_late(&request)) {
             self.net.log.fault("late", format!("{what} by {} ms", by.as_millis()));
             // The request arrives even if its sender is killed.
-            let place = self.place_of_creation(&request);
+            let place = self.namespace_uid_of_creation(&request);
             tokio::spawn(async move {
                 tokio::time::sleep(by).await;
-                if self.place_of_creation(&request) != place {
+                if self.namespace_uid_of_creation(&request) != place {
                     self.net.log.fault("dropped", format!("{what}, the namespace was replaced"));
-                    return Err(broken("the request was lost"));
+                    return Err(connection_error("the request was lost"));
                 }
-                self.arrive(request, fate, up).await
+                self.deliver(request, faults, up).await
             });
-            return Err(broken("the connection broke"));
+            return Err(connection_error("the connection broke"));
         }
-        if !self.process.is_cut_off() {
-            return self.arrive(request, fate, up).await;
+        if !self.process.is_disconnected() {
+            return self.deliver(request, faults, up).await;
         }
         self.net.log.fault("held-up", &what);
         // A request that was sent arrives, even if its sender no longer waits for it or is killed.
-        let (place, sent) = (self.place_of_creation(&request), Instant::now());
+        let (place, sent) = (self.namespace_uid_of_creation(&request), Instant::now());
         let late = tokio::spawn(async move {
-            self.process.reached().await;
-            if self.process.dead.is_cancelled() {
-                if is_read || !self.may_be_late(&request) || self.place_of_creation(&request) != place {
-                    return Err(broken("the process was killed"));
+            self.process.wait_while_disconnected().await;
+            if self.process.killed.is_cancelled() {
+                if is_read || !self.may_be_late(&request) || self.namespace_uid_of_creation(&request) != place {
+                    return Err(connection_error("the process was killed"));
                 }
                 self.net.log.fault("late", format!("{what}, of a killed process"));
-                fate.late_by = Some(sent.elapsed());
+                faults.late_by = Some(sent.elapsed());
             }
-            self.arrive(request, fate, up).await
+            self.deliver(request, faults, up).await
         });
-        late.await.unwrap_or_else(|error| Err(broken(&error.to_string())))
+        late.await.unwrap_or_else(|error| Err(connection_error(&error.to_string())))
     }
 
     /// A creation of a pod has no precondition on the slice of ordinals or on the retention policy of its claim
@@ -454,138 +455,156 @@ impl Link {
     /// delivered late.
     fn may_be_late(&self, request: &Request<kube::client::Body>) -> bool {
         let makes_pod = request.method() == http::Method::POST && request.uri().path().ends_with("/pods");
-        !(makes_pod && (self.net.ledger.are_pods_in_time() || self.net.ledger.checker().has_joined()))
+        !(makes_pod
+            && (self.net.commit_checker.are_late_pods_forbidden() || self.net.commit_checker.checker().has_joined()))
     }
 
     /// Uid of the namespace in which a POST creates an object. A creation has no precondition on the namespace's uid
     /// (decision 21), so a late request arrives only if the namespace is still the same.
-    fn place_of_creation(&self, request: &Request<kube::client::Body>) -> Option<String> {
+    fn namespace_uid_of_creation(&self, request: &Request<kube::client::Body>) -> Option<String> {
         let namespace = request.uri().path().split_once("/namespaces/")?.1.split('/').next()?;
-        let checker = self.net.ledger.checker();
+        let checker = self.net.commit_checker.checker();
         let found = checker.get("Namespace", "", namespace).map(|found| object::access::uid(found).to_owned());
         found.filter(|_| request.method() == http::Method::POST)
     }
 
     /// Records that a late POST or apply may create an object again after its deletion.
-    fn note_creation(&self, body: &[u8]) {
+    fn note_late_creation(&self, body: &[u8]) {
         let object = serde_json::from_slice::<object::Value>(body).unwrap_or_default();
         let (namespace, name) = (object::access::namespace(&object), object::access::name(&object));
         match object["kind"].as_str() {
-            Some("PersistentVolume") => self.net.ledger.volume_comes_late(name),
-            Some("PersistentVolumeClaim") => self.net.ledger.claim_comes_late(&format!("{namespace}/{name}")),
+            Some("PersistentVolume") => self.net.commit_checker.note_late_volume(name),
+            Some("PersistentVolumeClaim") => self.net.commit_checker.note_late_claim(&format!("{namespace}/{name}")),
             _ => {}
         }
     }
 
     /// A client that asks for the history of a PV and gets 410 may create that PV again.
-    fn note_forgotten(&self, path: &str) {
+    fn note_lost_history(&self, path: &str) {
         if let Some((_, volume)) = path.split_once("fieldSelector=metadata.name%3D") {
-            self.net.ledger.volume_may_return(volume);
+            self.net.commit_checker.allow_recreation(volume);
         }
     }
 
     /// Uid of the namespace of a requested StatefulSet. A controller that gets the set late may create its claims in
     /// a new namespace of the same name, and no precondition can prevent that. Such a response is dropped instead.
-    fn place_of_set(&self, parts: &http::request::Parts) -> Option<String> {
+    fn namespace_uid_of_set(&self, parts: &http::request::Components) -> Option<String> {
         let (namespace, rest) = parts.uri.path().split_once("/namespaces/")?.1.split_once('/')?;
         let is_asked = parts.method == http::Method::GET && rest.starts_with("statefulsets/");
-        let checker = self.net.ledger.checker();
+        let checker = self.net.commit_checker.checker();
         let found = checker.get("Namespace", "", namespace).map(|found| object::access::uid(found).to_owned());
         found.filter(|_| is_asked)
     }
 
     /// Delivers the request to `up`, the server at the time of sending.
-    async fn arrive(
+    async fn deliver(
         self,
         request: Request<kube::client::Body>,
-        fate: Fate,
-        up: Up,
+        faults: RequestFaults,
+        up: ServerInstance,
     ) -> Result<Response<Body>, io::Error> {
-        let (what, is_read, is_watch) = self.about(&request);
+        let (what, is_read, is_watch) = self.describe(&request);
         let (parts, body) = request.into_parts();
-        let body = body.collect_bytes().await.map_err(|error| broken(&error.to_string()))?;
-        if fate.late_by.is_some() {
-            self.note_creation(&body);
+        let body = body.collect_bytes().await.map_err(|error| connection_error(&error.to_string()))?;
+        if faults.late_by.is_some() {
+            self.note_late_creation(&body);
         }
-        if fate.duplicate && !is_watch {
+        if faults.duplicate && !is_watch {
             self.net.log.fault("duplicated", &what);
-            self.ask(&up, &parts, &body).await?;
+            self.call_server(&up, &parts, &body).await?;
         }
-        let response = self.ask(&up, &parts, &body).await?;
+        let response = self.call_server(&up, &parts, &body).await?;
         let code = response.status().as_u16();
         if code == 410 {
-            self.note_forgotten(&what);
+            self.note_lost_history(&what);
         }
         match is_read {
-            true => self.net.log.detail(|| format!("{what} {code}")),
-            false => self.net.log.say(format!("{what} {code}")),
+            true => self.net.log.record_detail(|| format!("{what} {code}")),
+            false => self.net.log.record(format!("{what} {code}")),
         }
-        if fate.lose_answer {
+        if faults.lose_answer {
             self.net.log.fault("answer-lost", &what);
-            return Err(broken("the response was lost"));
+            return Err(connection_error("the response was lost"));
         }
-        let place = self.place_of_set(&parts);
-        tokio::time::sleep(fate.after).await;
-        self.process.reached().await;
-        if self.place_of_set(&parts) != place {
+        let place = self.namespace_uid_of_set(&parts);
+        tokio::time::sleep(faults.after).await;
+        self.process.wait_while_disconnected().await;
+        if self.namespace_uid_of_set(&parts) != place {
             self.net.log.fault("answer-lost", format!("{what}, the namespace was replaced"));
-            return Err(broken("the response was lost"));
+            return Err(connection_error("the response was lost"));
         }
-        if up.dead.is_cancelled() {
-            return Err(broken("the server crashed"));
+        if up.killed.is_cancelled() {
+            return Err(connection_error("the server crashed"));
         }
         let path = path_of(&parts.uri);
         if &*self.account == "csi-provisioner" && path.starts_with("/api/v1/persistentvolumes?limit=") {
-            self.net.ledger.checker().provisioner_looked();
+            self.net.commit_checker.checker().provisioner_looked();
         }
         if !is_watch || !response.status().is_success() {
             return Ok(response);
         }
         let accept = parts.headers.get(http::header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or("");
-        let audit = Audit::of(&path, accept, &self.net.ledger);
-        Ok(self.tap(response, &up, audit, what))
+        let audit = WatchAudit::of(&path, accept, &self.net.commit_checker);
+        Ok(self.audit_watch(response, &up, audit, what))
     }
 
     /// Description for the log, whether the request reads, and whether it watches.
-    fn about(&self, request: &Request<kube::client::Body>) -> (String, bool, bool) {
+    fn describe(&self, request: &Request<kube::client::Body>) -> (String, bool, bool) {
         let (method, path) = (request.method(), path_of(request.uri()));
         (format!("{} {method} {path}", self.account), method == http::Method::GET, path.contains("watch=true"))
     }
 
-    async fn ask(&self, up: &Up, parts: &http::request::Parts, body: &Bytes) -> Result<Response<Body>, io::Error> {
+    async fn call_server(
+        &self,
+        up: &ServerInstance,
+        parts: &http::request::Components,
+        body: &Bytes,
+    ) -> Result<Response<Body>, io::Error> {
         let mut server = Local::new(up.server.clone(), self.user.clone());
         let request = Request::from_parts(parts.clone(), kube::client::Body::from(body.to_vec()));
         let stored = |key: &str| up.server.store.get(key).and_then(|found| serde_json::from_slice(&found.value).ok());
-        self.report(permission_checker::lacks_for_owners(&self.account, &parts.method, &parts.uri, body, stored));
+        self.report(permission_checker::missing_owner_permissions(
+            &self.account,
+            &parts.method,
+            &parts.uri,
+            body,
+            stored,
+        ));
         let term = parts.headers.get(server::LEASE_HEADER).and_then(|term| term.to_str().ok()).map(Arc::from);
         let answer = TERM.scope(term, WRITER.scope(self.account.clone(), server.call(request)));
-        match up.dead.run_until_cancelled(answer).await {
+        match up.killed.run_until_cancelled(answer).await {
             Some(Ok(response)) => {
-                self.report(permission_checker::refused(&self.account, &response));
+                self.report(permission_checker::refused_by_rbac(&self.account, &response));
                 Ok(response)
             }
-            None => Err(broken("the server crashed")),
+            None => Err(connection_error("the server crashed")),
         }
     }
 
     /// No story removes permissions, so a missing permission is a defect of a role or of a controller.
     fn report(&self, lacking: impl IntoIterator<Item = String>) {
-        lacking.into_iter().for_each(|right| self.net.log.broken(format!("missing permission: {right}")));
+        lacking.into_iter().for_each(|right| self.net.log.violation(format!("missing permission: {right}")));
     }
 
     /// Returns the response with an audit of its watch events.
-    fn tap(self, response: Response<Body>, up: &Up, audit: Option<Audit>, what: String) -> Response<Body> {
+    fn audit_watch(
+        self,
+        response: Response<Body>,
+        up: &ServerInstance,
+        audit: Option<WatchAudit>,
+        what: String,
+    ) -> Response<Body> {
         let process = self.process.clone();
-        let audit = audit.map(|audit| Arc::new(Audited { what: what.clone(), process, audit: Mutex::new(audit) }));
+        let audit = audit.map(|audit| Arc::new(OpenWatch { what: what.clone(), process, audit: Mutex::new(audit) }));
         if let Some(audit) = &audit {
             let mut state = self.net.state();
             state.audits.retain(|open| open.strong_count() > 0);
             state.audits.push(Arc::downgrade(audit));
         }
-        let (dead, cut) = (up.dead.clone(), self.process.watches());
+        let (killed, cut) = (up.killed.clone(), self.process.watches());
         response.map(|body| match body {
             Body::Stream(chunks) => {
-                let ended = async move { dead.run_until_cancelled(cut.cancelled()).await };
+                let ended = async move { killed.run_until_cancelled(cut.cancelled()).await };
                 Body::Stream(Box::pin(self.chunks(chunks, audit, what).take_until(Box::pin(ended))))
             }
             once => once,
@@ -595,7 +614,7 @@ impl Link {
     fn chunks(
         self,
         chunks: impl Stream<Item = Bytes> + Send + Unpin + 'static,
-        audit: Option<Arc<Audited>>,
+        audit: Option<Arc<OpenWatch>>,
         what: String,
     ) -> impl Stream<Item = Bytes> + Send {
         let exposed = self.process.exposed;
@@ -607,21 +626,21 @@ impl Link {
                 }
                 let chunk = chunks.next().await?;
                 if chunk.starts_with(b"{\"type\":\"ERROR\"") {
-                    this.note_forgotten(&what);
+                    this.note_lost_history(&what);
                 }
                 if let Some(open) = &audit {
                     let mut audit = open.audit.lock().unwrap_or_else(PoisonError::into_inner);
-                    for rule in audit.hear(&chunk, &this.net.ledger) {
-                        this.net.log.broken(format!("{what}: {rule}"));
+                    for rule in audit.check_chunk(&chunk, &this.net.commit_checker) {
+                        this.net.log.violation(format!("{what}: {rule}"));
                     }
                 }
-                this.process.hears(&this.account).await;
-                this.process.reached().await;
+                this.process.wait_while_held(&this.account).await;
+                this.process.wait_while_disconnected().await;
                 if !exposed {
                     return Some((chunk, (this, chunks, audit, what, false)));
                 }
-                let (pause, cut) = this.net.chunk_fate(chunk.len());
-                this.net.log.detail(|| format!("{what} delivers {} bytes after {pause:?}", chunk.len()));
+                let (pause, cut) = this.net.draw_chunk_faults(chunk.len());
+                this.net.log.record_detail(|| format!("{what} delivers {} bytes after {pause:?}", chunk.len()));
                 if pause > Duration::from_secs(1) {
                     this.net.log.fault("watch-lags", format!("{what} {} ms", pause.as_millis()));
                 }
@@ -660,13 +679,13 @@ mod tests {
 
     /// A request arrives, although its sender was disconnected and then killed.
     #[test]
-    fn what_was_sent_outlives_its_sender() {
+    fn a_sent_request_arrives_after_its_sender_is_killed() {
         crate::world::prepare();
         let (arrived, late) = crate::run::on_own_thread(1, || async {
             let (world, _orders) = crate::world::World::new(1).await;
             let process = Process::new("controllers", true);
             let client = world.net.client(&process, "somebody", User::apiserver());
-            process.cut_off(Duration::from_secs(25));
+            process.disconnect(Duration::from_secs(25));
             tokio::spawn(async move {
                 let body = object::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "late"}});
                 let request = Request::post("/api/v1/namespaces").header("content-type", "application/json");
@@ -674,7 +693,7 @@ mod tests {
                 client.request::<object::Value>(request).await
             });
             tokio::time::sleep(Duration::from_secs(1)).await;
-            process.dead.cancel();
+            process.killed.cancel();
             let is_there = || world.checker().get("Namespace", "", "late").is_some();
             let at_first = is_there();
             tokio::time::sleep(Duration::from_secs(30)).await;
@@ -686,19 +705,19 @@ mod tests {
 
     /// Each controller that watches the same objects gets 410 once.
     #[tokio::test]
-    async fn whoever_follows_the_same_is_told_that_it_is_forgotten() {
+    async fn each_watch_of_the_same_objects_gets_410_once() {
         let process = Process::new("controllers", true);
         let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
-        assert!(!process.is_forgotten("one", &path(5)), "no watch is broken yet");
-        process.forget_watches(Whom::All);
+        assert!(!process.expires_now("one", &path(5)), "no watch is broken yet");
+        process.expire_watches(Target::All);
         for account in ["one", "other"] {
-            assert!(!process.is_forgotten(account, "/api/v1/pods?watch=true"), "{account} starts a new watch");
-            assert!(process.is_forgotten(account, &path(5)), "{account} gets 410");
-            assert!(!process.is_forgotten(account, &path(6)), "{account} gets 410 only once");
+            assert!(!process.expires_now(account, "/api/v1/pods?watch=true"), "{account} starts a new watch");
+            assert!(process.expires_now(account, &path(5)), "{account} gets 410");
+            assert!(!process.expires_now(account, &path(6)), "{account} gets 410 only once");
         }
-        process.forget_watches(Whom::One("one"));
+        process.expire_watches(Target::One("one"));
         assert!(
-            process.is_forgotten("one", &path(7)) && !process.is_forgotten("other", &path(7)),
+            process.expires_now("one", &path(7)) && !process.expires_now("other", &path(7)),
             "only one account is affected"
         );
     }

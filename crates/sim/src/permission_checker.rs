@@ -20,10 +20,10 @@ const NODES: &str = include_str!("../../../deploy/nodes.yaml");
 const SCHEDULER: &str = "system:kube-scheduler";
 
 /// Rules of an account, by source. Each source alone must allow each request.
-type Sources = BTreeMap<&'static str, Vec<Rule>>;
+type RuleSources = BTreeMap<&'static str, Vec<Rule>>;
 
 /// Missing permissions of a request, one sentence each. Accounts that act for users are not checked.
-pub fn lacks(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
+pub fn missing_permissions(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
     let Some(sources) = sources_of(account) else { return Vec::new() };
     match authz::asked(method, uri) {
         Ok(right) => missing(account, sources, &right),
@@ -34,7 +34,7 @@ pub fn lacks(account: &str, method: &Method, uri: &Uri) -> Vec<String> {
 }
 
 /// Missing permissions of a write of owner references. `stored` returns the stored object by its key.
-pub fn lacks_for_owners(
+pub fn missing_owner_permissions(
     account: &str,
     method: &Method,
     uri: &Uri,
@@ -70,7 +70,7 @@ pub fn lacks_for_owners(
 
 /// Returns a sentence if the response is a refusal by RBAC. Other refusals, such as those of quotas, are part of a
 /// story.
-pub fn refused(account: &str, answer: &Response<Body>) -> Option<String> {
+pub fn refused_by_rbac(account: &str, answer: &Response<Body>) -> Option<String> {
     let Body::Once(said) = answer.body() else { return None };
     if answer.status() != StatusCode::FORBIDDEN || sources_of(account).is_none() {
         return None;
@@ -81,7 +81,7 @@ pub fn refused(account: &str, answer: &Response<Body>) -> Option<String> {
     is_about_rights.then(|| format!("{account}: {message}"))
 }
 
-fn missing(account: &str, sources: &Sources, right: &Attributes) -> Vec<String> {
+fn missing(account: &str, sources: &RuleSources, right: &Attributes) -> Vec<String> {
     let lacking = sources.iter().filter(|(_, rules)| !rules.iter().any(|rule| rule.allows(right)));
     let Attributes { verb, group, resource, subresource, namespace, name, path, .. } = right;
     let what = format!("{verb} {group}/{resource}/{subresource} {namespace}/{name}{path}");
@@ -111,36 +111,36 @@ fn key_of(right: &Attributes) -> String {
 }
 
 /// Returns `None` for accounts that act for users.
-fn sources_of(account: &str) -> Option<&'static Sources> {
-    static KNOWN: OnceLock<BTreeMap<String, Sources>> = OnceLock::new();
+fn sources_of(account: &str) -> Option<&'static RuleSources> {
+    static KNOWN: OnceLock<BTreeMap<String, RuleSources>> = OnceLock::new();
     let known = KNOWN.get_or_init(all_sources);
     // All nodes have the same permissions.
     known.get(if account.starts_with("system:node:") { "system:node:" } else { account })
 }
 
-fn all_sources() -> BTreeMap<String, Sources> {
+fn all_sources() -> BTreeMap<String, RuleSources> {
     let objects = bootstrap::objects();
     let of_everyone = || rules_of(&objects, "ClusterRole", "system:discovery");
     let with_everyone = |rules: Vec<Rule>| rules.into_iter().chain(of_everyone()).collect::<Vec<_>>();
     let mut all = BTreeMap::new();
     for (controller, account) in runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list") {
         let by_role = rules_of(&objects, "ClusterRole", &format!("system:controller:{account}"));
-        let by_manifest = block(controller);
+        let by_manifest = manifest_rules(controller);
         let sources = [("its role", with_everyone(by_role)), ("deploy/controllers.yaml", with_everyone(by_manifest))];
-        all.insert(account.to_owned(), Sources::from(sources));
+        all.insert(account.to_owned(), RuleSources::from(sources));
     }
     let manifest = documents(NODES);
     let by_manifest: Vec<Rule> = manifest.iter().flat_map(Rule::of_role).collect();
     let mut of_nodes = rules_of(&objects, "ClusterRole", "mainstay:simulated-nodes");
     of_nodes.extend(rules_of(&objects, "Role", "mainstay:simulated-nodes"));
     let sources = [("its role", of_nodes), ("deploy/nodes.yaml", by_manifest.clone())];
-    all.insert("system:node:".to_owned(), Sources::from(sources));
+    all.insert("system:node:".to_owned(), RuleSources::from(sources));
     let mut of_scheduler = rules_of(&objects, "ClusterRole", SCHEDULER);
     of_scheduler.extend(rules_of(&objects, "ClusterRole", "system:volume-scheduler"));
     let sources = [("its role", of_scheduler), ("deploy/nodes.yaml", by_manifest)];
-    all.insert(SCHEDULER.to_owned(), Sources::from(sources));
+    all.insert(SCHEDULER.to_owned(), RuleSources::from(sources));
     let of_leader = rules_of(&documents(CONTROLLERS), "Role", "mainstay-controllers");
-    all.insert(ELECTION.to_owned(), Sources::from([("deploy/controllers.yaml", of_leader)]));
+    all.insert(ELECTION.to_owned(), RuleSources::from([("deploy/controllers.yaml", of_leader)]));
     for (account, sources) in &all {
         assert!(
             sources.values().all(|rules| !rules.is_empty()),
@@ -162,7 +162,7 @@ fn documents(manifest: &str) -> Vec<Value> {
 }
 
 /// The rules of one controller in the manifest, which has one block per controller that users can delete.
-fn block(controller: &str) -> Vec<Rule> {
+fn manifest_rules(controller: &str) -> Vec<Rule> {
     let (_, rest) = CONTROLLERS.split_once(&format!("\n  # {controller}\n")).expect("every controller has a block");
     let ends = ["\n  # ", "\n---\n"];
     let end = ends.iter().filter_map(|end| rest.find(end)).min().expect("a block ends");
@@ -174,12 +174,12 @@ mod tests {
     use super::*;
     use object::json;
 
-    fn lacks_of(account: &str, method: Method, path: &str) -> Vec<String> {
-        lacks(account, &method, &path.parse().expect("a path"))
+    fn missing_permissions_of(account: &str, method: Method, path: &str) -> Vec<String> {
+        missing_permissions(account, &method, &path.parse().expect("a path"))
     }
 
     #[test]
-    fn what_roles_and_manifests_give_is_enough_and_the_rest_is_not() {
+    fn roles_and_manifests_allow_exactly_the_needed_requests() {
         let claim = "/api/v1/namespaces/default/persistentvolumeclaims/data";
         let lease = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/mainstay-controllers";
         let node_lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/simulated-0";
@@ -196,7 +196,7 @@ mod tests {
             (SCHEDULER, Method::DELETE, node_lease, 2),
             (crate::commit_checker::OPERATOR, Method::DELETE, claim, 0),
         ] {
-            let lacking = lacks_of(account, method.clone(), path);
+            let lacking = missing_permissions_of(account, method.clone(), path);
             assert_eq!(lacking.len(), count, "{account} {method} {path}: {lacking:?}");
         }
     }
@@ -222,21 +222,22 @@ mod tests {
                 |owners: &Option<Value>| json!({"metadata": {"ownerReferences": Vec::from_iter(owners.clone())}});
             let body = object(&after).to_string();
             let uri = path.parse().expect("a path");
-            let lacking = lacks_for_owners(account, &Method::PATCH, &uri, body.as_bytes(), |_| Some(object(&before)));
+            let lacking =
+                missing_owner_permissions(account, &Method::PATCH, &uri, body.as_bytes(), |_| Some(object(&before)));
             assert_eq!(lacking.len(), count, "{account} {before:?} {after:?}: {lacking:?}");
         }
     }
 
     #[test]
-    fn only_a_missing_right_is_a_refusal_for_lack_of_one() {
+    fn only_rbac_refusals_count_as_missing_permissions() {
         let answer = |code: u16, message: &str| {
             server::app::status_response(&object::Status::new(code, "Forbidden", message.to_owned()))
         };
         let lacking = r#"pods is forbidden: User "u" cannot list resource "pods" in API group "" at the cluster scope"#;
         let quota = r#"pods "p" is forbidden: exceeded quota: q"#;
-        let refused = |code, message| refused("statefulset-controller", &answer(code, message)).is_some();
-        assert!(refused(403, lacking));
-        assert!(!refused(403, quota));
-        assert!(!refused(409, lacking));
+        let is_rbac = |code, message| refused_by_rbac("statefulset-controller", &answer(code, message)).is_some();
+        assert!(is_rbac(403, lacking));
+        assert!(!is_rbac(403, quota));
+        assert!(!is_rbac(409, lacking));
     }
 }

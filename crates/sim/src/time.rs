@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::time::Instant;
 
 /// Start time of every world: 2026-01-01T00:00:00Z.
-const BEGIN_S: i64 = 1_767_225_600;
+const START_S: i64 = 1_767_225_600;
 
 #[derive(Clone, Copy)]
 pub struct VirtualClock {
@@ -32,7 +32,7 @@ impl VirtualClock {
 impl Clock for VirtualClock {
     fn now(&self) -> Timestamp {
         let passed = SignedDuration::try_from(self.start.elapsed()).unwrap_or(SignedDuration::MAX);
-        let begin = Timestamp::from_second(BEGIN_S).unwrap_or(Timestamp::UNIX_EPOCH);
+        let begin = Timestamp::from_second(START_S).unwrap_or(Timestamp::UNIX_EPOCH);
         begin.checked_add(passed).unwrap_or(Timestamp::MAX)
     }
 }

@@ -1,6 +1,6 @@
 //! Compares each watch with the committed changes: no event may be missing or repeated.
 
-use crate::commit_checker::{Ledger, Telling};
+use crate::commit_checker::{CommitChecker, ExpectedEvent};
 use bytes::Bytes;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
@@ -43,7 +43,7 @@ impl Requirement {
         }
     }
 
-    fn takes(&self, object: &Value) -> bool {
+    fn selects(&self, object: &Value) -> bool {
         let label = |label: &str| object.at(&["metadata", "labels", label]).and_then(Value::as_str);
         match self {
             Requirement::HasLabel(name, has) => label(name).is_some() == *has,
@@ -79,71 +79,75 @@ impl Selection {
     }
 
     /// Whether the object exists and meets all requirements.
-    pub fn takes(&self, object: Option<&Bytes>) -> bool {
+    pub fn selects(&self, object: Option<&Bytes>) -> bool {
         let Some(object) = object else { return false };
         if self.by.is_empty() {
             return true;
         }
         let object = serde_json::from_slice::<Value>(object).unwrap_or_default();
-        self.by.iter().all(|requirement| requirement.takes(&object))
+        self.by.iter().all(|requirement| requirement.selects(&object))
     }
 }
 
 /// The audit of one watch.
-pub struct Audit {
+pub struct WatchAudit {
     selection: Selection,
     /// Whether the client asked for metadata only.
     is_partial: bool,
     /// Position in the change history up to which the watch is complete. `None` if the start of the watch is unknown.
-    place: Option<usize>,
+    position: Option<usize>,
 }
 
-impl Audit {
+impl WatchAudit {
     /// `accept` is the Accept header of the client.
-    pub fn of(path: &str, accept: &str, ledger: &Ledger) -> Option<Audit> {
+    pub fn of(path: &str, accept: &str, commit_checker: &CommitChecker) -> Option<WatchAudit> {
         let (_, query) = path.split_once('?')?;
         let from = query.split('&').find_map(|part| part.strip_prefix("resourceVersion="))?.parse().ok();
-        let place = from.filter(|from| *from > 0).map(|from| ledger.after(from));
-        Some(Audit { selection: Selection::of(path)?, is_partial: accept.contains("as=PartialObjectMetadata"), place })
+        let position = from.filter(|from| *from > 0).map(|from| commit_checker.position_after(from));
+        Some(WatchAudit {
+            selection: Selection::of(path)?,
+            is_partial: accept.contains("as=PartialObjectMetadata"),
+            place,
+        })
     }
 
     /// Returns the violations in the next chunk.
-    pub fn hear(&mut self, chunk: &[u8], ledger: &Ledger) -> Vec<String> {
+    pub fn check_chunk(&mut self, chunk: &[u8], commit_checker: &CommitChecker) -> Vec<String> {
         let lines = chunk.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
-        lines.filter_map(|line| self.hear_line(line, ledger)).collect()
+        lines.filter_map(|line| self.check_line(line, commit_checker)).collect()
     }
 
-    fn hear_line(&mut self, line: &[u8], ledger: &Ledger) -> Option<String> {
-        let Some((kind, revision)) = glance(line).or_else(|| read(line)) else {
+    fn check_line(&mut self, line: &[u8], commit_checker: &CommitChecker) -> Option<String> {
+        let Some((kind, revision)) = parse_prefix(line).or_else(|| read(line)) else {
             return Some("the watch sent a line that is not an event".to_owned());
         };
         if kind == "ERROR" {
-            self.place = None;
+            self.position = None;
             return None;
         }
         let is_bookmark = kind == "BOOKMARK";
-        let Some(place) = self.place else {
-            self.place = is_bookmark.then(|| ledger.after(revision));
+        let Some(place) = self.position else {
+            self.position = is_bookmark.then(|| commit_checker.position_after(revision));
             return None;
         };
-        let next = ledger.next_from(&self.selection, place);
-        let behind = ledger.after(revision).max(place);
+        let next = commit_checker.next_expected(&self.selection, place);
+        let behind = commit_checker.position_after(revision).max(place);
         match next {
             Some(next) if is_bookmark && next.revision <= revision => {
-                self.place = Some(behind);
+                self.position = Some(behind);
                 Some(format!("the watch sent a bookmark for {revision}, but not {}", next.revision))
             }
             _ if is_bookmark => {
-                self.place = Some(behind);
+                self.position = Some(behind);
                 None
             }
             Some(next) if next.revision == revision => {
                 // Two changes may have the same revision.
-                self.place = Some(next.place + 1);
+                self.position = Some(next.position + 1);
                 self.compare(&kind, line, &next)
             }
             next => {
-                self.place = Some(behind);
+                self.position = Some(behind);
                 let next = next.map(|next| next.revision);
                 Some(format!("the watch sent {revision}, expected {next:?}"))
             }
@@ -151,8 +155,8 @@ impl Audit {
     }
 
     /// Compares an event with the committed change that it must deliver.
-    fn compare(&self, kind: &str, line: &[u8], next: &Telling) -> Option<String> {
-        let Telling { revision, key, kind: wanted, object, .. } = next;
+    fn compare(&self, kind: &str, line: &[u8], next: &ExpectedEvent) -> Option<String> {
+        let ExpectedEvent { revision, key, kind: wanted, object, .. } = next;
         if kind != *wanted {
             return Some(format!("the watch sent {revision} as {kind}, expected {wanted}"));
         }
@@ -173,8 +177,9 @@ impl Audit {
     }
 
     /// Describes the first change up to `revision` that the watch has not delivered.
-    pub fn behind(&self, revision: u64, ledger: &Ledger) -> Option<String> {
-        let next = ledger.next_from(&self.selection, self.place?).filter(|next| next.revision <= revision)?;
+    pub fn undelivered(&self, revision: u64, commit_checker: &CommitChecker) -> Option<String> {
+        let next =
+            commit_checker.next_expected(&self.selection, self.position?).filter(|next| next.revision <= revision)?;
         Some(format!("the watch has not delivered {} of {}", next.revision, next.key))
     }
 }
@@ -194,7 +199,7 @@ fn read(line: &[u8]) -> Option<(String, u64)> {
 
 /// Like `read`, without parsing the whole line. Works if the revision is where the server writes it. Inside a string
 /// value, the quotes would be escaped, so the pattern cannot match there.
-fn glance(line: &[u8]) -> Option<(String, u64)> {
+fn parse_prefix(line: &[u8]) -> Option<(String, u64)> {
     const VERSION: &[u8] = b"\"metadata\":{\"resourceVersion\":\"";
     let rest = line.strip_prefix(b"{\"type\":\"")?;
     let kind = std::str::from_utf8(rest.split(|byte| *byte == b'"').next()?).ok()?;
@@ -221,9 +226,9 @@ mod tests {
 
     /// Committed history: pods change at 6 and 9, one gets a label at 10 and loses it at 12, and one transaction at
     /// 14 changes two.
-    fn ledger() -> std::sync::Arc<Ledger> {
+    fn commit_checker() -> std::sync::Arc<CommitChecker> {
         let clock = VirtualClock::start();
-        let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
+        let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
         let bare = |place: &str, revision| Some(pod(place, revision, &json!({})));
         let changes = [
             (6, "pods/a/x", None, bare("a/x", 6)),
@@ -236,9 +241,9 @@ mod tests {
         ];
         for (revision, key, was, is) in changes {
             let [was, is] = [was, is].map(|object| object.map(|object| Bytes::from(object.to_string())));
-            ledger.remember(revision, format!("/core/{key}").into(), was, is);
+            commit_checker.add_history(revision, format!("/core/{key}").into(), was, is);
         }
-        ledger
+        commit_checker
     }
 
     /// The event line of one change, for a watch of pods after revision 5.
@@ -250,12 +255,12 @@ mod tests {
     const METADATA: &str = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io";
 
     fn audit_as(accept: &str, selector: &str, lines: &[(&str, &str, u64)]) -> (Vec<String>, Option<String>) {
-        let ledger = ledger();
+        let commit_checker = commit_checker();
         let path = format!("/api/v1/pods?watch=true&resourceVersion=5{selector}");
-        let mut audit = Audit::of(&path, accept, &ledger).expect("a watch");
+        let mut audit = WatchAudit::of(&path, accept, &commit_checker).expect("a watch");
         let told = lines.iter().map(|(kind, place, revision)| line(kind, place, *revision));
-        let broken = told.flat_map(|line| audit.hear(line.as_bytes(), &ledger)).collect();
-        (broken, audit.behind(12, &ledger))
+        let broken = told.flat_map(|line| audit.check_chunk(line.as_bytes(), &commit_checker)).collect();
+        (broken, audit.undelivered(12, &commit_checker))
     }
 
     fn audit(selector: &str, lines: &[(&str, &str, u64)]) -> Vec<String> {
@@ -266,7 +271,7 @@ mod tests {
     const NOTHING: [&str; 0] = [];
 
     #[tokio::test]
-    async fn what_a_watch_misses_repeats_or_claims_is_noticed() {
+    async fn missing_repeated_and_skipped_events_are_detected() {
         let plain = |lines: &[(&str, &str, u64)]| audit("", lines);
         assert_eq!(plain(&[("ADDED", "a/x", 6), BOOKMARK(8), ("MODIFIED", "b/y", 9), BOOKMARK(9)]), NOTHING);
         assert_eq!(plain(&[("MODIFIED", "b/y", 9)]), ["the watch sent 9, expected Some(6)"], "one event is missing");
@@ -281,7 +286,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_changes_of_one_revision_are_both_told() {
+    async fn two_changes_of_one_revision_are_both_expected() {
         let both = [("ADDED", "a/z", 14), ("DELETED", "b/y", 14)];
         let after = |lines: &[(&str, &str, u64)]| {
             let earlier =
@@ -295,22 +300,26 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_object_or_another_body_is_noticed() {
+    async fn a_wrong_object_or_body_is_detected() {
         for accept in ["application/json", METADATA] {
             let (broken, _) = audit_as(accept, "", &[("ADDED", "a/z", 6)]);
             assert_eq!(broken, [r#"the watch sent 6 for ["a", "z"], expected /core/pods/a/x"#]);
         }
-        let ledger = ledger();
+        let commit_checker = commit_checker();
         let other = line("ADDED", "a/x", 6).replace("\"labels\":{}", "\"labels\":{\"app\":\"web\"}");
         for (accept, wrong) in [("application/json", 1), (METADATA, 0)] {
             let path = "/api/v1/pods?watch=true&resourceVersion=5";
-            let mut audit = Audit::of(path, accept, &ledger).expect("a watch");
-            assert_eq!(audit.hear(other.as_bytes(), &ledger).len(), wrong, "labels are not compared by {accept}");
+            let mut audit = WatchAudit::of(path, accept, &commit_checker).expect("a watch");
+            assert_eq!(
+                audit.check_chunk(other.as_bytes(), &commit_checker).len(),
+                wrong,
+                "labels are not compared by {accept}"
+            );
         }
     }
 
     #[tokio::test]
-    async fn what_a_watch_has_never_told_is_noticed() {
+    async fn undelivered_changes_are_detected() {
         let all = [("ADDED", "a/x", 6), ("MODIFIED", "b/y", 9), ("MODIFIED", "a/x", 10), ("MODIFIED", "a/x", 12)];
         assert_eq!(audit_as("", "", &all), (Vec::new(), None), "later changes may still be in transit");
         let never = "the watch has not delivered 12 of /core/pods/a/x".to_owned();
@@ -319,7 +328,7 @@ mod tests {
 
     /// An object that enters a selection is ADDED for its watch, and one that leaves it is DELETED.
     #[tokio::test]
-    async fn watches_that_select_tell_what_comes_and_goes() {
+    async fn selecting_watches_report_objects_that_enter_and_leave() {
         for selector in ["&labelSelector=app", "&labelSelector=app%3Dweb"] {
             let (came, went) = (("ADDED", "a/x", 10), ("DELETED", "a/x", 12));
             assert_eq!(audit(selector, &[BOOKMARK(9), came, went]), NOTHING);
@@ -333,11 +342,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_watched_is_read_from_the_path() {
+    async fn the_selection_is_parsed_from_the_path() {
         let path = "/apis/apps/v1/namespaces/a/statefulsets?resourceVersion=5";
-        let audit = Audit::of(path, METADATA, &ledger()).expect("a plain watch");
+        let audit = WatchAudit::of(path, METADATA, &commit_checker()).expect("a plain watch");
         assert_eq!(audit.selection, Selection { prefix: "/apps/statefulsets/a/".to_owned(), by: Vec::new() });
-        assert_eq!((audit.place, audit.is_partial), (Some(0), true));
+        assert_eq!((audit.position, audit.is_partial), (Some(0), true));
         let by_node = Selection::of("/api/v1/pods?fieldSelector=spec.nodeName%3Da&watch=true").expect("understood");
         let path = vec!["spec".to_owned(), "nodeName".to_owned()];
         assert_eq!(by_node.by, [Requirement::FieldIs(path, "a".to_owned())]);

@@ -1,7 +1,7 @@
 //! A client that lists and watches with selectors, disconnects and resumes. Lists are compared with the committed
 //! state here, watches in [`crate::watch_audit`]. Objects enter and leave its selections during a run.
 
-use crate::commit_checker::Ledger;
+use crate::commit_checker::CommitChecker;
 use crate::entropy::Rng;
 use crate::log::Log;
 use crate::watch_audit::Selection;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Lists and watches to compare.
-pub const VIEWS: [&str; 4] = [
+pub const SELECTIONS: [&str; 4] = [
     "/api/v1/pods?fieldSelector=status.phase%3DRunning",
     "/api/v1/pods?labelSelector=statefulset.kubernetes.io/pod-name",
     "/api/v1/persistentvolumeclaims?labelSelector=controller-revision-hash",
@@ -27,17 +27,17 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// A watch is closed after fewer events than this.
 const EVENTS_MAX: u64 = 8;
 
-pub struct Onlooker {
+pub struct WatchChecker {
     pub client: kube::Client,
-    pub ledger: Arc<Ledger>,
+    pub commit_checker: Arc<CommitChecker>,
     pub log: Log,
     pub rng: Rng,
     pub view: &'static str,
 }
 
-impl Onlooker {
+impl WatchChecker {
     /// Lists and watches until the world ends.
-    pub async fn look(mut self) {
+    pub async fn run(mut self) {
         let mut from = None;
         loop {
             from = match from {
@@ -60,14 +60,14 @@ impl Onlooker {
         let key = |item: &Value| format!("{kind}{}/{}", namespace(item), name(item));
         let found: BTreeMap<String, Value> =
             list.items(&["items"]).iter().map(|item| (key(item), without_kind(item.clone()))).collect();
-        let committed = self.ledger.selected(&selection, version).into_iter();
+        let committed = self.commit_checker.selected_at(&selection, version).into_iter();
         let wanted: BTreeMap<String, Value> = committed
             .map(|(key, value)| (key.to_string(), without_kind(serde_json::from_slice(&value).unwrap_or_default())))
             .collect();
         if found == wanted {
-            self.log.say(format!("the list {} at {version} has the {} committed objects", self.view, found.len()));
+            self.log.record(format!("the list {} at {version} has the {} committed objects", self.view, found.len()));
         } else {
-            self.log.broken(format!("the list {} at {version} has {found:?}, expected {wanted:?}", self.view));
+            self.log.violation(format!("the list {} at {version} has {found:?}, expected {wanted:?}", self.view));
         }
         Some(version)
     }

@@ -1,14 +1,14 @@
 //! One world: a server on a disk that can crash, controllers, nodes and a driver. Each of them can be killed and
 //! restarts.
 
-use crate::commit_checker::{LEASE, Ledger, OPERATOR, Watched, crashed};
+use crate::commit_checker::{CheckedStore, CommitChecker, LEASE, OPERATOR, crash_disk};
 use crate::driver::Driver;
 use crate::entropy::Rng;
-use crate::fault_point::{ELECTION, Strike};
+use crate::fault_point::{ELECTION, Fault};
 use crate::log::Log;
-use crate::net::{Net, Process, Up, Whom};
+use crate::net::{Net, Process, ServerInstance, Target};
 use crate::time::VirtualClock;
-use crate::watch_checker::{Onlooker, VIEWS};
+use crate::watch_checker::{SELECTIONS, WatchChecker};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
@@ -26,86 +26,86 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 /// Limit for any wait, in virtual time. The longest backoff of the controllers is five minutes.
-pub const PATIENCE: Duration = Duration::from_secs(3600);
+pub const TIMEOUT: Duration = Duration::from_secs(3600);
 /// A killed component restarts after this time.
-const BACK_AFTER: Duration = Duration::from_millis(700);
+const RESTART_DELAY: Duration = Duration::from_millis(700);
 /// Duration of held watch events, and delay of late reads.
-const STALE_FOR: Duration = Duration::from_secs(8);
+const STALE_TIME: Duration = Duration::from_secs(8);
 /// How long the leader is disconnected. Another process acquires the lease after 15 s.
-const CUT_OFF_FOR: Duration = Duration::from_secs(25);
+const DISCONNECT_TIME: Duration = Duration::from_secs(25);
 
 /// Feature gate for honouring reclaim policies (KEP-2644).
-pub const HONOURS: &str = "HonorPVReclaimPolicy";
+pub const RECLAIM_GATE: &str = "HonorPVReclaimPolicy";
 
 /// Controller lists of the two processes when the provisioner runs in a process of its own.
 pub const PROVISIONER: &str = "csi-provisioner-controller";
-pub const OTHERS: &str = "*,-csi-provisioner-controller";
+pub const ALL_BUT_PROVISIONER: &str = "*,-csi-provisioner-controller";
 
 /// Clones share one world.
 #[derive(Clone)]
 pub struct World {
     pub net: Net,
-    pub ledger: Arc<Ledger>,
+    pub commit_checker: Arc<CommitChecker>,
     pub log: Log,
     pub driver: Driver,
     clock: VirtualClock,
     env: Env,
-    parts: Arc<Mutex<Parts>>,
-    orders: mpsc::UnboundedSender<Order>,
+    components: Arc<Mutex<Components>>,
+    commands: mpsc::UnboundedSender<Command>,
     operator: kube::Client,
 }
 
-struct Parts {
+struct Components {
     rng: Rng,
     disk: Crashable,
-    server: Option<Serving>,
-    controllers: Vec<Working>,
+    server: Option<RunningServer>,
+    controllers: Vec<ControllerProcess>,
     /// Number of processes that stand for leader election. With 0, one process works without an election.
     candidates: usize,
     /// Number of candidates started so far, for their names.
     candidates_named: usize,
     nodes: Option<(Nodes, Process)>,
     server_gates: Gates,
-    crews: Vec<Crew>,
+    process_configs: Vec<ProcessConfig>,
 }
 
 /// Controllers and feature gates of one process.
 #[derive(Clone)]
-struct Crew {
+struct ProcessConfig {
     list: &'static str,
     gates: Gates,
 }
 
-impl Crew {
+impl ProcessConfig {
     /// One process that runs all controllers.
-    fn whole(gates: Gates) -> Vec<Crew> {
-        vec![Crew { list: "*", gates }]
+    fn whole(gates: Gates) -> Vec<ProcessConfig> {
+        vec![ProcessConfig { list: "*", gates }]
     }
 }
 
-struct Serving {
+struct RunningServer {
     running: Running,
-    store: Arc<Watched>,
-    up: Up,
+    store: Arc<CheckedStore>,
+    up: ServerInstance,
 }
 
 /// A running controller process, which leads or stands for election.
-struct Working {
+struct ControllerProcess {
     process: Process,
     list: &'static str,
-    work: Work,
+    work: Role,
     /// Whether the process leads now.
     leads: Arc<AtomicBool>,
 }
 
 /// Selects the leading processes. Without a leader it selects all, because any of them may start to lead.
-fn at_work(controllers: &[Working]) -> impl Fn(&Working) -> bool + use<> {
-    let leads = |working: &Working| working.leads.load(Ordering::Relaxed);
-    let does_nobody = !controllers.iter().any(leads);
-    move |working| does_nobody || leads(working)
+fn is_working_filter(controllers: &[ControllerProcess]) -> impl Fn(&ControllerProcess) -> bool + use<> {
+    let leads = |process_entry: &ControllerProcess| process_entry.leads.load(Ordering::Relaxed);
+    let no_leader = !controllers.iter().any(leads);
+    move |process_entry| no_leader || leads(process_entry)
 }
 
-enum Work {
+enum Role {
     Alone(Box<Controllers>),
     /// Cancel the token to stop it.
     Candidate(CancellationToken),
@@ -113,7 +113,7 @@ enum Work {
 
 /// Command to the supervisor.
 #[derive(Debug)]
-pub enum Order {
+pub enum Command {
     StartServer,
     StartControllers,
     StartNodes,
@@ -121,11 +121,11 @@ pub enum Order {
     /// Releases held watch events.
     Release,
     /// Releases held watch events, and breaks the watches of the target so that they get 410.
-    Forget(Whom),
+    Forget(Target),
 }
 
 /// Receiver of the supervisor's commands.
-pub type Orders = mpsc::UnboundedReceiver<Order>;
+pub type Commands = mpsc::UnboundedReceiver<Command>;
 
 /// A disk with the first objects of a new server. Built once and copied for every world.
 fn first_disk() -> &'static Image {
@@ -133,8 +133,8 @@ fn first_disk() -> &'static Image {
     DISK.get_or_init(|| {
         crate::run::on_own_thread(0, || async {
             let (clock, disk) = (VirtualClock::start(), Crashable::default());
-            let ledger = Ledger::new(clock, Log::new(clock), Gates::default());
-            let store = ledger.open(&disk).expect("a new store opens");
+            let commit_checker = CommitChecker::new(clock, Log::new(clock), Gates::default());
+            let store = commit_checker.open(&disk).expect("a new store opens");
             let running = launch(store, Gates::default(), clock.env(Rng::new(0))).await.expect("a new server starts");
             running.stop().await;
             disk.kill()
@@ -155,7 +155,7 @@ pub fn prepare() {
     first_disk();
 }
 
-async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, server::LaunchError> {
+async fn launch(store: Arc<CheckedStore>, gates: Gates, env: Env) -> Result<Running, server::LaunchError> {
     let launch = Launch {
         store,
         identity: identity(),
@@ -171,18 +171,18 @@ async fn launch(store: Arc<Watched>, gates: Gates, env: Env) -> Result<Running, 
 
 impl World {
     /// Starts a world with all components.
-    pub async fn new(seed: u64) -> (World, Orders) {
+    pub async fn new(seed: u64) -> (World, Commands) {
         let mut rng = Rng::new(seed);
         let clock = VirtualClock::start();
         let log = Log::new(clock);
-        let ledger = Ledger::new(clock, log.clone(), Gates::default());
-        let net = Net::new(ledger.clone(), rng.fork());
-        let driver = Driver::new(&ledger);
+        let commit_checker = CommitChecker::new(clock, log.clone(), Gates::default());
+        let net = Net::new(commit_checker.clone(), rng.fork());
+        let driver = Driver::new(&commit_checker);
         let asked = driver.clone();
-        ledger.watch_backend(move || asked.handles());
+        commit_checker.set_backend(move || asked.handles());
         let operator = net.client(&Process::new("operator", false), OPERATOR, User::apiserver());
-        let (orders, received) = mpsc::unbounded_channel();
-        let parts = Parts {
+        let (commands, received) = mpsc::unbounded_channel();
+        let components = Components {
             disk: Crashable::from_image(first_disk().clone()),
             server: None,
             controllers: Vec::new(),
@@ -190,23 +190,23 @@ impl World {
             candidates_named: 0,
             nodes: None,
             server_gates: Gates::default(),
-            crews: Crew::whole(Gates::default()),
+            process_configs: ProcessConfig::whole(Gates::default()),
             rng: rng.fork(),
         };
         let env = clock.env(rng.fork());
-        let parts = Arc::new(Mutex::new(parts));
-        let world = World { net, ledger, log, driver, clock, env, parts, orders, operator };
-        let struck = world.clone();
-        world.ledger.points.on_strike(move |strike| struck.strike(strike));
+        let components = Arc::new(Mutex::new(components));
+        let world = World { net, commit_checker, log, driver, clock, env, components, commands, operator };
+        let handler = world.clone();
+        world.commit_checker.points.on_fault(move |fault| handler.inject(fault));
         world.start_server().await;
         world.start_controllers();
         world.start_nodes();
-        world.start_onlookers(seed);
+        world.start_watch_checkers(seed);
         (world, received)
     }
 
-    fn parts(&self) -> MutexGuard<'_, Parts> {
-        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
+    fn components(&self) -> MutexGuard<'_, Components> {
+        self.components.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn now(&self) -> jiff::Timestamp {
@@ -218,7 +218,7 @@ impl World {
     }
 
     pub fn checker(&self) -> MutexGuard<'_, Checker> {
-        self.ledger.checker()
+        self.commit_checker.checker()
     }
 
     /// Sets how long a component may act on the old value of a spec.
@@ -240,69 +240,69 @@ impl World {
         records.iter().filter_map(|record| serde_json::from_slice(&record.value).ok()).collect()
     }
 
-    fn strike(&self, strike: Strike) {
+    fn inject(&self, fault: Fault) {
         // Faults of one controller take another controller each time.
-        let one = Whom::dealt(self.ledger.points.counted().commits);
-        match strike {
-            Strike::KillControllers => self.kill_controllers(),
-            Strike::CrashServer => self.crash_server(),
-            Strike::KillDriver => self.kill_driver(),
-            Strike::KillAll => self.kill_all(),
-            Strike::TornWrite => self.fail_disk(0),
-            Strike::StaleView => self.blind(Whom::All, Order::Release),
-            Strike::StaleOne => self.blind(one, Order::Release),
-            Strike::MissedEvent => self.blind(Whom::All, Order::Forget(Whom::All)),
-            Strike::MissedOne => self.blind(one, Order::Forget(one)),
-            Strike::CutOff => self.cut_off_leader(),
-            Strike::LateRead => self.each_controller(|process| process.delay_reads(STALE_FOR, Whom::All)),
-            Strike::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_FOR, one)),
+        let one = Target::nth(self.commit_checker.points.counted().commits);
+        match fault {
+            Fault::KillControllers => self.kill_controllers(),
+            Fault::CrashServer => self.crash_server(),
+            Fault::KillDriver => self.kill_driver(),
+            Fault::KillAll => self.kill_all(),
+            Fault::TornWrite => self.fail_disk(0),
+            Fault::StaleView => self.hold_watches_then(Target::All, Command::Release),
+            Fault::StaleOne => self.hold_watches_then(one, Command::Release),
+            Fault::MissedEvent => self.hold_watches_then(Target::All, Command::Forget(Target::All)),
+            Fault::MissedOne => self.hold_watches_then(one, Command::Forget(one)),
+            Fault::CutOff => self.disconnect_leader(),
+            Fault::LateRead => self.each_controller(|process| process.delay_reads(STALE_TIME, Target::All)),
+            Fault::LateReadOne => self.each_controller(|process| process.delay_reads(STALE_TIME, one)),
             // Injected into the request itself.
-            Strike::Conflict | Strike::Refusal | Strike::LostAnswer | Strike::Duplicate | Strike::LateWrite => {}
+            Fault::Conflict | Fault::Refusal | Fault::LostAnswer | Fault::Duplicate | Fault::LateWrite => {}
             // Injected into the driver call itself.
-            Strike::FailedCall | Strike::LostCall => {}
+            Fault::FailedCall | Fault::LostCall => {}
         }
     }
 
     /// Holds watch events for some seconds, then executes `then`.
-    fn blind(&self, whom: Whom, then: Order) {
-        self.log.say(format!("watch events {whom} are held"));
-        self.each_controller(|process| process.hold_watches(whom));
-        self.order(then);
+    fn hold_watches_then(&self, target: Target, then: Command) {
+        self.log.record(format!("watch events {target} are held"));
+        self.each_controller(|process| process.hold_watches(target));
+        self.command(then);
     }
 
-    fn order(&self, order: Order) {
+    fn command(&self, order: Command) {
         // The send fails if the world has ended; then the command is not needed.
-        let _ = self.orders.send(order);
+        let _ = self.commands.send(order);
     }
 
     pub fn each_controller(&self, act: impl Fn(&Process)) {
-        self.parts().controllers.iter().for_each(|working| act(&working.process));
+        self.components().controllers.iter().for_each(|process_entry| act(&process_entry.process));
     }
 
     /// Restarts killed components until the world ends.
-    pub async fn supervise(&self, mut orders: Orders) {
-        while let Some(order) = orders.recv().await {
+    pub async fn supervise(&self, mut commands: Commands) {
+        while let Some(order) = commands.recv().await {
             match order {
-                Order::StartServer => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartServer => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_server().await;
                 }
-                Order::StartControllers => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartControllers => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_controllers();
                 }
-                Order::StartNodes => {
-                    tokio::time::sleep(BACK_AFTER).await;
+                Command::StartNodes => {
+                    tokio::time::sleep(RESTART_DELAY).await;
                     self.start_nodes();
                 }
-                Order::StartDriver => self.start_driver().await,
-                Order::Release => {
-                    tokio::time::sleep(STALE_FOR).await;
+                Command::StartDriver => self.start_driver().await,
+                Command::Release => {
+                    tokio::time::sleep(STALE_TIME).await;
                     self.each_controller(Process::release_watches);
                 }
-                Order::Forget(whom) => {
-                    tokio::time::sleep(STALE_FOR).await;
-                    self.each_controller(|process| process.forget_watches(whom));
+                Command::Forget(target) => {
+                    tokio::time::sleep(STALE_TIME).await;
+                    self.each_controller(|process| process.expire_watches(target));
                 }
             }
         }
@@ -311,41 +311,41 @@ impl World {
     pub async fn start_server(&self) {
         loop {
             let (disk, gates) = {
-                let parts = self.parts();
-                if parts.server.is_some() {
+                let components = self.components();
+                if components.server.is_some() {
                     return;
                 }
-                (parts.disk.clone(), parts.server_gates.clone())
+                (components.disk.clone(), components.server_gates.clone())
             };
-            let store = match self.ledger.open(&disk) {
+            let store = match self.commit_checker.open(&disk) {
                 Ok(store) => store,
                 // The disk was set to fail and fails now, and the machine with it.
                 Err(error) if disk.is_failing() => {
                     self.log.fault("disk-failed", format!("while opening the store: {error}"));
-                    let mut parts = self.parts();
-                    parts.disk = crashed(&disk, &mut parts.rng);
+                    let mut components = self.components();
+                    components.disk = crash_disk(&disk, &mut components.rng);
                     continue;
                 }
                 Err(error) => {
-                    self.log.broken(format!("the store does not open after the crash: {error}"));
+                    self.log.violation(format!("the store does not open after the crash: {error}"));
                     return;
                 }
             };
             match launch(store.clone(), gates, self.env.clone()).await {
                 Ok(running) => {
-                    self.log.say("the server is up");
-                    let up = Up { server: running.server.clone(), dead: CancellationToken::new() };
+                    self.log.record("the server is up");
+                    let up = ServerInstance { server: running.server.clone(), killed: CancellationToken::new() };
                     self.net.set_server(Some(up.clone()));
-                    self.parts().server = Some(Serving { running, store, up });
+                    self.components().server = Some(RunningServer { running, store, up });
                     return;
                 }
                 Err(error) if disk.is_failing() => {
                     self.log.fault("disk-failed", format!("while starting the server: {error}"));
-                    let mut parts = self.parts();
-                    parts.disk = crashed(&disk, &mut parts.rng);
+                    let mut components = self.components();
+                    components.disk = crash_disk(&disk, &mut components.rng);
                 }
                 Err(error) => {
-                    self.log.broken(format!("the server does not start after the crash: {error}"));
+                    self.log.violation(format!("the server does not start after the crash: {error}"));
                     return;
                 }
             }
@@ -354,92 +354,102 @@ impl World {
 
     /// Stops the server at once. Data that was not synced may be lost.
     pub fn crash_server(&self) {
-        let mut parts = self.parts();
-        let Some(Serving { running, store, up }) = parts.server.take() else { return };
-        let disk = parts.disk.clone();
-        parts.disk = crashed(&disk, &mut parts.rng);
-        drop(parts);
+        let mut components = self.components();
+        let Some(RunningServer { running, store, up }) = components.server.take() else { return };
+        let disk = components.disk.clone();
+        components.disk = crash_disk(&disk, &mut components.rng);
+        drop(components);
         store.off.cancel();
-        up.dead.cancel();
+        up.killed.cancel();
         self.net.set_server(None);
-        self.log.say("the server is down");
+        self.log.record("the server is down");
         self.checker().memory_lost();
         tokio::spawn(running.stop());
-        self.order(Order::StartServer);
+        self.command(Command::StartServer);
     }
 
     /// The disk fails after `syncs` more syncs, and the machine with it.
     pub fn fail_disk(&self, syncs: usize) {
-        self.parts().disk.fail_sync_after(syncs);
+        self.components().disk.fail_sync_after(syncs);
     }
 
     /// Sets the server's gates from its next start.
     pub fn set_server_gates(&self, gates: Gates) {
-        self.parts().server_gates = gates;
+        self.components().server_gates = gates;
     }
 
     pub fn set_controller_gates(&self, gates: Gates) {
         self.checker().set_gates(gates.clone(), self.now());
-        self.parts().crews = Crew::whole(gates);
+        self.components().process_configs = ProcessConfig::whole(gates);
     }
 
     /// From the next start, the provisioner runs in a process of its own with its own gates.
     pub fn set_gates_apart(&self, gates: Gates, provisioner: Gates) {
         self.checker().set_gates_apart(gates.clone(), &provisioner, self.now());
-        self.parts().crews = vec![Crew { list: OTHERS, gates }, Crew { list: PROVISIONER, gates: provisioner }];
+        self.components().process_configs = vec![
+            ProcessConfig { list: ALL_BUT_PROVISIONER, gates },
+            ProcessConfig { list: PROVISIONER, gates: provisioner },
+        ];
     }
 
     /// The controllers of each process, and whether that process honours reclaim policies from its next start.
-    pub fn crews(&self) -> Vec<(&'static str, bool)> {
-        self.parts().crews.iter().map(|crew| (crew.list, crew.gates.on(HONOURS))).collect()
+    pub fn process_configs(&self) -> Vec<(&'static str, bool)> {
+        self.components().process_configs.iter().map(|config| (config.list, config.gates.on(RECLAIM_GATE))).collect()
     }
 
     /// Gates of all controllers except a separate provisioner.
     pub fn controller_gates(&self) -> Gates {
-        self.parts().crews[0].gates.clone()
+        self.components().process_configs[0].gates.clone()
     }
 
     pub fn start_controllers(&self) {
-        while let Some((Crew { list, gates }, name)) = self.next_controllers() {
+        while let Some((ProcessConfig { list, gates }, name)) = self.next_controllers() {
             let process = Process::new("controllers", true);
             let setup = self.setup(&process, list, gates);
-            let (net, dead) = (self.net.clone(), process.clone());
-            let client = move |account: &str| net.client(&dead, account, service_account_user("kube-system", account));
+            let (net, killed) = (self.net.clone(), process.clone());
+            let client =
+                move |account: &str| net.client(&killed, account, service_account_user("kube-system", account));
             let leads = Arc::new(AtomicBool::new(name.is_none()));
             let work = match name {
                 None => {
-                    self.log.say("the controllers are up");
+                    self.log.record("the controllers are up");
                     let controllers = Controllers::start(&setup, client).expect("controllers start");
-                    Work::Alone(Box::new(controllers))
+                    Role::Alone(Box::new(controllers))
                 }
-                Some(name) => Work::Candidate(self.stand(name, &process, setup, client, leads.clone())),
+                Some(name) => Role::Candidate(self.run_candidate(name, &process, setup, client, leads.clone())),
             };
-            self.parts().controllers.push(Working { process, list, work, leads });
+            self.components().controllers.push(ControllerProcess { process, list, work, leads });
         }
     }
 
     /// Next controller process to start, and its candidate name if there is a leader election.
-    fn next_controllers(&self) -> Option<(Crew, Option<String>)> {
-        let mut parts = self.parts();
-        if parts.candidates == 0 {
-            let is_at_work = |crew: &Crew| parts.controllers.iter().any(|working| working.list == crew.list);
-            return parts.crews.iter().find(|crew| !is_at_work(crew)).map(|crew| (crew.clone(), None));
+    fn next_controllers(&self) -> Option<(ProcessConfig, Option<String>)> {
+        let mut components = self.components();
+        if components.candidates == 0 {
+            let is_at_work = |config: &ProcessConfig| {
+                components.controllers.iter().any(|process_entry| process_entry.list == config.list)
+            };
+            return components
+                .process_configs
+                .iter()
+                .find(|config| !is_at_work(config))
+                .map(|config| (config.clone(), None));
         }
-        if parts.controllers.len() >= parts.candidates {
+        if components.controllers.len() >= components.candidates {
             return None;
         }
-        parts.candidates_named += 1;
-        Some((parts.crews[0].clone(), Some(format!("controllers-{}", parts.candidates_named))))
+        components.candidates_named += 1;
+        Some((components.process_configs[0].clone(), Some(format!("controllers-{}", components.candidates_named))))
     }
 
     fn setup(&self, process: &Process, list: &str, gates: Gates) -> runtime::Setup {
         let clock = self.clock;
-        let socket = self.driver.endpoint(process.dead.clone());
-        let (log, dead) = (self.log.clone(), process.dead.clone());
+        let socket = self.driver.endpoint(process.killed.clone());
+        let (log, killed) = (self.log.clone(), process.killed.clone());
         // Ignore plans of a killed process; they are not executed.
         let judge = move |rule: String| {
-            if !dead.is_cancelled() {
-                log.broken(format!("a plan violates a rule: {rule}"))
+            if !killed.is_cancelled() {
+                log.violation(format!("a plan violates a rule: {rule}"))
             }
         };
         let pace = Pace { longest: Duration::from_secs(60), rest: Duration::from_secs(60), ..Pace::default() };
@@ -447,7 +457,7 @@ impl World {
             root_ca: Some(Arc::from("THE CERTIFICATE")),
             gates,
             provisioning: Provisioning { host_path: true, ..Provisioning::default() },
-            directories: self.driver.inside.reached_by(process.dead.clone()),
+            directories: self.driver.inside.for_process(process.killed.clone()),
             clock: Arc::new(move || clock.now()),
             drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
             judge: Some(Arc::new(judge)),
@@ -456,7 +466,7 @@ impl World {
     }
 
     /// Runs the controllers of a process whenever it holds the lease.
-    fn stand(
+    fn run_candidate(
         &self,
         name: String,
         process: &Process,
@@ -474,7 +484,7 @@ impl World {
         };
         let (stop, log) = (CancellationToken::new(), self.log.clone());
         let tell = move |standing: &Standing| {
-            log.say(match standing {
+            log.record(match standing {
                 Standing::Leading(term) => format!("{name} leads, term {}", term.number),
                 standing => format!("{name}: {standing:?}"),
             });
@@ -489,21 +499,21 @@ impl World {
         tokio::spawn(async move {
             let led = election.lead(shutdown, tell, start).await;
             if let Err(overdue) = led
-                && !process.dead.is_cancelled()
+                && !process.killed.is_cancelled()
             {
-                world.log.say(format!("{overdue}: the process exits"));
-                process.dead.cancel();
-                world.parts().controllers.retain(|working| !working.process.dead.is_cancelled());
-                world.order(Order::StartControllers);
+                world.log.record(format!("{overdue}: the process exits"));
+                process.killed.cancel();
+                world.components().controllers.retain(|process_entry| !process_entry.process.killed.is_cancelled());
+                world.order(Command::StartControllers);
             }
         });
         stop
     }
 
     /// From now on `candidates` processes stand for election, instead of one process without an election.
-    pub fn elect(&self, candidates: usize) {
+    pub fn start_election(&self, candidates: usize) {
         self.kill_controllers();
-        self.parts().candidates = candidates;
+        self.components().candidates = candidates;
     }
 
     /// Kills the leading controllers.
@@ -512,30 +522,33 @@ impl World {
     }
 
     /// Kills the leading process that runs this controller list.
-    pub fn kill_crew(&self, list: &str) {
-        self.kill(|working| working.list == list);
+    pub fn kill_process(&self, list: &str) {
+        self.kill(|process_entry| process_entry.list == list);
     }
 
-    fn kill(&self, is_meant: impl Fn(&Working) -> bool) {
-        let killed: Vec<Working> = {
-            let mut parts = self.parts();
-            let works = at_work(&parts.controllers);
-            parts.controllers.extract_if(.., |working| works(working) && is_meant(working)).collect()
+    fn kill(&self, is_meant: impl Fn(&ControllerProcess) -> bool) {
+        let killed: Vec<ControllerProcess> = {
+            let mut components = self.components();
+            let works = is_working_filter(&components.controllers);
+            components
+                .controllers
+                .extract_if(.., |process_entry| works(process_entry) && is_meant(process_entry))
+                .collect()
         };
-        for Working { process, work, list, .. } in killed {
-            process.dead.cancel();
-            self.log.say(format!("the controllers are down: {list}"));
+        for ControllerProcess { process, work, list, .. } in killed {
+            process.killed.cancel();
+            self.log.record(format!("the controllers are down: {list}"));
             // The provisioner remembers the volumes that it saw, whatever the other process forgets.
-            if list != OTHERS {
+            if list != ALL_BUT_PROVISIONER {
                 let mut checker = self.checker();
                 checker.memory_lost();
                 checker.provisioner_died();
             }
             match work {
-                Work::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
-                Work::Candidate(stop) => stop.cancel(),
+                Role::Alone(controllers) => drop(tokio::spawn(controllers.stop())),
+                Role::Candidate(stop) => stop.cancel(),
             }
-            self.order(Order::StartControllers);
+            self.command(Command::StartControllers);
         }
     }
 
@@ -548,17 +561,17 @@ impl World {
     }
 
     /// Disconnects the leading processes.
-    pub fn cut_off_leader(&self) {
-        let parts = self.parts();
-        let works = at_work(&parts.controllers);
-        for working in parts.controllers.iter().filter(|working| works(working)) {
-            working.process.cut_off(CUT_OFF_FOR);
+    pub fn disconnect_leader(&self) {
+        let components = self.components();
+        let works = is_working_filter(&components.controllers);
+        for process_entry in components.controllers.iter().filter(|process_entry| works(process_entry)) {
+            process_entry.process.disconnect(DISCONNECT_TIME);
         }
     }
 
     pub fn start_nodes(&self) {
-        let mut parts = self.parts();
-        if parts.nodes.is_some() {
+        let mut components = self.components();
+        if components.nodes.is_some() {
             return;
         }
         let process = Process::new("nodes", true);
@@ -578,42 +591,42 @@ impl World {
             };
             self.net.client(&process, &name, user)
         });
-        parts.nodes = Some((nodes, process));
-        self.log.say("the nodes are up");
+        components.nodes = Some((nodes, process));
+        self.log.record("the nodes are up");
     }
 
     /// The checkers are not part of the simulated world and draw no numbers from its generator.
-    fn start_onlookers(&self, seed: u64) {
-        for (view, at) in VIEWS.into_iter().zip(1..) {
-            let client = self.net.client(&Process::new("onlooker", false), "onlooker", User::apiserver());
-            let (ledger, log, rng) = (self.ledger.clone(), self.log.clone(), Rng::new(seed ^ at));
-            tokio::spawn(Onlooker { client, ledger, log, rng, view }.look());
+    fn start_watch_checkers(&self, seed: u64) {
+        for (view, at) in SELECTIONS.into_iter().zip(1..) {
+            let client = self.net.client(&Process::new("watch-checker", false), "watch-checker", User::apiserver());
+            let (commit_checker, log, rng) = (self.commit_checker.clone(), self.log.clone(), Rng::new(seed ^ at));
+            tokio::spawn(WatchChecker { client, commit_checker, log, rng, view }.run());
         }
     }
 
     pub fn kill_nodes(&self) {
-        let Some((nodes, process)) = self.parts().nodes.take() else { return };
-        process.dead.cancel();
-        self.log.say("the nodes are down");
+        let Some((nodes, process)) = self.components().nodes.take() else { return };
+        process.killed.cancel();
+        self.log.record("the nodes are down");
         tokio::spawn(nodes.stop());
-        self.order(Order::StartNodes);
+        self.command(Command::StartNodes);
     }
 
     /// Kills the driver during its calls.
     pub fn kill_driver(&self) {
-        self.ledger.look_at_backend();
+        self.commit_checker.check_backend();
         if self.driver.kill() {
-            self.log.say("the driver is down");
-            self.order(Order::StartDriver);
+            self.log.record("the driver is down");
+            self.command(Command::StartDriver);
         }
     }
 
     async fn start_driver(&self) {
         loop {
-            tokio::time::sleep(BACK_AFTER).await;
+            tokio::time::sleep(RESTART_DELAY).await;
             match self.driver.start() {
-                Ok(()) => return self.log.say("the driver is up"),
-                Err(error) => self.log.say(format!("the driver does not start: {error}")),
+                Ok(()) => return self.log.record("the driver is up"),
+                Err(error) => self.log.record(format!("the driver does not start: {error}")),
             }
         }
     }
@@ -636,10 +649,10 @@ impl World {
 
     /// Waits until the condition holds; fails after `TIMEOUT`.
     pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Result<(), String> {
-        let mut commits = self.ledger.commits.subscribe();
+        let mut commits = self.commit_checker.commits.subscribe();
         let waiting = async {
             while !is_so(&self.checker()) {
-                if !self.log.is_whole() {
+                if !self.log.has_no_violations() {
                     return Err("a rule is violated".to_owned());
                 }
                 // The sender is a field of the world and outlives this wait.
@@ -647,7 +660,7 @@ impl World {
             }
             Ok(())
         };
-        match tokio::time::timeout(PATIENCE, waiting).await {
+        match tokio::time::timeout(TIMEOUT, waiting).await {
             Ok(result) => result,
             Err(_) => Err(format!("timed out waiting until {what}")),
         }

@@ -1,12 +1,13 @@
 //! Feature gates that go off and on, for controllers and server separately, during the operations that they control.
 
 use super::operator::{
-    CLAIM, LATE_MAX, NAMESPACE, Operator, Told, VOLUME, claim, is_bound, pods_of, retention, set, template, the,
+    CLAIM, LATE_MAX, NAMESPACE, Operator, StoryResult, VOLUME, claim, is_bound, object_ref, pods_of, retention, set,
+    template,
 };
 use super::templates::{is_rolled, sizes};
 use crate::entropy::Rng;
-use crate::final_state::{is_left_over, meant_handles};
-use crate::world::HONOURS;
+use crate::final_state::{expected_handles, is_left_over};
+use crate::world::RECLAIM_GATE;
 use object::access::{Access, name, terminating};
 use object::{Gates, Value, json};
 use plan::invariant::Checker;
@@ -22,7 +23,7 @@ pub const GATES: [&str; 12] = [
     "StatefulSetOrdinalPartition",
     "StatefulSetUpdateVolumeClaimTemplate",
     "MaxUnavailableStatefulSet",
-    HONOURS,
+    RECLAIM_GATE,
     "StatefulSetRecreateStrategy",
     "StatefulSetSemanticRevisionComparison",
     "StaleControllerConsistencyStatefulSet",
@@ -32,30 +33,30 @@ pub const GATES: [&str; 12] = [
 ];
 
 /// Number of combinations: each gate of the controllers and each gate of the server.
-pub const HANDS: usize = 2 * GATES.len();
+pub const GATE_COMBINATIONS: usize = 2 * GATES.len();
 
 /// Draws the gate combination of a run. A combination has another gate for each phase, and all combinations together
 /// have all gates in each phase.
-pub fn hand(rng: &mut Rng) -> usize {
-    usize::try_from(rng.below(HANDS as u64)).unwrap_or(0)
+pub fn gate_combination(rng: &mut Rng) -> usize {
+    usize::try_from(rng.below(GATE_COMBINATIONS as u64)).unwrap_or(0)
 }
 
 /// The gate to flip in a phase, and whether it is the server's.
-fn dealt(hand: usize, phase: usize) -> (&'static str, bool) {
-    let at = (hand + 5 * phase) % HANDS;
+fn gate_at(gate_combination: usize, phase: usize) -> (&'static str, bool) {
+    let at = (gate_combination + 5 * phase) % GATE_COMBINATIONS;
     (GATES[at / 2], at % 2 == 1)
 }
 
 impl Operator {
     pub async fn controllers_with(&self, gate: &str, on: bool) {
-        self.world.log.say(format!("OPERATOR controllers with {gate}={on}"));
+        self.world.log.record(format!("OPERATOR controllers with {gate}={on}"));
         self.world.set_controller_gates(Gates::default().with(gate, on));
         self.world.kill_controllers();
         self.pause(Duration::from_secs(3)).await;
     }
 
     pub async fn server_with(&self, gate: &str, on: bool) {
-        self.world.log.say(format!("OPERATOR server with {gate}={on}"));
+        self.world.log.record(format!("OPERATOR server with {gate}={on}"));
         self.server_with_gates(Gates::default().with(gate, on)).await;
     }
 
@@ -71,14 +72,14 @@ impl Operator {
 }
 
 /// R14
-pub async fn retention_gate(me: Operator) -> Told {
+pub async fn retention_gate(me: Operator) -> StoryResult {
     let gate = "StatefulSetAutoDeletePVC";
     me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     // Off during a scale-down: claims that are not terminating yet stay.
     me.scale("web", 1).await;
     me.controllers_with(gate, false).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until("the remaining claims have no owner", |checker| {
         checker.all(CLAIM).all(|claim| {
             claim.has(&["metadata", "deletionTimestamp"]) || claim.items(&["metadata", "ownerReferences"]).is_empty()
@@ -89,12 +90,12 @@ pub async fn retention_gate(me: Operator) -> Told {
     // A server with the gate off keeps the stored field.
     me.server_with(gate, false).await;
     me.scale("web", 2).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let kept = me.field("web", &["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"]);
     me.expect("the policy is still stored", kept == Some(json!("Delete")))?;
     // With both gates off, a scale-down deletes no claims.
     me.scale("web", 1).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.pause(Duration::from_secs(5)).await;
     me.expect("the claim stays", me.world.checker().get(CLAIM, NAMESPACE, "data-web-1").is_some())?;
     me.server_with(gate, true).await;
@@ -105,9 +106,9 @@ pub async fn retention_gate(me: Operator) -> Told {
     .await?;
     me.expect("the first claim is unchanged", first == me.uid(CLAIM, "data-web-0"))?;
     // Off during a deletion.
-    me.delete(&the("StatefulSet", "web"), "Foreground").await;
+    me.delete(&object_ref("StatefulSet", "web"), "Foreground").await;
     me.controllers_with(gate, false).await;
-    me.until_gone(&the("StatefulSet", "web")).await?;
+    me.until_gone(&object_ref("StatefulSet", "web")).await?;
     me.controllers_with(gate, true).await;
     // The KEP does not define which of the claims are deleted. The rest have no owner and stay.
     me.until("each claim is deleted, or has no owner and is not terminating", |checker| {
@@ -118,14 +119,14 @@ pub async fn retention_gate(me: Operator) -> Told {
 }
 
 /// O5
-pub async fn ordinals_gate(me: Operator) -> Told {
+pub async fn ordinals_gate(me: Operator) -> StoryResult {
     let gate = "StatefulSetStartOrdinal";
     let more = object::patch::merge(&retention("Retain", "Retain"), &json!({"ordinals": {"start": 5}}));
     me.create(set("web", 2, "quick", more)).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_renumbered("web", &["web-0", "web-1"], me.controllers_with(gate, false)).await?;
     me.server_with(gate, false).await;
-    me.patch(&the("StatefulSet", "web"), json!({"metadata": {"labels": {"touched": "yes"}}})).await;
+    me.patch(&object_ref("StatefulSet", "web"), json!({"metadata": {"labels": {"touched": "yes"}}})).await;
     me.expect("the start is still stored", me.field("web", &["spec", "ordinals", "start"]) == Some(json!(5)))?;
     me.server_with(gate, true).await;
     me.until_renumbered("web", &["web-5", "web-6"], me.controllers_with(gate, true)).await?;
@@ -135,7 +136,7 @@ pub async fn ordinals_gate(me: Operator) -> Told {
 impl Operator {
     /// Runs `flip` and waits until the set has exactly these pods. It must never have fewer pods meanwhile, because
     /// new pods are created before old ones are deleted.
-    async fn until_renumbered(&self, set: &str, wanted: &[&str], flip: impl Future<Output = ()>) -> Told {
+    async fn until_renumbered(&self, set: &str, wanted: &[&str], flip: impl Future<Output = ()>) -> StoryResult {
         let fewest = AtomicUsize::new(usize::MAX);
         let look = |checker: &Checker| {
             let stays = |pod: &&&Arc<Value>| !terminating(pod);
@@ -156,14 +157,14 @@ fn are_ordinals(checker: &Checker, set: &str, wanted: &[&str]) -> bool {
 
 /// T16: the gate goes off during a rollout. Controllers with the gate off complete the rollout and do not change
 /// claims.
-pub async fn templates_gate(me: Operator) -> Told {
+pub async fn templates_gate(me: Operator) -> StoryResult {
     let gate = "StatefulSetUpdateVolumeClaimTemplate";
-    let web = the("StatefulSet", "web");
+    let web = object_ref("StatefulSet", "web");
     me.create(set("web", 3, "quick", json!({"volumeClaimUpdatePolicy": "InPlace"}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
-    let asked = || asked(&me.world.checker());
-    me.until("one claim requests more", |checker| self::asked(checker).contains(&"2Gi".to_owned())).await?;
+    let asked = || requested_sizes(&me.world.checker());
+    me.until("one claim requests more", |checker| self::requested_sizes(checker).contains(&"2Gi".to_owned())).await?;
     me.controllers_with(gate, false).await;
     me.until("the rollout is over", |checker| is_rolled(checker, "web")).await?;
     // Requests of the previous controller process may arrive only now.
@@ -183,24 +184,24 @@ pub async fn templates_gate(me: Operator) -> Told {
 }
 
 /// Requested sizes of all claims.
-fn asked(checker: &Checker) -> Vec<String> {
+fn requested_sizes(checker: &Checker) -> Vec<String> {
     let size = |claim: &Value| claim.text(&["spec", "resources", "requests", "storage"]).to_owned();
     checker.all(CLAIM).map(|claim| size(claim)).collect()
 }
 
 /// H8
-pub async fn reclaim_gate(me: Operator) -> Told {
-    let gate = HONOURS;
+pub async fn reclaim_gate(me: Operator) -> StoryResult {
+    let gate = RECLAIM_GATE;
     me.create(set("web", 3, "quick", retention("Delete", "Delete"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.scale("web", 1).await;
     me.controllers_with(gate, false).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until("the claims of the other replicas are deleted", |checker| checker.all(CLAIM).count() == 1).await?;
     me.scale("web", 2).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.controllers_with(gate, true).await;
-    me.delete(&the("StatefulSet", "web"), "Background").await;
+    me.delete(&object_ref("StatefulSet", "web"), "Background").await;
     me.until_claims(&[]).await?;
     me.until_volumes(0).await
 }
@@ -208,35 +209,35 @@ pub async fn reclaim_gate(me: Operator) -> Told {
 /// Flips a gate of the controllers or of the server during each operation that gates control. The outcome of a phase
 /// is open only if its gate controls that operation; otherwise the phase must end as if no gate had been flipped.
 /// Remaining claims keep their data.
-pub async fn flipped(mut me: Operator) -> Told {
-    let hand = hand(&mut me.rng);
-    let web = the("StatefulSet", "web");
+pub async fn flipped(mut me: Operator) -> StoryResult {
+    let gate_combination = gate_combination(&mut me.rng);
+    let web = object_ref("StatefulSet", "web");
     let partition = me.rng.below(3);
     let update = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2, "partition": partition}});
     let more = json!({"ordinals": {"start": 1}, "volumeClaimUpdatePolicy": "InPlace", "updateStrategy": update});
     let all = ["data-web-1", "data-web-2", "data-web-3"];
-    let mut phases = Phases { hand, now: 0, renumbered: false };
+    let mut phases = GatePhases { gate_combination, now: 0, renumbered: false };
     me.create(set("web", 3, "quick", object::patch::merge(&retention("Delete", "Delete"), &more))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_kept(&phases, &all, &[]).await?;
 
     let held = me.holdings(&all[..1]);
     me.scale("web", 1).await;
     me.flip(phases.flipped(), 10).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     // With the gate off, as with Retain, claims that are not terminating yet stay.
     let may_stay: &[&str] = if phases.is_about(RETENTION) { &all[1..] } else { &[] };
     me.until_kept(&phases, &all[..1], may_stay).await?;
     me.expect_same(&phases, &held, &all[..1])?;
     me.scale("web", 3).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_kept(&phases, &all, &[]).await?;
 
     phases.next();
     let held = me.holdings(&all);
     me.patch(&web, json!({"spec": {"template": {"metadata": {"annotations": {"roll": "on"}}}}})).await;
     me.flip(phases.flipped(), 10).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_kept(&phases, &all, &[]).await?;
     me.expect_same(&phases, &held, &all)?;
 
@@ -244,7 +245,7 @@ pub async fn flipped(mut me: Operator) -> Told {
     let held = me.holdings(&all);
     me.patch(&web, json!({"spec": {"volumeClaimTemplates": [template("data", "quick", "2Gi")]}})).await;
     me.flip(phases.flipped(), 10).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_kept(&phases, &all, &[]).await?;
     me.expect_same(&phases, &held, &all)?;
     // With the gate off the rollout skips claims. A partition that does not count by ordinals selects other replicas.
@@ -263,7 +264,7 @@ pub async fn flipped(mut me: Operator) -> Told {
     phases.next();
     let held = me.holdings(&all);
     me.create(claim("lone", "quick")).await;
-    let (claim, volume) = (the(CLAIM, "lone"), me.volume_of("lone").await?);
+    let (claim, volume) = (object_ref(CLAIM, "lone"), me.volume_of("lone").await?);
     let lone = me.handle(&volume);
     let (first, last) = if me.rng.chance(500) { (&claim, &volume) } else { (&volume, &claim) };
     me.delete(first, "").await;
@@ -271,11 +272,11 @@ pub async fn flipped(mut me: Operator) -> Told {
     me.flip(phases.flipped(), 6).await;
     me.until_gone(&claim).await?;
     me.until_gone(&volume).await?;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.until_kept(&phases, &all, &[]).await?;
     me.expect_same(&phases, &held, &all)?;
     // With the gate off, a PV that is deleted before its claim leaves its backend volume.
-    let left: BTreeSet<String> = phases.is_about(HONOURS).then_some(lone).into_iter().collect();
+    let left: BTreeSet<String> = phases.is_about(RECLAIM_GATE).then_some(lone).into_iter().collect();
     me.until_backends(&left).await?;
 
     phases.next();
@@ -295,22 +296,22 @@ const PARTITION: &str = "StatefulSetOrdinalPartition";
 const TEMPLATES: &str = "StatefulSetUpdateVolumeClaimTemplate";
 
 /// The current phase of the story, and its gate combination.
-struct Phases {
-    hand: usize,
+struct GatePhases {
+    gate_combination: usize,
     now: usize,
     /// Whether replicas were numbered from 0 for a while, so that other claims were created that may stay.
     renumbered: bool,
 }
 
-impl Phases {
+impl GatePhases {
     fn flipped(&mut self) -> (&'static str, bool) {
         self.renumbered |= self.is_about(ORDINALS);
-        dealt(self.hand, self.now)
+        gate_at(self.gate_combination, self.now)
     }
 
     /// Whether this controllers' gate is flipped in this phase. A server with the gate off keeps stored fields.
     fn is_about(&self, gate: &str) -> bool {
-        dealt(self.hand, self.now) == (gate, false)
+        gate_at(self.gate_combination, self.now) == (gate, false)
     }
 
     fn next(&mut self) {
@@ -320,7 +321,7 @@ impl Phases {
 
 impl Operator {
     /// Waits until exactly these claims exist, bound and owned by the set only. Claims in `may_stay` are allowed too.
-    async fn until_kept(&self, phases: &Phases, wanted: &[&str], may_stay: &[&str]) -> Told {
+    async fn until_kept(&self, phases: &GatePhases, wanted: &[&str], may_stay: &[&str]) -> StoryResult {
         let strays: &[&str] =
             if phases.renumbered { &["data-web-0", "data-web-1", "data-web-2", "data-web-3"] } else { &[] };
         self.until(&format!("the claims are {wanted:?}, with any of {may_stay:?}"), |checker| {
@@ -334,7 +335,7 @@ impl Operator {
                 wanted.contains(&named)
                     || may_stay.contains(&named)
                     || strays.contains(&named)
-                    || self.has_returned(claim)
+                    || self.may_be_recreated(claim)
             };
             wanted.iter().all(|named| checker.get(CLAIM, NAMESPACE, named).is_some_and(|claim| is_kept(claim)))
                 && checker.all(CLAIM).all(|claim| may_be(claim))
@@ -343,12 +344,12 @@ impl Operator {
     }
 
     /// Claims and volumes must be unchanged, unless another numbering may have scaled some away.
-    fn expect_same(&self, phases: &Phases, held: &[(String, String)], claims: &[&str]) -> Told {
+    fn expect_same(&self, phases: &GatePhases, held: &[(String, String)], claims: &[&str]) -> StoryResult {
         self.expect("claims keep their data", phases.is_about(ORDINALS) || held == self.holdings(claims))
     }
 
     /// Waits until the driver has exactly the volumes that PVs name, and any of `may_be_left`.
-    async fn until_backends(&self, may_be_left: &BTreeSet<String>) -> Told {
+    async fn until_backends(&self, may_be_left: &BTreeSet<String>) -> StoryResult {
         let mut there = BTreeSet::new();
         for _ in 0..600 {
             let meant: BTreeSet<String> = {
@@ -356,7 +357,7 @@ impl Operator {
                 let volumes = checker.all(VOLUME).filter(|volume| !is_left_over(&self.world, volume));
                 volumes.filter_map(|volume| Some(plan::invariant::handle(volume)?.into_owned())).collect()
             };
-            let extra = &meant_handles(&self.world) - &meant;
+            let extra = &expected_handles(&self.world) - &meant;
             there = &extra - may_be_left;
             if there.is_empty() && meant.is_subset(&self.world.driver.handles()) {
                 return Ok(());
@@ -370,7 +371,7 @@ impl Operator {
 impl Operator {
     /// Waits for `count` more commits, at most 3 s.
     async fn after_writes(&self, count: u64) {
-        let (points, mut commits) = (&self.world.ledger.points, self.world.ledger.commits.subscribe());
+        let (points, mut commits) = (&self.world.commit_checker.points, self.world.commit_checker.commits.subscribe());
         let enough = points.counted().commits + count;
         let writing = async {
             while points.counted().commits < enough {
@@ -390,8 +391,8 @@ impl Operator {
             let writes = self.rng.below(writes_max);
             self.after_writes(writes).await;
             if turn == 0 {
-                let is_middle = !crate::final_state::unrest(&self.world).is_empty();
-                self.world.log.say(format!(
+                let is_middle = !crate::final_state::unsettled(&self.world).is_empty();
+                self.world.log.record(format!(
                     "OPERATOR flips {}",
                     if is_middle { "during the operation" } else { "after the operation" }
                 ));

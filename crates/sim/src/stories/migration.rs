@@ -1,6 +1,6 @@
 //! KEP-2644 for volumes of in-tree plugins that were migrated to CSI drivers.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, VOLUME, claim, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, VOLUME, claim, object_ref};
 use object::access::{Access, name};
 use object::{Value, json};
 use plan::invariant::Checker;
@@ -15,13 +15,13 @@ const DRIVER: &str = "cinder.csi.openstack.org";
 impl Operator {
     /// Creates the objects that an older cluster left: a backend volume, and a bound PV of the in-tree plugin with
     /// the plugin's finalizer.
-    async fn inherited(&self, named: &str) -> Result<Value, String> {
+    async fn migrated_volume(&self, named: &str) -> Result<Value, String> {
         let before = format!("{named}-before");
         self.create(claim(&before, "old")).await;
         let made = self.volume_of(&before).await?;
         let handle = self.handle(&made);
-        self.delete(&the(CLAIM, &before), "").await;
-        self.until_gone(&the(CLAIM, &before)).await?;
+        self.delete(&object_ref(CLAIM, &before), "").await;
+        self.until_gone(&object_ref(CLAIM, &before)).await?;
         self.delete(&made, "").await;
         self.until_gone_for_good(&made).await?;
         // A PV that a late request created again must not name the backend volume either.
@@ -47,7 +47,7 @@ impl Operator {
 
 /// H4: the CSI driver replaces the plugin's finalizer by its own, and deletes the volume by its policy in any order
 /// of deletion. (Migration back to a plugin is not supported here.)
-pub async fn migrated(me: Operator) -> Told {
+pub async fn migrated(me: Operator) -> StoryResult {
     me.world.driver.rename(DRIVER);
     me.world.kill_driver();
     me.world.kill_controllers();
@@ -62,9 +62,9 @@ pub async fn migrated(me: Operator) -> Told {
         [&["claim"], &["volume", "claim"], &["edit", "volume", "claim"], &["volume", "edit", "claim"]];
     for (at, order) in orders.into_iter().enumerate() {
         let named = format!("inherited-{at}");
-        let volume = me.inherited(&named).await?;
-        me.until_let_go(&volume, FINALIZER).await?;
-        me.until_held(&volume, plan::csi::FINALIZER).await?;
+        let volume = me.migrated_volume(&named).await?;
+        me.until_finalizer_removed(&volume, FINALIZER).await?;
+        me.until_finalizer(&volume, plan::csi::FINALIZER).await?;
         me.until("the provisioner has recorded the claim", |checker| {
             let found = checker.get(VOLUME, "", name(&volume));
             found.is_some_and(|volume| plan::csi::reclaim::is_recorded(volume))
@@ -77,12 +77,12 @@ pub async fn migrated(me: Operator) -> Told {
         }
         for step in order {
             match *step {
-                "claim" => drop(me.delete(&the(CLAIM, &named), "").await),
+                "claim" => drop(me.delete(&object_ref(CLAIM, &named), "").await),
                 "volume" => drop(me.delete(&volume, "").await),
                 _ => drop(me.patch(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await),
             }
         }
-        me.until_gone(&the(CLAIM, &named)).await?;
+        me.until_gone(&object_ref(CLAIM, &named)).await?;
         me.until_gone_for_good(&volume).await?;
     }
     me.until_handles(&left).await

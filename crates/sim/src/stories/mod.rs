@@ -23,7 +23,7 @@ use crate::entropy::Rng;
 use crate::world::World;
 use futures::future::BoxFuture;
 
-pub use gates::{GATES, HANDS, hand};
+pub use gates::{GATE_COMBINATIONS, GATES, gate_combination};
 pub use operator::Operator;
 
 /// A story. Its errors say what it waited for without success.
@@ -33,7 +33,7 @@ pub struct Story {
     pub about: &'static str,
     /// Whether the final state is always the same. Other stories depend on randomness, or on the moment of a change.
     pub exact: bool,
-    pub tell: fn(World, Rng) -> BoxFuture<'static, Result<(), String>>,
+    pub run: fn(World, Rng) -> BoxFuture<'static, Result<(), String>>,
 }
 
 impl std::fmt::Debug for Story {
@@ -49,7 +49,7 @@ macro_rules! stories {
             name: stringify!($name),
             about: $about,
             exact: stories!(@ $kind),
-            tell: |world, rng| Box::pin(async move {
+            run: |world, rng| Box::pin(async move {
                 let me = Operator::new(world, rng);
                 me.prepare().await;
                 $module::$name(me).await

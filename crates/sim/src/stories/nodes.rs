@@ -1,6 +1,6 @@
 //! Nodes that are lost for good, and nodes that return.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, pods_of, retention, set, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, object_ref, pods_of, retention, set};
 use object::access::{Access, name, uid};
 use object::{Value, condition, json};
 use std::collections::BTreeSet;
@@ -10,9 +10,9 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
 /// Whatever happens to nodes: no ordinal and no volume is used twice, and the set becomes complete again with the
 /// same claims.
-pub async fn lost(me: Operator) -> Told {
+pub async fn lost(me: Operator) -> StoryResult {
     me.create(set("web", 3, "late", retention("Retain", "Retain"))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let claims = me.uids_of_claims();
 
     // The machine is switched off and its Node is deleted.
@@ -21,7 +21,7 @@ pub async fn lost(me: Operator) -> Told {
     me.pause(Duration::from_secs(5)).await;
     me.delete(&node, "").await;
     me.until_deserted(&node).await?;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.create(node.clone()).await;
     me.until_serving(&node).await?;
 
@@ -35,7 +35,7 @@ pub async fn lost(me: Operator) -> Told {
     me.create(node.clone()).await;
     me.until_serving(&node).await?;
     me.pause(Duration::from_secs(100)).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.expect("the pods are unchanged", me.uids_of_pods() == pods)?;
 
     // The machine is off and is declared out of service. Its volume is detached.
@@ -54,11 +54,11 @@ pub async fn lost(me: Operator) -> Told {
     me.until_tainted(&node).await?;
     me.until_deserted(&node).await?;
     me.until("its volume is detached", |checker| checker.get("VolumeAttachment", "", "attachment").is_none()).await?;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.behave(&node, "down", None).await;
     me.until_serving(&node).await?;
     me.patch(&node, json!({"spec": {"taints": null}})).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.expect("all claims are unchanged", me.uids_of_claims() == claims)
 }
 
@@ -66,7 +66,7 @@ impl Operator {
     fn node_of(&self, pod: &str) -> Result<Value, String> {
         let checker = self.world.checker();
         let pod = checker.get("Pod", NAMESPACE, pod).ok_or_else(|| format!("there is no pod {pod}"))?;
-        Ok(the("Node", pod.text(&["spec", "nodeName"])))
+        Ok(object_ref("Node", pod.text(&["spec", "nodeName"])))
     }
 
     fn uids_of_claims(&self) -> BTreeSet<String> {
@@ -78,7 +78,7 @@ impl Operator {
     }
 
     /// Waits until no pod is on a node, or the node is in service again because its process restarted.
-    async fn until_deserted(&self, node: &Value) -> Told {
+    async fn until_deserted(&self, node: &Value) -> StoryResult {
         let node = name(node).to_owned();
         self.until(&format!("no pod is on {node}"), |checker| {
             let is_back = checker.get("Node", "", &node).is_some_and(|node| condition::is_true(node, "Ready"));
@@ -87,7 +87,7 @@ impl Operator {
         .await
     }
 
-    async fn until_serving(&self, node: &Value) -> Told {
+    async fn until_serving(&self, node: &Value) -> StoryResult {
         self.until("the node is in service", |checker| {
             checker.get("Node", "", name(node)).is_some_and(|node| condition::is_true(node, "Ready"))
         })
@@ -95,7 +95,7 @@ impl Operator {
     }
 
     /// Adds the taint to those of the node. Other clients change taints too, so it retries until the taint stays.
-    async fn until_tainted(&self, node: &Value) -> Told {
+    async fn until_tainted(&self, node: &Value) -> StoryResult {
         for _ in 0..20 {
             let Some(seen) = self.world.checker().get("Node", "", name(node)).cloned() else { break };
             let mut taints = seen.items(&["spec", "taints"]).to_vec();

@@ -1,7 +1,7 @@
 //! A user: the operations and waits that stories are written with.
 
 use crate::entropy::Rng;
-use crate::final_state::{is_left_over, meant_handles};
+use crate::final_state::{expected_handles, is_left_over};
 use crate::world::World;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Value, condition, json};
@@ -15,7 +15,7 @@ pub const CLAIM: &str = "PersistentVolumeClaim";
 pub const VOLUME: &str = "PersistentVolume";
 /// Requests arrive at most this long after they were sent.
 pub const LATE_MAX: Duration = Duration::from_secs(30);
-pub type Told = Result<(), String>;
+pub type StoryResult = Result<(), String>;
 
 pub struct Operator {
     pub world: World,
@@ -77,11 +77,11 @@ fn collection(object: &Value) -> String {
 }
 
 /// Identifies an object in the default namespace.
-pub fn the(kind: &str, name: &str) -> Value {
-    at(NAMESPACE, kind, name)
+pub fn object_ref(kind: &str, name: &str) -> Value {
+    object_in(NAMESPACE, kind, name)
 }
 
-pub fn at(namespace: &str, kind: &str, name: &str) -> Value {
+pub fn object_in(namespace: &str, kind: &str, name: &str) -> Value {
     let api_version = match kind {
         "StatefulSet" => "apps/v1",
         _ => "v1",
@@ -124,19 +124,19 @@ impl Operator {
     }
 
     pub async fn create(&self, object: Value) -> bool {
-        self.say(format!("create {} {}", object.text(&["kind"]), name(&object)));
+        self.record(format!("create {} {}", object.text(&["kind"]), name(&object)));
         let (code, answer) = self.world.send("POST", &collection(&object), "application/json", Some(&object)).await;
         // 409: the object existed, or the response to an earlier attempt was lost.
         if code != 200 && code != 409 {
-            self.say(format!("refused: {answer}"));
+            self.record(format!("refused: {answer}"));
         }
         code == 200 || code == 409
     }
 
     /// Creates the object as soon as the terminating object of the same name is removed.
-    pub async fn create_anew(&self, object: Value) {
+    pub async fn recreate(&self, object: Value) {
         let (kind, place, named) = (object.text(&["kind"]), namespace(&object), name(&object));
-        self.say(format!("create {kind} {named} as soon as its name is free"));
+        self.record(format!("create {kind} {named} as soon as its name is free"));
         let there = || self.world.checker().get(kind, place, named).map(|it| uid(it).to_owned()).unwrap_or_default();
         let old = there();
         while self.world.send("POST", &collection(&object), "application/json", Some(&object)).await.0 != 200 {
@@ -149,18 +149,18 @@ impl Operator {
     }
 
     pub async fn patch(&self, object: &Value, patch: Value) -> bool {
-        self.say(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
+        self.record(format!("patch {} {} {patch}", object.text(&["kind"]), name(object)));
         let path = format!("{}/{}", collection(object), name(object));
         let (code, answer) = self.world.send("PATCH", &path, "application/merge-patch+json", Some(&patch)).await;
         if code != 200 {
-            self.say(format!("refused: {answer}"));
+            self.record(format!("refused: {answer}"));
         }
         code == 200
     }
 
     /// Deletes the object. With an empty `propagation` the server chooses.
     pub async fn delete(&self, object: &Value, propagation: &str) -> bool {
-        self.say(format!("delete {} {} {propagation}", object.text(&["kind"]), name(object)));
+        self.record(format!("delete {} {} {propagation}", object.text(&["kind"]), name(object)));
         let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
         if !propagation.is_empty() {
             options["propagationPolicy"] = json!(propagation);
@@ -171,17 +171,17 @@ impl Operator {
     }
 
     /// Deletes a pod by force, which asserts that it no longer runs.
-    pub async fn delete_now(&self, pod: &str) -> bool {
-        self.say(format!("delete {pod} by force"));
+    pub async fn force_delete(&self, pod: &str) -> bool {
+        self.record(format!("delete {pod} by force"));
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
-        let path = format!("{}/{pod}", collection(&the("Pod", pod)));
+        let path = format!("{}/{pod}", collection(&object_ref("Pod", pod)));
         self.world.send("DELETE", &path, "application/json", Some(&options)).await.0 == 200
     }
 
     /// Requests the eviction of a pod, as a drain of its node does.
     pub async fn evict(&self, pod: &str) -> bool {
-        self.say(format!("evict {pod}"));
-        let path = format!("{}/{pod}/eviction", collection(&the("Pod", pod)));
+        self.record(format!("evict {pod}"));
+        let path = format!("{}/{pod}/eviction", collection(&object_ref("Pod", pod)));
         let eviction = json!({
             "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": NAMESPACE, "name": pod},
         });
@@ -195,24 +195,24 @@ impl Operator {
     }
 
     pub async fn scale(&self, set: &str, replicas: i64) {
-        self.patch(&the("StatefulSet", set), json!({"spec": {"replicas": replicas}})).await;
+        self.patch(&object_ref("StatefulSet", set), json!({"spec": {"replicas": replicas}})).await;
     }
 
     pub async fn pause(&self, length: Duration) {
         tokio::time::sleep(length).await;
     }
 
-    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> Told {
-        self.say(format!("until {what}"));
+    pub async fn until(&self, what: &str, is_so: impl Fn(&Checker) -> bool) -> StoryResult {
+        self.record(format!("until {what}"));
         self.world.until(what, is_so).await
     }
 
     /// Waits until a set has exactly its pods, all ready, none terminating, and its status agrees.
-    pub async fn until_whole(&self, set: &str) -> Told {
-        self.until(&format!("{set} is complete"), |checker| is_whole(checker, NAMESPACE, set)).await
+    pub async fn until_complete(&self, set: &str) -> StoryResult {
+        self.until(&format!("{set} is complete"), |checker| is_complete(checker, NAMESPACE, set)).await
     }
 
-    pub async fn until_gone(&self, object: &Value) -> Told {
+    pub async fn until_gone(&self, object: &Value) -> StoryResult {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
         self.until(&format!("{kind} {named} is removed"), |checker| {
             checker.get(kind, place, named).is_none_or(|found| is_left_over(&self.world, found))
@@ -222,9 +222,9 @@ impl Operator {
 
     /// Waits until exactly these claims exist, all bound. A deleted claim may exist again if a late request created
     /// it, which no precondition can prevent (decision 21).
-    pub async fn until_claims(&self, wanted: &[&str]) -> Told {
+    pub async fn until_claims(&self, wanted: &[&str]) -> StoryResult {
         self.until(&format!("the claims are {wanted:?}"), |checker| {
-            let is_meant = |claim: &&Arc<Value>| wanted.contains(&name(claim)) || !self.has_returned(claim);
+            let is_meant = |claim: &&Arc<Value>| wanted.contains(&name(claim)) || !self.may_be_recreated(claim);
             let found: Vec<&Arc<Value>> = checker.all(CLAIM).filter(is_meant).collect();
             found.iter().map(|claim| name(claim)).eq(wanted.iter().copied())
                 && found.iter().all(|claim| is_bound(claim) && !claim.has(&["metadata", "deletionTimestamp"]))
@@ -233,7 +233,7 @@ impl Operator {
     }
 
     /// Waits until the object has the finalizer.
-    pub async fn until_held(&self, object: &Value, finalizer: &str) -> Told {
+    pub async fn until_finalizer(&self, object: &Value, finalizer: &str) -> StoryResult {
         let (kind, place, named) = (object.text(&["kind"]), namespace(object), name(object));
         self.until(&format!("{named} has the finalizer {finalizer}"), |checker| {
             checker.get(kind, place, named).is_some_and(|found| has_finalizer(found, finalizer))
@@ -248,7 +248,7 @@ impl Operator {
         })
         .await?;
         let claim = self.world.checker().get(CLAIM, NAMESPACE, named).cloned().unwrap_or_default();
-        Ok(the(VOLUME, claim.text(&["spec", "volumeName"])))
+        Ok(object_ref(VOLUME, claim.text(&["spec", "volumeName"])))
     }
 
     /// Handle of the PV's backend volume.
@@ -259,7 +259,7 @@ impl Operator {
 
     /// Waits until a PV is removed and is not created again. A late request may create it again; then the provisioner
     /// keeps the data, and a user must delete the PV as `docs/volumes.md` says.
-    pub async fn until_gone_for_good(&self, volume: &Value) -> Told {
+    pub async fn until_gone_for_good(&self, volume: &Value) -> StoryResult {
         self.until_gone(volume).await?;
         self.pause(LATE_MAX).await;
         if self.world.checker().get(VOLUME, "", name(volume)).is_some() {
@@ -270,9 +270,9 @@ impl Operator {
     }
 
     /// Waits until the driver has exactly these volumes, and those that are kept for an unknown policy.
-    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> Told {
+    pub async fn until_handles(&self, wanted: &BTreeSet<String>) -> StoryResult {
         for _ in 0..600 {
-            let mut there = meant_handles(&self.world);
+            let mut there = expected_handles(&self.world);
             there.extend(wanted.intersection(&self.world.driver.handles()).cloned());
             if there == *wanted {
                 return Ok(());
@@ -282,15 +282,15 @@ impl Operator {
         Err(format!("timed out waiting until the driver has {wanted:?}"))
     }
 
-    pub fn has_returned(&self, claim: &Value) -> bool {
-        self.world.ledger.has_returned(&format!("{}/{}", namespace(claim), name(claim)))
+    pub fn may_be_recreated(&self, claim: &Value) -> bool {
+        self.world.commit_checker.may_be_recreated(&format!("{}/{}", namespace(claim), name(claim)))
     }
 
     /// Waits until `count` PVs exist.
-    pub async fn until_volumes(&self, count: usize) -> Told {
+    pub async fn until_volumes(&self, count: usize) -> StoryResult {
         self.until(&format!("there are {count} volumes"), |checker| {
             let there = checker.all(VOLUME).filter(|volume| !is_left_over(&self.world, volume)).count();
-            let claims = checker.all(CLAIM).filter(|claim| is_bound(claim) && self.has_returned(claim)).count();
+            let claims = checker.all(CLAIM).filter(|claim| is_bound(claim) && self.may_be_recreated(claim)).count();
             // PVs of claims that a late request created again may or may not be included in the count.
             (count..=count + claims).contains(&there)
         })
@@ -315,12 +315,12 @@ impl Operator {
     }
 
     /// Fails if the condition does not hold now.
-    pub fn expect(&self, what: &str, is_so: bool) -> Told {
+    pub fn expect(&self, what: &str, is_so: bool) -> StoryResult {
         if is_so { Ok(()) } else { Err(format!("expected that {what}")) }
     }
 
-    fn say(&self, line: impl AsRef<str>) {
-        self.world.log.say(format!("OPERATOR {}", line.as_ref()));
+    fn record(&self, line: impl AsRef<str>) {
+        self.world.log.record(format!("OPERATOR {}", line.as_ref()));
     }
 }
 
@@ -342,7 +342,7 @@ pub fn pods_of<'a>(checker: &'a Checker, place: &str, set: &str) -> Vec<&'a Arc<
     checker.all("Pod").filter(|pod| controller(pod).is_some_and(|owner| owner.text(&["uid"]) == uid(set))).collect()
 }
 
-pub fn is_whole(checker: &Checker, place: &str, named: &str) -> bool {
+pub fn is_complete(checker: &Checker, place: &str, named: &str) -> bool {
     let Some(set) = checker.get("StatefulSet", place, named) else { return false };
     let replicas = set.int(&["spec", "replicas"]).unwrap_or(1);
     let status = |member: &str| set.int(&["status", member]).unwrap_or(0);

@@ -1,6 +1,6 @@
 //! KEP-2644 with any order of deletion of pod, claim, PV and class.
 
-use super::operator::{CLAIM, NAMESPACE, Operator, Told, claim, the};
+use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, claim, object_ref};
 use super::volumes::pod;
 use object::access::Access;
 use object::json;
@@ -22,7 +22,7 @@ fn orders() -> Vec<Vec<&'static str>> {
 }
 
 /// H10: each order once, with policies and plugins in turn. The final state must be the same.
-pub async fn any_order(me: Operator) -> Told {
+pub async fn any_order(me: Operator) -> StoryResult {
     let makers = [
         ("Delete", csi::directory::DEFAULT_NAME),
         ("Retain", plan::reclaim::HOST_PATH),
@@ -51,14 +51,14 @@ pub async fn any_order(me: Operator) -> Told {
         }
         for part in order {
             let object = match part {
-                "pod" => &the("Pod", &named),
-                "claim" => &the(CLAIM, &named),
+                "pod" => &object_ref("Pod", &named),
+                "claim" => &object_ref(CLAIM, &named),
                 "volume" => &volume,
                 _ => &class,
             };
             me.delete(object, "").await;
         }
-        me.until_gone(&the(CLAIM, &named)).await?;
+        me.until_gone(&object_ref(CLAIM, &named)).await?;
         me.until_gone_for_good(&volume).await?;
     }
     me.until_handles(&left).await

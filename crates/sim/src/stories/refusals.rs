@@ -1,6 +1,6 @@
 //! KEP-4650: claims that must not change as the template says, until a user corrects it.
 
-use super::operator::{CLAIM, Operator, Told, claim, set, template, the};
+use super::operator::{CLAIM, Operator, StoryResult, claim, object_ref, set, template};
 use super::templates::{is_rolled, sizes};
 use object::access::Access;
 use object::{Value, json};
@@ -8,11 +8,11 @@ use std::time::Duration;
 
 /// T11: admission refuses a larger claim, and a quota allows only one claim of a VolumeAttributesClass. The rollout
 /// waits, pods keep running, and it continues when both are allowed.
-pub async fn refused(me: Operator) -> Told {
+pub async fn refused(me: Operator) -> StoryResult {
     let largest = |size: &str| json!({"spec": {"limits": [{"type": CLAIM, "max": {"storage": size}}]}});
     let room =
         |size: &str| json!({"spec": {"hard": {"gold.volumeattributesclass.storage.k8s.io/requests.storage": size}}});
-    let (limits, quota) = (the("LimitRange", "limits"), the("ResourceQuota", "room"));
+    let (limits, quota) = (object_ref("LimitRange", "limits"), object_ref("ResourceQuota", "room"));
     let with = |size: &str, class: &str| {
         let mut template = template("data", "quick", size);
         template["spec"]["volumeAttributesClassName"] = json!(class);
@@ -25,7 +25,7 @@ pub async fn refused(me: Operator) -> Told {
     me.create(object::patch::merge(&limits, &largest("1Gi"))).await;
     let first = json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [with("1Gi", "silver")]});
     me.create(set("web", 2, "quick", first)).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
     me.set_template("web", with("2Gi", "silver")).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
@@ -51,23 +51,23 @@ pub async fn refused(me: Operator) -> Told {
 
 /// T11, T12: a claim that existed before the set has another class and cannot match the template. The rollout waits,
 /// scaling still works. After a user deletes the claim, a new one has the right class and the rollout continues.
-pub async fn mismatched(me: Operator) -> Told {
+pub async fn mismatched(me: Operator) -> StoryResult {
     me.create(claim("data-web-1", "kept")).await;
     me.create(set("web", 3, "quick", json!({}))).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     let pods = me.pod_uids("web");
     let larger =
         json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": [template("data", "quick", "2Gi")]});
-    me.patch(&the("StatefulSet", "web"), json!({"spec": larger})).await;
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": larger})).await;
     me.until_blocked("web", "ClaimUpdateFailed").await?;
     me.scale("web", 4).await;
-    me.until_whole("web").await?;
+    me.until_complete("web").await?;
     me.pause(Duration::from_secs(60)).await;
     me.expect("the rollout waits", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi", "2Gi"])?;
     me.expect("all pods keep running", pods == me.pod_uids("web")[..3])?;
     let (wrong, volume) = (me.uid(CLAIM, "data-web-1"), me.volume_of("data-web-1").await?);
-    me.delete(&the(CLAIM, "data-web-1"), "").await;
-    me.delete(&the("Pod", "web-1"), "").await;
+    me.delete(&object_ref(CLAIM, "data-web-1"), "").await;
+    me.delete(&object_ref("Pod", "web-1"), "").await;
     me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 4]).await?;
     me.expect("the claim is a new one", wrong != me.uid(CLAIM, "data-web-1"))?;
     me.expect("the data of the old claim still exists", me.world.driver.handles().contains(&me.handle(&volume)))?;
