@@ -1,4 +1,4 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, bodies with a bound, and a clean end.
+//! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and graceful shutdown.
 
 use crate::app::{Caller, Server};
 use crate::arriving::Arriving;
@@ -21,21 +21,22 @@ use tokio_util::task::TaskTracker;
 
 const HANDSHAKE_TIME_MAX: Duration = Duration::from_secs(10);
 const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long open requests may take to end once the server stops.
+/// How long open requests may take to finish when the server stops.
 const DRAIN_TIME_MAX: Duration = Duration::from_secs(5);
-/// Dead peers are noticed by pings that nobody answers.
+/// Interval of HTTP/2 pings. A peer that does not respond to them is disconnected.
 const PING_EVERY: Duration = Duration::from_secs(30);
-/// As upstream: clients open another connection for more.
+/// As upstream. Clients open another connection for more.
 const STREAMS_PER_CONNECTION: u32 = 250;
-/// What waits to be sent of one answer beside the answer: of HTTP/2 in its own buffers, and of a connection in the system's. It counts for
-/// nothing and is not let go. A slow reader must take about half of it, with what TLS and HTTP keep, within the time that there is.
+/// Limit of response bytes in the HTTP/2 buffers, and in the socket's send buffer of a connection. These bytes are
+/// not counted in the memory limits. A slow client must read about half of them, with the buffers of TLS and HTTP,
+/// within the timeout.
 const UNSENT_BYTES: u32 = 64 * 1024;
-/// How long a connection that nobody uses may take for its last words.
+/// How long a client may take to read the last responses of an idle connection.
 const LAST_WORDS_TIME_MAX: Duration = Duration::from_secs(60);
-/// What a client may send before somebody reads it, for each request (as upstream) and for a connection.
+/// Flow-control window for each request (as upstream) and for each connection.
 const WINDOW_BYTES: u32 = 256 * 1024;
 
-/// Serves until `shutdown`, then lets open requests end.
+/// Serves until `shutdown`, then lets open requests finish.
 pub async fn serve(
     server: Arc<Server>,
     listener: TcpListener,
@@ -60,7 +61,8 @@ pub async fn serve(
                 connections.spawn(served.map(move |()| drop(place)));
             }
             Err(error) => {
-                // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
+                // Usually there are no free file descriptors. Wait until other connections close, instead of retrying
+                // at once.
                 tracing::warn!(%error, "cannot accept a connection");
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -69,7 +71,7 @@ pub async fn serve(
     drop(listener);
     connections.close();
     if tokio::time::timeout(DRAIN_TIME_MAX, connections.wait()).await.is_err() {
-        tracing::warn!("some requests did not end in time and were cut off");
+        tracing::warn!("some requests did not finish in time and were aborted");
     }
 }
 
@@ -81,7 +83,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let handshake = tokio::select! {
         biased;
         handshake = tokio::time::timeout(HANDSHAKE_TIME_MAX, acceptor.accept(stream)) => handshake,
-        // Nothing was asked yet, so nothing is lost.
+        // No request was sent yet, so nothing is lost.
         () = shutdown.cancelled() => return,
     };
     let stream = match handshake {
@@ -98,7 +100,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let gives_up = untaken.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
-        // HTTP/2 carries other answers on the same connection, which may well be taken.
+        // Only for HTTP/1: an HTTP/2 connection has other responses, which the client may still read.
         let gives_up = (request.version() <= Version::HTTP_11).then(|| gives_up.clone());
         async move {
             let response = respond(&server, request, &caller).await;
@@ -115,8 +117,8 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
             () = shutdown.cancelled() => {}
             () = usage.idle() => {
                 if !usage.asked() {
-                    // It may be in the middle of its first words, and nothing is lost.
-                    tracing::debug!("a connection asked for nothing");
+                    // A partly received first request is dropped; the client can repeat it.
+                    tracing::debug!("closing a connection without requests");
                     return Ok(());
                 }
             }
@@ -125,9 +127,9 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
         tokio::select! {
             biased;
             ended = connection.as_mut() => ended,
-            // What came in between is answered first.
+            // Requests that arrive before the shutdown takes effect are answered first.
             () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| usage.idle()) => {
-                tracing::debug!("a client did not take the last of what it asked for");
+                tracing::debug!("a client did not read its last responses");
                 Ok(())
             }
         }
@@ -135,14 +137,15 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let ended = tokio::select! {
         biased;
         ended = served => ended,
-        () = untaken.cancelled() => return tracing::debug!("a client did not take its answer"),
+        () = untaken.cancelled() => return tracing::debug!("a client did not read its response"),
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended");
     }
 }
 
-/// A socket can be written to again when little waits in it, not when a part of all is free that is on its way on a fast connection.
+/// Makes the socket writable only when few unsent bytes are buffered. By default it is writable when part of a large
+/// buffer is free.
 fn limit_unsent(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     if let Err(error) = socket2::SockRef::from(stream).set_tcp_notsent_lowat(UNSENT_BYTES) {
@@ -150,7 +153,7 @@ fn limit_unsent(stream: &TcpStream) {
     }
 }
 
-/// How HTTP is spoken, in both versions.
+/// HTTP settings of both protocol versions.
 fn protocols() -> auto::Builder<TokioExecutor> {
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -170,12 +173,13 @@ fn protocols() -> auto::Builder<TokioExecutor> {
     builder
 }
 
-/// Answers a request from elsewhere. Its body is read only if the headers are those of somebody who may send it.
+/// Responds to a network request. Its body is read only after the sender is authorized.
 async fn respond(server: &Server, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let mut body = Arriving::new(body);
     let response = server.answer(&parts, &mut body, caller).await;
-    // HTTP/2 has a way to say that the rest is not wanted; so has who asks before it sends.
+    // HTTP/2 can reset the stream of an unread body, and a client with `Expect` waits before it sends. Other bodies
+    // must be drained.
     let sends_on = parts.version <= Version::HTTP_11 && !parts.headers.contains_key(http::header::EXPECT);
     if sends_on && matches!(body, Arriving::Coming(_)) {
         tokio::spawn(body.forget());

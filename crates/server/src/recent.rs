@@ -1,7 +1,7 @@
-//! The objects of the newest writes, as they were before they became bytes.
+//! Cache of the decoded objects of the newest writes.
 //!
-//! Who writes an object often writes it again soon: its status, then its spec, then its status. Then it need not be read from its bytes
-//! anew. A version is known by its key and revision, which never belong to another one.
+//! The same client often writes an object several times in sequence, such as status, spec and status. The cache
+//! avoids decoding it each time. Key and revision identify a version uniquely.
 
 use object::Value;
 use object::access::Access;
@@ -9,11 +9,11 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 use store::{Record, Revision};
 
-/// The texts of the objects that are kept have this size together; the objects take about three times as much.
+/// Limit of the encoded size of all cached objects. In memory they take about three times as much.
 const BYTES_MAX: usize = 4 << 20;
-/// Larger objects are not kept, so that one does not take the place of many.
+/// Larger objects are not cached, so that one does not displace many.
 const OBJECT_BYTES_MAX: usize = 16 << 10;
-/// No more versions than these are kept, however small they are.
+/// Limit of cached versions, for small objects.
 const VERSIONS_MAX: usize = 8192;
 
 #[derive(Default)]
@@ -25,7 +25,7 @@ pub struct Recent {
 struct Kept {
     /// The newest version of each key.
     newest: HashMap<Arc<str>, Version>,
-    /// In the order in which they were stored, also those that newer ones have replaced.
+    /// All cached versions in the order of their writes, including replaced ones.
     order: VecDeque<(Arc<str>, Revision)>,
     bytes: usize,
 }
@@ -37,25 +37,29 @@ struct Version {
 }
 
 impl Recent {
-    /// The object of a stored version, if it is still there.
+    /// The object of a stored version, if it is cached.
     pub fn find(&self, record: &Record) -> Option<Arc<Value>> {
         let kept = self.lock();
         let version = kept.newest.get(&record.key).filter(|version| version.revision == record.modified)?;
         Some(version.object.clone())
     }
 
-    /// Keeps the object of a version that was just stored.
+    /// Caches the object of a version that was just stored.
     pub fn keep(&self, record: &Record, mut object: Value) {
         if record.value.len() > OBJECT_BYTES_MAX {
             return;
         }
         object.put(&["metadata", "resourceVersion"], record.modified.to_string());
-        debug_assert_eq!(serde_json::from_slice::<Value>(&record.value).ok().as_ref(), Some(&object), "kept as stored");
-        // What the next version has in common with it is not copied.
+        debug_assert_eq!(
+            serde_json::from_slice::<Value>(&record.value).ok().as_ref(),
+            Some(&object),
+            "the cached object equals the stored one"
+        );
+        // The next version shares the unchanged parts instead of copying them.
         object.share();
         let version = Version { revision: record.modified, bytes: record.value.len(), object: Arc::new(object) };
         let forgotten = self.lock().keep(&record.key, version);
-        // Not under the lock: to free objects takes its time.
+        // Drop outside the lock, because freeing large objects takes time.
         drop(forgotten);
     }
 
@@ -65,9 +69,9 @@ impl Recent {
 }
 
 impl Kept {
-    /// Keeps a version; returns those that are too many now.
+    /// Caches a version. Returns the versions that it displaces.
     fn keep(&mut self, key: &Arc<str>, version: Version) -> Vec<Version> {
-        // Two who wrote the key one after the other may come here in any order.
+        // Two writers of a key may arrive here in any order.
         if self.newest.get(key).is_some_and(|known| known.revision > version.revision) {
             return vec![version];
         }

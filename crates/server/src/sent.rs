@@ -1,5 +1,5 @@
-//! Answers on their way over a connection. A client that does not take its answer must not keep what the answer holds: room for large
-//! ones, a place among the watches, a state of the store that could otherwise be forgotten.
+//! Responses on a connection. A client that does not read its response must not block the resources of the response:
+//! memory for large responses, a slot for watches, and old revisions of the store.
 
 use crate::body::{Body, Chunks};
 use crate::usage::Open;
@@ -14,15 +14,15 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-/// An answer goes out in pieces of this size, each when the one before is on its way: who takes none of 16 KiB in the time that there is
-/// does not read.
+/// A response is sent in pieces of this size, each after the previous one. A client that reads less than 16 KiB
+/// within the timeout counts as stalled.
 const PIECE_BYTES: usize = 16 * 1024;
-/// For so long an answer may wait to be taken.
+/// How long a client may take to read a piece.
 const UNTAKEN_TIME_MAX: Duration = Duration::from_secs(60);
 
-/// The body of an answer that is sent.
+/// The body of a response that is being sent.
 pub enum Sent {
-    /// Taken as a whole at once.
+    /// Sent as a whole.
     Small(Bytes),
     Watched {
         rest: Arc<Mutex<Rest>>,
@@ -30,37 +30,37 @@ pub enum Sent {
     },
 }
 
-/// What is left of an answer.
+/// The unsent part of a response.
 pub struct Rest {
     /// `None` when the client took too long.
     left: Option<Left>,
-    /// Since when the client could have taken the next piece; `None` while there is none.
+    /// Since when the next piece waits for the client; `None` without a waiting piece.
     waits_since: Option<Instant>,
 }
 
 struct Left {
     bytes: Bytes,
-    /// Whether a part of these bytes is sent.
+    /// Whether part of these bytes was sent.
     is_begun: bool,
     more: Option<Chunks>,
-    /// The connection is in use for as long.
+    /// Marks the connection as used.
     _open: Open,
 }
 
-/// The client did not take its answer in time.
+/// The error of a client that did not read its response in time.
 #[derive(Debug)]
 pub struct Untaken;
 
 impl fmt::Display for Untaken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the answer was not taken in time")
+        f.write_str("the client did not read the response in time")
     }
 }
 
 impl std::error::Error for Untaken {}
 
 impl Sent {
-    /// `gives_up` is cancelled when the client does not take the answer.
+    /// `gives_up` is cancelled when the client does not read the response.
     pub fn new(body: Body, open: Open, gives_up: Option<CancellationToken>) -> Sent {
         let (bytes, more) = match body {
             Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return Sent::Small(bytes),
@@ -69,7 +69,7 @@ impl Sent {
         };
         let left = Some(Left { bytes, is_begun: false, more, _open: open });
         let rest = Arc::new(Mutex::new(Rest { left, waits_since: Some(Instant::now()) }));
-        // Nobody asks a body whose client does not read, so that it has to be looked at from outside.
+        // The body of a stalled client is not polled, so a separate task must watch it.
         let watchdog = tokio::spawn(watch(Arc::downgrade(&rest), gives_up)).abort_handle();
         Sent::Watched { rest, watchdog }
     }
@@ -83,7 +83,7 @@ impl Drop for Sent {
     }
 }
 
-/// Lets go of what is not taken.
+/// Drops the response of a client that does not read it.
 async fn watch(rest: Weak<Mutex<Rest>>, gives_up: Option<CancellationToken>) {
     let mut look_at = Instant::now() + UNTAKEN_TIME_MAX;
     loop {
@@ -118,7 +118,7 @@ impl Left {
         if self.bytes.len() <= PIECE_BYTES && !self.is_begun {
             return Poll::Ready(Some(std::mem::take(&mut self.bytes)));
         }
-        // Copied: a part of the same bytes would keep all of them, and their room.
+        // Copy the piece: a slice would keep all bytes and their memory reservation.
         let piece = Bytes::copy_from_slice(&self.bytes[..self.bytes.len().min(PIECE_BYTES)]);
         self.bytes.advance(piece.len());
         self.is_begun = true;

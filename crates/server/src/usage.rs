@@ -1,12 +1,13 @@
-//! How a connection is used: one that asks for nothing is not kept for ever.
+//! Idle timeouts of connections.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Clients connect when they have something to ask.
+/// Time until the first request of a connection.
 const FIRST_REQUEST_TIME_MAX: Duration = Duration::from_secs(15);
-/// How long a client may keep a connection for its next request. (HTTP/1.1 connections are kept for as long as headers may take.)
+/// How long a connection may be idle between requests. (HTTP/1.1 connections may be idle as long as headers may
+/// take.)
 const IDLE_TIME_MAX: Duration = Duration::from_secs(5 * 60);
 
 pub struct Usage(Mutex<Used>);
@@ -14,11 +15,11 @@ pub struct Usage(Mutex<Used>);
 struct Used {
     open: usize,
     asked: bool,
-    /// When the last request ended, or the connection began.
+    /// The end of the last request, or the start of the connection.
     since: Instant,
 }
 
-/// A request that is being answered.
+/// A request that is being handled.
 pub struct Open(Arc<Usage>);
 
 impl Usage {
@@ -34,7 +35,7 @@ impl Usage {
         Open(self.clone())
     }
 
-    /// Whether there ever was a request.
+    /// Whether the connection has had a request.
     pub fn asked(&self) -> bool {
         self.used().asked
     }

@@ -1,4 +1,4 @@
-//! LimitRanges: defaults for containers, and bounds for containers, pods and claims.
+//! LimitRanges: defaults for containers, and limits for containers, pods and claims.
 
 use super::{Verb, Write};
 use crate::reader::Reader;
@@ -9,7 +9,7 @@ use object::{Status, Value};
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 
-/// Gives the containers of a new pod the requests and limits they lack.
+/// Sets missing requests and limits of the containers of a new pod.
 pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     if !write.is(Verb::Create, "", "pods") {
         return Ok(());
@@ -33,12 +33,12 @@ pub fn default(reader: &Reader, write: &mut Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Refuses pods and claims out of bounds.
+/// Refuses pods and claims outside the limits.
 pub fn check(reader: &Reader, write: &Write<'_>) -> Result<(), Status> {
     let claims = ("", "persistentvolumeclaims");
     let pod = write.is(Verb::Create, "", "pods");
     let claim = write.is(Verb::Create, claims.0, claims.1) || write.is(Verb::Update, claims.0, claims.1);
-    // What is on its way out is not held up by bounds that came after it.
+    // A terminating object may violate limits that were added later.
     if (!pod && !claim) || terminating(write.object) {
         return Ok(());
     }
@@ -96,7 +96,7 @@ fn fill(container: &mut Value, item: &Value, what: &str, set: &mut Vec<String>) 
     }
 }
 
-/// One item of a LimitRange, as texts call what it bounds.
+/// One item of a LimitRange, and the name of its type for messages.
 struct Bounds<'a> {
     item: &'a Value,
     what: &'static str,
@@ -128,7 +128,7 @@ impl Bounds<'_> {
         }
     }
 
-    /// Claims have only requests.
+    /// Checks a claim, which has only requests.
     fn check_requests(&self, requests: &Amounts, wrong: &mut Vec<String>) {
         let what = self.what;
         for (bound, word, source) in [(true, "minimum", "min"), (false, "maximum", "max")] {

@@ -1,4 +1,4 @@
-//! Nothing is created in a namespace that is not there or is going away, and some namespaces never go.
+//! Refuses creation in missing and terminating namespaces, and deletion of some namespaces.
 
 use super::{Together, Verb, Write};
 use crate::env::Ids;
@@ -10,7 +10,7 @@ use store::Record;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 
-/// Refuses creation in a namespace that is absent or terminating.
+/// Refuses creation in a missing or terminating namespace.
 pub fn check(reader: &Reader, write: &Write<'_>) -> Result<(), Status> {
     if write.verb == Verb::Create && write.kind.namespaced { find(reader, write).map(drop) } else { Ok(()) }
 }
@@ -22,8 +22,8 @@ pub fn check_deletion(write: &Write<'_>) -> Result<(), Status> {
     Ok(())
 }
 
-/// Binds a creation to the state of its namespace, so that none slips into one that starts to go meanwhile; and gives a new
-/// namespace what every namespace has, so that nobody can come too early.
+/// Makes the state of the namespace a condition of a creation, so that nothing is created in a namespace that starts
+/// to terminate. A new namespace gets its default objects in the same transaction.
 pub fn bind(
     reader: &Reader,
     ids: &dyn Ids,
@@ -65,13 +65,13 @@ fn is_ending(namespace: &Value) -> bool {
     terminating(namespace) || namespace.text(&["status", "phase"]) == "Terminating"
 }
 
-/// False is certain. Every creation asks, and hardly any namespace is ending, so it is not even parsed for that.
+/// False is certain; true needs a check. Avoids parsing the namespace for each creation.
 fn may_be_ending(namespace: &Record) -> bool {
     let Ok(text) = std::str::from_utf8(&namespace.value) else { return true };
     text.contains("deletionTimestamp") || text.contains("Terminating")
 }
 
-/// Puts an object into a new namespace, unless a leftover has its place.
+/// Creates an object in a new namespace, unless one of that name is left over.
 fn furnish(
     reader: &Reader,
     ids: &dyn Ids,

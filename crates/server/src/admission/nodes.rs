@@ -1,16 +1,16 @@
-//! A node writes only itself and the pods that are bound to it, whatever roles it is given: upstream's NodeRestriction, as far as it is
-//! about which object a node writes.
+//! A node may write only its own Node and the pods bound to it, whatever roles it has: the part of upstream's
+//! NodeRestriction that is about which objects a node writes.
 
 use super::{Verb, Write};
 use crate::authz::node::{self, LEASES};
 use object::access::Access;
 use object::{Status, Value};
 
-/// The annotation of a pod that a kubelet shows to the server but that the server does not run.
+/// Annotation of mirror pods, which a kubelet creates for pods of its own manifests.
 const MIRROR: &str = "kubernetes.io/config.mirror";
 
-/// Refuses a node's write of what is not its own. The stored object decides, and the write's transaction is conditioned on it: a pod that
-/// was replaced since the request was authorized is judged as it is now.
+/// Refuses a node's write to other objects. Evaluates the stored object and makes it a condition of the transaction,
+/// because a pod may be replaced after the request was authorized.
 pub fn restrict(write: &Write<'_>) -> Result<(), Status> {
     let Some(name) = node::identity(write.user) else { return Ok(()) };
     let is_own = !name.is_empty() && write.name == name;

@@ -1,4 +1,4 @@
-//! Which claims may grow.
+//! Decides which claims may be expanded.
 
 use super::storage_class::class_of;
 use super::{Verb, Write};

@@ -1,4 +1,4 @@
-//! A small world for tests: the real store, and writes that go through admission as the server sends them.
+//! Test helper: a real store, and writes that pass admission as in the server.
 
 use super::{Admission, Together, Verb, Write};
 use crate::attributes::User;
@@ -16,10 +16,10 @@ pub struct World {
     pub admission: Admission,
 }
 
-/// The refusal.
+/// Returns the refusal; panics if there is none.
 pub fn denied<T>(result: Result<T, Status>) -> Status {
     match result {
-        Ok(_) => panic!("this was to be refused"),
+        Ok(_) => panic!("the write must be refused"),
         Err(status) => status,
     }
 }
@@ -37,14 +37,14 @@ impl World {
         World { admission: Admission::new(reader, Env::default().ids), store }
     }
 
-    /// With one namespace and its default service account.
+    /// A world with one namespace and its default service account.
     pub fn with_namespace(namespace: &str) -> World {
         let mut world = World::new();
         world.create("namespaces", json!({"metadata": {"name": namespace}})).unwrap();
         world
     }
 
-    /// Puts an object there without asking anybody.
+    /// Stores an object without admission.
     pub fn store(&mut self, key: &str, object: Value) {
         let operation =
             Operation::Put { key: key.into(), value: codec::encode(&object), expires_at_s: None, memo: None };
@@ -65,7 +65,7 @@ impl World {
         Ok(object)
     }
 
-    /// The object as it would be stored by a creation, and what belongs to it.
+    /// The object as a creation would store it, and the writes that admission adds.
     pub fn judge(&mut self, plural: &'static str, object: Value) -> Result<(Value, Together), Status> {
         let mut object = self.mutate(plural, object)?;
         let together =
@@ -73,7 +73,7 @@ impl World {
         Ok((object, together))
     }
 
-    /// Whether the creation that was judged is stored.
+    /// Commits a creation. Returns false if a condition failed.
     pub fn commit(&mut self, plural: &'static str, object: &Value, together: Together) -> bool {
         let key = reader::key(&kind(plural), namespace(object), name(object));
         let put =
@@ -83,7 +83,7 @@ impl World {
 
     pub fn create(&mut self, plural: &'static str, object: Value) -> Result<Value, Status> {
         let (object, together) = self.judge(plural, object)?;
-        assert!(self.commit(plural, &object, together), "nobody else writes");
+        assert!(self.commit(plural, &object, together), "there is no other writer");
         Ok(object)
     }
 
@@ -102,9 +102,9 @@ impl World {
         self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.mutate(write))?;
         let together = self
             .run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.judge(write))?;
-        // As the server: what changes nothing is not stored.
+        // As in the server, a write without changes is not stored.
         if new != *old || !together.txn.operations.is_empty() {
-            assert!(self.commit(plural, &new, together), "nobody else writes");
+            assert!(self.commit(plural, &new, together), "there is no other writer");
         }
         Ok(new)
     }
@@ -116,7 +116,7 @@ impl World {
             self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.judge(write))?;
         let key = reader::key(&kind(plural), namespace(&old), name(&old));
         let delete = Operation::Delete { key: key.as_str().into(), last: None };
-        assert!(self.transact(&key, delete, together), "nobody else writes");
+        assert!(self.transact(&key, delete, together), "there is no other writer");
         Ok(())
     }
 

@@ -1,4 +1,4 @@
-//! Create.
+//! The verb create.
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
@@ -7,7 +7,7 @@ use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
 
-/// A generated name is the given start and this many random characters.
+/// A generated name is the given prefix and this number of random characters.
 const SUFFIX_LENGTH: usize = 5;
 const GENERATED_BASE_MAX: usize = 63 - SUFFIX_LENGTH;
 const NAME_ATTEMPTS_MAX: usize = 8;
@@ -19,13 +19,13 @@ pub async fn create(call: &Call<'_>) -> Result<Answer, Status> {
     store_new(call, object, &mut about, Ownership::Update(&options.field_manager)).await
 }
 
-/// Who owns the fields of a new object: whoever created it, or apply has settled it already.
+/// The owner of a new object's fields: the creator, or the managers that apply has recorded.
 pub enum Ownership<'a> {
     Update(&'a str),
     Applied,
 }
 
-/// Creates `object`: gives it a name and an identity, admits, validates and stores it.
+/// Creates `object`: sets name and identity, admits, validates and stores it.
 pub async fn store_new(
     call: &Call<'_>,
     object: Value,
@@ -108,7 +108,7 @@ fn prepare(
     Ok(together)
 }
 
-/// The namespace of the URL and of the object must agree; an absent one is filled in.
+/// The namespaces of URL and object must agree. A missing one is filled in.
 fn settle_namespace(call: &Call<'_>, object: &mut Value) -> Result<(), Status> {
     let said = namespace(object);
     let asked = call.target.namespace.as_str();

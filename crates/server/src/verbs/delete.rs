@@ -1,4 +1,4 @@
-//! Delete.
+//! The verb delete.
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
 use crate::admission;
@@ -12,7 +12,7 @@ use object::{Errors, Status, Value};
 use std::sync::Arc;
 use store::{Operation, Record};
 
-/// What a DELETE asks for, from its body and its query.
+/// The options of a DELETE, from its body and query.
 pub struct DeleteOptions {
     pub deletion: Deletion,
     pub dry_run: bool,
@@ -31,7 +31,7 @@ pub async fn delete(call: &Call<'_>) -> Result<Answer, Status> {
     call.show_object(200, &removed.object, warnings)
 }
 
-/// Kinds whose DELETE answers with the object even when it is gone; the others answer with a Status.
+/// Kinds whose DELETE returns the object even when it is removed; others return a Status.
 fn returns_object(call: &Call<'_>) -> bool {
     matches!(
         &*call.kind.plural,
@@ -82,7 +82,7 @@ impl DeleteOptions {
         Ok(options)
     }
 
-    /// Reads a DeleteOptions object, which an Eviction carries too.
+    /// Decodes a DeleteOptions object, which an Eviction contains too.
     pub fn from_value(body: &Value) -> Result<DeleteOptions, Status> {
         let policy = body.at(&["propagationPolicy"]).and_then(Value::as_str);
         let orphan = body.at(&["orphanDependents"]).and_then(Value::as_bool);
@@ -152,19 +152,19 @@ fn propagation(text: &str) -> Result<Propagation, Status> {
     }
 }
 
-/// What a delete did: the object as it is now or was last.
+/// The result of a delete: the current or last state of the object.
 pub struct Removed {
     pub object: Value,
     pub gone: bool,
     about: About,
 }
 
-/// Deletes one object, starting over when somebody else was faster.
+/// Deletes one object. Retries after a conflict with another writer.
 pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
     delete_with(call, object_name, options, |object| Ok((object, admission::Together::default()))).await
 }
 
-/// Deletes one object after `last_change`, which may also ask for more to be written together with the deletion.
+/// Deletes one object after `last_change`, which may add writes to the same transaction.
 pub async fn delete_with(
     call: &Call<'_>,
     object_name: &str,

@@ -1,4 +1,4 @@
-//! Verbs that are not plain reads and writes: reviews, scale, binding, eviction, tokens.
+//! Verbs other than plain reads and writes: reviews, scale, binding, eviction, tokens.
 
 use super::delete::{DeleteOptions, delete_with};
 use super::update::change;
@@ -19,7 +19,7 @@ use object::{Errors, Status, Value, decode, schema, write};
 
 const SCALE: &str = "io.k8s.api.autoscaling.v1.Scale";
 
-/// Answers a review: nothing is stored.
+/// Responds to a review. Nothing is stored.
 pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     if call.target.verb != Verb::Create || !call.target.name.is_empty() {
         return Err(Status::method_not_allowed());
@@ -37,7 +37,7 @@ pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     Ok(Answer { warnings, ..Answer::new(201, render::to_bytes(&answered)) })
 }
 
-/// The replica count of an object, seen as an `autoscaling/v1` Scale.
+/// The Scale subresource: replicas of an object as `autoscaling/v1` Scale.
 pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Answer, Status> {
     let object = match verb {
         Verb::Get => Value::clone(&call.stored(&call.target.name)?.0),
@@ -73,7 +73,7 @@ async fn set_scale(
     changed.object(call)
 }
 
-/// Puts a pod on a node.
+/// Assigns a pod to a node.
 pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
     let asked = incoming::other(call, "io.k8s.api.core.v1.Binding")?;
@@ -101,7 +101,7 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
     Err(call.modified(&call.target.name))
 }
 
-/// Deletes a pod if the disruption budgets allow it; the budget is charged in the same transaction.
+/// Deletes a pod if its disruption budgets allow it. The budget is updated in the same transaction.
 pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
     let asked = incoming::other(call, "io.k8s.api.policy.v1.Eviction")?;
     let mut options = DeleteOptions::from_value(asked.at(&["deleteOptions"]).unwrap_or(&Value::Null))?;
@@ -131,7 +131,7 @@ fn success() -> Answer {
     Answer::new(201, render::to_bytes(&status))
 }
 
-/// A token for a ServiceAccount.
+/// Issues a token for a ServiceAccount.
 pub fn token(call: &Call<'_>) -> Result<Answer, Status> {
     let asked = incoming::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
     let reader = Reader { store: call.server.store.clone() };

@@ -1,4 +1,4 @@
-//! The whole server through its real API, in process: requests in, answers out, on a store in memory.
+//! Tests of the whole server through its API, in process, with a store in memory.
 
 mod support;
 

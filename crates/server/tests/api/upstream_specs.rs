@@ -1,4 +1,4 @@
-//! What upstream's conformance specs of API machinery check of kinds that are served here.
+//! Checks of upstream's conformance specs of API machinery, for the kinds of this server.
 
 use crate::support::*;
 use serde_json::{Value, json};
@@ -24,7 +24,7 @@ async fn duplicates_in_yaml_are_reported_with_their_lines_and_with_unknown_field
     assert!(said.starts_with(&format!("{head}{LINES}, unknown field ")), "{said}");
     assert!(said.contains("unknown field \"extra\"") && said.contains("unknown field \"metadata.colour\""), "{said}");
     let warned = post("").await;
-    // A header has no line breaks.
+    // A header contains no line breaks.
     let lines = LINES.replace('\n', "").replace('"', "\\\"");
     assert_eq!(warned.warnings()[0], format!("299 - \"{lines}\""));
     assert_eq!(warned.warnings().len(), 3, "{:?}", warned.warnings());
@@ -45,7 +45,7 @@ async fn duplicates_in_an_applied_configuration_are_reported_with_their_lines() 
     let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, text.clone()).await.refused(400, "BadRequest");
     assert_eq!(said, format!("error strict decoding patch: {lines}"));
     assert_eq!(names(&admin.get(CONFIG_MAPS).await.expect(200)), Vec::<String>::new());
-    // Clients send JSON, too, which is YAML.
+    // Clients also send JSON, which is valid YAML.
     let body =
         r#"{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "twice"}, "data": {"a": "1", "a": "2"}}"#;
     let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, body).await.refused(400, "BadRequest");
@@ -104,8 +104,8 @@ async fn published(schema: Value) -> Value {
     admin.get("/openapi/v2").await.expect(200)["definitions"]["io.x.v1.Gear"].clone()
 }
 
-/// "works for CRD without validation schema" and "works for CRD preserving unknown fields at the schema root": a definition with
-/// properties would let kubectl refuse all others.
+/// "works for CRD without validation schema" and "works for CRD preserving unknown fields at the schema root": with
+/// published properties, kubectl would refuse all other fields.
 #[tokio::test]
 async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
     let any = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
@@ -115,7 +115,7 @@ async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
     for schema in [any.clone(), described] {
         assert_eq!(published(schema).await, json!({"type": "object", "x-kubernetes-group-version-kind": kind}));
     }
-    // Further down the words stay, without the properties.
+    // In nested schemas the extension stays, without the properties.
     let mut nested = any.clone();
     nested["properties"] = json!({"size": {"type": "string"}});
     let schema = json!({"type": "object", "properties": {"spec": nested}});
@@ -137,7 +137,7 @@ async fn what_is_no_table_is_not_sent_as_one() {
         refused.post(reviews, &review).await.refused(406, "NotAcceptable");
         refused.post(tokens, &json!({})).await.refused(406, "NotAcceptable");
         refused.get(&format!("{SETS}/s/scale")).await.refused(406, "NotAcceptable");
-        // A client that takes an object as well gets it.
+        // A client that also accepts an object gets the object.
         let other = admin.header("accept", &format!("{form},application/json"));
         assert_eq!(other.post(reviews, &review).await.expect(201)["status"]["allowed"], true);
         assert_eq!(other.get(&format!("{SETS}/s/scale")).await.expect(200)["kind"], "Scale");

@@ -171,7 +171,7 @@ fn scopes_choose_pods() {
         let expression = json!({"scopeName": "PriorityClass", "operator": operator, "values": values});
         json!({"scopeSelector": {"matchExpressions": [expression]}})
     };
-    // Scope, then whether it holds for the limited pod and for the one with a deadline.
+    // Scope, and whether it applies to the pod with limits and to the pod with a deadline.
     let cases = [
         (json!({"scopes": ["BestEffort"]}), false, true),
         (json!({"scopes": ["NotBestEffort"]}), true, false),
@@ -324,7 +324,7 @@ fn deeds() -> impl Strategy<Value = Vec<Deed>> {
     prop::collection::vec(deed, 1..40)
 }
 
-/// A request that is judged now and stored later, as requests of other clients overlap.
+/// A request that passed admission and is committed later, as requests of other clients overlap.
 struct Pending {
     plural: &'static str,
     object: Value,
@@ -385,7 +385,7 @@ impl World {
         }
     }
 
-    /// As the server: a creation needs its place to be free.
+    /// As in the server, the name of a creation must be free.
     fn finish(&mut self, pending: Pending) {
         let key = crate::reader::key(&kind(pending.plural), "a", name(&pending.object));
         if self.store.get(&key).is_none() {
@@ -397,7 +397,7 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
-    /// However writes overlap: once a counted write has met a quota, its usage is exactly what is there.
+    /// However writes overlap: after a counted write has seen a quota, its usage is exact.
     #[test]
     fn usage_is_exact(deeds in deeds(), delays in prop::collection::vec(any::<bool>(), 40)) {
         let mut world = World::with_namespace("a");
