@@ -16,6 +16,7 @@ mod final_state;
 mod log;
 mod net;
 mod permission_checker;
+mod process;
 mod random_faults;
 mod run;
 pub mod stories;

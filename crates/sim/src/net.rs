@@ -6,12 +6,12 @@ use crate::entropy::Rng;
 use crate::fault_point::Fault;
 use crate::log::Log;
 use crate::permission_checker;
+use crate::process::Process;
 use crate::watch_audit::WatchAudit;
 use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use http::{Request, Response};
 use server::{Body, Local, Server, User};
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
@@ -52,8 +52,6 @@ impl FaultRates {
 
 /// Late requests arrive within this time. It is shorter than the period in which the final state must not change.
 const LATE_MAX: Duration = Duration::from_secs(30);
-/// Broken watches are opened again within this time.
-const EXPIRED_TIME: Duration = Duration::from_secs(5);
 /// Delay of a write with the fault `LateWrite`.
 const LATE_WRITE_DELAY: Duration = Duration::from_secs(8);
 
@@ -86,170 +84,6 @@ pub struct ServerInstance {
     pub server: Arc<Server>,
     /// Cancelled when the server crashes.
     pub killed: CancellationToken,
-}
-
-/// A client process, from its start until it is killed.
-#[derive(Clone)]
-pub struct Process {
-    pub name: &'static str,
-    /// Cancelled when the process is killed.
-    pub killed: CancellationToken,
-    /// Cancelled, and replaced, to break the watches of the process.
-    watches: Arc<Mutex<CancellationToken>>,
-    /// Controllers whose watch events are held until the token is cancelled. (`tokio::sync::watch` would wake waiting
-    /// tasks in an order that differs from run to run.)
-    held: Arc<Mutex<Option<(Target, CancellationToken)>>>,
-    /// End time, delay and target of delayed reads.
-    late: Arc<Mutex<Option<(Instant, Duration, Target)>>>,
-    /// Until when watches that resume get 410, each once.
-    expired: Arc<Mutex<Option<ExpiredWatches>>>,
-    /// Until when the process is disconnected from the server.
-    disconnected_until: Arc<Mutex<Option<Instant>>>,
-    /// Whether the network injects random faults into requests of this process.
-    pub exposed: bool,
-}
-
-/// The part of a process that a fault applies to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    All,
-    /// The controller with this account. Other controllers of the process are not affected.
-    One(&'static str),
-}
-
-impl Target {
-    /// Controllers that decide about sets, claims and volumes by their caches.
-    const DECIDERS: [&'static str; 8] = [
-        "statefulset-controller",
-        "persistent-volume-binder",
-        "csi-provisioner",
-        "csi-resizer",
-        "generic-garbage-collector",
-        "pvc-protection-controller",
-        "pv-protection-controller",
-        "namespace-controller",
-    ];
-
-    /// The n-th of `DECIDERS`, modulo their number.
-    pub fn nth(at: u64) -> Target {
-        let at = usize::try_from(at).unwrap_or(0) % Target::DECIDERS.len();
-        Target::One(Target::DECIDERS[at])
-    }
-
-    fn is(self, account: &str) -> bool {
-        match self {
-            Target::All => true,
-            Target::One(one) => one == account,
-        }
-    }
-}
-
-impl std::fmt::Display for Target {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(match self {
-            Target::All => "of all",
-            Target::One(account) => account,
-        })
-    }
-}
-
-struct ExpiredWatches {
-    until: Instant,
-    whom: Target,
-    /// Watches that already got 410, by account and path. Several controllers of a process may watch the same kind.
-    told: BTreeSet<(String, String)>,
-}
-
-impl Process {
-    pub fn new(name: &'static str, exposed: bool) -> Process {
-        Process {
-            name,
-            killed: CancellationToken::new(),
-            watches: Arc::default(),
-            held: Arc::default(),
-            late: Arc::default(),
-            expired: Arc::default(),
-            disconnected_until: Arc::default(),
-            exposed,
-        }
-    }
-
-    pub fn cut_watches(&self) {
-        std::mem::take(&mut *self.watches.lock().unwrap_or_else(PoisonError::into_inner)).cancel();
-    }
-
-    /// Holds watch events of these controllers until `release_watches`.
-    pub fn hold_watches(&self, whom: Target) {
-        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        held.get_or_insert_with(|| (whom, CancellationToken::new()));
-    }
-
-    pub fn release_watches(&self) {
-        if let Some((_, until)) = self.held.lock().unwrap_or_else(PoisonError::into_inner).take() {
-            until.cancel();
-        }
-    }
-
-    /// Waits while watch events of this account are held.
-    async fn wait_while_held(&self, account: &str) {
-        let held = || self.held.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        while let Some((_, until)) = held().filter(|(whom, _)| whom.is(account)) {
-            until.cancelled().await;
-        }
-    }
-
-    /// Breaks all watches. Those that resume get 410 and must list again.
-    pub fn expire_watches(&self, whom: Target) {
-        let expired = ExpiredWatches { until: Instant::now() + EXPIRED_TIME, whom, told: BTreeSet::new() };
-        *self.expired.lock().unwrap_or_else(PoisonError::into_inner) = Some(expired);
-        self.cut_watches();
-        self.release_watches();
-    }
-
-    /// Whether this watch must get 410. Returns true once for each account and path.
-    fn expires_now(&self, account: &str, path: &str) -> bool {
-        let mut expired = self.expired.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant = |it: &&mut ExpiredWatches| Instant::now() < it.until && it.whom.is(account);
-        let Some(ExpiredWatches { told, .. }) = expired.as_mut().filter(is_meant) else { return false };
-        let what: Vec<&str> = path.split(['?', '&']).filter(|part| !part.starts_with("resourceVersion=")).collect();
-        path.contains("resourceVersion=") && told.insert((account.to_owned(), what.join("&")))
-    }
-
-    /// Delays the responses to reads by `by`, for the same length of time.
-    pub fn delay_reads(&self, by: Duration, whom: Target) {
-        *self.late.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now() + by, by, whom));
-    }
-
-    /// Disconnects the process for `time`. Requests sent meanwhile arrive after that.
-    pub fn disconnect(&self, time: Duration) {
-        *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now() + time);
-    }
-
-    /// Waits while the process is disconnected.
-    async fn wait_while_disconnected(&self) {
-        loop {
-            let until = *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner);
-            match until.filter(|until| Instant::now() < *until) {
-                Some(until) => tokio::time::sleep_until(until).await,
-                None => return,
-            }
-        }
-    }
-
-    fn is_disconnected(&self) -> bool {
-        let until = *self.disconnected_until.lock().unwrap_or_else(PoisonError::into_inner);
-        until.is_some_and(|until| Instant::now() < until)
-    }
-
-    fn read_delay(&self, account: &str) -> Duration {
-        let late = *self.late.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_meant = |(until, _, whom): &(Instant, Duration, Target)| Instant::now() < *until && whom.is(account);
-        late.filter(is_meant).map_or(Duration::ZERO, |(_, by, _)| by)
-    }
-
-    fn watches(&self) -> CancellationToken {
-        self.watches.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
 }
 
 /// Faults to inject into one request.
@@ -488,7 +322,7 @@ impl Connection {
 
     /// Uid of the namespace of a requested StatefulSet. A controller that gets the set late may create its claims in
     /// a new namespace of the same name, and no precondition can prevent that. Such a response is dropped instead.
-    fn namespace_uid_of_set(&self, parts: &http::request::Components) -> Option<String> {
+    fn namespace_uid_of_set(&self, parts: &http::request::Parts) -> Option<String> {
         let (namespace, rest) = parts.uri.path().split_once("/namespaces/")?.1.split_once('/')?;
         let is_asked = parts.method == http::Method::GET && rest.starts_with("statefulsets/");
         let checker = self.net.commit_checker.checker();
@@ -557,7 +391,7 @@ impl Connection {
     async fn call_server(
         &self,
         up: &ServerInstance,
-        parts: &http::request::Components,
+        parts: &http::request::Parts,
         body: &Bytes,
     ) -> Result<Response<Body>, io::Error> {
         let mut server = Local::new(up.server.clone(), self.user.clone());
@@ -701,24 +535,5 @@ mod tests {
         });
         assert_eq!(arrived, (false, true));
         assert_eq!(late, Some(1), "it is counted as late");
-    }
-
-    /// Each controller that watches the same objects gets 410 once.
-    #[tokio::test]
-    async fn each_watch_of_the_same_objects_gets_410_once() {
-        let process = Process::new("controllers", true);
-        let path = |version: u64| format!("/api/v1/pods?watch=true&resourceVersion={version}");
-        assert!(!process.expires_now("one", &path(5)), "no watch is broken yet");
-        process.expire_watches(Target::All);
-        for account in ["one", "other"] {
-            assert!(!process.expires_now(account, "/api/v1/pods?watch=true"), "{account} starts a new watch");
-            assert!(process.expires_now(account, &path(5)), "{account} gets 410");
-            assert!(!process.expires_now(account, &path(6)), "{account} gets 410 only once");
-        }
-        process.expire_watches(Target::One("one"));
-        assert!(
-            process.expires_now("one", &path(7)) && !process.expires_now("other", &path(7)),
-            "only one account is affected"
-        );
     }
 }

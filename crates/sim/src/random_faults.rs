@@ -1,7 +1,8 @@
 //! Random faults for a limited time: killed components, disk failures, network faults and driver faults.
 
 use crate::entropy::Rng;
-use crate::net::{FaultRates, Process, Target};
+use crate::net::FaultRates;
+use crate::process::{Process, Target};
 use crate::world::World;
 use csi::Code;
 use csi::directory::Order;

@@ -107,7 +107,7 @@ impl WatchAudit {
         Some(WatchAudit {
             selection: Selection::of(path)?,
             is_partial: accept.contains("as=PartialObjectMetadata"),
-            place,
+            position,
         })
     }
 

@@ -6,7 +6,8 @@ use crate::driver::Driver;
 use crate::entropy::Rng;
 use crate::fault_point::{ELECTION, Fault};
 use crate::log::Log;
-use crate::net::{Net, Process, ServerInstance, Target};
+use crate::net::{Net, ServerInstance};
+use crate::process::{Process, Target};
 use crate::time::VirtualClock;
 use crate::watch_checker::{SELECTIONS, WatchChecker};
 use node::{Identity as NodeIdentity, Nodes};
@@ -99,7 +100,7 @@ struct ControllerProcess {
 }
 
 /// Selects the leading processes. Without a leader it selects all, because any of them may start to lead.
-fn is_working_filter(controllers: &[ControllerProcess]) -> impl Fn(&ControllerProcess) -> bool + use<> {
+fn working_filter(controllers: &[ControllerProcess]) -> impl Fn(&ControllerProcess) -> bool + use<> {
     let leads = |process_entry: &ControllerProcess| process_entry.leads.load(Ordering::Relaxed);
     let no_leader = !controllers.iter().any(leads);
     move |process_entry| no_leader || leads(process_entry)
@@ -406,9 +407,9 @@ impl World {
         while let Some((ProcessConfig { list, gates }, name)) = self.next_controllers() {
             let process = Process::new("controllers", true);
             let setup = self.setup(&process, list, gates);
-            let (net, killed) = (self.net.clone(), process.clone());
+            let (net, client_process) = (self.net.clone(), process.clone());
             let client =
-                move |account: &str| net.client(&killed, account, service_account_user("kube-system", account));
+                move |account: &str| net.client(&client_process, account, service_account_user("kube-system", account));
             let leads = Arc::new(AtomicBool::new(name.is_none()));
             let work = match name {
                 None => {
@@ -504,7 +505,7 @@ impl World {
                 world.log.record(format!("{overdue}: the process exits"));
                 process.killed.cancel();
                 world.components().controllers.retain(|process_entry| !process_entry.process.killed.is_cancelled());
-                world.order(Command::StartControllers);
+                world.command(Command::StartControllers);
             }
         });
         stop
@@ -529,7 +530,7 @@ impl World {
     fn kill(&self, is_meant: impl Fn(&ControllerProcess) -> bool) {
         let killed: Vec<ControllerProcess> = {
             let mut components = self.components();
-            let works = is_working_filter(&components.controllers);
+            let works = working_filter(&components.controllers);
             components
                 .controllers
                 .extract_if(.., |process_entry| works(process_entry) && is_meant(process_entry))
@@ -563,7 +564,7 @@ impl World {
     /// Disconnects the leading processes.
     pub fn disconnect_leader(&self) {
         let components = self.components();
-        let works = is_working_filter(&components.controllers);
+        let works = working_filter(&components.controllers);
         for process_entry in components.controllers.iter().filter(|process_entry| works(process_entry)) {
             process_entry.process.disconnect(DISCONNECT_TIME);
         }
