@@ -1,18 +1,18 @@
 //! The server: handles one request and returns one response.
 
 use crate::admission::Admission;
-use crate::arriving::Arriving;
+use crate::arriving::RequestBody;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
-use crate::documents::Documents;
+use crate::documents::DiscoveryCache;
 use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
 use crate::negotiate;
 use crate::reader::Reader;
-use crate::recent::Recent;
+use crate::recent::WriteCache;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::verbs::{self, Answer, Call};
@@ -43,9 +43,9 @@ pub struct Server {
     pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
-    pub(crate) documents: Documents,
+    pub(crate) documents: DiscoveryCache,
     pub limits: Limits,
-    pub(crate) recent: Recent,
+    pub(crate) recent: WriteCache,
     /// Cancelled when the server stops, which ends all watches.
     pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
@@ -66,9 +66,9 @@ impl Server {
             registry: Registry::new(store.clone()),
             admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
             metrics: Metrics::new(store.clone()),
-            documents: Documents::default(),
+            documents: DiscoveryCache::default(),
             limits: Limits::default(),
-            recent: Recent::default(),
+            recent: WriteCache::default(),
             stopping: CancellationToken::new(),
             ready: AtomicBool::new(false),
             store,
@@ -92,7 +92,7 @@ impl Server {
     /// Handles one request. Never fails: every error becomes a response.
     pub async fn handle(&self, request: Request<Bytes>, caller: &Caller) -> Response<Body> {
         let (parts, body) = request.into_parts();
-        self.answer(&parts, &mut Arriving::Here(body), caller).await
+        self.answer(&parts, &mut RequestBody::Complete(body), caller).await
     }
 
     /// Like [`Server::handle`], for a body that may not be received yet. The body is read only after the sender is
@@ -100,7 +100,7 @@ impl Server {
     pub(crate) async fn answer(
         &self,
         parts: &http::request::Parts,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         caller: &Caller,
     ) -> Response<Body> {
         let started = std::time::Instant::now();
@@ -117,7 +117,7 @@ impl Server {
     async fn route(
         &self,
         parts: &http::request::Parts,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         caller: &Caller,
         class: &mut RequestClass,
         label: &mut crate::metrics::RequestLabel,
@@ -179,7 +179,7 @@ impl Server {
         parts: &http::request::Parts,
         target: ResourceRequest,
         query: Query,
-        body: &mut Arriving,
+        body: &mut RequestBody,
         (user, class): (User, RequestClass),
         label: &mut crate::metrics::RequestLabel,
     ) -> Result<Response<Body>, Status> {
@@ -191,7 +191,7 @@ impl Server {
         // The body of a read request is ignored.
         let mut bytes = Bytes::new();
         if target.verb.writes() {
-            let arriving = if body.is_here() { None } else { Some(class.receive(&target, &kind)?) };
+            let arriving = if body.is_complete() { None } else { Some(class.receive(&target, &kind)?) };
             bytes = body.read(class.body_room(&kind)).await?;
             drop(arriving);
             // CustomResourceDefinitions may have changed while the body was received.

@@ -15,46 +15,46 @@ const UNREAD_TIME_MAX: Duration = Duration::from_secs(5);
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A body that is complete, or one that is received on demand.
-pub(crate) enum Arriving {
-    Here(Bytes),
-    Coming(UnsyncBoxBody<Bytes, BoxError>),
+pub(crate) enum RequestBody {
+    Complete(Bytes),
+    Streaming(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-impl Arriving {
-    pub fn new<B>(body: B) -> Arriving
+impl RequestBody {
+    pub fn new<B>(body: B) -> RequestBody
     where
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         if body.is_end_stream() {
-            Arriving::Here(Bytes::new())
+            RequestBody::Complete(Bytes::new())
         } else {
-            Arriving::Coming(body.map_err(Into::into).boxed_unsync())
+            RequestBody::Streaming(body.map_err(Into::into).boxed_unsync())
         }
     }
 
-    pub fn is_here(&self) -> bool {
-        matches!(self, Arriving::Here(_))
+    pub fn is_complete(&self) -> bool {
+        matches!(self, RequestBody::Complete(_))
     }
 
     /// Reads the whole body. The memory in `room` stays reserved until the body is dropped.
     pub async fn read(&mut self, room: Room) -> Result<Bytes, Status> {
         let body = match self {
-            Arriving::Here(bytes) => return Ok(std::mem::take(bytes)),
-            Arriving::Coming(body) => body,
+            RequestBody::Complete(bytes) => return Ok(std::mem::take(bytes)),
+            RequestBody::Streaming(body) => body,
         };
         let Ok(read) = tokio::time::timeout(BODY_TIME_MAX, collect(body, room)).await else {
             return Err(Status::new(408, "Timeout", "the request body took too long to arrive"));
         };
         let bytes = read?;
-        *self = Arriving::Here(Bytes::new());
+        *self = RequestBody::Complete(Bytes::new());
         Ok(bytes)
     }
 
     /// Drains and drops the rest of the body, within limits. A client whose connection closes while it sends may not
     /// get to read the response.
-    pub async fn forget(self) {
-        let Arriving::Coming(mut body) = self else { return };
+    pub async fn drain(self) {
+        let RequestBody::Streaming(mut body) = self else { return };
         let mut left = BODY_BYTES_MAX;
         let discard = async {
             while let Some(Ok(frame)) = body.frame().await {

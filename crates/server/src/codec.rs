@@ -72,7 +72,7 @@ mod tests {
     use object::json;
 
     #[test]
-    fn the_revision_lands_in_metadata_whatever_else_looks_like_it() {
+    fn the_revision_is_inserted_into_metadata_only() {
         let object = json!({
             "apiVersion": "v1",
             "data": {"resourceVersion": "\"resourceVersion\":\"\""},

@@ -1,7 +1,7 @@
 //! Lifecycle of CustomResourceDefinitions: they are established in the transaction that writes them, and their
 //! objects are deleted before they are removed.
 
-use crate::admission::{self, Together, Write};
+use crate::admission::{self, AtomicWrites, Write};
 use crate::app::Server;
 use crate::attributes::User;
 use crate::reader::Reader;
@@ -31,7 +31,7 @@ fn is_definition(kind: &Kind) -> bool {
 /// Sets the status of a definition in its own transaction, so that its kind is served when the write is answered.
 /// Only one definition may have a name: each transaction that accepts names has the definitions epoch, read before
 /// the other definitions, as a condition.
-pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+pub fn establish(reader: &Reader, write: &mut Write<'_>, together: &mut AtomicWrites) -> Result<(), Status> {
     if !is_definition(write.kind) || write.verb == admission::Verb::Delete {
         return Ok(());
     }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn objects_are_added_to_the_definition_that_their_kind_was_made_of() {
+    fn objects_are_created_only_with_the_definition_of_their_kind() {
         let mut world = World::new();
         let kind = crd::kinds_of(&definition("u-1", 1)).remove(0);
         let check = |world: &World| check_create(&world.admission.reader, &kind);

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 
 /// Encoded documents by path and form, all built from the same table of kinds.
 #[derive(Default)]
-pub struct Documents {
+pub struct DiscoveryCache {
     made: Mutex<Made>,
 }
 
@@ -38,7 +38,7 @@ struct Finished {
     etag: String,
 }
 
-impl Documents {
+impl DiscoveryCache {
     /// Returns the document at a path without trailing slash, or `None` if there is none.
     pub fn answer(&self, server: &Server, parts: &Parts, path: &str) -> Option<Result<Response<Body>, Status>> {
         let accept = parts.headers.get(header::ACCEPT).and_then(|value| value.to_str().ok()).unwrap_or("");

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn terms_are_read() {
+    fn terms_are_parsed() {
         let term = Term { namespace: "kube-system", name: "l", number: 3, holder: "host_1 x" };
         assert_eq!(read("kube-system/l 3 host_1 x"), Some(term));
         for bad in ["", "l 3 h", "a/b 3", "a/b x h", "a/b 3 ", "/b 3 h", "a/ 3 h", "a/b/c 3 h"] {

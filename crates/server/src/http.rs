@@ -1,11 +1,11 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and graceful shutdown.
 
 use crate::app::{Caller, Server};
-use crate::arriving::Arriving;
+use crate::arriving::RequestBody;
 use crate::body::Body;
 use crate::limits::HEADER_BYTES_MAX;
-use crate::sent::Sent;
-use crate::usage::Usage;
+use crate::sent::ResponseBody;
+use crate::usage::IdleTimeout;
 use futures::FutureExt;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
@@ -94,17 +94,17 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(certificate);
-    let usage = Usage::new();
+    let usage = IdleTimeout::new();
     let used = usage.clone();
-    let untaken = CancellationToken::new();
-    let gives_up = untaken.clone();
+    let stalled = CancellationToken::new();
+    let gives_up = stalled.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
         let (server, caller, open) = (server.clone(), caller.clone(), used.begin());
         // Only for HTTP/1: an HTTP/2 connection has other responses, which the client may still read.
         let gives_up = (request.version() <= Version::HTTP_11).then(|| gives_up.clone());
         async move {
             let response = respond(&server, request, &caller).await;
-            Ok::<_, Infallible>(response.map(|body| Sent::new(body, open, gives_up)))
+            Ok::<_, Infallible>(response.map(|body| ResponseBody::new(body, open, gives_up)))
         }
     });
     let builder = protocols();
@@ -137,7 +137,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let ended = tokio::select! {
         biased;
         ended = served => ended,
-        () = untaken.cancelled() => return tracing::debug!("a client did not read its response"),
+        () = stalled.cancelled() => return tracing::debug!("a client did not read its response"),
     };
     if let Err(error) = ended {
         tracing::debug!(error = %error, "connection ended");
@@ -176,13 +176,13 @@ fn protocols() -> auto::Builder<TokioExecutor> {
 /// Responds to a network request. Its body is read only after the sender is authorized.
 async fn respond(server: &Server, request: Request<Incoming>, caller: &Caller) -> Response<Body> {
     let (parts, body) = request.into_parts();
-    let mut body = Arriving::new(body);
+    let mut body = RequestBody::new(body);
     let response = server.answer(&parts, &mut body, caller).await;
     // HTTP/2 can reset the stream of an unread body, and a client with `Expect` waits before it sends. Other bodies
     // must be drained.
     let sends_on = parts.version <= Version::HTTP_11 && !parts.headers.contains_key(http::header::EXPECT);
-    if sends_on && matches!(body, Arriving::Coming(_)) {
-        tokio::spawn(body.forget());
+    if sends_on && matches!(body, RequestBody::Streaming(_)) {
+        tokio::spawn(body.drain());
     }
     response
 }

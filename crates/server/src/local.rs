@@ -1,7 +1,7 @@
 //! The server as an in-process service: the same requests, without a socket. RBAC applies to its callers too.
 
 use crate::app::{Caller, Server, status_response};
-use crate::arriving::{Arriving, BoxError};
+use crate::arriving::{BoxError, RequestBody};
 use crate::attributes::User;
 use crate::body::Body;
 use crate::limits::Room;
@@ -76,7 +76,7 @@ where
         Box::pin(async move {
             let (parts, body) = request.into_parts();
             // The body is already in the memory of this process.
-            Ok(match Arriving::new(body).read(Room::unbounded()).await {
+            Ok(match RequestBody::new(body).read(Room::unbounded()).await {
                 Ok(body) => this.server.handle(Request::from_parts(parts, body), &this.caller).await,
                 Err(status) => status_response(&status),
             })

@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_table_is_refused_or_sent_as_an_object() {
+    fn a_response_without_table_form_is_refused_or_sent_as_an_object() {
         let mut headers = HeaderMap::new();
         headers.insert("accept", "application/json;as=Table;v=v1;g=meta.k8s.io".parse().unwrap());
         assert_eq!(accept(&headers, None, Forms::ObjectOnly).unwrap_err().code, 406);

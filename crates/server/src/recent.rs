@@ -17,7 +17,7 @@ const OBJECT_BYTES_MAX: usize = 16 << 10;
 const VERSIONS_MAX: usize = 8192;
 
 #[derive(Default)]
-pub struct Recent {
+pub struct WriteCache {
     kept: Mutex<Kept>,
 }
 
@@ -36,7 +36,7 @@ struct Version {
     object: Arc<Value>,
 }
 
-impl Recent {
+impl WriteCache {
     /// The object of a stored version, if it is cached.
     pub fn find(&self, record: &Record) -> Option<Arc<Value>> {
         let kept = self.lock();
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_version_is_found_by_its_key_and_revision_alone() {
-        let recent = Recent::default();
+        let recent = WriteCache::default();
         let object = json!({"kind": "A", "metadata": {"name": "a"}});
         let version = record("a", &object, 7);
         assert!(recent.find(&version).is_none());
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn only_the_newest_version_of_a_key_is_kept() {
-        let recent = Recent::default();
+        let recent = WriteCache::default();
         let object = json!({"metadata": {"name": "a"}});
         for revision in [7, 9, 8] {
             recent.keep(&record("a", &object, revision), object.clone());
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn the_newest_are_kept_and_the_oldest_forgotten() {
-        let recent = Recent::default();
+        let recent = WriteCache::default();
         let object = json!({"metadata": {"name": "a", "filling": "x".repeat(OBJECT_BYTES_MAX / 2)}});
         let versions: Vec<Record> = (0..1000).map(|number| record(&number.to_string(), &object, 7)).collect();
         versions.iter().for_each(|version| recent.keep(version, object.clone()));
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn neither_many_versions_nor_large_ones_take_much() {
-        let recent = Recent::default();
+        let recent = WriteCache::default();
         let object = json!({"metadata": {"name": "a"}});
         for revision in 1..=u64::try_from(VERSIONS_MAX).unwrap() * 3 {
             recent.keep(&record(&(revision % 7).to_string(), &object, revision), object.clone());

@@ -2,7 +2,7 @@
 //! memory for large responses, a slot for watches, and old revisions of the store.
 
 use crate::body::{Body, Chunks};
-use crate::usage::Open;
+use crate::usage::ActiveRequest;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use std::fmt;
@@ -18,13 +18,13 @@ use tokio_util::sync::CancellationToken;
 /// within the timeout counts as stalled.
 const PIECE_BYTES: usize = 16 * 1024;
 /// How long a client may take to read a piece.
-const UNTAKEN_TIME_MAX: Duration = Duration::from_secs(60);
+const STALLED_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The body of a response that is being sent.
-pub enum Sent {
+pub enum ResponseBody {
     /// Sent as a whole.
     Small(Bytes),
-    Watched {
+    Streamed {
         rest: Arc<Mutex<Rest>>,
         watchdog: AbortHandle,
     },
@@ -33,51 +33,51 @@ pub enum Sent {
 /// The unsent part of a response.
 pub struct Rest {
     /// `None` when the client took too long.
-    left: Option<Left>,
+    left: Option<Unsent>,
     /// Since when the next piece waits for the client; `None` without a waiting piece.
     waits_since: Option<Instant>,
 }
 
-struct Left {
+struct Unsent {
     bytes: Bytes,
     /// Whether part of these bytes was sent.
     is_begun: bool,
     more: Option<Chunks>,
     /// Marks the connection as used.
-    _open: Open,
+    _open: ActiveRequest,
 }
 
 /// The error of a client that did not read its response in time.
 #[derive(Debug)]
-pub struct Untaken;
+pub struct ClientStalled;
 
-impl fmt::Display for Untaken {
+impl fmt::Display for ClientStalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the client did not read the response in time")
     }
 }
 
-impl std::error::Error for Untaken {}
+impl std::error::Error for ClientStalled {}
 
-impl Sent {
+impl ResponseBody {
     /// `gives_up` is cancelled when the client does not read the response.
-    pub fn new(body: Body, open: Open, gives_up: Option<CancellationToken>) -> Sent {
+    pub fn new(body: Body, open: ActiveRequest, gives_up: Option<CancellationToken>) -> ResponseBody {
         let (bytes, more) = match body {
-            Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return Sent::Small(bytes),
+            Body::Once(bytes) if bytes.len() <= PIECE_BYTES => return ResponseBody::Small(bytes),
             Body::Once(bytes) => (bytes, None),
             Body::Stream(chunks) => (Bytes::new(), Some(chunks)),
         };
-        let left = Some(Left { bytes, is_begun: false, more, _open: open });
+        let left = Some(Unsent { bytes, is_begun: false, more, _open: open });
         let rest = Arc::new(Mutex::new(Rest { left, waits_since: Some(Instant::now()) }));
         // The body of a stalled client is not polled, so a separate task must watch it.
         let watchdog = tokio::spawn(watch(Arc::downgrade(&rest), gives_up)).abort_handle();
-        Sent::Watched { rest, watchdog }
+        ResponseBody::Streamed { rest, watchdog }
     }
 }
 
-impl Drop for Sent {
+impl Drop for ResponseBody {
     fn drop(&mut self) {
-        if let Sent::Watched { watchdog, .. } = self {
+        if let ResponseBody::Streamed { watchdog, .. } = self {
             watchdog.abort();
         }
     }
@@ -85,13 +85,13 @@ impl Drop for Sent {
 
 /// Drops the response of a client that does not read it.
 async fn watch(rest: Weak<Mutex<Rest>>, gives_up: Option<CancellationToken>) {
-    let mut look_at = Instant::now() + UNTAKEN_TIME_MAX;
+    let mut look_at = Instant::now() + STALLED_TIME_MAX;
     loop {
         tokio::time::sleep_until(look_at).await;
         let Some(rest) = rest.upgrade() else { return };
         let now = Instant::now();
         let mut locked = lock(&rest);
-        look_at = locked.waits_since.unwrap_or(now) + UNTAKEN_TIME_MAX;
+        look_at = locked.waits_since.unwrap_or(now) + STALLED_TIME_MAX;
         if look_at <= now {
             let left = locked.left.take();
             drop(locked);
@@ -108,7 +108,7 @@ fn lock(rest: &Mutex<Rest>) -> MutexGuard<'_, Rest> {
     rest.lock().expect("no panic happens under this lock")
 }
 
-impl Left {
+impl Unsent {
     fn poll_piece(&mut self, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         if self.bytes.is_empty() {
             let Some(more) = &mut self.more else { return Poll::Ready(None) };
@@ -129,19 +129,19 @@ impl Left {
     }
 }
 
-impl http_body::Body for Sent {
+impl http_body::Body for ResponseBody {
     type Data = Bytes;
-    type Error = Untaken;
+    type Error = ClientStalled;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Untaken>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, ClientStalled>>> {
         let rest = match self.get_mut() {
-            Sent::Small(bytes) if bytes.is_empty() => return Poll::Ready(None),
-            Sent::Small(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
-            Sent::Watched { rest, .. } => rest,
+            ResponseBody::Small(bytes) if bytes.is_empty() => return Poll::Ready(None),
+            ResponseBody::Small(bytes) => return Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes))))),
+            ResponseBody::Streamed { rest, .. } => rest,
         };
         let mut rest = lock(rest);
         rest.waits_since = None;
-        let Some(left) = &mut rest.left else { return Poll::Ready(Some(Err(Untaken))) };
+        let Some(left) = &mut rest.left else { return Poll::Ready(Some(Err(ClientStalled))) };
         let piece = ready!(left.poll_piece(cx));
         rest.waits_since = Some(Instant::now());
         Poll::Ready(piece.map(|piece| Ok(Frame::data(piece))))
@@ -149,8 +149,8 @@ impl http_body::Body for Sent {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Sent::Small(bytes) => bytes.is_empty(),
-            Sent::Watched { rest, .. } => {
+            ResponseBody::Small(bytes) => bytes.is_empty(),
+            ResponseBody::Streamed { rest, .. } => {
                 lock(rest).left.as_ref().is_some_and(|left| left.bytes.is_empty() && left.more.is_none())
             }
         }
@@ -158,9 +158,9 @@ impl http_body::Body for Sent {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Sent::Small(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            Sent::Watched { rest, .. } => match &lock(rest).left {
-                Some(Left { bytes, more: None, .. }) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Small(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ResponseBody::Streamed { rest, .. } => match &lock(rest).left {
+                Some(Unsent { bytes, more: None, .. }) => SizeHint::with_exact(bytes.len() as u64),
                 _ => SizeHint::default(),
             },
         }

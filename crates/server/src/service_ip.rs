@@ -2,7 +2,7 @@
 //! Services can never have the same. The kind's own rules decide what an update keeps and drops; this module compares
 //! the outcome.
 
-use crate::admission::{Together, Verb, Write};
+use crate::admission::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
 use crate::reader::Reader;
 use object::access::{Access, name, namespace};
@@ -20,7 +20,12 @@ const PORTS: std::ops::RangeInclusive<u32> = 30_000..=32_767;
 const PORTS_PICKED_FROM: u32 = 30_086;
 
 /// Sets addresses and ports, claims new ones and releases unused ones.
-pub fn allocate(reader: &Reader, ids: &dyn Ids, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+pub fn allocate(
+    reader: &Reader,
+    ids: &dyn Ids,
+    write: &mut Write<'_>,
+    together: &mut AtomicWrites,
+) -> Result<(), Status> {
     if !is_service(write) {
         return Ok(());
     }

@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn few_and_short_ones_are_told_as_they_are_and_once() {
+    fn few_short_warnings_are_sent_unchanged_and_once() {
         let few = ["a \"b\"\n".to_owned(), "ä".to_owned(), "ä".to_owned(), "x".repeat(4000)];
         let expected =
             [r#"299 - "a \"b\"""#.to_owned(), "299 - \"ä\"".to_owned(), format!("299 - \"{}\"", "x".repeat(4000))];
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn many_or_long_ones_are_cut() {
+    fn many_or_long_warnings_are_cut() {
         let many: Vec<String> = (0..150).map(|at| format!("unknown field \"spec.a{at}\"")).collect();
         let said = told(&many);
         assert_eq!((said.len(), said[50].as_str()), (51, "299 - \"and 100 more warnings\""));

@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_are_told_as_clients_know_them() {
+    fn limit_violations_have_upstreams_messages() {
         let resources = |request: &str, limit: &str| {
             let mut resources = json!({});
             for (which, amount) in [("requests", request), ("limits", limit)] {
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn several_wrongs_stand_in_brackets() {
+    fn several_violations_are_listed_in_brackets() {
         let mut world = world(json!([{"type": "Container", "min": {"cpu": "1", "memory": "1"}}]));
         assert_eq!(
             denied(world.create("pods", pod(json!({})))).message,

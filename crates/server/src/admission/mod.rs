@@ -72,11 +72,11 @@ impl Write<'_> {
 /// Writes and conditions that must be committed in the same transaction, such as the new usage of a quota. If a
 /// condition fails, the whole write is retried from the start.
 #[derive(Debug, Default)]
-pub struct Together {
+pub struct AtomicWrites {
     pub txn: Txn,
 }
 
-impl Together {
+impl AtomicWrites {
     /// Adds the condition that `key` has this version (`None`: does not exist).
     pub fn require(&mut self, key: &str, record: Option<&Arc<Record>>) {
         let modified = record.map_or(0, |record| record.modified);
@@ -123,9 +123,9 @@ impl Admission {
 
     /// Refuses the write, or returns the writes that must be committed with it. Runs after validation; quotas come
     /// last. The verb `Delete` means that the object is removed, by whatever request.
-    pub fn judge(&self, write: &mut Write<'_>) -> Result<Together, Status> {
-        self.judge_marking(write)?;
-        let mut together = Together::default();
+    pub fn validate(&self, write: &mut Write<'_>) -> Result<AtomicWrites, Status> {
+        self.validate_deletion(write)?;
+        let mut together = AtomicWrites::default();
         namespace::bind(&self.reader, self.ids.as_ref(), &self.root_ca, write, &mut together)?;
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
@@ -136,9 +136,9 @@ impl Admission {
     }
 
     /// Refuses a DELETE, also one that only sets the deletionTimestamp, and writes that a node must not send.
-    pub fn judge_marking(&self, write: &mut Write<'_>) -> Result<Together, Status> {
+    pub fn validate_deletion(&self, write: &mut Write<'_>) -> Result<AtomicWrites, Status> {
         nodes::restrict(write)?;
         namespace::check_deletion(write)?;
-        Ok(Together::default())
+        Ok(AtomicWrites::default())
     }
 }

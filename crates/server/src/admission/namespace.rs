@@ -1,6 +1,6 @@
 //! Refuses creation in missing and terminating namespaces, and deletion of some namespaces.
 
-use super::{Together, Verb, Write};
+use super::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
 use crate::reader::Reader;
 use object::access::{Access, terminating};
@@ -29,7 +29,7 @@ pub fn bind(
     ids: &dyn Ids,
     root_ca: &str,
     write: &Write<'_>,
-    together: &mut Together,
+    together: &mut AtomicWrites,
 ) -> Result<(), Status> {
     if write.verb == Verb::Create && write.kind.namespaced {
         let record = find(reader, write)?;
@@ -79,7 +79,7 @@ fn furnish(
     plural: &str,
     name: &str,
     mut object: Value,
-    together: &mut Together,
+    together: &mut AtomicWrites,
 ) {
     let key = format!("/core/{plural}/{}/{name}", write.name);
     if reader.store.get(&key).is_some() {
@@ -130,9 +130,10 @@ mod tests {
     }
 
     #[test]
-    fn a_creation_is_lost_when_its_namespace_starts_to_go_meanwhile() {
+    fn a_creation_fails_when_its_namespace_starts_to_terminate() {
         let mut world = namespaces();
-        let (object, together) = world.judge("secrets", json!({"metadata": {"name": "s", "namespace": "a"}})).unwrap();
+        let (object, together) =
+            world.validate("secrets", json!({"metadata": {"name": "s", "namespace": "a"}})).unwrap();
         world.store(
             "/core/namespaces/a",
             json!({"metadata": {"name": "a", "deletionTimestamp": "2024-01-01T00:00:00Z"}}),
@@ -141,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn some_namespaces_never_go() {
+    fn some_namespaces_cannot_be_deleted() {
         let mut world = World::new();
         for name in ["default", "kube-system", "kube-public"] {
             let refused = denied(world.remove("namespaces", json!({"metadata": {"name": name}})));

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_pods_word_counts_over_the_accounts() {
+    fn the_pods_setting_overrides_the_accounts() {
         let mut world = World::with_namespace("a");
         let account = json!({
             "metadata": {"name": "quiet", "namespace": "a"},

@@ -1,6 +1,6 @@
 //! Test helper: a real store, and writes that pass admission as in the server.
 
-use super::{Admission, Together, Verb, Write};
+use super::{Admission, AtomicWrites, Verb, Write};
 use crate::attributes::User;
 use crate::codec;
 use crate::env::Env;
@@ -66,15 +66,15 @@ impl World {
     }
 
     /// The object as a creation would store it, and the writes that admission adds.
-    pub fn judge(&mut self, plural: &'static str, object: Value) -> Result<(Value, Together), Status> {
+    pub fn validate(&mut self, plural: &'static str, object: Value) -> Result<(Value, AtomicWrites), Status> {
         let mut object = self.mutate(plural, object)?;
         let together =
-            self.run(plural, Verb::Create, "", &mut object, None, |admission, write| admission.judge(write))?;
+            self.run(plural, Verb::Create, "", &mut object, None, |admission, write| admission.validate(write))?;
         Ok((object, together))
     }
 
     /// Commits a creation. Returns false if a condition failed.
-    pub fn commit(&mut self, plural: &'static str, object: &Value, together: Together) -> bool {
+    pub fn commit(&mut self, plural: &'static str, object: &Value, together: AtomicWrites) -> bool {
         let key = reader::key(&kind(plural), namespace(object), name(object));
         let put =
             Operation::Put { key: key.as_str().into(), value: codec::encode(object), expires_at_s: None, memo: None };
@@ -82,7 +82,7 @@ impl World {
     }
 
     pub fn create(&mut self, plural: &'static str, object: Value) -> Result<Value, Status> {
-        let (object, together) = self.judge(plural, object)?;
+        let (object, together) = self.validate(plural, object)?;
         assert!(self.commit(plural, &object, together), "there is no other writer");
         Ok(object)
     }
@@ -100,8 +100,9 @@ impl World {
     ) -> Result<Value, Status> {
         let mut new = new;
         self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.mutate(write))?;
-        let together = self
-            .run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| admission.judge(write))?;
+        let together = self.run(plural, Verb::Update, subresource, &mut new, Some(old), |admission, write| {
+            admission.validate(write)
+        })?;
         // As in the server, a write without changes is not stored.
         if new != *old || !together.txn.operations.is_empty() {
             assert!(self.commit(plural, &new, together), "there is no other writer");
@@ -113,14 +114,14 @@ impl World {
         let old = object.clone();
         let mut object = object;
         let together =
-            self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.judge(write))?;
+            self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.validate(write))?;
         let key = reader::key(&kind(plural), namespace(&old), name(&old));
         let delete = Operation::Delete { key: key.as_str().into(), last: None };
         assert!(self.transact(&key, delete, together), "there is no other writer");
         Ok(())
     }
 
-    fn transact(&mut self, key: &str, operation: Operation, together: Together) -> bool {
+    fn transact(&mut self, key: &str, operation: Operation, together: AtomicWrites) -> bool {
         let mut txn = together.txn;
         let modified = self.store.get(key).map_or(0, |record| record.modified);
         txn.conditions.push(Condition { key: key.into(), modified });

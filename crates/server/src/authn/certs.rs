@@ -361,7 +361,7 @@ mod tests {
 
     /// Flips a bit in each character of the text: it is refused, or parses to the same identity.
     #[test]
-    fn damage_is_noticed_wherever_it_is() {
+    fn damage_is_detected_at_every_byte() {
         let identity = Identity::make(&serving_names("127.0.0.1", &[]), at(NOW)).unwrap();
         let text = identity.to_pem();
         let meant = |identity: &Identity| {

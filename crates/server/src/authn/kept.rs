@@ -12,7 +12,7 @@ use store::{Condition, Operation, Range, Store, Txn};
 const KEY: &str = "/mainstay/identity";
 
 #[derive(Debug, thiserror::Error)]
-pub enum KeptError {
+pub enum IdentityStoreError {
     #[error(transparent)]
     Identity(#[from] CertError),
     #[error(transparent)]
@@ -30,7 +30,7 @@ pub async fn identity(
     older: Option<&Path>,
     names: &[String],
     now: jiff::Timestamp,
-) -> Result<Identity, KeptError> {
+) -> Result<Identity, IdentityStoreError> {
     loop {
         // Read this before the identity: a server stores its identity before any other object.
         let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();

@@ -315,7 +315,7 @@ mod tests {
 
     /// A running server whose certificate has expired or soon will renews it with the same names.
     #[test]
-    fn a_serving_certificate_is_made_anew_while_the_server_runs() {
+    fn a_serving_certificate_is_renewed_while_the_server_runs() {
         let names = serving_names("10.1.2.3", &["api.example".to_owned()]);
         for days in [400, 300, 200] {
             let begun = at(Timestamp::now().as_second() - days * 24 * 60 * 60);

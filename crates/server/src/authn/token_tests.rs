@@ -118,7 +118,7 @@ fn a_requested_token_has_upstreams_claims_and_logs_in() {
 }
 
 #[test]
-fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
+fn a_token_is_invalid_after_its_account_or_bound_object_is_deleted() {
     let account = "/core/serviceaccounts/ns/web";
     let cases = [
         (json!({}), account),
@@ -146,7 +146,7 @@ fn a_token_dies_with_its_account_and_with_what_it_is_bound_to() {
 }
 
 #[test]
-fn a_terminating_account_counts_a_minute_longer() {
+fn a_terminating_account_is_valid_for_a_minute() {
     let world = World::new();
     let token = world.token(json!({}));
     let going = json!({"metadata": {"uid": "sa-1", "deletionTimestamp": "2027-01-15T08:00:00Z"}});
@@ -246,7 +246,7 @@ fn bad_requests_are_refused_in_upstreams_words() {
 }
 
 #[test]
-fn certificates_tokens_and_nothing() {
+fn certificates_tokens_and_no_credentials() {
     let world = World::new();
     let now = world.env.clock.now();
     let admin = super::certs::certificate(&world.identity.admin.certificate_pem).unwrap();
@@ -288,7 +288,7 @@ fn the_published_key_verifies_a_token() {
 }
 
 #[test]
-fn token_reviews_tell_whose_token_it_is() {
+fn token_reviews_return_the_user_of_a_token() {
     let world = World::new();
     let ask = |spec: Value| {
         crate::authz::reviews::token(&world.authenticator, json!({"spec": spec})).map(|review| review["status"].clone())

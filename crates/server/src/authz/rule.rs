@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn comparisons_have_an_end() {
+    fn comparisons_are_limited() {
         let (all, some, none) = (rule("*;*;*;"), rule("get;-;pods;"), rule("get;-;pods;x"));
         assert_eq!(compared(&[&some, &none], &[cube(400)], usize::MAX), None);
         assert_eq!(compared(&[&some, &none], &[cube(30)], usize::MAX).unwrap().0, 30 * 30 * 30);

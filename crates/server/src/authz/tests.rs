@@ -90,7 +90,7 @@ fn asks(verb: &str, resource: &str, namespace: &str) -> Attributes {
 }
 
 #[test]
-fn a_change_counts_from_the_next_question_on() {
+fn a_change_applies_to_the_next_check() {
     let world = World::new();
     let jane = user("jane", &[]);
     let question = asks("list", "pods", "a");
@@ -141,7 +141,7 @@ fn subjects_are_users_groups_and_accounts() {
 }
 
 #[test]
-fn a_forgotten_history_is_read_again() {
+fn roles_are_read_again_after_compaction() {
     let world = World::new();
     let jane = user("jane", &[]);
     assert!(!world.authorizer.allows(&jane, &asks("get", "pods", "")));
@@ -208,7 +208,7 @@ fn following_equals_rebuilding() {
 }
 
 #[test]
-fn nobody_writes_a_role_beyond_their_own() {
+fn a_user_cannot_write_a_role_with_more_permissions() {
     let world = World::bootstrapped();
     let jane = user("jane", &["dev", "system:authenticated"]);
     world.put(&binding("a", "jane-edits", ("ClusterRole", "edit"), to_user("jane")));
@@ -244,7 +244,7 @@ fn nobody_writes_a_role_beyond_their_own() {
 }
 
 #[test]
-fn nobody_binds_a_role_beyond_their_own() {
+fn a_user_cannot_bind_a_role_with_more_permissions() {
     let world = World::bootstrapped();
     let jane = user("jane", &[]);
     world.put(&binding("a", "jane-edits", ("ClusterRole", "edit"), to_user("jane")));
@@ -271,7 +271,7 @@ fn nobody_binds_a_role_beyond_their_own() {
 }
 
 #[test]
-fn only_who_holds_everything_writes_an_aggregation() {
+fn only_a_user_with_all_permissions_writes_an_aggregated_role() {
     let world = World::bootstrapped();
     let mut gathering = role("", "sum", &[], &[]);
     gathering["rules"] = json!([]);

@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 #[derive(Clone, Debug)]
 pub struct Flow {
     user: Arc<str>,
-    /// The group of the service accounts of one namespace, where the user is one of them.
+    /// The group of all service accounts of a namespace, if the user is one of them.
     namespace: Option<Arc<str>>,
 }
 

@@ -65,8 +65,8 @@ fn asked_addresses_are_given_once_and_must_be_in_range() {
 fn two_at_once_do_not_get_the_same() {
     let mut world = World::with_namespace("a");
     let ask = |name: &str| service(name, json!({"clusterIP": "10.96.0.10"}));
-    let first = world.judge("services", ask("one")).unwrap();
-    let second = world.judge("services", ask("two")).unwrap();
+    let first = world.validate("services", ask("one")).unwrap();
+    let second = world.validate("services", ask("two")).unwrap();
     assert!(world.commit("services", &first.0, first.1));
     assert!(!world.commit("services", &second.0, second.1));
 }

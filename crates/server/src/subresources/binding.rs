@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_worded_as_clients_know_them() {
+    fn refusals_have_upstreams_messages() {
         let plain = json!({"target": {"name": "n2"}});
         let mut going = pod(json!({}));
         going.put(&["metadata", "deletionTimestamp"], "2024-01-01T00:00:00Z");

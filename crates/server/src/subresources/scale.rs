@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_worded_as_clients_know_them() {
+    fn refusals_have_upstreams_messages() {
         let cases = [
             (
                 json!({"spec": {"replicas": -1}}),

@@ -12,20 +12,20 @@ const PAGE_RECORDS: usize = 500;
 /// Limit of the bytes of read but unsent versions that one watch may keep in memory.
 const UNTOLD_BYTES_MAX: usize = 1024 * 1024;
 
-pub struct Beginning {
+pub struct InitialList {
     pub revision: u64,
     page: std::vec::IntoIter<Arc<Record>>,
     /// The last key that was read, while others may follow.
     after: Option<Arc<str>>,
 }
 
-impl Beginning {
+impl InitialList {
     /// Reads the current state.
-    pub fn read(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<Beginning, Status> {
+    pub fn read(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<InitialList, Status> {
         let now = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
         // Listing all keys is cheap and usually gives everything. Objects beyond the limit are read again later.
         let found = read_page(call, &now, selection)?;
-        let mut beginning = Beginning { revision: found.revision, page: Vec::new().into_iter(), after: None };
+        let mut beginning = InitialList { revision: found.revision, page: Vec::new().into_iter(), after: None };
         beginning.keep(found.records, None);
         Ok(beginning)
     }
@@ -53,7 +53,7 @@ impl Beginning {
     /// Keeps a page of these records, and the key to continue after: the last one of the page, or the last one that
     /// was read.
     fn keep(&mut self, mut records: Vec<Arc<Record>>, looked_at: Option<Arc<str>>) {
-        let count = kept(records.iter().map(|record| record.value.len())).min(PAGE_RECORDS);
+        let count = count_within_limit(records.iter().map(|record| record.value.len())).min(PAGE_RECORDS);
         self.after = looked_at;
         if count < records.len() {
             records.truncate(count);
@@ -65,7 +65,7 @@ impl Beginning {
 }
 
 /// How many records of these sizes may be kept until the client reads them; at least one.
-pub fn kept(sizes: impl Iterator<Item = usize>) -> usize {
+pub fn count_within_limit(sizes: impl Iterator<Item = usize>) -> usize {
     let mut total = 0;
     let within = sizes.take_while(|size| {
         total += size;

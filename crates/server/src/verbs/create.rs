@@ -1,6 +1,6 @@
 //! The verb create.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
 use crate::admission;
 use crate::definitions;
 use object::access::{Access, name, namespace};
@@ -62,12 +62,12 @@ pub async fn store_new(
                 call.remember(record, new);
                 return call.show(201, &record.value, std::mem::take(&mut about.warnings));
             }
-            Err(Lost::Object) if generated && names_tried < NAME_ATTEMPTS_MAX => names_tried += 1,
-            Err(Lost::Object) => {
+            Err(CommitConflict::Object) if generated && names_tried < NAME_ATTEMPTS_MAX => names_tried += 1,
+            Err(CommitConflict::Object) => {
                 return Err(Status::already_exists(&call.kind.group, &call.kind.plural, name(&new)));
             }
-            Err(Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(Status::too_many_requests("too many writers compete for what this object needs; try again", 1))
@@ -78,7 +78,7 @@ fn prepare(
     new: &mut Value,
     about: &mut About,
     ownership: &Ownership<'_>,
-) -> Result<admission::Together, Status> {
+) -> Result<admission::AtomicWrites, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
     let definition = definitions::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
@@ -101,7 +101,8 @@ fn prepare(
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
     call.server.authz.check_escalation(&call.user, kind, new, None)?;
-    let mut together = admission.judge(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
+    let mut together =
+        admission.validate(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
     if let Some(record) = &definition {
         together.require(&record.key, Some(record));
     }

@@ -1,6 +1,6 @@
 //! The verb delete.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
 use crate::admission;
 use crate::definitions;
 use crate::render;
@@ -161,7 +161,7 @@ pub struct Removed {
 
 /// Deletes one object. Retries after a conflict with another writer.
 pub async fn delete_one(call: &Call<'_>, object_name: &str, options: &DeleteOptions) -> Result<Removed, Status> {
-    delete_with(call, object_name, options, |object| Ok((object, admission::Together::default()))).await
+    delete_with(call, object_name, options, |object| Ok((object, admission::AtomicWrites::default()))).await
 }
 
 /// Deletes one object after `last_change`, which may add writes to the same transaction.
@@ -169,7 +169,7 @@ pub async fn delete_with(
     call: &Call<'_>,
     object_name: &str,
     options: &DeleteOptions,
-    mut last_change: impl FnMut(Value) -> Result<(Value, admission::Together), Status>,
+    mut last_change: impl FnMut(Value) -> Result<(Value, admission::AtomicWrites), Status>,
 ) -> Result<Removed, Status> {
     let mut about = About { dry_run: options.dry_run, ..About::default() };
     for _ in 0..ATTEMPTS_MAX {
@@ -190,7 +190,8 @@ pub async fn delete_with(
         let mut going = Value::clone(&old);
         let mut write = call.write(admission::Verb::Delete, "", object_name, &mut going, Some(&old), &mut about);
         let admission = &call.server.admission;
-        let mut together = if gone { admission.judge(&mut write)? } else { admission.judge_marking(&mut write)? };
+        let mut together =
+            if gone { admission.validate(&mut write)? } else { admission.validate_deletion(&mut write)? };
         together.txn.conditions.extend(more.txn.conditions);
         together.txn.operations.extend(more.txn.operations);
         if options.dry_run {
@@ -198,8 +199,8 @@ pub async fn delete_with(
         }
         match commit(call, &record, &mut next, gone, together).await {
             Ok(()) => return Ok(Removed { object: next, gone, about }),
-            Err(Lost::Object | Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::Object | CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(call.modified(object_name))
@@ -210,8 +211,8 @@ async fn commit(
     record: &Arc<Record>,
     next: &mut Value,
     gone: bool,
-    together: admission::Together,
-) -> Result<(), Lost> {
+    together: admission::AtomicWrites,
+) -> Result<(), CommitConflict> {
     let operation = if gone {
         Operation::Delete { key: record.key.clone(), last: Some(call.encode(next)) }
     } else {

@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 use store::Record;
 
-pub struct Facets {
+pub struct SelectorFields {
     pub labels: Map,
     /// The values of the kind's selectable fields, concatenated in order.
     fields: Box<str>,
@@ -20,41 +20,43 @@ pub struct Facets {
     ends: Box<[usize]>,
 }
 
-impl Facets {
+impl SelectorFields {
     /// The selector fields of a stored version.
-    pub fn of(kind: &Kind, record: &Record) -> Arc<Facets> {
+    pub fn of(kind: &Kind, record: &Record) -> Arc<SelectorFields> {
         if !is_in_stored_form(kind) {
             let object = render::served(kind, &record.value).unwrap_or_default();
-            return Arc::new(Facets::of_object(kind, &object));
+            return Arc::new(SelectorFields::of_object(kind, &object));
         }
-        let made = record.memo.get_or_init(|| Arc::new(Facets::read(kind, &record.value)));
+        let made = record.memo.get_or_init(|| Arc::new(SelectorFields::read(kind, &record.value)));
         // Versions of a kind with the same stored form have the same selectable fields.
-        made.clone().downcast::<Facets>().unwrap_or_else(|_| Arc::new(Facets::read(kind, &record.value)))
+        made.clone()
+            .downcast::<SelectorFields>()
+            .unwrap_or_else(|_| Arc::new(SelectorFields::read(kind, &record.value)))
     }
 
     /// The selector fields of an object that is about to be written, for kinds that are often watched with field
     /// selectors. So they need not be decoded again.
-    pub fn to_come(kind: &Kind, object: &Value) -> Option<Arc<Facets>> {
+    pub fn for_write(kind: &Kind, object: &Value) -> Option<Arc<SelectorFields>> {
         let is_followed = !kind.rules.selectable_fields().is_empty();
-        (is_followed && is_in_stored_form(kind)).then(|| Arc::new(Facets::of_object(kind, object)))
+        (is_followed && is_in_stored_form(kind)).then(|| Arc::new(SelectorFields::of_object(kind, object)))
     }
 
-    fn read(kind: &Kind, bytes: &[u8]) -> Facets {
+    fn read(kind: &Kind, bytes: &[u8]) -> SelectorFields {
         let wanted = Wanted { fields: kind.rules.selectable_fields() };
         // Stored bytes are always UTF-8.
         let text = std::str::from_utf8(bytes).unwrap_or_default();
         let object = wanted.deserialize(&mut serde_json::Deserializer::from_str(text)).unwrap_or_default();
-        Facets::of_object(kind, &object)
+        SelectorFields::of_object(kind, &object)
     }
 
-    fn of_object(kind: &Kind, object: &Value) -> Facets {
+    fn of_object(kind: &Kind, object: &Value) -> SelectorFields {
         let (mut fields, mut ends) = (String::new(), Vec::new());
         for field in kind.rules.selectable_fields() {
             fields.push_str(&kind.rules.field_value(object, field));
             ends.push(fields.len());
         }
         let labels = object.members(&["metadata", "labels"]).clone();
-        Facets { labels, fields: fields.into(), ends: ends.into() }
+        SelectorFields { labels, fields: fields.into(), ends: ends.into() }
     }
 
     /// The value of a selectable field; empty for other fields.
@@ -219,10 +221,10 @@ mod tests {
         let mut fields = 0;
         for kind in &object::kinds::all() {
             let object = sample(kind);
-            let read = Facets::read(kind, object.to_string().as_bytes());
+            let read = SelectorFields::read(kind, object.to_string().as_bytes());
             assert_eq!(read.labels, *object.members(&["metadata", "labels"]), "{}", kind.plural);
-            if let Some(known) = Facets::to_come(kind, &object) {
-                let all = |facets: &Facets| (facets.labels.clone(), facets.fields.clone(), facets.ends.clone());
+            if let Some(known) = SelectorFields::for_write(kind, &object) {
+                let all = |facets: &SelectorFields| (facets.labels.clone(), facets.fields.clone(), facets.ends.clone());
                 assert_eq!(all(&known), all(&read), "{}", kind.plural);
             }
             for field in kind.rules.selectable_fields() {
@@ -244,7 +246,7 @@ mod tests {
                 json!({"metadata": {}}),
                 json!({"metadata": {"labels": null}, "spec": "none", "status": [1]}),
             ] {
-                let read = Facets::read(kind, object.to_string().as_bytes());
+                let read = SelectorFields::read(kind, object.to_string().as_bytes());
                 assert!(read.labels.is_empty());
                 for field in kind.rules.selectable_fields() {
                     assert_eq!(

@@ -13,7 +13,7 @@ mod special;
 mod update;
 pub mod watch;
 
-use crate::admission::{self, Together};
+use crate::admission::{self, AtomicWrites};
 use crate::app::Server;
 use crate::attributes::User;
 use crate::body::Body;
@@ -235,10 +235,10 @@ impl Call<'_> {
         key: &str,
         expected: store::Revision,
         operation: Operation,
-        together: Together,
-    ) -> Result<Committed, Lost> {
+        together: AtomicWrites,
+    ) -> Result<Committed, CommitConflict> {
         let mut txn = together.txn;
-        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(Lost::Store)?;
+        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(CommitConflict::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
         let without_quotas = crate::admission::quota::deletion_without_usage(&txn);
@@ -253,16 +253,16 @@ impl Call<'_> {
             (committed, _) => committed,
         };
         committed.map_err(|error| match error {
-            store::Error::Conflict { key: lost, .. } if &*lost == key => Lost::Object,
-            store::Error::Conflict { .. } => Lost::Together,
-            error => Lost::Store(store_status(&error)),
+            store::Error::Conflict { key: lost, .. } if &*lost == key => CommitConflict::Object,
+            store::Error::Conflict { .. } => CommitConflict::AtomicWrites,
+            error => CommitConflict::Store(store_status(&error)),
         })
     }
 
     /// The put operation of an object, with its expiry time.
     pub fn put(&self, key: &str, object: &Value) -> Operation {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
-        let memo = facets::Facets::to_come(&self.kind, object).map(|facets| facets as store::Memo);
+        let memo = facets::SelectorFields::for_write(&self.kind, object).map(|facets| facets as store::Memo);
         Operation::Put { key: key.into(), value: self.encode(object), expires_at_s, memo }
     }
 
@@ -301,11 +301,11 @@ pub struct About {
 }
 
 /// Why a commit failed.
-pub enum Lost {
+pub enum CommitConflict {
     /// The object was changed meanwhile.
     Object,
     /// An object of the same transaction, such as a quota, was changed meanwhile.
-    Together,
+    AtomicWrites,
     Store(Status),
 }
 

@@ -147,7 +147,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     if !unknown.is_empty() {
         return Err(undeclared(call, schema, &writer, &unknown));
     }
-    about.warnings.extend(judge_duplicates(&decoded.duplicates, options.field_validation)?);
+    about.warnings.extend(check_duplicates(&decoded.duplicates, options.field_validation)?);
     let wanted = Wanted { schema, applied: &applied, writer, force: options.force };
     let warnings = about.warnings.clone();
     for _ in 0..ATTEMPTS_MAX {
@@ -178,7 +178,7 @@ fn undeclared(call: &Call<'_>, schema: &TypeRef, writer: &Writer<'_>, unknown: &
 }
 
 /// Warns about duplicate fields of an applied configuration, or refuses it.
-fn judge_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Result<Vec<String>, Status> {
+fn check_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Result<Vec<String>, Status> {
     match (duplicates.yaml_error(), validation) {
         (Some(error), FieldValidation::Strict) => {
             Err(Status::bad_request(format!("error strict decoding patch: {error}")))

@@ -1,6 +1,6 @@
 //! The verbs get and list.
 
-use super::facets::Facets;
+use super::facets::SelectorFields;
 use super::{Answer, Call, store_status, too_large};
 use crate::render;
 use crate::request::{ListOptions, VersionMatch};
@@ -75,7 +75,7 @@ impl Selection {
             return false;
         }
         let namespace = if self.kind.namespaced { rest.rsplit_once('/').map_or("", |(_, last)| last) } else { "" };
-        let facets = Facets::of(&self.kind, record);
+        let facets = SelectorFields::of(&self.kind, record);
         self.options.labels.matches(&facets.labels)
             && self.options.fields.matches(|field| match field {
                 "metadata.name" => name,

@@ -2,8 +2,8 @@
 
 use super::delete::{DeleteOptions, delete_with};
 use super::update::change;
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming, patch};
-use crate::admission::Together;
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming, patch};
+use crate::admission::AtomicWrites;
 use crate::authn::token_request;
 use crate::authz::reviews::Reviewer;
 use crate::negotiate::{self, PatchType};
@@ -89,13 +89,13 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
         if options.dry_run {
             return Ok(success());
         }
-        match call.commit(&record.key, record.modified, call.put(&record.key, &new), Together::default()).await {
+        match call.commit(&record.key, record.modified, call.put(&record.key, &new), AtomicWrites::default()).await {
             Ok(committed) => {
                 call.remember(&committed.records[0], new);
                 return Ok(success());
             }
-            Err(Lost::Object | Lost::Together) => {}
-            Err(Lost::Store(status)) => return Err(status),
+            Err(CommitConflict::Object | CommitConflict::AtomicWrites) => {}
+            Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(call.modified(&call.target.name))
@@ -112,7 +112,7 @@ pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
         let budgets = reader.list(&prefix)?;
         let objects: Vec<Value> = budgets.iter().map(|(budget, _)| budget.clone()).collect();
         let evicted = eviction::evict(&pod, &asked, &objects, call.now)?;
-        let mut together = Together::default();
+        let mut together = AtomicWrites::default();
         if let Some(budget) = &evicted.budget {
             let found = budgets.iter().find(|(object, _)| name(object) == name(budget));
             if let Some((_, record)) = found {

@@ -1,6 +1,6 @@
 //! The verb update, and the part that patch shares with it: storing a new version of a changed object.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, Lost, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
 use crate::admission;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
@@ -97,11 +97,11 @@ pub async fn change(
             prepare(call, "status", &mut new, &first, about, manager)?;
         }
         let mut write = call.write(admission::Verb::Update, subresource, asked, &mut new, Some(&old), about);
-        let together = call.server.admission.judge(&mut write)?;
+        let together = call.server.admission.validate(&mut write)?;
         match store_changed(call, &record, new, &old, about, together).await? {
             Outcome::Done(changed) => return Ok(changed),
-            Outcome::Lost if conditional => return Err(call.modified(asked)),
-            Outcome::Lost | Outcome::Again => {}
+            Outcome::CommitConflict if conditional => return Err(call.modified(asked)),
+            Outcome::CommitConflict | Outcome::Again => {}
         }
     }
     Err(Status::conflict(
@@ -202,7 +202,7 @@ fn carry_all_but_finalizers(new: &mut Value, old: &Value) {
 enum Outcome {
     Done(Changed),
     /// The object was changed meanwhile.
-    Lost,
+    CommitConflict,
     /// An object of the same transaction was changed meanwhile.
     Again,
 }
@@ -213,7 +213,7 @@ async fn store_changed(
     new: Value,
     old: &Value,
     about: &mut About,
-    together: admission::Together,
+    together: admission::AtomicWrites,
 ) -> Result<Outcome, Status> {
     let key = &record.key;
     if about.dry_run {
@@ -238,9 +238,9 @@ async fn store_changed(
             call.remember(record, new);
             Ok(Outcome::Done(Changed::Stored(record.value.clone())))
         }
-        Err(Lost::Object) => Ok(Outcome::Lost),
-        Err(Lost::Together) => Ok(Outcome::Again),
-        Err(Lost::Store(status)) => Err(status),
+        Err(CommitConflict::Object) => Ok(Outcome::CommitConflict),
+        Err(CommitConflict::AtomicWrites) => Ok(Outcome::Again),
+        Err(CommitConflict::Store(status)) => Err(status),
     }
 }
 
@@ -254,16 +254,16 @@ async fn remove(
     let object_name = name(&last).to_owned();
     let mut going = last.clone();
     let mut write = call.write(admission::Verb::Delete, "", &object_name, &mut going, Some(old), about);
-    let together = call.server.admission.judge(&mut write)?;
+    let together = call.server.admission.validate(&mut write)?;
     let operation = Operation::Delete { key: record.key.clone(), last: Some(call.encode(&last)) };
     match call.commit(&record.key, record.modified, operation, together).await {
         Ok(committed) => {
             last.put(&["metadata", "resourceVersion"], committed.revision.to_string());
             Ok(Outcome::Done(Changed::Object(last)))
         }
-        Err(Lost::Object) => Ok(Outcome::Lost),
-        Err(Lost::Together) => Ok(Outcome::Again),
-        Err(Lost::Store(status)) => Err(status),
+        Err(CommitConflict::Object) => Ok(Outcome::CommitConflict),
+        Err(CommitConflict::AtomicWrites) => Ok(Outcome::Again),
+        Err(CommitConflict::Store(status)) => Err(status),
     }
 }
 

@@ -3,7 +3,7 @@
 //! A watcher holds its position in the store's log, one chunk, and a few events that were read but not sent. So a
 //! slow client delays only itself. If it falls behind the start of the log, it gets 410 and the watch ends.
 
-use super::beginning::{Beginning, kept};
+use super::beginning::{InitialList, count_within_limit};
 use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;
@@ -49,21 +49,25 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
     }
     let asked = options.resource_version.unwrap_or(0);
     let wants_state = options.send_initial_events.unwrap_or(asked == 0);
-    let beginning = if wants_state { Some(Beginning::read(call, &options, &selection)?) } else { None };
-    let after = match &beginning {
-        Some(beginning) => beginning.revision,
+    let initial_list = if wants_state { Some(InitialList::read(call, &options, &selection)?) } else { None };
+    let after = match &initial_list {
+        Some(initial_list) => initial_list.revision,
         None if asked == 0 => store.revision(),
         None => asked,
     };
     let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
-    let again = if beginning.is_none() { told_in_part(&**store, &call.kind, &prefix, after) } else { Vec::new() };
+    let again = if initial_list.is_none() {
+        events_of_start_revision(&**store, &call.kind, &prefix, after)
+    } else {
+        Vec::new()
+    };
     let asked_s = options.timeout_seconds.filter(|seconds| *seconds > 0);
     let length = asked_s.map_or(LENGTH_DEFAULT, |seconds| Duration::from_secs(seconds).min(LENGTH_MAX));
     let start = Instant::now();
     let stream = Stream {
         definition: Definition::of(call),
         frames: Frames { kind: call.kind.clone(), selection, form, columns_sent: false, env: call.server.env.clone() },
-        beginning,
+        initial_list,
         marks_the_end: options.send_initial_events == Some(true) && options.bookmarks,
         events: again.into(),
         source: Source::follow(&**store, &prefix, after),
@@ -92,7 +96,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
 /// does no harm.
 ///
 /// Only quotas can share a revision: a write updates all quotas of its namespace in one transaction.
-fn told_in_part(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64) -> Vec<Arc<Event>> {
+fn events_of_start_revision(store: &dyn store::Store, kind: &Kind, prefix: &str, after: u64) -> Vec<Arc<Event>> {
     if kind.storage != "core/resourcequotas" || after == 0 {
         return Vec::new();
     }
@@ -140,7 +144,7 @@ struct Stream {
     definition: Option<Definition>,
     frames: Frames,
     /// The rest of the initial list.
-    beginning: Option<Beginning>,
+    initial_list: Option<InitialList>,
     /// Whether a bookmark marks the end of the initial list.
     marks_the_end: bool,
     /// Events that were read but not sent.
@@ -169,7 +173,7 @@ impl Stream {
             if self.stopping.is_cancelled() {
                 return None;
             }
-            let chunk = self.state().or_else(|| self.tell());
+            let chunk = self.initial_chunk().or_else(|| self.event_chunk());
             // The memory was reserved for this chunk. A chunk that turns out small, such as rows of a table, does not
             // need it.
             let room = self.room.take();
@@ -241,7 +245,7 @@ impl Stream {
 
     /// Keeps events until they are sent. Events beyond the limit are read again later.
     fn take(&mut self, mut events: Vec<Arc<Event>>) {
-        let count = kept(events.iter().map(|event| size(event)));
+        let count = count_within_limit(events.iter().map(|event| size(event)));
         // Keep the events of one transaction together.
         let up_to = events.get(count - 1).map_or(0, |event| event.revision);
         let count = events.partition_point(|event| event.revision <= up_to);
@@ -265,15 +269,15 @@ impl Stream {
     }
 
     /// A chunk of the initial list.
-    fn state(&mut self) -> Option<Bytes> {
+    fn initial_chunk(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
-        while let Some(beginning) = &mut self.beginning
+        while let Some(initial_list) = &mut self.initial_list
             && out.len() < CHUNK_BYTES
         {
-            let revision = beginning.revision;
+            let revision = initial_list.revision;
             let next = match self.held_back.take() {
                 Some(record) => Ok(Some(record)),
-                None => beginning.next(&*self.store, &self.prefix, &self.frames.selection),
+                None => initial_list.next(&*self.store, &self.prefix, &self.frames.selection),
             };
             if let Ok(Some(record)) = &next
                 && !self.fits(record.value.len(), &out)
@@ -291,13 +295,13 @@ impl Stream {
                 Ok(false) => {}
                 Err(status) => self.fail(status),
             }
-            self.beginning = None;
+            self.initial_list = None;
         }
         (!out.is_empty()).then(|| Bytes::from(out))
     }
 
     /// A chunk of events.
-    fn tell(&mut self) -> Option<Bytes> {
+    fn event_chunk(&mut self) -> Option<Bytes> {
         let mut out = Vec::new();
         while out.len() < CHUNK_BYTES
             && let Some(event) = self.events.pop_front()
@@ -317,7 +321,7 @@ impl Stream {
 
     /// Sends the error in the next chunk and ends the watch.
     fn fail(&mut self, status: Status) {
-        (self.beginning, self.held_back) = (None, None);
+        (self.initial_list, self.held_back) = (None, None);
         self.events.clear();
         self.source = Source::Refused(status);
     }

@@ -335,7 +335,7 @@ async fn until_status(api: &Api, path: &str, status: &Value) -> Value {
 
 /// A client that changes a quota's status sees its change, and then the correct status again.
 #[tokio::test]
-async fn a_status_that_somebody_changed_is_corrected() {
+async fn a_quota_status_changed_by_a_client_is_corrected() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);

@@ -31,7 +31,7 @@ async fn many_controllers_are_told_of_once() {
 }
 
 #[tokio::test]
-async fn of_many_errors_the_first_are_told_and_the_others_counted() {
+async fn of_many_errors_the_first_are_reported_and_the_rest_counted() {
     let world = World::new().await;
     let labels: Map<String, Value> = (0..200_000).map(|at| (format!("_{at:06}"), json!(""))).collect();
     let reply = world.admin().post(CONFIG_MAPS, &json!({"metadata": {"name": "a", "labels": labels}})).await;
@@ -43,7 +43,7 @@ async fn of_many_errors_the_first_are_told_and_the_others_counted() {
 
 /// A rule allows all combinations of its words, and each one was compared with all rules of the author.
 #[tokio::test]
-async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
+async fn a_role_with_very_many_permissions_is_refused_to_users_without_all_of_them() {
     const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
     let world = World::new().await;
     let binding = |kind: &str, user: &str, role: &str| {
@@ -88,7 +88,7 @@ async fn a_role_of_very_many_rights_is_refused_to_who_does_not_hold_it_whole() {
 
 /// The path of a field contains all parent names, and a name can be as long as a body.
 #[tokio::test]
-async fn long_names_are_not_told_again_and_again() {
+async fn long_names_are_not_repeated_in_errors() {
     let world = World::new().await;
     let twice: Vec<String> = (0..200).map(|at| format!("\"f{at}\":1,\"f{at}\":1")).collect();
     let body = format!("{{\"metadata\":{{\"name\":\"a\"}},\"{}\":{{{}}}}}", "x".repeat(1 << 20), twice.join(","));
@@ -170,7 +170,7 @@ async fn answers_to_writes_wait_for_room() {
 }
 
 #[tokio::test]
-async fn long_refusals_are_short_where_there_is_no_room() {
+async fn long_refusals_are_cut_without_memory() {
     let world = World::new().await;
     let labels: Map<String, Value> = (0..100).map(|at| (format!("_{at:03}{}", "x".repeat(900)), json!(""))).collect();
     let object = json!({"metadata": {"name": "a", "labels": labels}});
@@ -233,7 +233,7 @@ async fn watches_wait_for_room_for_large_objects() {
 /// Only sent objects need memory: a watch that does not select a large object reserves none, and a table row keeps
 /// none.
 #[tokio::test]
-async fn watches_take_room_only_for_what_they_tell() {
+async fn watches_reserve_memory_only_for_sent_objects() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post(CONFIG_MAPS, &large("a")).await.expect(201);
@@ -265,7 +265,7 @@ async fn watches_take_room_only_for_what_they_tell() {
 
 /// A late reader gets large objects, or an error: silence would mean that there were no events.
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_has_no_room_at_its_end_says_so() {
+async fn a_watch_without_memory_at_its_deadline_sends_an_error() {
     let world = World::new().await;
     let admin = world.admin();
     let from = world.store.revision();

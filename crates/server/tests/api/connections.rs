@@ -75,7 +75,7 @@ pub fn get(path: &str) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn certificates_tell_who_calls() {
+async fn certificates_identify_users() {
     let (world, address, identity) = listening().await;
     let mut admin = connect(address, &identity.ca, Some(&identity.admin)).await;
     assert!(talk(&mut admin, &get("/api/v1/namespaces")).await.starts_with("HTTP/1.1 200"));
@@ -100,7 +100,7 @@ async fn certificates_tell_who_calls() {
 }
 
 #[tokio::test]
-async fn clients_that_misbehave_hurt_only_themselves() {
+async fn misbehaving_clients_do_not_affect_others() {
     let (world, address, identity) = listening().await;
     let fresh = || connect(address, &identity.ca, Some(&identity.admin));
     // Connections that send nothing, or stop in the middle.
@@ -293,7 +293,7 @@ async fn an_answer_with_many_warnings_can_be_read() {
 
 /// The anonymous user can have permissions by a role.
 #[tokio::test]
-async fn who_shows_nothing_may_do_what_a_role_says() {
+async fn anonymous_users_have_the_permissions_of_their_roles() {
     let (world, address, identity) = listening().await;
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let rules = json!([{"verbs": ["create"], "apiGroups": [""], "resources": ["configmaps"]}]);
@@ -315,7 +315,7 @@ async fn who_shows_nothing_may_do_what_a_role_says() {
 
 /// The memory of all bodies is limited: beyond the limit clients must retry, and released memory is available again.
 #[tokio::test]
-async fn bodies_that_are_read_have_an_end_together() {
+async fn the_memory_of_all_bodies_is_limited() {
     let (world, address, identity) = listening().await;
     let limits = &world.running.server.limits.exempt;
     let free = limits.bodies.available();
@@ -371,7 +371,7 @@ async fn has_ended(stream: &mut TlsStream<TcpStream>) -> bool {
 }
 
 #[tokio::test]
-async fn who_asks_nothing_is_let_go() {
+async fn connections_without_requests_are_closed() {
     let (world, address, identity) = listening().await;
     let mut watching = connect(address, &identity.ca, Some(&identity.admin)).await;
     let answer =

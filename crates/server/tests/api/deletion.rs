@@ -4,7 +4,7 @@ use crate::support::*;
 use serde_json::json;
 
 #[tokio::test]
-async fn a_plain_object_goes_at_once() {
+async fn an_object_without_finalizers_is_removed_at_once() {
     let world = World::new().await;
     let admin = world.admin();
     let made = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);

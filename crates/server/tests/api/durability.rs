@@ -6,7 +6,7 @@ use server::authn::kept;
 use store::{Embedded, Options};
 
 #[tokio::test]
-async fn events_are_forgotten_after_an_hour() {
+async fn events_expire_after_an_hour() {
     let world = World::new().await;
     let admin = world.admin();
     let path = "/api/v1/namespaces/default/events";

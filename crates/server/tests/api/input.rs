@@ -189,7 +189,7 @@ async fn paths_that_serve_nothing() {
 
 /// Every input gives a response, never a hang or a panic, and every stored object can be read.
 #[tokio::test]
-async fn nonsense_of_many_kinds() {
+async fn malformed_input_of_many_kinds() {
     let world = World::new().await;
     let admin = world.admin();
     let seeds = [json!(null), json!(-1), json!("x"), json!([null]), json!({"a": null}), json!([{"name": 5}])];

@@ -216,7 +216,7 @@ async fn versions_of_a_list() {
 }
 
 #[tokio::test]
-async fn what_is_compacted_is_gone() {
+async fn compacted_revisions_are_gone() {
     let world = World::new().await;
     let admin = world.admin();
     fill(&admin, 4).await;
@@ -419,7 +419,7 @@ async fn forms_and_languages_of_requests_and_answers() {
 }
 
 #[tokio::test]
-async fn large_answers_are_compressed_for_those_who_take_it() {
+async fn large_responses_are_compressed_for_clients_that_accept_it() {
     let world = World::new().await;
     let admin = world.admin();
     let mut large = config_map("large");

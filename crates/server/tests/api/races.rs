@@ -84,7 +84,7 @@ async fn a_quota_stays_true_whatever_happens() {
 }
 
 #[tokio::test]
-async fn nothing_slips_into_a_namespace_that_goes() {
+async fn nothing_is_created_in_a_terminating_namespace() {
     let world = World::contended().await;
     let admin = world.admin();
     for round in 0..10 {
@@ -111,7 +111,7 @@ async fn nothing_slips_into_a_namespace_that_goes() {
 }
 
 #[tokio::test]
-async fn nothing_slips_into_a_definition_that_goes() {
+async fn nothing_is_created_for_a_terminating_definition() {
     let world = World::contended().await;
     let admin = world.admin();
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

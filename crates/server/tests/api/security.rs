@@ -22,7 +22,7 @@ async fn allow(admin: &Api, name: &str, user: &str, rules: Value) {
 }
 
 #[tokio::test]
-async fn strangers_see_health_and_version_only() {
+async fn anonymous_users_see_health_and_version_only() {
     let world = World::new().await;
     let stranger = world.outside();
     for path in ["/healthz", "/livez", "/readyz", "/version"] {
@@ -136,7 +136,7 @@ async fn apply_needs_the_right_to_create_where_it_creates() {
 }
 
 #[tokio::test]
-async fn nobody_gives_more_than_they_have() {
+async fn users_cannot_grant_more_than_they_have() {
     let world = World::new().await;
     let admin = world.admin();
     allow(
@@ -335,7 +335,7 @@ async fn bodies_have_a_size_and_a_depth() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_told_to_come_back() {
+async fn too_many_requests_get_429() {
     let world = World::new().await;
     let kim = world.ordinary("kim").await;
     let limits = &world.running.server.limits.ordinary;
@@ -373,7 +373,7 @@ async fn too_many_requests_are_told_to_come_back() {
 
 /// Users with large unread responses get 429 before they fill the memory; small requests are served.
 #[tokio::test]
-async fn large_answers_that_nobody_takes_have_an_end() {
+async fn large_unread_responses_are_limited() {
     let world = World::new().await;
     let admin = world.admin();
     let mut large = config_map("large");
@@ -495,7 +495,7 @@ impl tracing::field::Visit for Line {
 }
 
 #[tokio::test]
-async fn the_roles_of_the_first_hour_hold() {
+async fn the_bootstrap_roles_apply() {
     let world = World::new().await;
     let admin = world.admin();
     let binding = json!({"metadata": {"name": "kim-views"}, "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},

@@ -33,7 +33,7 @@ async fn pieces(watching: &mut Watching, count: usize) -> usize {
 }
 
 #[tokio::test]
-async fn the_present_comes_in_pieces_while_it_goes_on() {
+async fn the_initial_list_comes_in_chunks_during_changes() {
     for (count, pad, selector) in [(1200, 300, ""), (1200, 300, "&labelSelector=on%3Dtrue"), (30, 100_000, "")] {
         let (world, admin) = filled(count, pad).await;
         let start = world.store.revision();
@@ -71,7 +71,7 @@ async fn the_present_comes_in_pieces_while_it_goes_on() {
 }
 
 #[tokio::test]
-async fn no_piece_of_the_present_is_large() {
+async fn no_chunk_of_the_initial_list_is_large() {
     for (count, pad, accept) in [(700, 300, "application/json"), (40, 50_000, "application/json"), (700, 300, TABLE)] {
         let (_world, admin) = filled(count, pad).await;
         let mut watching = admin.header("accept", accept).watch(&format!("{CONFIG_MAPS}?{STREAMED}")).await;
@@ -87,7 +87,7 @@ async fn no_piece_of_the_present_is_large() {
 
 /// A client that is so slow that the initial state is compacted gets an error.
 #[tokio::test]
-async fn a_state_that_is_forgotten_before_it_is_taken_is_too_old() {
+async fn an_initial_list_that_is_compacted_before_it_is_read_is_too_old() {
     let (world, admin) = filled(30, 100_000).await;
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?{STREAMED}")).await;
     watching.piece().await;
@@ -107,7 +107,7 @@ async fn a_state_that_is_forgotten_before_it_is_taken_is_too_old() {
 }
 
 #[tokio::test]
-async fn no_piece_of_the_past_is_large() {
+async fn no_chunk_of_past_events_is_large() {
     let (world, admin) = filled(2, 10).await;
     let from = world.store.revision();
     let mut watching = admin.watch(&format!("{CONFIG_MAPS}?watch=1&resourceVersion={from}")).await;

@@ -47,7 +47,7 @@ fn requests(verb: &str, path: &str) -> Vec<(&'static str, String, &'static str)>
 }
 
 #[tokio::test]
-async fn nobody_writes_without_a_name() {
+async fn anonymous_users_cannot_write() {
     let world = World::new().await;
     let (admin, stranger) = (world.admin(), world.outside());
     let before = world.store.revision();
@@ -77,7 +77,7 @@ async fn nobody_writes_without_a_name() {
 
 /// Kim may write roles and bindings, but has few permissions. No kind of write gives Kim more.
 #[tokio::test]
-async fn no_way_of_writing_roles_and_bindings_gives_more() {
+async fn no_write_of_roles_and_bindings_grants_more() {
     let world = World::new().await;
     let admin = world.admin();
     let may = json!([

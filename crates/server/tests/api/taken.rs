@@ -42,7 +42,7 @@ async fn fill(world: &World, count: usize, bytes: usize) {
 }
 
 #[tokio::test]
-async fn answers_that_nobody_takes_are_let_go() {
+async fn unread_responses_are_dropped() {
     let (world, address, identity) = listening().await;
     fill(&world, 14, 900_000).await;
     let limits = &world.running.server.limits.exempt;
@@ -90,7 +90,7 @@ async fn answers_that_nobody_takes_are_let_go() {
 
 /// A client that reads slowly gets the whole response.
 #[tokio::test]
-async fn slow_readers_get_all_of_it() {
+async fn slow_readers_get_the_whole_response() {
     let (world, address, identity) = listening().await;
     fill(&world, 5, 100_000).await;
     let whole = world.admin().get(CONFIG_MAPS).await.bytes;
@@ -174,7 +174,7 @@ async fn answers_that_wait_to_be_sent_are_counted() {
 
 /// The data in transit on a fast connection is much more than such a client reads in a minute.
 #[tokio::test]
-async fn slow_readers_on_fast_connections_get_all_of_it() {
+async fn slow_readers_on_fast_connections_get_the_whole_response() {
     let (world, address, identity) = listening().await;
     fill(&world, 30, 900_000).await;
     let whole = world.admin().get(CONFIG_MAPS).await.bytes.len();
@@ -208,7 +208,7 @@ async fn slow_readers_on_fast_connections_get_all_of_it() {
 
 /// The unsent end of a response must not keep a connection open forever.
 #[tokio::test]
-async fn a_connection_ends_though_the_last_of_an_answer_is_not_taken() {
+async fn a_connection_ends_although_a_response_is_not_read_to_its_end() {
     let (world, address, identity) = listening().await;
     fill(&world, 1, 10_000).await;
     let places = &world.running.server.limits.connections;

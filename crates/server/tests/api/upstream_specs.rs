@@ -124,7 +124,7 @@ async fn openapi_v2_describes_a_resource_with_any_fields_as_an_object() {
 
 /// "should return a 406 for a backend which does not implement metadata".
 #[tokio::test]
-async fn what_is_no_table_is_not_sent_as_one() {
+async fn objects_without_table_form_are_not_sent_as_tables() {
     let world = World::new().await;
     let admin = world.admin();
     admin.post("/api/v1/namespaces/default/serviceaccounts", &json!({"metadata": {"name": "a"}})).await.expect(201);

@@ -48,7 +48,7 @@ async fn from_a_version_on() {
 }
 
 #[tokio::test]
-async fn without_a_version_the_present_comes_first() {
+async fn without_a_version_the_initial_list_comes_first() {
     let (world, admin) = world().await;
     for name in ["a", "b"] {
         admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
@@ -64,7 +64,7 @@ async fn without_a_version_the_present_comes_first() {
 }
 
 #[tokio::test]
-async fn streaming_lists_say_when_the_present_ends() {
+async fn streaming_lists_mark_the_end_of_the_initial_list() {
     let (world, admin) = world().await;
     for name in ["a", "b"] {
         admin.post(CONFIG_MAPS, &config_map(name)).await.expect(201);
@@ -148,7 +148,7 @@ async fn a_watch_ends_in_time_even_when_busy() {
 /// A client that starts to read after the deadline gets the events before it: silence would mean that there were
 /// none.
 #[tokio::test(start_paused = true)]
-async fn what_happened_in_time_is_told_however_late_it_is_listened_to() {
+async fn events_before_the_deadline_are_sent_to_late_readers() {
     let (world, admin) = world().await;
     let from = world.store.revision();
     admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
@@ -159,7 +159,7 @@ async fn what_happened_in_time_is_told_however_late_it_is_listened_to() {
 }
 
 #[tokio::test]
-async fn a_watch_for_ever_is_one_for_long() {
+async fn the_timeout_of_a_watch_is_limited() {
     let (_world, admin) = world().await;
     // The largest value that can be written, the largest of upstream's type, and one that is near the clock's limit.
     for seconds in [u64::MAX, i64::MAX.cast_unsigned(), 1 << 40] {
@@ -264,7 +264,7 @@ async fn forms_of_events() {
 }
 
 #[tokio::test]
-async fn too_old_is_said_in_an_event_and_ends_the_watch() {
+async fn a_compacted_version_gives_an_error_event_and_ends_the_watch() {
     let (world, admin) = world().await;
     let first = admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);
     for at in 0..5 {
@@ -287,7 +287,7 @@ async fn too_old_is_said_in_an_event_and_ends_the_watch() {
 }
 
 #[tokio::test]
-async fn a_slow_watcher_is_cut_and_hurts_nobody() {
+async fn a_slow_watcher_is_ended_without_affecting_others() {
     let bounds = store::Bounds { events_max: 200, ..store::Bounds::default() };
     let options = store::Options { bounds, ..store::Options::default() };
     let world = World::with(store::Volatile::new(server::codec::finish, options), identity()).await;
@@ -312,7 +312,7 @@ async fn a_slow_watcher_is_cut_and_hurts_nobody() {
 /// A watcher that did not read while its events were compacted gets no later bookmark, because it would resume there
 /// without noticing. The same applies at its deadline.
 #[tokio::test(start_paused = true)]
-async fn no_bookmark_steps_over_what_was_forgotten() {
+async fn no_bookmark_skips_compacted_events() {
     let (world, admin) = world().await;
     for (timeout_s, silent_s) in [(100, 101), (1000, 61)] {
         admin.post(CONFIG_MAPS, &config_map("a")).await.expect(201);

@@ -16,7 +16,7 @@ mod scope;
 mod tests;
 mod usage;
 
-use super::{Together, Verb, Write};
+use super::{AtomicWrites, Verb, Write};
 use crate::reader::Reader;
 use object::access::{Access, name};
 use object::pod::amounts::Amounts;
@@ -29,7 +29,7 @@ use usage::Countable;
 const QUOTAS: &str = "/core/resourcequotas/";
 
 /// Charges a creation or update, releases a removal, and counts usage for a new or changed quota.
-pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut Together) -> Result<(), Status> {
+pub fn charge(reader: &Reader, write: &mut Write<'_>, together: &mut AtomicWrites) -> Result<(), Status> {
     let removal = write.verb == Verb::Delete;
     if removal && write.concerns("", "namespaces") {
         let epoch = epoch_key(write.name);
@@ -116,7 +116,7 @@ struct Change<'a> {
 }
 
 impl Change<'_> {
-    fn charge_all(&self, reader: &Reader, together: &mut Together) -> Result<(), Status> {
+    fn charge_all(&self, reader: &Reader, together: &mut AtomicWrites) -> Result<(), Status> {
         let namespace = self.write.namespace;
         // Read the epoch first, so that the list contains the quota that changed it.
         let key = epoch_key(namespace);
@@ -138,7 +138,7 @@ impl Change<'_> {
         mut quota: Value,
         record: &Arc<Record>,
         settled: bool,
-        together: &mut Together,
+        together: &mut AtomicWrites,
     ) -> Result<(), Status> {
         self.check_constraints(&quota)?;
         let delta = self.delta(&quota);

@@ -5,7 +5,7 @@
 //! upstream's quota controller.
 
 use super::{QUOTAS, epoch_key, usage, write_status};
-use crate::admission::Together;
+use crate::admission::AtomicWrites;
 use crate::app::Server;
 use crate::reader::{self, Reader};
 use object::Status;
@@ -99,7 +99,7 @@ async fn correct(reader: &Reader, record: &Record) -> Result<(), Status> {
     if corrected.at(&["status"]) == quota.at(&["status"]) {
         return Ok(());
     }
-    let mut together = Together::default();
+    let mut together = AtomicWrites::default();
     together.require(&key, epoch.as_ref());
     together.require(&record.key, Some(&current));
     together.put(&record.key, &corrected);

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_do_what_out_of_the_box() {
+    fn permissions_of_the_bootstrap_roles() {
         let index = index();
         let account = |name: &str| User {
             name: crate::authn::service_account_name("kube-system", name),
