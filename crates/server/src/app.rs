@@ -1,7 +1,6 @@
 //! The server: handles one request and returns one response.
 
 use crate::admission::Admission;
-use crate::arriving::RequestBody;
 use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
@@ -15,6 +14,7 @@ use crate::reader::Reader;
 use crate::recent::WriteCache;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
+use crate::request_body::RequestBody;
 use crate::verbs::{self, Answer, Call};
 use bytes::Bytes;
 use http::{Request, Response};

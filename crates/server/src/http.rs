@@ -1,9 +1,9 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and graceful shutdown.
 
 use crate::app::{Caller, Server};
-use crate::arriving::RequestBody;
 use crate::body::Body;
 use crate::limits::HEADER_BYTES_MAX;
+use crate::request_body::RequestBody;
 use crate::sent::ResponseBody;
 use crate::usage::IdleTimeout;
 use futures::FutureExt;

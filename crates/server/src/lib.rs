@@ -6,7 +6,6 @@
 
 pub mod admission;
 pub mod app;
-mod arriving;
 pub mod attributes;
 pub mod authn;
 pub mod authz;
@@ -33,6 +32,7 @@ mod recent;
 mod registry;
 mod render;
 mod request;
+mod request_body;
 mod sent;
 mod service_ip;
 pub mod subresources;

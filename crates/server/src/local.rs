@@ -1,10 +1,10 @@
 //! The server as an in-process service: the same requests, without a socket. RBAC applies to its callers too.
 
 use crate::app::{Caller, Server, status_response};
-use crate::arriving::{BoxError, RequestBody};
 use crate::attributes::User;
 use crate::body::Body;
 use crate::limits::Room;
+use crate::request_body::{BoxError, RequestBody};
 use bytes::Bytes;
 use http::header::USER_AGENT;
 use http::{HeaderValue, Method, Request, Response};
