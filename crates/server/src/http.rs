@@ -4,7 +4,7 @@ use crate::app::{Caller, Server};
 use crate::body::Body;
 use crate::limits::HEADER_BYTES_MAX;
 use crate::request_body::RequestBody;
-use crate::sent::ResponseBody;
+use crate::response_body::ResponseBody;
 use crate::usage::IdleTimeout;
 use futures::FutureExt;
 use http::{Request, Response, Version};

@@ -33,7 +33,7 @@ mod registry;
 mod render;
 mod request;
 mod request_body;
-mod sent;
+mod response_body;
 mod service_ip;
 pub mod subresources;
 mod usage;
