@@ -2,10 +2,10 @@
 
 use crate::app::{Caller, Server};
 use crate::body::Body;
+use crate::idle_timeout::IdleTimeout;
 use crate::limits::HEADER_BYTES_MAX;
 use crate::request_body::RequestBody;
 use crate::response_body::ResponseBody;
-use crate::usage::IdleTimeout;
 use futures::FutureExt;
 use http::{Request, Response, Version};
 use hyper::body::Incoming;
@@ -94,8 +94,8 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
     let caller = Caller::Peer(certificate);
-    let usage = IdleTimeout::new();
-    let used = usage.clone();
+    let idle_timeout = IdleTimeout::new();
+    let used = idle_timeout.clone();
     let stalled = CancellationToken::new();
     let gives_up = stalled.clone();
     let service = hyper::service::service_fn(move |request: Request<Incoming>| {
@@ -115,8 +115,8 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
             biased;
             ended = connection.as_mut() => return ended,
             () = shutdown.cancelled() => {}
-            () = usage.idle() => {
-                if !usage.asked() {
+            () = idle_timeout.idle() => {
+                if !idle_timeout.asked() {
                     // A partly received first request is dropped; the client can repeat it.
                     tracing::debug!("closing a connection without requests");
                     return Ok(());
@@ -128,7 +128,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
             biased;
             ended = connection.as_mut() => ended,
             // Requests that arrive before the shutdown takes effect are answered first.
-            () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| usage.idle()) => {
+            () = tokio::time::sleep(LAST_WORDS_TIME_MAX).then(|()| idle_timeout.idle()) => {
                 tracing::debug!("a client did not read its last responses");
                 Ok(())
             }

@@ -2,7 +2,7 @@
 //! memory for large responses, a slot for watches, and old revisions of the store.
 
 use crate::body::{Body, Chunks};
-use crate::usage::ActiveRequest;
+use crate::idle_timeout::ActiveRequest;
 use bytes::{Buf, Bytes};
 use http_body::{Frame, SizeHint};
 use std::fmt;
