@@ -1,6 +1,6 @@
 //! The verb create.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
 use crate::definitions;
 use object::access::{Access, name, namespace};
@@ -15,7 +15,7 @@ const NAME_ATTEMPTS_MAX: usize = 8;
 pub async fn create(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
     let mut about = About { dry_run: options.dry_run, ..About::default() };
-    let object = incoming::object(call, &options, &mut about.warnings)?;
+    let object = decode_request::object(call, &options, &mut about.warnings)?;
     store_new(call, object, &mut about, Ownership::Update(&options.field_manager)).await
 }
 

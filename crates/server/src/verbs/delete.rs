@@ -1,6 +1,6 @@
 //! The verb delete.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
 use crate::definitions;
 use crate::render;
@@ -62,7 +62,7 @@ impl DeleteOptions {
         let body = if call.body.is_empty() {
             json!({})
         } else {
-            incoming::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
+            decode_request::other(call, "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions")?
         };
         let mut options = DeleteOptions::from_value(&body)?;
         if let Some(text) = call.query.get("gracePeriodSeconds") {

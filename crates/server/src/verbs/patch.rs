@@ -1,7 +1,7 @@
 //! The verb patch: JSON patch, merge patch, strategic merge patch and server-side apply.
 
 use super::update::change;
-use super::{ATTEMPTS_MAX, About, Answer, Call, create, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, create, decode_request};
 use crate::app::attributes;
 use crate::negotiate::{self, PatchType};
 use crate::request::Verb;
@@ -45,7 +45,7 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
         let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
         check_name(call, &patched)?;
         found.clear();
-        incoming::conform_patched(
+        decode_request::conform_patched(
             call,
             &mut patched,
             old,
@@ -136,7 +136,7 @@ async fn apply_patch(call: &Call<'_>, subresource: &str) -> Result<Answer, Statu
     let decoded = decode::yaml(&call.body)?;
     let mut applied = decoded.value;
     check_applied(call, &applied)?;
-    let unknown = incoming::unknown(&call.kind, &mut applied, None)?;
+    let unknown = decode_request::unknown(&call.kind, &mut applied, None)?;
     let schema = call
         .kind
         .schema

@@ -2,7 +2,7 @@
 
 use super::delete::{DeleteOptions, delete_with};
 use super::update::change;
-use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming, patch};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request, patch};
 use crate::admission::AtomicWrites;
 use crate::authn::token_request;
 use crate::authz::reviews::Reviewer;
@@ -26,7 +26,7 @@ pub fn review(call: &Call<'_>) -> Result<Answer, Status> {
     }
     let options = call.options()?;
     let mut warnings = Vec::new();
-    let asked = incoming::object(call, &options, &mut warnings)?;
+    let asked = decode_request::object(call, &options, &mut warnings)?;
     let mut errors = Errors::default();
     call.kind.rules.validate_create(&asked, &call.ctx(), &mut errors);
     if !errors.is_empty() {
@@ -42,7 +42,7 @@ pub async fn scale(call: &Call<'_>, sub: &Subresource, verb: Verb) -> Result<Ans
     let object = match verb {
         Verb::Get => Value::clone(&call.stored(&call.target.name)?.0),
         Verb::Update => {
-            let sent = incoming::other(call, SCALE)?;
+            let sent = decode_request::other(call, SCALE)?;
             set_scale(call, sub, |_| Ok(sent.clone())).await?
         }
         Verb::Patch => {
@@ -76,7 +76,7 @@ async fn set_scale(
 /// Assigns a pod to a node.
 pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
     let options = call.options()?;
-    let asked = incoming::other(call, "io.k8s.api.core.v1.Binding")?;
+    let asked = decode_request::other(call, "io.k8s.api.core.v1.Binding")?;
     for _ in 0..ATTEMPTS_MAX {
         let (old, record) = call.stored(&call.target.name)?;
         let mut new = binding::bind(&old, &asked, call.now)?;
@@ -103,7 +103,7 @@ pub async fn binding(call: &Call<'_>) -> Result<Answer, Status> {
 
 /// Deletes a pod if its disruption budgets allow it. The budget is updated in the same transaction.
 pub async fn eviction(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call, "io.k8s.api.policy.v1.Eviction")?;
+    let asked = decode_request::other(call, "io.k8s.api.policy.v1.Eviction")?;
     let mut options = DeleteOptions::from_value(asked.at(&["deleteOptions"]).unwrap_or(&Value::Null))?;
     options.dry_run |= call.options()?.dry_run;
     let reader = Reader { store: call.server.store.clone() };
@@ -133,7 +133,7 @@ fn success() -> Answer {
 
 /// Issues a token for a ServiceAccount.
 pub fn token(call: &Call<'_>) -> Result<Answer, Status> {
-    let asked = incoming::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
+    let asked = decode_request::other(call, "io.k8s.api.authentication.v1.TokenRequest")?;
     let reader = Reader { store: call.server.store.clone() };
     let (namespace, name) = (&call.target.namespace, &call.target.name);
     let tokens = &call.server.authn.tokens;

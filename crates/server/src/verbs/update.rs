@@ -1,6 +1,6 @@
 //! The verb update, and the part that patch shares with it: storing a new version of a changed object.
 
-use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, incoming};
+use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
 use bytes::Bytes;
 use object::access::{Access, name, namespace, uid};
@@ -12,7 +12,7 @@ use store::{Operation, Record};
 pub async fn update(call: &Call<'_>, subresource: &str) -> Result<Answer, Status> {
     let options = call.options()?;
     let mut about = About { dry_run: options.dry_run, ..About::default() };
-    let sent = incoming::object(call, &options, &mut about.warnings)?;
+    let sent = decode_request::object(call, &options, &mut about.warnings)?;
     check_identity(call, &sent)?;
     let changed = change(call, subresource, &mut about, Some(&options.field_manager), |_| Ok(sent.clone())).await?;
     changed.answer(call, about.warnings)
