@@ -1,12 +1,12 @@
 //! The verbs: what each request does to the store.
 
-mod beginning;
 mod collection;
 mod connect;
 mod create;
 mod decode_request;
 mod delete;
 mod facets;
+mod initial_list;
 mod patch;
 mod read;
 mod special;

@@ -3,7 +3,7 @@
 //! A watcher holds its position in the store's log, one chunk, and a few events that were read but not sent. So a
 //! slow client delays only itself. If it falls behind the start of the log, it gets 410 and the watch ends.
 
-use super::beginning::{InitialList, count_within_limit};
+use super::initial_list::{InitialList, count_within_limit};
 use super::read::Selection;
 use super::{Answer, Call, store_status, too_large};
 use crate::body::Body;

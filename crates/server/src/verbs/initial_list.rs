@@ -25,9 +25,9 @@ impl InitialList {
         let now = ListOptions { limit: 0, resource_version: None, continue_token: None, ..options.clone() };
         // Listing all keys is cheap and usually gives everything. Objects beyond the limit are read again later.
         let found = read_page(call, &now, selection)?;
-        let mut beginning = InitialList { revision: found.revision, page: Vec::new().into_iter(), after: None };
-        beginning.keep(found.records, None);
-        Ok(beginning)
+        let mut list = InitialList { revision: found.revision, page: Vec::new().into_iter(), after: None };
+        list.keep(found.records, None);
+        Ok(list)
     }
 
     /// The next object, or `None` at the end. Fails if the revision was compacted meanwhile.
