@@ -5,10 +5,10 @@ mod connect;
 mod create;
 mod decode_request;
 mod delete;
-mod facets;
 mod initial_list;
 mod patch;
 mod read;
+mod selector_fields;
 mod special;
 mod update;
 pub mod watch;
@@ -262,7 +262,7 @@ impl Call<'_> {
     /// The put operation of an object, with its expiry time.
     pub fn put(&self, key: &str, object: &Value) -> Operation {
         let expires_at_s = self.server.expires_at_s(&self.kind, self.now);
-        let memo = facets::SelectorFields::for_write(&self.kind, object).map(|facets| facets as store::Memo);
+        let memo = selector_fields::SelectorFields::for_write(&self.kind, object).map(|fields| fields as store::Memo);
         Operation::Put { key: key.into(), value: self.encode(object), expires_at_s, memo }
     }
 

@@ -1,6 +1,6 @@
 //! The verbs get and list.
 
-use super::facets::SelectorFields;
+use super::selector_fields::SelectorFields;
 use super::{Answer, Call, store_status, too_large};
 use crate::render;
 use crate::request::{ListOptions, VersionMatch};
@@ -75,12 +75,12 @@ impl Selection {
             return false;
         }
         let namespace = if self.kind.namespaced { rest.rsplit_once('/').map_or("", |(_, last)| last) } else { "" };
-        let facets = SelectorFields::of(&self.kind, record);
-        self.options.labels.matches(&facets.labels)
+        let fields = SelectorFields::of(&self.kind, record);
+        self.options.labels.matches(&fields.labels)
             && self.options.fields.matches(|field| match field {
                 "metadata.name" => name,
                 "metadata.namespace" => namespace,
-                _ => facets.field(&self.kind, field),
+                _ => fields.field(&self.kind, field),
             })
     }
 }

@@ -224,7 +224,7 @@ mod tests {
             let read = SelectorFields::read(kind, object.to_string().as_bytes());
             assert_eq!(read.labels, *object.members(&["metadata", "labels"]), "{}", kind.plural);
             if let Some(known) = SelectorFields::for_write(kind, &object) {
-                let all = |facets: &SelectorFields| (facets.labels.clone(), facets.fields.clone(), facets.ends.clone());
+                let all = |found: &SelectorFields| (found.labels.clone(), found.fields.clone(), found.ends.clone());
                 assert_eq!(all(&known), all(&read), "{}", kind.plural);
             }
             for field in kind.rules.selectable_fields() {
