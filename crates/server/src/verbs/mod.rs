@@ -9,7 +9,7 @@ mod initial_list;
 mod patch;
 mod read;
 mod selector_fields;
-mod special;
+mod subresources;
 mod update;
 pub mod watch;
 
@@ -70,7 +70,7 @@ pub async fn answer(call: &Call<'_>) -> Result<Answer, Status> {
     // Refuse an unacceptable response form before anything is changed.
     call.form()?;
     if !call.kind.stored {
-        return special::review(call);
+        return subresources::review(call);
     }
     if !call.target.subresource.is_empty() {
         return subresource(call).await;
@@ -107,10 +107,10 @@ async fn subresource(call: &Call<'_>) -> Result<Answer, Status> {
         (Subresource::Status, Verb::Get) => read::get(call),
         (Subresource::Status | Subresource::Finalize, Verb::Update) => update::update(call, name).await,
         (Subresource::Status, Verb::Patch) => patch::patch(call, name).await,
-        (Subresource::Scale { .. }, verb) => special::scale(call, sub, verb).await,
-        (Subresource::Binding, Verb::Create) => special::binding(call).await,
-        (Subresource::Eviction, Verb::Create) => special::eviction(call).await,
-        (Subresource::Token, Verb::Create) => special::token(call),
+        (Subresource::Scale { .. }, verb) => subresources::scale(call, sub, verb).await,
+        (Subresource::Binding, Verb::Create) => subresources::binding(call).await,
+        (Subresource::Eviction, Verb::Create) => subresources::eviction(call).await,
+        (Subresource::Token, Verb::Create) => subresources::token(call),
         _ => Err(Status::method_not_allowed()),
     }
 }
