@@ -71,7 +71,7 @@ impl Launch {
         let shutdown = server.stopping.clone();
         let tasks = TaskTracker::new();
         tasks.spawn(crate::housekeeping::run(server.clone(), shutdown.clone()));
-        tasks.spawn(crate::definitions::run(server.clone(), shutdown.clone()));
+        tasks.spawn(crate::crd_lifecycle::run(server.clone(), shutdown.clone()));
         tasks.spawn(crate::admission::quota::repair::run(server.clone(), shutdown.clone()));
         let mut address = None;
         if let Some(listener) = self.listener {

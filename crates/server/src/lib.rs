@@ -12,7 +12,7 @@ pub mod authz;
 mod body;
 mod bootstrap;
 pub mod codec;
-mod definitions;
+mod crd_lifecycle;
 pub mod discovery;
 mod documents;
 mod env;

@@ -19,7 +19,7 @@ pub(crate) mod testing;
 mod tolerations;
 
 use crate::attributes::User;
-use crate::definitions;
+use crate::crd_lifecycle;
 use crate::env::Ids;
 use crate::reader::Reader;
 use crate::service_ip;
@@ -130,7 +130,7 @@ impl Admission {
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
-        definitions::establish(&self.reader, write, &mut together)?;
+        crd_lifecycle::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;
         Ok(together)
     }

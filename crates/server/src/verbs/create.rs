@@ -2,7 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
-use crate::definitions;
+use crate::crd_lifecycle;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
@@ -80,7 +80,7 @@ fn prepare(
     ownership: &Ownership<'_>,
 ) -> Result<admission::AtomicWrites, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
-    let definition = definitions::check_create(&call.server.admission.reader, kind)?;
+    let definition = crd_lifecycle::check_create(&call.server.admission.reader, kind)?;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();

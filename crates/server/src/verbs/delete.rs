@@ -2,7 +2,7 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
-use crate::definitions;
+use crate::crd_lifecycle;
 use crate::render;
 use crate::request;
 use object::access::{Access, name, uid};
@@ -177,7 +177,7 @@ pub async fn delete_with(
         let (old, record) = call.stored(object_name)?;
         options.check(call, &old, &record)?;
         let (mut changed, more) = last_change(Value::clone(&old))?;
-        definitions::mark_deleted(&call.kind, &mut changed, call.now);
+        crd_lifecycle::mark_deleted(&call.kind, &mut changed, call.now);
         let decided = write::for_delete(&call.kind, &changed, options.deletion, call.now);
         let gone = matches!(decided, Deleted::Gone(_));
         let mut next = match decided {
