@@ -5,7 +5,7 @@ use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
-use crate::documents::DiscoveryCache;
+use crate::discovery_cache::DiscoveryCache;
 use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
@@ -43,7 +43,7 @@ pub struct Server {
     pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
-    pub(crate) documents: DiscoveryCache,
+    pub(crate) discovery_cache: DiscoveryCache,
     pub limits: Limits,
     pub(crate) recent: WriteCache,
     /// Cancelled when the server stops, which ends all watches.
@@ -66,7 +66,7 @@ impl Server {
             registry: Registry::new(store.clone()),
             admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
             metrics: Metrics::new(store.clone()),
-            documents: DiscoveryCache::default(),
+            discovery_cache: DiscoveryCache::default(),
             limits: Limits::default(),
             recent: WriteCache::default(),
             stopping: CancellationToken::new(),

@@ -14,7 +14,7 @@ mod bootstrap;
 pub mod codec;
 mod crd_lifecycle;
 pub mod discovery;
-mod documents;
+mod discovery_cache;
 mod env;
 pub mod exposition;
 mod fence;

@@ -52,7 +52,7 @@ pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -
             let page = server.metrics.page(&server.registry.kinds(), format).map_err(Status::internal)?;
             Ok(plain(200, format.content_type(), page))
         }
-        _ => server.documents.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
+        _ => server.discovery_cache.answer(server, parts, trimmed).ok_or_else(Status::no_such_path)?,
     }
 }
 
