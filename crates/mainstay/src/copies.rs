@@ -127,7 +127,7 @@ impl Place {
                 let store = Embedded::open(&inside, codec::finish, Options::default())?;
                 // Certificates of older versions are in a file beside the store, and belong to it.
                 if let Some(identity) = authn::files::read(directory)? {
-                    authn::kept::keep(&*store, &identity).await?;
+                    authn::identity_store::keep(&*store, &identity).await?;
                 }
                 Ok(store)
             }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use serde_json::{Value, json};
-use server::authn::kept;
+use server::authn::identity_store;
 use store::{Embedded, Options};
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn a_restart_keeps_everything() {
     let open = async || {
         let store = Embedded::open(&directory.path().join("store"), server::codec::finish, Options::default()).unwrap();
         let now = jiff::Timestamp::from_second(START_S).unwrap();
-        let identity = kept::identity(&*store, None, &["localhost".to_owned()], now).await.unwrap();
+        let identity = identity_store::identity(&*store, None, &["localhost".to_owned()], now).await.unwrap();
         (store, identity)
     };
     let snapshot =
