@@ -10,7 +10,7 @@ use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
 use crate::negotiate;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::recent::WriteCache;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};

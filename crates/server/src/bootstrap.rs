@@ -33,8 +33,8 @@ async fn retire(server: &Server, kind: &str, object_name: &str) -> Result<(), St
     let kind = kinds
         .by_kind("rbac.authorization.k8s.io", "v1", kind)
         .ok_or_else(|| Status::internal(format!("no kind {kind} for a retired role")))?;
-    let Some(record) = server.store.get(&crate::reader::key(kind, "", object_name)) else { return Ok(()) };
-    if crate::reader::parse(&record)?.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
+    let Some(record) = server.store.get(&crate::object_store::key(kind, "", object_name)) else { return Ok(()) };
+    if crate::object_store::parse(&record)?.text(&["metadata", "annotations", AUTOUPDATE]) == "false" {
         return Ok(());
     }
     let path = format!("{}/{object_name}", collection_path(kind, ""));
@@ -70,7 +70,7 @@ async fn ensure(server: &Server, wanted: &Value) -> Result<(), Status> {
     let kind = kinds
         .by_kind(group, version, wanted.text(&["kind"]))
         .ok_or_else(|| Status::internal(format!("no kind for the bootstrap object {wanted}")))?;
-    let key = crate::reader::key(kind, namespace(wanted), name(wanted));
+    let key = crate::object_store::key(kind, namespace(wanted), name(wanted));
     let Some(record) = server.store.get(&key) else {
         return match server.send(AGENT, Method::POST, &collection_path(kind, namespace(wanted)), wanted).await {
             // Another server created it, with everything that it needs (such as its address).
@@ -78,7 +78,7 @@ async fn ensure(server: &Server, wanted: &Value) -> Result<(), Status> {
             result => result,
         };
     };
-    let existing = crate::reader::parse(&record)?;
+    let existing = crate::object_store::parse(&record)?;
     match crate::authz::bootstrap::reconcile(&existing, wanted) {
         Some(repaired) => {
             let path = format!("{}/{}", collection_path(kind, namespace(wanted)), name(wanted));

@@ -4,7 +4,7 @@
 use crate::admission::{self, AtomicWrites, Write};
 use crate::app::Server;
 use crate::attributes::User;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::request::{Query, ResourceRequest, Verb};
 use crate::verbs::{self, Call};
 use bytes::Bytes;

@@ -5,7 +5,7 @@
 
 use crate::attributes::{Attributes, User};
 use crate::authz::Authorizer;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use http::HeaderMap;
 use object::Status;
 use object::access::Access;

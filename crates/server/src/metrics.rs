@@ -142,7 +142,7 @@ impl Metrics {
         self.out_of_space.set(i64::from(self.store.out_of_space().is_some()));
         for kind in kinds.iter().filter(|kind| kind.stored) {
             let resource = Resource { group: kind.group.to_string(), resource: kind.plural.to_string() };
-            let count = self.store.count(&crate::reader::prefix(kind, ""));
+            let count = self.store.count(&crate::object_store::prefix(kind, ""));
             self.objects.get_or_create(&resource).set(as_gauge(count));
         }
         format.write(&self.registry.lock().expect("no panic happens under this lock"))

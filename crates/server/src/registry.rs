@@ -90,7 +90,7 @@ impl Follow {
     }
 
     fn take(&mut self, key: &Arc<str>, record: Option<&store::Record>) {
-        match record.map(crate::reader::parse) {
+        match record.map(crate::object_store::parse) {
             Some(Ok(definition)) => drop(self.definitions.insert(key.clone(), definition)),
             Some(Err(error)) => tracing::error!(%error, "a CustomResourceDefinition is not served"),
             None => drop(self.definitions.remove(key)),

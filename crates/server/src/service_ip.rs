@@ -4,7 +4,7 @@
 
 use crate::admission::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name, namespace};
 use object::{Errors, Path, Status, Value, json};
 use std::collections::BTreeSet;

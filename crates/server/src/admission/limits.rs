@@ -1,7 +1,7 @@
 //! LimitRanges: defaults for containers, and limits for containers, pods and claims.
 
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, terminating};
 use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;

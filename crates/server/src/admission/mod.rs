@@ -21,7 +21,7 @@ mod tolerations;
 use crate::attributes::User;
 use crate::crd_lifecycle;
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::service_ip;
 use object::{Kind, Status, Value};
 use std::sync::Arc;

@@ -2,7 +2,7 @@
 
 use super::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, terminating};
 use object::{Status, Value, json, write};
 use std::sync::Arc;
@@ -49,7 +49,7 @@ pub fn bind(
 fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
     let key = format!("/core/namespaces/{}", write.namespace);
     let record = reader.store.get(&key).ok_or_else(|| Status::not_found("", "namespaces", write.namespace))?;
-    if may_be_ending(&record) && is_ending(&crate::reader::parse(&record)?) {
+    if may_be_ending(&record) && is_ending(&crate::object_store::parse(&record)?) {
         let name = write.namespace;
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
         return Err(write.forbidden(why).with_cause(

@@ -2,7 +2,7 @@
 
 use super::{Verb, Write};
 use crate::env::Ids;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::Access;
 use object::{Status, Value, json};
 

@@ -1,7 +1,7 @@
 //! Sets the default StorageClass of claims that name none.
 
 use super::{Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name};
 use object::{Status, Value};
 

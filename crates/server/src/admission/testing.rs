@@ -4,7 +4,7 @@ use super::{Admission, AtomicWrites, Verb, Write};
 use crate::attributes::User;
 use crate::codec;
 use crate::env::Env;
-use crate::reader::{self, Reader};
+use crate::object_store::{self, Reader};
 use futures::executor::block_on;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Kind, Kinds, Status, Value, json};
@@ -75,7 +75,7 @@ impl World {
 
     /// Commits a creation. Returns false if a condition failed.
     pub fn commit(&mut self, plural: &'static str, object: &Value, together: AtomicWrites) -> bool {
-        let key = reader::key(&kind(plural), namespace(object), name(object));
+        let key = object_store::key(&kind(plural), namespace(object), name(object));
         let put =
             Operation::Put { key: key.as_str().into(), value: codec::encode(object), expires_at_s: None, memo: None };
         self.transact(&key, put, together)
@@ -115,7 +115,7 @@ impl World {
         let mut object = object;
         let together =
             self.run(plural, Verb::Delete, "", &mut object, Some(&old), |admission, write| admission.validate(write))?;
-        let key = reader::key(&kind(plural), namespace(&old), name(&old));
+        let key = object_store::key(&kind(plural), namespace(&old), name(&old));
         let delete = Operation::Delete { key: key.as_str().into(), last: None };
         assert!(self.transact(&key, delete, together), "there is no other writer");
         Ok(())

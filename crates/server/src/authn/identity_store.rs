@@ -35,7 +35,7 @@ pub async fn identity(
         // Read this before the identity: a server stores its identity before any other object.
         let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();
         if let Some(record) = store.get(KEY) {
-            let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
+            let kept = crate::object_store::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
             let mut identity = Identity::from_pem(kept.text(&["identity"]))?;
             identity.renew(names, now)?;
             return Ok(identity);

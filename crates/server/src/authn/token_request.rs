@@ -2,7 +2,7 @@
 
 use super::tokens::{Bound, Claims, Reference, ServiceAccountTokens};
 use crate::env::Env;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use jiff::{SignedDuration, Timestamp};
 use object::access::{self, Access};
 use object::{Errors, Path, Status, Value, json};

@@ -6,7 +6,7 @@ use super::tokens::DEFAULT_ISSUER;
 use super::{Authenticator, ClientCertificates, ServiceAccountTokens, StaticTokens, token_request};
 use crate::attributes::User;
 use crate::env::Env;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64;
 use http::{HeaderMap, HeaderValue, header};

@@ -57,7 +57,7 @@ impl Authorizer {
         let node_of = |namespace: &str, name: &str| {
             let record = self.store.get(&format!("/core/pods/{namespace}/{name}"))?;
             // A pod that cannot be parsed counts as bound to no node.
-            let pod = crate::reader::parse(&record).ok()?;
+            let pod = crate::object_store::parse(&record).ok()?;
             Some(pod.text(&["spec", "nodeName"]).to_owned())
         };
         node::identity(user).is_some_and(|name| node::allows(name, asked, node_of))
@@ -149,7 +149,7 @@ fn read_all(store: &dyn Store) -> Result<(Index, Box<dyn Watcher>, Revision), st
 }
 
 fn apply(index: &mut Index, key: &str, record: Option<&Record>) {
-    let parsed = record.map(crate::reader::parse).transpose();
+    let parsed = record.map(crate::object_store::parse).transpose();
     match parsed {
         Ok(value) => index.apply(key, value.as_ref()),
         Err(error) => {

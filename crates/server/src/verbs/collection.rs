@@ -33,7 +33,7 @@ pub async fn delete_collection(call: &Call<'_>) -> Result<Answer, Status> {
 
 /// Deletes one object of the list. Returns `None` if another client already deleted it.
 async fn delete_listed(call: &Call<'_>, record: &Record, options: &DeleteOptions) -> Result<Option<Bytes>, Status> {
-    let object = crate::reader::parse(record)?;
+    let object = crate::object_store::parse(record)?;
     let within = call.within(object::access::namespace(&object));
     match delete_one(&within, object::access::name(&object), options).await {
         Ok(removed) => Ok(Some(render::to_bytes(&removed.object))),

@@ -2,7 +2,7 @@
 //! them, so each is refused with a sentence that says why.
 
 use super::{Answer, Call};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use bytes::Bytes;
 use object::access::{Access, SIMULATED};
 use object::{Status, Value};

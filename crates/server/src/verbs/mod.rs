@@ -140,7 +140,7 @@ impl Call<'_> {
         Ctx { gates: &self.server.gates, now: self.now }
     }
     pub fn key(&self, name: &str) -> String {
-        crate::reader::key(&self.kind, &self.target.namespace, name)
+        crate::object_store::key(&self.kind, &self.target.namespace, name)
     }
     pub fn options(&self) -> Result<WriteOptions, Status> {
         let agent = self.headers.get(http::header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or("");

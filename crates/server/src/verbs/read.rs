@@ -120,7 +120,7 @@ pub struct ListPage {
 
 /// Reads one page of a list from a consistent snapshot.
 pub fn read_page(call: &Call<'_>, options: &ListOptions, selection: &Selection) -> Result<ListPage, Status> {
-    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let prefix = crate::object_store::prefix(&call.kind, &call.target.namespace);
     let (at, mut after) = start_of(call, options, &prefix)?;
     if let Some(found) = point_read(call, selection, at) {
         return Ok(found);

@@ -7,7 +7,7 @@ use crate::admission::AtomicWrites;
 use crate::authn::token_request;
 use crate::authz::reviews::Reviewer;
 use crate::negotiate::{self, PatchType};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use crate::render;
 use crate::request::Verb;
 use crate::subresources::{binding, eviction, scale};

@@ -55,7 +55,7 @@ pub fn watch(call: &Call<'_>) -> Result<Answer, Status> {
         None if asked == 0 => store.revision(),
         None => asked,
     };
-    let prefix = crate::reader::prefix(&call.kind, &call.target.namespace);
+    let prefix = crate::object_store::prefix(&call.kind, &call.target.namespace);
     let again = if initial_list.is_none() {
         events_of_start_revision(&**store, &call.kind, &prefix, after)
     } else {
@@ -378,7 +378,7 @@ impl Definition {
 }
 
 fn spec_of(definition: &Record) -> Value {
-    crate::reader::parse(definition).ok().and_then(|mut definition| definition.cut(&["spec"])).unwrap_or_default()
+    crate::object_store::parse(definition).ok().and_then(|mut definition| definition.cut(&["spec"])).unwrap_or_default()
 }
 
 /// Encodes the lines of a watch.
@@ -415,7 +415,7 @@ impl Frames {
         if let (None, Some(last)) = (&event.current, &event.last) {
             return Ok(last.clone());
         }
-        let mut object = crate::reader::parse(previous)?;
+        let mut object = crate::object_store::parse(previous)?;
         object.put(&["metadata", "resourceVersion"], event.revision.to_string());
         Ok(render::to_bytes(&object))
     }

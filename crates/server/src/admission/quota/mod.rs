@@ -17,7 +17,7 @@ mod tests;
 mod usage;
 
 use super::{AtomicWrites, Verb, Write};
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::{Access, name};
 use object::pod::amounts::Amounts;
 use object::quantity::Quantity;

@@ -7,7 +7,7 @@
 use super::{QUOTAS, epoch_key, usage, write_status};
 use crate::admission::AtomicWrites;
 use crate::app::Server;
-use crate::reader::{self, Reader};
+use crate::object_store::{self, Reader};
 use object::Status;
 use object::access::Access;
 use std::sync::Arc;
@@ -93,7 +93,7 @@ async fn correct(reader: &Reader, record: &Record) -> Result<(), Status> {
     let key = epoch_key(namespace);
     let epoch = reader.store.get(&key);
     let Some(current) = reader.store.get(&record.key) else { return Ok(()) };
-    let quota = reader::parse(&current)?;
+    let quota = object_store::parse(&current)?;
     let mut corrected = quota.clone();
     write_status(&mut corrected, &usage::count(reader, namespace, &quota)?);
     if corrected.at(&["status"]) == quota.at(&["status"]) {

@@ -387,7 +387,7 @@ impl World {
 
     /// As in the server, the name of a creation must be free.
     fn finish(&mut self, pending: Pending) {
-        let key = crate::reader::key(&kind(pending.plural), "a", name(&pending.object));
+        let key = crate::object_store::key(&kind(pending.plural), "a", name(&pending.object));
         if self.store.get(&key).is_none() {
             self.commit(pending.plural, &pending.object, pending.together);
         }

@@ -2,7 +2,7 @@
 
 use super::scope;
 use crate::admission::storage_class::class_of;
-use crate::reader::Reader;
+use crate::object_store::Reader;
 use object::access::Access;
 use object::pod::amounts::{self, Amounts};
 use object::quantity::Quantity;
