@@ -11,11 +11,11 @@ use crate::limits::{Limits, RequestClass};
 use crate::metrics::Metrics;
 use crate::negotiate;
 use crate::object_store::Reader;
-use crate::recent::WriteCache;
 use crate::registry::Registry;
 use crate::request::{self, Query, ResourceRequest, Target, Verb};
 use crate::request_body::RequestBody;
 use crate::verbs::{self, Answer, Call};
+use crate::write_cache::WriteCache;
 use bytes::Bytes;
 use http::{Request, Response};
 use object::selector::FieldSelector;
@@ -45,7 +45,7 @@ pub struct Server {
     pub metrics: Metrics,
     pub(crate) discovery_cache: DiscoveryCache,
     pub limits: Limits,
-    pub(crate) recent: WriteCache,
+    pub(crate) write_cache: WriteCache,
     /// Cancelled when the server stops, which ends all watches.
     pub(crate) stopping: CancellationToken,
     ready: AtomicBool,
@@ -68,7 +68,7 @@ impl Server {
             metrics: Metrics::new(store.clone()),
             discovery_cache: DiscoveryCache::default(),
             limits: Limits::default(),
-            recent: WriteCache::default(),
+            write_cache: WriteCache::default(),
             stopping: CancellationToken::new(),
             ready: AtomicBool::new(false),
             store,

@@ -29,7 +29,6 @@ mod negotiate;
 pub mod object_store;
 mod paths;
 pub mod process;
-mod recent;
 mod registry;
 mod render;
 mod request;
@@ -40,6 +39,7 @@ pub mod subresources;
 mod verbs;
 pub mod version;
 mod warnings;
+mod write_cache;
 
 pub use app::Server;
 pub use attributes::User;

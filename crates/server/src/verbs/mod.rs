@@ -170,7 +170,7 @@ impl Call<'_> {
     pub fn stored(&self, name: &str) -> Result<(Arc<Value>, Arc<Record>), Status> {
         let record = self.server.store.get(&self.key(name)).ok_or_else(|| self.not_found(name))?;
         // The write cache has stored forms, which a converting kind does not serve.
-        let kept = if self.kind.rules.converts() { None } else { self.server.recent.find(&record) };
+        let kept = if self.kind.rules.converts() { None } else { self.server.write_cache.find(&record) };
         let object = match kept {
             Some(object) => object,
             None => {
@@ -185,7 +185,7 @@ impl Call<'_> {
     /// Caches an object that was just stored, because it may soon be written again.
     pub fn remember(&self, record: &Record, object: Value) {
         if !self.kind.rules.converts() {
-            self.server.recent.keep(record, object);
+            self.server.write_cache.keep(record, object);
         }
     }
 

@@ -107,56 +107,56 @@ mod tests {
 
     #[test]
     fn a_version_is_found_by_its_key_and_revision_alone() {
-        let recent = WriteCache::default();
+        let cache = WriteCache::default();
         let object = json!({"kind": "A", "metadata": {"name": "a"}});
         let version = record("a", &object, 7);
-        assert!(recent.find(&version).is_none());
-        recent.keep(&version, object.clone());
-        assert_eq!(recent.find(&version).unwrap().text(&["metadata", "resourceVersion"]), "7");
-        assert!(recent.find(&record("a", &object, 8)).is_none());
-        assert!(recent.find(&record("b", &object, 7)).is_none());
+        assert!(cache.find(&version).is_none());
+        cache.keep(&version, object.clone());
+        assert_eq!(cache.find(&version).unwrap().text(&["metadata", "resourceVersion"]), "7");
+        assert!(cache.find(&record("a", &object, 8)).is_none());
+        assert!(cache.find(&record("b", &object, 7)).is_none());
     }
 
     #[test]
     fn only_the_newest_version_of_a_key_is_kept() {
-        let recent = WriteCache::default();
+        let cache = WriteCache::default();
         let object = json!({"metadata": {"name": "a"}});
         for revision in [7, 9, 8] {
-            recent.keep(&record("a", &object, revision), object.clone());
+            cache.keep(&record("a", &object, revision), object.clone());
         }
-        let found = [7, 8, 9].map(|revision| recent.find(&record("a", &object, revision)).is_some());
+        let found = [7, 8, 9].map(|revision| cache.find(&record("a", &object, revision)).is_some());
         assert_eq!(found, [false, false, true]);
-        assert_eq!(recent.lock().bytes, record("a", &object, 9).value.len());
+        assert_eq!(cache.lock().bytes, record("a", &object, 9).value.len());
     }
 
     #[test]
     fn the_newest_are_kept_and_the_oldest_forgotten() {
-        let recent = WriteCache::default();
+        let cache = WriteCache::default();
         let object = json!({"metadata": {"name": "a", "filling": "x".repeat(OBJECT_BYTES_MAX / 2)}});
         let versions: Vec<Record> = (0..1000).map(|number| record(&number.to_string(), &object, 7)).collect();
-        versions.iter().for_each(|version| recent.keep(version, object.clone()));
-        let there: Vec<bool> = versions.iter().map(|version| recent.find(version).is_some()).collect();
+        versions.iter().for_each(|version| cache.keep(version, object.clone()));
+        let there: Vec<bool> = versions.iter().map(|version| cache.find(version).is_some()).collect();
         let fitting = BYTES_MAX / versions[0].value.len();
         assert_eq!(there.iter().rev().take_while(|there| **there).count(), fitting);
         assert_eq!(there.iter().filter(|there| **there).count(), fitting);
-        let kept = recent.lock();
+        let kept = cache.lock();
         assert_eq!(kept.bytes, kept.newest.values().map(|version| version.bytes).sum::<usize>());
         assert_eq!(kept.order.len(), kept.newest.len());
     }
 
     #[test]
     fn neither_many_versions_nor_large_ones_take_much() {
-        let recent = WriteCache::default();
+        let cache = WriteCache::default();
         let object = json!({"metadata": {"name": "a"}});
         for revision in 1..=u64::try_from(VERSIONS_MAX).unwrap() * 3 {
-            recent.keep(&record(&(revision % 7).to_string(), &object, revision), object.clone());
+            cache.keep(&record(&(revision % 7).to_string(), &object, revision), object.clone());
         }
-        let kept = recent.lock();
+        let kept = cache.lock();
         assert_eq!((kept.newest.len(), kept.order.len()), (7, VERSIONS_MAX));
         drop(kept);
         let large = json!({"metadata": {"name": "x".repeat(OBJECT_BYTES_MAX)}});
         let version = record("large", &large, 7);
-        recent.keep(&version, large);
-        assert!(recent.find(&version).is_none());
+        cache.keep(&version, large);
+        assert!(cache.find(&version).is_none());
     }
 }
