@@ -145,7 +145,7 @@ impl Server {
             Target::Resource(target) => {
                 // Components of this process share its lease, and their users need no permission for it.
                 if matches!(caller, Caller::Peer(_)) {
-                    crate::fence::authorize(&parts.headers, &user, &self.authz)?;
+                    crate::lease_precondition::authorize(&parts.headers, &user, &self.authz)?;
                 }
                 self.resource(parts, target, query, body, (user, class.clone()), label).await
             }

@@ -238,7 +238,8 @@ impl Call<'_> {
         together: AtomicWrites,
     ) -> Result<Committed, CommitConflict> {
         let mut txn = together.txn;
-        crate::fence::bind(self.headers, &self.server.admission.reader, &mut txn).map_err(CommitConflict::Store)?;
+        crate::lease_precondition::bind(self.headers, &self.server.admission.reader, &mut txn)
+            .map_err(CommitConflict::Store)?;
         txn.conditions.insert(0, Condition { key: key.into(), modified: expected });
         txn.operations.insert(0, operation);
         let without_quotas = crate::admission::quota::deletion_without_usage(&txn);
