@@ -83,7 +83,7 @@ pub fn conform(
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
     let unknown = unknown(kind, value, None)?;
-    warnings.extend(Strict { unknown, duplicates }.validate(validation, value)?);
+    warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
     Ok(())
 }
 
@@ -98,7 +98,7 @@ pub fn conform_patched(
 ) -> Result<(), Status> {
     let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates };
     warnings.extend(match call.kind.storage.as_ref() {
-        "core/secrets" => strict.validate(validation, value)?,
+        "core/secrets" => strict.judge(validation, value)?,
         _ => strict.judge_patch(validation, &String::from_utf8_lossy(&call.body))?,
     });
     Ok(())
