@@ -278,7 +278,7 @@ async fn a_watch_without_memory_at_its_deadline_sends_an_error() {
     // One watch waits for memory at its deadline; two are read after it.
     let end = waits.next().await;
     assert_eq!((&end["type"], &end["object"]["code"]), (&json!("ERROR"), &json!(429)), "{end}");
-    assert!(text(&end, "/object/message").contains("before there was room"), "{end}");
+    assert!(text(&end, "/object/message").contains("before there was memory"), "{end}");
     assert_eq!(waits.maybe().await, None);
     tokio::time::sleep(std::time::Duration::from_secs(10)).await;
     assert_eq!(later.next().await["object"]["code"], 429);
