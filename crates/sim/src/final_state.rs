@@ -345,7 +345,7 @@ mod tests {
             });
             (at_first, settle(&world).await)
         });
-        let why = "it does not come to rest: somebody still writes or calls, the last was \
+        let why = "the world does not settle: a component still writes or calls; the last was \
                    /core/namespaces/default by operator";
         assert_eq!(told, (Ok(()), Err(why.to_owned())));
     }
