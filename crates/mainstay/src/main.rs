@@ -12,6 +12,7 @@ mod csi;
 mod health;
 mod log;
 mod nodes;
+mod open_files;
 mod paths;
 mod running;
 mod signals;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     log::start(&log);
+    open_files::raise_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -15,6 +15,7 @@ use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
 use server::authn::files::FileError;
 use server::authn::{self, StaticTokens};
 use server::limits::Limits;
+use server::process::open_files_max;
 use server::{Env, Launch, Running, User};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -238,7 +239,8 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         gates,
         env: Env::default(),
         static_tokens,
-        limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight),
+        limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight)
+            .with_open_files(open_files_max()),
         listener: Some(listener),
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
     };

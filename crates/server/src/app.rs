@@ -6,6 +6,7 @@ use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
+use crate::connections::Connection;
 use crate::documents::Documents;
 use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
@@ -52,12 +53,20 @@ pub struct Server {
 }
 
 /// Who sends a request, before it is authenticated.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Caller {
-    /// A connection, with the client certificate it showed.
-    Peer(Option<Arc<[u8]>>),
+    /// A connection.
+    Peer(Peer),
     /// A part of this process that acts as this user.
     Inside(Arc<User>),
+}
+
+#[derive(Clone, Default)]
+pub struct Peer {
+    /// The client certificate that the connection showed.
+    pub certificate: Option<Arc<[u8]>>,
+    /// Where the connection is counted.
+    pub connection: Option<Arc<Connection>>,
 }
 
 impl Server {
@@ -126,8 +135,13 @@ impl Server {
         self.settle(&target, path, &query).await?;
         let user = match caller {
             Caller::Inside(user) => User::clone(user),
-            Caller::Peer(certificate) => {
-                let user = self.authn.authenticate(&parts.headers, certificate.as_deref())?;
+            Caller::Peer(peer) => {
+                let user = self.authn.authenticate(&parts.headers, peer.certificate.as_deref())?;
+                if let Some(connection) = &peer.connection
+                    && !user.is_anonymous()
+                {
+                    connection.authenticated(&self.limits.classify(&user, false));
+                }
                 let allow = |user: &User, attributes: &Attributes| self.authz.check(user, attributes);
                 authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
             }

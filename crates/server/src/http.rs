@@ -1,8 +1,9 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, bodies with a bound, and a clean end.
 
-use crate::app::{Caller, Server};
+use crate::app::{Caller, Peer, Server};
 use crate::arriving::Arriving;
 use crate::body::Body;
+use crate::connections::{Connection, Held};
 use crate::limits::HEADER_BYTES_MAX;
 use crate::sent::Sent;
 use crate::usage::Usage;
@@ -51,17 +52,20 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let Ok(place) = server.limits.connections.clone().try_acquire_owned() else {
-                    server.metrics.connection_refused();
-                    continue;
+            Ok((stream, peer)) => {
+                let (held, closed) = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => break,
+                    admitted = server.limits.connections.admit(peer.ip()) => admitted,
                 };
-                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone());
-                connections.spawn(served.map(move |()| drop(place)));
+                server.metrics.connections_closed(closed);
+                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone(), &held);
+                connections.spawn(served.map(move |()| drop(held)));
             }
             Err(error) => {
-                // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
+                // Mostly there are no file descriptors left. One is freed here; wait before the next try instead of spinning.
                 tracing::warn!(%error, "cannot accept a connection");
+                server.metrics.connections_closed(u64::from(server.limits.connections.close_one()));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -73,7 +77,31 @@ pub async fn serve(
     }
 }
 
-async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream, shutdown: CancellationToken) {
+/// Serves one connection until it ends or must make room for a new one.
+fn connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    shutdown: CancellationToken,
+    held: &Held,
+) -> impl Future<Output = ()> + use<> {
+    let (counted, closing) = (held.connection(), held.closing());
+    async move {
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => tracing::debug!("an unauthenticated connection made room for a new one"),
+            () = serve_connection(server, acceptor, stream, shutdown, counted) => {}
+        }
+    }
+}
+
+async fn serve_connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    shutdown: CancellationToken,
+    counted: Arc<Connection>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
@@ -91,7 +119,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     };
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
-    let caller = Caller::Peer(certificate);
+    let caller = Caller::Peer(Peer { certificate, connection: Some(counted) });
     let usage = Usage::new();
     let used = usage.clone();
     let untaken = CancellationToken::new();

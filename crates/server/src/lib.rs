@@ -13,6 +13,7 @@ pub mod authz;
 mod body;
 mod bootstrap;
 pub mod codec;
+pub mod connections;
 mod definitions;
 pub mod discovery;
 mod documents;
