@@ -8,6 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+/// When less than this part of a pool is free, the rest is for users that hold nothing or little: otherwise ten greedy users, each taking
+/// half of what the ones before left, would take all of it.
+const CROWDED_PART: usize = 8;
+/// The part of the free units that a user may hold then.
+const CROWDED_SHARE: usize = 64;
+
 /// The user that a request is counted for.
 #[derive(Clone, Debug)]
 pub struct Flow {
@@ -120,9 +126,11 @@ impl Pool {
 impl State {
     fn admits(&self, size: usize, flow: Option<&Flow>, count: usize) -> bool {
         let Some(free) = size.checked_sub(self.used + count) else { return false };
+        let is_crowded = free < size / CROWDED_PART;
         flow.iter().flat_map(|flow| flow.limits()).all(|(key, times)| match self.flows.get(key) {
             // The first request of a user is served as long as there is anything.
             None => true,
+            Some(used) if is_crowded => used + count <= free / CROWDED_SHARE,
             Some(used) => used + count <= free.saturating_mul(times),
         })
     }
