@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 #[derive(Clone)]
 pub struct Registrar {
@@ -30,7 +31,8 @@ pub struct Registrar {
 pub struct Beat {
     /// The uid of the Node that has its CSINode and lease.
     uid: String,
-    renewed: Option<jiff::Timestamp>,
+    /// When the lease was last renewed, by the monotonic clock: a wall clock that jumps back must not stop the renewals.
+    renewed: Option<Instant>,
     /// What was said about a bad annotation.
     complaint: Option<String>,
 }
@@ -70,7 +72,7 @@ impl Registrar {
         if beat.uid != uid(&node) {
             self.settle_in(machine, api, &node, now).await?;
             let first = beat.uid.is_empty();
-            (beat.uid, beat.renewed) = (uid(&node).to_owned(), Some(now));
+            (beat.uid, beat.renewed) = (uid(&node).to_owned(), Some(Instant::now()));
             self.beats().insert(name.clone(), beat.clone());
             if first {
                 self.registered.send_modify(|count| *count += 1);
@@ -80,9 +82,10 @@ impl Registrar {
             let path = format!("{}/status", Watched::Nodes.resource().object("", name));
             api.strategic(&path, &correction).await?;
         }
-        let due = beat.renewed.map_or(now, |renewed| renewed + RENEW_EVERY);
-        if due > now {
-            return Ok(Some(wait(due, now)));
+        let renewal = Instant::now();
+        let rest = beat.renewed.map_or(Duration::ZERO, |renewed| (renewed + RENEW_EVERY).duration_since(renewal));
+        if !rest.is_zero() {
+            return Ok(Some(rest));
         }
         api.merge(&leases().object(LEASES, name), &node::renewal(now)).await.or_else(|error| {
             if !error.is_not_found() {
@@ -95,9 +98,9 @@ impl Registrar {
             Ok(Arc::default())
         })?;
         if let Some(beat) = self.beats().get_mut(name) {
-            beat.renewed = Some(now);
+            beat.renewed = Some(renewal);
         }
-        Ok(Some(wait(now + RENEW_EVERY, now)))
+        Ok(Some(RENEW_EVERY))
     }
 
     /// Makes the Node, or takes over the one that is there.
@@ -146,10 +149,6 @@ impl Registrar {
 
 fn leases() -> Resource {
     Resource::new("coordination.k8s.io/v1", "Lease", "leases", true)
-}
-
-fn wait(until: jiff::Timestamp, now: jiff::Timestamp) -> Duration {
-    Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO)
 }
 
 /// False when the object was there already.

@@ -6,12 +6,13 @@ use object::quantity::Quantity;
 use object::write::stamp;
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub use object::access::SIMULATED;
 /// The namespace of the nodes' leases.
 pub const LEASES: &str = "kube-node-lease";
 pub const LEASE_SECONDS: i64 = 40;
-pub const RENEW_EVERY: SignedDuration = SignedDuration::from_secs(10);
+pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 

@@ -66,7 +66,8 @@ struct Control {
 
 struct Sign {
     said: [String; 2],
-    at: Timestamp,
+    /// By the monotonic clock: a wall clock that jumps must neither make all nodes lost nor hide that one is.
+    at: Instant,
 }
 
 /// Those who look after the pods of nodes in trouble: nobody else's pods are worth following.
@@ -115,11 +116,11 @@ impl Control {
         let reported = ready.map(|ready| ready.text(&["lastHeartbeatTime"]).to_owned()).unwrap_or_default();
         let said = [renewed, reported];
         let mut signs = lock(&self.signs);
-        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { said: said.clone(), at: now });
+        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { said: said.clone(), at: Instant::now() });
         if sign.said != said {
-            *sign = Sign { said, at: now };
+            *sign = Sign { said, at: Instant::now() };
         }
-        sign.at
+        now.checked_sub(sign.at.elapsed()).unwrap_or(Timestamp::MIN)
     }
 
     /// Sees to it that somebody looks after the node's pods as long as the node is in trouble.

@@ -4,6 +4,8 @@ use crate::fleet::*;
 use crate::world::*;
 use object::access::{Access, terminating};
 use object::{Value, condition, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -129,5 +131,38 @@ async fn a_replica_on_a_dead_node_is_not_replaced() {
     let second = fleet.until_ready(&replica).await;
     assert_ne!(second["metadata"]["uid"], first["metadata"]["uid"]);
     assert!(fleet.now(&set).await.is_some());
+    fleet.stop().await;
+}
+
+/// Clocks of nodes and controllers that jump: what was heard, and when to report again, is measured by the monotonic clock.
+#[tokio::test(start_paused = true)]
+async fn clocks_that_jump_make_no_node_lost_and_hide_none() {
+    let jump_s = Arc::new(AtomicI64::new(0));
+    let jumping = |clock: &runtime::Clock| -> runtime::Clock {
+        let (clock, jump_s) = (clock.clone(), jump_s.clone());
+        Arc::new(move || clock() + jiff::SignedDuration::from_secs(jump_s.load(Ordering::Relaxed)))
+    };
+    let mut fleet = Fleet::with(1, |setup| setup.clock = jumping(&setup.clock)).await;
+    fleet.world.setup.clock = jumping(&fleet.world.setup.clock);
+    fleet.world.start(LIFECYCLE);
+    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    let is_well = |node: &Value| condition::is_true(node, "Ready") && taints(node).is_empty();
+    fleet.until_is(&node, "ready", is_well).await;
+    fleet.pass(100).await;
+    let since = |node: &Value| condition::get(node, "Ready").map(|ready| ready["lastTransitionTime"].clone());
+    let before = since(&fleet.now(&node_named(0)).await.expect("it is there"));
+    for to_s in [-3600, 7200, 0] {
+        jump_s.store(to_s, Ordering::Relaxed);
+        fleet.pass(300).await;
+        let now = fleet.now(&node_named(0)).await.expect("it is there");
+        assert!(is_well(&now) && since(&now) == before, "after a jump to {to_s} s: {now:?}");
+    }
+    let down = Instant::now();
+    fleet.annotate(&node_named(0), "down", Some("true")).await;
+    fleet.pass(10).await;
+    jump_s.store(-3600, Ordering::Relaxed);
+    fleet.until_is(&node, "lost", |node| !condition::is_true(node, "Ready")).await;
+    let silence = down.elapsed();
+    assert!((Duration::from_secs(30)..Duration::from_secs(61)).contains(&silence), "{silence:?}");
     fleet.stop().await;
 }

@@ -16,7 +16,7 @@ use super::pace::Attempts;
 use super::{say, tell};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Key, key};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, Part, steady};
 use crate::events::{About, Events};
 use crate::queue::Queue;
 use crate::worker;
@@ -100,7 +100,8 @@ struct Control {
     api: Api,
     events: Events,
     metrics: Metrics,
-    clock: Clock,
+    /// Tells how long a driver has refused a request.
+    steady_clock: Clock,
     drivers: Drivers,
     journal: Journal,
     sight: Sight,
@@ -118,7 +119,7 @@ impl Control {
             api: part.api.clone(),
             events: part.events.clone(),
             metrics: part.metrics.csi.clone(),
-            clock: part.clock.clone(),
+            steady_clock: steady(&part.clock),
             drivers: part.drivers.clone(),
             journal,
             sight: Sight::new(),
