@@ -218,7 +218,8 @@ const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a 
 #
 #   sed 's/"simulated-/"PREFIX/g' nodes.yaml | kubectl apply -f -
 #
-# RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod.
+# RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod, and get every Secret and
+# ConfigMap by its name. Keep it as safe as an administrator's.
 # docs/simulated-nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount
