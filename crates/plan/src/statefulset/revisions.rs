@@ -2,6 +2,7 @@
 
 use super::set::Set;
 use super::{Action, pods};
+use crate::allowance;
 use object::access::{self, Access, controller, name, terminating, uid};
 use object::kinds::volumes::default_claim_spec;
 use object::{Gates, Value, json, pod, schema};
@@ -9,6 +10,8 @@ use std::collections::BTreeSet;
 
 const NAME_MAX: usize = 223;
 const HISTORY_DEFAULT: i64 = 10;
+/// The size of all revisions that no pod uses, whatever `revisionHistoryLimit` says: a patch of a few bytes adds a revision of up to 3 MB.
+const HISTORY_BYTES_MAX: usize = 16 << 20;
 
 /// What pods of one revision, and their claims, are made of.
 #[derive(Clone, Debug, PartialEq)]
@@ -113,8 +116,9 @@ impl<'a> Revisions<'a> {
         let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
         let mut live: BTreeSet<&str> = members.all().map(|pod| pod.revision()).collect();
         live.extend([self.current.name.as_str(), self.update.name.as_str()]);
-        let unused: Vec<&&Value> = self.listed.iter().filter(|revision| !live.contains(name(revision))).collect();
-        let excess = unused.len().saturating_sub(limit);
+        let unused: Vec<&Value> =
+            self.listed.iter().copied().filter(|revision| !live.contains(name(revision))).collect();
+        let excess = unused.len().saturating_sub(self.fitting(&unused).min(limit));
         let excess = unused[..excess].iter().filter(|revision| !terminating(revision));
         excess
             .map(|revision| Action::DeleteRevision {
@@ -122,6 +126,22 @@ impl<'a> Revisions<'a> {
                 uid: uid(revision).to_owned(),
             })
             .collect()
+    }
+}
+
+impl Revisions<'_> {
+    /// How many of these revisions, the newest first, fit into the history. The newest always does, so that there is a way back. They
+    /// are measured only when there will be one more.
+    fn fitting(&self, unused: &[&Value]) -> usize {
+        if !matches!(self.action, Some(Action::CreateRevision(_))) {
+            return unused.len();
+        }
+        let mut bytes = 0;
+        let fitting = unused.iter().rev().take_while(|revision| {
+            bytes += allowance::size(revision);
+            bytes <= HISTORY_BYTES_MAX
+        });
+        fitting.count().max(1)
     }
 }
 

@@ -261,3 +261,21 @@ fn pods_come_from_the_revision_that_they_are_held_back_at() {
     world.bury();
     assert!(matches!(actions(&world.plan())[..], [Action::CreatePod(_)]));
 }
+
+/// A history of large templates has a bound that no limit of the set takes away; the newest revision always stays.
+#[test]
+fn the_history_is_bounded_in_bytes() {
+    for (bytes, kept) in [(1_000, 41), (1_000_000, 17), (20_000_000, 2)] {
+        let mut world = limited(i32::MAX.into());
+        let note = |at: i64| format!("{at}-{}", "x".repeat(bytes));
+        for at in 0..if bytes > 10_000_000 { 4 } else { 40 } {
+            world.spec(&["template", "metadata", "annotations"], json!({"note": note(at)}));
+            world.settle();
+        }
+        // The one in use, and those that fit. The last change has been made after the history was measured.
+        assert!((kept..=kept + 1).contains(&world.revisions.len()), "{bytes} bytes: {}", world.revisions.len());
+        let before = world.pods.len();
+        world.settle();
+        assert_eq!((world.pods.len(), is_idle(&world.plan())), (before, true));
+    }
+}
