@@ -11,6 +11,7 @@ mod deletion;
 mod documents;
 mod dry_runs;
 mod durability;
+mod every_right;
 mod fence;
 mod input;
 mod lists;
