@@ -181,7 +181,7 @@ mod tests {
         assert_eq!((held[0].len(), pool.available()), (512, 512));
         held.push(greedy(&pool, "b"));
         assert_eq!(held[1].len(), 256);
-        // A user that comes to a crowded pool is admitted all the same.
+        // A user that comes to a crowded pool is admitted all the same: an eighth is for users that hold little.
         held.extend((0..100).map(|at| greedy(&pool, &format!("u{at}"))));
         assert!(held.iter().all(|held| !held.is_empty()));
         assert!(pool.would_admit(None), "{}", pool.available());
