@@ -214,6 +214,8 @@ async fn a_connection_ends_though_the_last_of_an_answer_is_not_taken() {
     let mut lazy = with_window(address, &identity, 1024).await;
     let unread = ask(&mut lazy, &format!("{CONFIG_MAPS}/m-00")).await;
     let mut slow = with_window(address, &identity, 64 * 1024).await;
+    ask(&mut slow, "/version").await.into_body().collect().await.unwrap();
+    assert_eq!(places.in_use(), 2);
     let mut waited = Duration::ZERO;
     while places.in_use() != 1 {
         assert!(waited < Duration::from_secs(15 * 60), "it is kept for ever");
