@@ -1,4 +1,4 @@
-//! Taking one right away at a time.
+//! Runs controllers with one permission removed at a time.
 
 use crate::errands::Errands;
 use crate::world::*;
@@ -12,23 +12,23 @@ use std::pin::Pin;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What a controller does in one go, all of it: starts itself in the world and ends when it has done its work.
+/// Everything a controller does, in one run: starts it in the test cluster and ends when its work is done.
 pub type Story = for<'a> fn(&'a mut Stage) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// A world for one story.
+/// A test cluster for one story.
 pub struct Stage {
     pub world: World,
     pub storage: Option<crate::storage::Storage>,
 }
 
-/// How many worlds stand beside each other.
+/// The number of concurrent test clusters.
 const AT_ONCE: usize = 8;
 
-/// Tells the story once for each single right of an account, without that right.
+/// Runs the story once for each single permission of an account, without that permission.
 pub async fn each_right(account: &'static str, story: Story) {
     let rights = rights_of(account);
     assert!(!rights.is_empty(), "{account} has no role");
-    // With all rights nothing is refused, or what follows would show nothing.
+    // With all permissions nothing may be refused, or the following would prove nothing.
     let refused = told_without(account, None, story).await;
     assert_eq!(refused, 0, "{account} is refused something although it has all its rights");
     let of_events = |right: &Rule| right.resources == ["events"];
@@ -43,7 +43,8 @@ pub async fn each_right(account: &'static str, story: Story) {
     assert!(unused.is_empty(), "nothing of what {account} does needs {unused:#?}");
 }
 
-/// Takes each single right of an account away and gives it back only when all that can be done without it is done.
+/// Removes each single permission of an account and grants it again only when everything that is possible
+/// without it is done.
 pub async fn each_right_for_long(account: &'static str, errands: &'static Errands) {
     let names: Vec<String> = rights_of(account).iter().map(name_of).collect();
     let named = |right: &Rule| errands.all.iter().any(|errand| errand.without.contains(&name_of(right).as_str()));
@@ -59,7 +60,7 @@ pub async fn each_right_for_long(account: &'static str, errands: &'static Errand
         .await;
 }
 
-/// A right as errands name it.
+/// The name of a permission, as used in `without`.
 fn name_of(right: &Rule) -> String {
     format!("{} {}", right.verbs.concat(), right.resources.concat())
 }
@@ -89,7 +90,7 @@ async fn run_without(account: &'static str, lack: &Rule, errands: &'static Erran
         while !go_on.iter().all(|name| is_done(name)) || !(none_waits || is_refused(world)) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        // What needs it is not done, however long it lasts.
+        // Scenarios that need the permission are not done, however long it is missing.
         if !errands.by_chance.contains(&case.as_str()) {
             assert_eq!(*done.lock().expect("no panic"), go_on, "without {case}");
         }
@@ -103,7 +104,7 @@ async fn run_without(account: &'static str, lack: &Rule, errands: &'static Erran
     stage.world.stop().await;
 }
 
-/// Every right of an account, one verb and one resource each.
+/// Every permission of an account, as one verb and one resource each.
 fn rights_of(account: &str) -> Vec<Rule> {
     authz::missing(&[], &authz::bootstrap::controller_rules(account))
 }
@@ -115,7 +116,8 @@ fn role_of(account: &str) -> Value {
     })
 }
 
-/// Tells the story; the first refusal is looked at, and then the right is given back. How often something was refused.
+/// Runs the story; after the first refusal is checked, the permission is granted again. Returns the number of
+/// refusals.
 async fn told_without(account: &'static str, lack: Option<Rule>, story: Story) -> usize {
     let case = lack.as_ref().map_or_else(|| "nothing".to_owned(), Rule::describe);
     let mut stage = Stage { world: World::timed().await, storage: None };
@@ -149,12 +151,13 @@ async fn told_without(account: &'static str, lack: Option<Rule>, story: Story) -
     refused.len()
 }
 
-/// Whether a refused request is about this right.
+/// Whether a refused request needs this permission.
 fn concerns(lack: &Rule, asked: &Asked) -> bool {
     let (path, query) = asked.path.split_once('?').unwrap_or((&asked.path, ""));
     let verb = lack.verbs.concat();
     if verb == "update" && lack.resources == ["statefulsets/finalizers"] {
-        // Nothing is written there: it is asked for where pods and revisions are given an owner that they let wait.
+        // No request writes to that path: the permission is checked when pods and revisions get an owner
+        // whose deletion they block.
         return ["POST", "PATCH"].contains(&asked.method.as_str())
             && ["pods", "controllerrevisions"].iter().any(|owned| path.split('/').any(|part| part == *owned));
     }
@@ -165,7 +168,8 @@ fn concerns(lack: &Rule, asked: &Asked) -> bool {
         "patch" | "escalate" => "PATCH",
         _ => "DELETE",
     };
-    // Who may not delete an object may not change its owner references either, on servers that guard them.
+    // On servers that enforce this, a user who may not delete an object may not change its owner references
+    // either.
     let is_guarded = verb == "delete" && asked.method == "PATCH" && !lack.resources.concat().contains('*');
     let method = if is_guarded { "PATCH" } else { method };
     let (resource, subresource) = match lack.resources.concat() {
@@ -181,7 +185,11 @@ fn concerns(lack: &Rule, asked: &Asked) -> bool {
         && path.ends_with(&subresource)
 }
 
-/// Waits for the first refusal, looks whether it is told, and gives the right back.
+fn is_named(text: &str, resource: &str) -> bool {
+    resource.contains('*') || text.contains(resource)
+}
+
+/// Waits for the first refusal, checks that it is reported, and grants the permission again.
 struct Healer {
     admin: kube::Client,
     requests: Requests,
@@ -204,28 +212,48 @@ impl Healer {
         self.admin.request::<Value>(request.expect("a request")).await.expect("the right is given back");
     }
 
-    /// The figure, and the event where events can be told.
+    fn metric(&self, verb: &str) -> String {
+        format!("controller_requests_forbidden_total{{account=\"{}\",verb=\"{verb}\"", self.account)
+    }
+
+    /// The verbs and resources that a report of this missing permission may name. A server that guards owner
+    /// references does not name the permission: then the report names the refused request.
+    fn reported_for(&self, lack: &Rule) -> Vec<(String, String)> {
+        let mut reported = vec![(lack.verbs.concat(), lack.resources.concat())];
+        let is_guarded = lack.verbs == ["delete"] || lack.resources == ["statefulsets/finalizers"];
+        for asked in self.requests.refused().iter().filter(|_| is_guarded) {
+            let (method, uri) = (asked.method.parse().expect("a method"), asked.path.parse().expect("a path"));
+            let asked = server::authz::asked(&method, &uri).expect("a request of a controller can be parsed");
+            reported.push((asked.verb, asked.resource));
+        }
+        reported
+    }
+
+    /// Waits for the metric, and for the event if events can be sent.
     async fn until_told(&self, lack: &Rule) {
-        let (verb, resource) = (lack.verbs.concat(), lack.resources.concat());
-        let is_named = |text: &str| resource.contains('*') || text.contains(&resource);
-        let figure = format!("controller_requests_forbidden_total{{account=\"{}\",verb=\"{verb}\"", self.account);
+        let wanted = self.reported_for(lack);
         let mut text = String::new();
         for _ in 0..5000 {
             text.clear();
             let mut registry = prometheus_client::registry::Registry::default();
             self.metrics.register(&mut registry);
             prometheus_client::encoding::text::encode(&mut text, &registry).expect("text");
-            let counted = text.lines().any(|line| line.starts_with(&figure) && is_named(line));
+            let is_counted = |line: &str, (verb, resource): &(String, String)| {
+                line.starts_with(&self.metric(verb)) && is_named(line, resource)
+            };
+            let counted = text.lines().any(|line| wanted.iter().any(|one| is_counted(line, one)));
             let events = http::Request::get("/api/v1/namespaces/kube-system/events").body(Vec::new());
             let events: Value = self.admin.request(events.expect("a request")).await.expect("a list");
             let said = |event: &Value| {
                 let message = event.text(&["message"]);
                 event.text(&["reason"]) == "Forbidden"
                     && event.text(&["involvedObject", "name"]) == self.account
-                    && message.starts_with(&format!("{} may not {verb} ", self.account))
-                    && is_named(message)
+                    && wanted.iter().any(|(verb, resource)| {
+                        message.starts_with(&format!("{} may not {verb} ", self.account)) && is_named(message, resource)
+                    })
             };
-            let told = (verb == "create" && resource == "events") || events.items(&["items"]).iter().any(said);
+            let is_about_events = lack.verbs == ["create"] && lack.resources == ["events"];
+            let told = is_about_events || events.items(&["items"]).iter().any(said);
             if counted && told {
                 return;
             }
@@ -235,7 +263,8 @@ impl Healer {
     }
 }
 
-/// The rights to tell events are the same for all: shown with one who says the same thing twice.
+/// The permissions for events are the same for all controllers: tested with one that records the same event
+/// twice.
 pub async fn each_right_of_events(account: &'static str) {
     let rights: Vec<Rule> = rights_of(account).into_iter().filter(|right| right.resources == ["events"]).collect();
     assert!(!rights.is_empty());
