@@ -1,60 +1,61 @@
-//! The judgement on one object, from live answers.
+//! Decides what to do about one object, from live reads.
 
 use super::graph::{Graph, Node, Work};
 use super::{Action, FOREGROUND, Fact, ORPHAN, OwnerRef, Place, Policy, Uid};
 use std::collections::HashMap;
 
-/// What a live GET said.
+/// The result of a live GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Found(Fact),
     NotFound,
     /// No such apiVersion and kind is served.
     UnknownKind,
-    /// The kind is namespaced, but whoever points there is not: such a reference cannot be resolved.
+    /// The kind is namespaced and the dependent is cluster-scoped: such a reference cannot be resolved.
     NeedsNamespace,
-    /// No answer; worth another try.
+    /// The GET failed; retry later.
     Failed,
 }
 
 pub type Answers = HashMap<Place, Answer>;
 
-/// What the judgement needs next, or its end.
+/// What the decision needs next, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// GET these (metadata is enough), then decide again with the answers added.
+    /// GET these (metadata is enough), then call `decide` again with the answers added.
     Ask(Vec<Place>),
     Do(Plan),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In order; a later one must not run when an earlier one failed. Those that drop owners are each about another object and
-    /// may run at once.
+    /// Execute in order and stop at the first failure. [`Action::DropOwners`] are each about another object
+    /// and may run concurrently.
     pub actions: Vec<Action>,
-    /// Objects that proved to be gone before a watch said so: `apply` them as [`super::Event::Gone`].
+    /// Objects that turned out to be deleted before a watch reported it: `apply` them as
+    /// [`super::Event::Gone`].
     pub gone: Vec<Uid>,
-    /// Why nothing (more) is done, when that is worth knowing.
+    /// Why nothing (more) is done, if the caller needs to know.
     pub held: Option<Held>,
 }
 
-/// Why an object stays as it is.
+/// Why an object is kept for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// An owner's kind is not served: nobody can say whether it is gone.
+    /// An owner's kind is not served, so its existence is unknown.
     UnknownOwnerKind(Place),
-    /// A GET gave no answer.
+    /// A GET failed.
     Unanswered(Place),
-    /// An owner is there, but no watch has shown it yet: its end could go unnoticed.
+    /// An owner exists, but its watch has not delivered it yet: its deletion could be missed.
     OwnerNotWatched(Place),
-    /// A cluster-scoped object names a namespaced owner: never decidable.
+    /// A cluster-scoped object names a namespaced owner, which can never be resolved.
     NamespacedOwner(Place),
-    /// Dependents still block this owner's deletion; their end brings it back.
+    /// Dependents block this owner's deletion; their deletion queues it again.
     Blocked,
 }
 
 impl Held {
-    /// Whether the work must come back by itself after a while.
+    /// Whether the work must be retried after a backoff.
     pub fn retries(&self) -> bool {
         match self {
             Held::UnknownOwnerKind(_) | Held::Unanswered(_) | Held::OwnerNotWatched(_) => true,
@@ -64,7 +65,8 @@ impl Held {
 }
 
 impl Plan {
-    /// The object that this plan lets go of for good, after which its dependents are on their own.
+    /// The owner whose finalizer this plan removes; afterwards its dependents are not handled for it any
+    /// more.
     pub fn releases(&self) -> Option<(&Place, &Uid, &str)> {
         self.actions.iter().find_map(|action| match action {
             Action::RemoveFinalizer { place, uid, resource_version, .. } => {
@@ -84,23 +86,24 @@ impl Plan {
     }
 }
 
-/// The owners of an object, by what is true of them.
+/// The owners of an object, by their state.
 #[derive(Default)]
 struct Owners<'a> {
-    /// There, and not waiting for dependents, or not for this one. Terminating for another reason is still there.
+    /// The owner exists and keeps the object: it is not in foreground deletion, or need not wait for this
+    /// object. An owner that terminates for another reason is in this list, too.
     solid: Vec<&'a OwnerRef>,
-    /// Not there, or another object under the same name.
+    /// The owner does not exist, or its name belongs to another object.
     dangling: Vec<&'a OwnerRef>,
-    /// Terminating, and waiting for its dependents to go.
+    /// The owner is in foreground deletion and waits for its dependents.
     waiting: Vec<&'a OwnerRef>,
-    /// Not there any more when the object was given to it.
+    /// The owner was already deleted when the object got it as an owner.
     late: Vec<Uid>,
     unwatched: Option<Place>,
     reports: Vec<Action>,
 }
 
 impl Graph {
-    /// What to do about `work`, as far as `answers` tell.
+    /// Decides about `work`, as far as the answers suffice.
     pub fn decide(&self, work: &Work, answers: &Answers) -> Step {
         let (Work::Attempt(uid) | Work::Orphan(uid)) = work;
         let Some(node) = self.nodes.get(uid) else { return Plan::nothing() };
@@ -154,7 +157,7 @@ impl Graph {
         };
         let mut actions = owners.reports;
         if !owners.late.is_empty() {
-            // Without them, what is left is judged anew.
+            // The remaining owners are judged again after this change.
             actions.push(drop_owners(live, owners.late));
             return Plan::act(actions);
         }
@@ -169,8 +172,9 @@ impl Graph {
         let policy = if !owners.waiting.is_empty() && has_dependents {
             let blocking = blocking_owners(live);
             if !blocking.is_empty() && self.dependents(&live.uid).any(|(_, node)| node.foreground) {
-                // A cycle: the dependent waits for this object, which would wait for the dependent. The change that breaks it
-                // brings this work back, and then the object is deleted.
+                // A cycle: the dependent waits for this object, which would wait for the dependent. The patch
+                // that breaks the cycle changes the object, which queues this work again; then the object is
+                // deleted.
                 actions.push(unblock(live, blocking));
                 return Plan::act(actions);
             }
@@ -191,12 +195,13 @@ impl Graph {
         Plan::act(actions)
     }
 
-    /// Sorts the owner references of `live`, or says what is missing to do so.
+    /// Classifies the owner references of `live`, or returns what is missing to do so.
     fn classify<'a>(&self, live: &'a Fact, answers: &Answers) -> Result<Owners<'a>, Step> {
         let mut owners = Owners::default();
         let mut ask = Vec::new();
         for reference in &live.owners {
-            // A cluster-scoped object must be asked about all the same: its owner may be of a kind that cannot own it.
+            // For a cluster-scoped object the owner is read even so: its kind may be namespaced, and so no
+            // valid owner.
             if self.is_gone(&reference.uid) && !live.place.namespace.is_empty() {
                 match self.came_late(live, reference) {
                     Some(true) => owners.late.push(reference.uid.clone()),
@@ -225,7 +230,8 @@ impl Graph {
                 Some(Answer::Found(_) | Answer::NotFound) => {
                     owners.dangling.push(reference);
                     if self.nodes.contains_key(&reference.uid) {
-                        // It lives, but elsewhere: worth telling, for the object is about to go because of it.
+                        // The owner exists in another namespace. Report this, because the object is deleted
+                        // because of it.
                         owners.reports.push(invalid_namespace(live, reference));
                     }
                 }
@@ -256,7 +262,7 @@ fn remove_finalizer(object: &Fact, finalizer: &str) -> Action {
     }
 }
 
-/// The owners whose deletion this object holds up.
+/// The owners whose deletion this object blocks.
 fn blocking_owners(object: &Fact) -> Vec<Uid> {
     object.owners.iter().filter(|owner| owner.blocks).map(|owner| owner.uid.clone()).collect()
 }

@@ -1,7 +1,7 @@
-//! Kubelets that pretend: what becomes of a pod that is bound to a simulated node.
+//! Simulated kubelets: the status of a pod that is bound to a simulated node.
 //!
-//! A plan is made from the pod alone: its status says how far it is and since when, so that nothing is forgotten when a node starts
-//! anew. Times in a status are whole seconds, and so are delays, near enough.
+//! A plan depends on the pod object alone: its status has all progress and times, so that nothing is lost
+//! when a node restarts. Timestamps in a status, and so delays, are precise to one second.
 
 mod behaviour;
 pub mod config;
@@ -19,14 +19,14 @@ use object::Value;
 use object::access::{Access, terminating, uid};
 use status::Draft;
 
-/// What is seen of a pod and of what it needs.
+/// A pod, and the objects that its plan needs.
 pub struct Seen<'a> {
     pub pod: &'a Value,
     /// The node's address.
     pub host_ip: &'a str,
     /// The address that the pod gets when it starts.
     pub pod_ip: &'a str,
-    /// The claims that the pod's volumes name.
+    /// The claims that the pod's volumes use.
     pub claims: &'a [(&'a str, ClaimState)],
     /// The Secrets and ConfigMaps that [`config::wanted`] names.
     pub configs: &'a config::Found,
@@ -43,22 +43,22 @@ pub enum ClaimState {
 /// What to do, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// The status to merge into the pod's, strategically; `None` when it is as it should be.
+    /// A strategic merge patch of the status; `None` if it needs no change.
     pub status: Option<Value>,
-    /// The pod has ended and was to go: delete it for good, if it still has its uid.
+    /// The pod has terminated: delete it with grace period 0, with its uid as a precondition.
     pub remove: bool,
-    /// What people should know once the status is written.
+    /// Events to record after the status is written.
     pub events: Vec<Event>,
-    /// What they should be told once, as long as it is so.
+    /// Events to record once, as long as their cause lasts.
     pub warnings: Vec<Event>,
-    /// Look again then, if nothing happens before.
+    /// When to plan again without a change.
     pub next: Option<Timestamp>,
-    /// It waits for its claims.
+    /// The pod waits for its claims.
     pub held: bool,
-    /// It waits for Secrets or ConfigMaps: they must be looked up again.
+    /// The pod waits for Secrets or ConfigMaps: look them up again.
     pub awaits_config: bool,
-    /// From now on it uses its claims. A claim on its way out waits only for pods that were given a node before it was looked at, so whether
-    /// they are as they were seen must be asked first.
+    /// The pod uses its claims from now on. Confirm their state with the server first: the finalizer of a
+    /// terminating claim only waits for pods that were scheduled before protection looked.
     pub mounts: bool,
 }
 
@@ -78,7 +78,7 @@ impl Event {
     }
 }
 
-/// What becomes of a pod on a node that is up.
+/// Plans the status of a pod on a node that is up.
 pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
     let pod = seen.pod;
     let (behaviour, complaints) = Behaviour::of(pod);
@@ -103,11 +103,11 @@ pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
     plan
 }
 
-/// Whether containers that crash are started again.
+/// Whether crashed containers are restarted.
 fn restarts(pod: &Value, behaviour: &Behaviour) -> bool {
     match pod.text(&["spec", "restartPolicy"]) {
         "Never" => false,
-        // Only crashes are simulated, which are failures.
+        // A simulated crash is always a failure.
         "OnFailure" => behaviour.crash_after.is_some(),
         _ => true,
     }
@@ -120,13 +120,14 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
         Termination::Never => return,
         Termination::After(wait) => wait,
     };
-    // The time of deletion is when the grace period ends.
+    // deletionTimestamp is the end of the grace period.
     let deadline = time(pod, &["metadata", "deletionTimestamp"]).unwrap_or(around.now);
     let grace = SignedDuration::from_secs(pod.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0));
     let asked = deadline.checked_sub(grace).unwrap_or(deadline);
     let end = after(asked, wait).min(deadline);
     if wait.is_zero() && (ended || pod.items(&["metadata", "finalizers"]).is_empty()) {
-        // Nobody could see it end: it is gone in the same moment. Where a finalizer holds it, it must say that it has ended.
+        // No time passes between its termination and its removal, so it is removed at once. With a finalizer,
+        // the terminated status must be written first.
         plan.remove = true;
         return;
     }
@@ -137,10 +138,10 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
         return;
     }
     let mut draft = Draft::of(pod, around.now);
-    // What is stopped before its time is over has ended well; else it was killed.
+    // Exit code 0 if it stops within its grace period, or 137 if it is killed.
     let code = if after(asked, wait) <= deadline { 0 } else { 137 };
     draft.end_containers(around, code);
-    // As kubelets do: whoever removes the pod instead of its node knows by its phase that it does not run, nor will.
+    // As real kubelets do: a component that removes the pod later sees by its phase that no container runs.
     draft.end(draft.verdict(), "", "");
     draft.conditions(around, None);
     plan.status = draft.changes();
@@ -195,7 +196,7 @@ fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
     }
 }
 
-/// Why its claims hold the pod back.
+/// Why its claims delay the pod.
 fn claim_trouble(seen: &Seen) -> Vec<Event> {
     let namespace = object::access::namespace(seen.pod);
     let troubles = seen.claims.iter().filter_map(|(name, state)| {
@@ -213,7 +214,7 @@ fn claim_trouble(seen: &Seen) -> Vec<Event> {
 }
 
 impl End {
-    /// How the pod ends, and when: by annotation, or by its own deadline.
+    /// How and when the pod ends: by annotation, or by `activeDeadlineSeconds`.
     fn due(around: &Around) -> Option<(Ending, Timestamp)> {
         let begun = status::first_start(around.pod);
         let deadline = around
@@ -222,7 +223,7 @@ impl End {
             .map(|seconds| (Ending::Deadline, after(around.since, SignedDuration::from_secs(seconds))));
         let said = match around.behaviour.end {
             None => None,
-            // Eviction does not wait for the pod to run.
+            // An eviction does not wait until the pod runs.
             Some(End::Evict(wait)) => Some((Ending::Evicted, after(around.since, wait))),
             Some(End::Succeed(wait)) => begun.map(|begun| (Ending::Succeeded, after(begun, wait))),
             Some(End::Fail(wait)) => begun.map(|begun| (Ending::Failed, after(begun, wait))),
@@ -251,7 +252,7 @@ fn finish(ending: Ending, around: &Around, mut draft: Draft, plan: &mut Plan) {
         }
         Ending::Evicted => {
             let message = "The node was low on resource: this is simulated, by annotation of the pod. ";
-            // Without its containers, as kubelets leave a pod that they could not let end by itself.
+            // Real kubelets remove the container statuses of an evicted pod.
             draft.drop_containers();
             draft.end("Failed", "Evicted", message);
             plan.events.push(Event::warning("Evicted", message.to_owned()));
