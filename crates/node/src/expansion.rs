@@ -1,4 +1,4 @@
-//! Claims that have grown but for their file system: the node that has them mounted finishes it.
+//! Finishes the expansion of claims whose file system must be expanded on the node that has them mounted.
 
 use crate::sight::{Mounts, Sight, Watched};
 use crate::voice::Voice;
@@ -17,7 +17,7 @@ pub struct Expansions {
     pub voice: Voice,
 }
 
-/// A claim that a node can finish, and a pod that has it mounted there.
+/// A claim to finish, and a pod that has it mounted on that node.
 struct Case {
     claim: Arc<Value>,
     node: Arc<str>,
@@ -27,7 +27,7 @@ struct Case {
 }
 
 impl Expansions {
-    /// Finishes one expansion after the other, for ever.
+    /// Finishes expansions one after the other, for ever.
     pub async fn work(self) {
         self.sight.filled().await;
         loop {
@@ -36,7 +36,7 @@ impl Expansions {
                 Ok(()) => self.sight.claims.done(&key, None),
                 Err(error) => {
                     let delay = self.sight.claims.failed(&key);
-                    tracing::debug!(namespace = %key.0, claim = %key.1, %error, ?delay, "cannot finish an expansion; trying again");
+                    tracing::debug!(namespace = %key.0, claim = %key.1, %error, ?delay, "Failed to finish a volume expansion; retrying");
                 }
             }
         }

@@ -1,4 +1,4 @@
-//! The kubelets of all simulated nodes: one set of workers does what is planned for each pod.
+//! The kubelets of all simulated nodes: one set of workers carries out the plan for each pod.
 
 use crate::addresses;
 use crate::sight::{Sight, Watched, confirm_claim};
@@ -18,13 +18,13 @@ use std::time::Duration;
 #[derive(Clone)]
 pub struct Kubelets {
     pub sight: Arc<Sight>,
-    /// The API as each node reaches it.
+    /// The API client of each node.
     pub apis: Arc<HashMap<Arc<str>, Api>>,
     pub voice: Voice,
     pub clock: Clock,
 }
 
-/// A pod that is to be looked at, with what that takes.
+/// A pod to reconcile, with what that needs.
 struct Case {
     key: Key,
     uid: Box<str>,
@@ -34,7 +34,7 @@ struct Case {
 }
 
 impl Kubelets {
-    /// Does what is planned, for one pod after the other, for ever.
+    /// Reconciles one pod after the other, for ever.
     pub async fn work(self) {
         self.sight.filled().await;
         loop {
@@ -44,9 +44,9 @@ impl Kubelets {
                 Err(error) => {
                     let delay = self.sight.pods.failed(&key);
                     if error.is_conflict() {
-                        tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "looking after a pod again");
+                        tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "Pod changed meanwhile; retrying");
                     } else {
-                        tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
+                        tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to reconcile a pod; retrying");
                     }
                 }
             }
@@ -72,14 +72,15 @@ impl Kubelets {
         }
         let result = self.carry_out(&case, &path, &pod, plan).await;
         match result {
-            // It is gone: the watch will say so. A conflict may be that another bears its name, of which the watch will tell too, or that
-            // the server was busy with it: nobody will tell of that, so it is tried again.
+            // The pod is deleted, and the watch will report it. After a conflict the request is retried: the
+            // name may belong to another pod, which the watch will report, or the server was busy with the
+            // pod, which no watch reports.
             Err(error) if error.is_not_found() => Ok(None),
             result => result,
         }
     }
 
-    /// What it takes to look at the pod; `None` when nobody looks: it is gone, or its node is down.
+    /// Collects what reconciling the pod needs; `None` if the pod is deleted or its node is down.
     fn open(&self, key: &Key) -> Option<Case> {
         let state = self.sight.lock();
         let local = state.local.get(key)?;
@@ -121,7 +122,7 @@ impl Kubelets {
                 given
             }
         };
-        // When a node has no address left, its pod is as good as anywhere else: nothing is routed here.
+        // If the node has no address left, the pod gets the node's: nothing is routed to either.
         let (host_ip, pod_ip) = (case.host_ip.to_string(), address.unwrap_or(case.host_ip).to_string());
         let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs };
         let now = (self.clock)();
@@ -156,7 +157,7 @@ impl Kubelets {
             return Ok(None);
         }
         if plan.status.is_some() {
-            // What is true now may call for more.
+            // The new status may require another step.
             return Ok(Some(Duration::ZERO));
         }
         let now = (self.clock)();
@@ -166,7 +167,7 @@ impl Kubelets {
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    /// Tells what has not been told of this pod before.
+    /// Records the warnings that were not recorded for this pod before.
     fn tell_once(&self, case: &Case, warnings: &[Event]) {
         if warnings.is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! The scheduler's line: which pod is next, which wait for what.
+//! The scheduling queue: pods in order of priority, pods in backoff, and unschedulable pods with what may
+//! help them.
 
 use plan::schedule::{Helps, Key, Pod};
 use runtime::delays::Delays;
@@ -8,29 +9,29 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// Claims are mostly bound within moments; only a longer wait is worth telling of.
+/// Claims are usually bound within moments; only a longer wait is reported to the user.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Claims that are not bound after this time will not be soon.
+/// After this time, unbound claims are given up and the pod is scheduled anew.
 const CLAIMS_TIME_MAX: Duration = Duration::from_secs(600);
 
-/// The higher priority first, then who came first.
+/// Higher priority first, then in order of arrival.
 type Place = (Reverse<i64>, u64);
 
-/// A pod is in one of these: in line, being worked on, waiting, or none.
+/// Each pod is in at most one state: queued, busy or waiting.
 pub struct Line {
     line: BTreeSet<(Place, Key)>,
     places: HashMap<Key, Place>,
-    /// Pods that are being decided about or written for, with the place that they had.
+    /// Pods that are being scheduled or written, with their place.
     busy: HashMap<Key, Place>,
-    /// Those of them that changed meanwhile.
+    /// Busy pods that changed meanwhile.
     again: HashSet<Key>,
     waiting: HashMap<Key, Waiting>,
-    /// Pods whose claims were told which node it is, and when.
+    /// Pods whose claims have a selected node, and since when.
     prepared: HashMap<Key, Instant>,
-    /// Pods that come back by themselves after a failure.
+    /// Pods in backoff after a failure.
     delays: Delays<Key>,
-    /// Pods that people are told about when their time has come.
+    /// Pods with a `FailedScheduling` event to record, and when.
     tellings: Delays<Key>,
     came: u64,
 }
@@ -41,11 +42,11 @@ struct Waiting {
     message: String,
 }
 
-/// What to do next.
+/// What the scheduler does next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Work {
     Decide(Key),
-    /// Tell people why the pod waits.
+    /// Record why the pod is unschedulable.
     Tell(Key, String),
 }
 
@@ -64,7 +65,7 @@ impl Line {
         }
     }
 
-    /// Puts a pod in line, if it wants a node.
+    /// Queues a pod, if it needs a node.
     pub fn add(&mut self, key: &Key, pod: Option<&Pod>) {
         let Some(wants) = pod.and_then(|pod| pod.wants.as_ref()) else { return };
         self.came += 1;
@@ -87,7 +88,7 @@ impl Line {
         }
     }
 
-    /// The next thing to do; a pod to decide about is busy until [`Line::done`] or one of its kin.
+    /// Returns the next work; a pod to decide about is busy until [`Line::done`] or a similar call.
     pub fn next(&mut self, now: Instant) -> Option<Work> {
         for key in self.delays.take_due(now) {
             if let Some(Waiting { place, .. }) = self.waiting.remove(&key) {
@@ -105,7 +106,7 @@ impl Line {
             let message = self.waiting.get(&key)?.message.clone();
             Some(Work::Tell(key, message))
         });
-        // The others are told about next.
+        // The remaining ones follow in the next calls.
         told.for_each(|key| self.tellings.wait_until(key, now));
         next
     }
@@ -114,7 +115,7 @@ impl Line {
         self.delays.next_at().into_iter().chain(self.tellings.next_at()).min()
     }
 
-    /// There is nothing to do about the pod until it changes.
+    /// Nothing is to be done for the pod until it changes.
     pub fn done(&mut self, key: &Key) {
         self.delays.forget(key);
         self.release(key);
@@ -129,7 +130,8 @@ impl Line {
         }
     }
 
-    /// The pod waits for what helps it; people are told why, unless they know.
+    /// The pod is unschedulable until a change that `helps`; the reason is recorded unless its condition has
+    /// it already.
     pub fn wait(&mut self, key: &Key, pod: Option<&Pod>, helps: Helps, message: &str, now: Instant) {
         self.rest(key, helps, message);
         let known = pod.and_then(|pod| pod.said.as_ref()).is_some_and(|said| said.message == message);
@@ -148,7 +150,7 @@ impl Line {
         }
     }
 
-    /// Something failed: the pod comes back after a while.
+    /// Scheduling failed: the pod is retried after a backoff.
     pub fn failed(&mut self, key: &Key, now: Instant) -> Duration {
         self.rest(key, Helps::default(), "");
         self.tellings.cancel(key);
@@ -157,7 +159,7 @@ impl Line {
         delay
     }
 
-    /// The pod's claims know its node; it waits until they are bound, but not for ever.
+    /// The pod's claims have a selected node; it waits until they are bound, up to [`CLAIMS_TIME_MAX`].
     pub fn await_claims(&mut self, key: &Key, now: Instant) {
         let since = *self.prepared.entry(key.clone()).or_insert(now);
         self.rest(key, Helps::default(), "");
@@ -170,12 +172,12 @@ impl Line {
         self.prepared.get(key).is_some_and(|since| now.duration_since(*since) >= CLAIMS_TIME_MAX)
     }
 
-    /// Whether the pod's claims had been told; they are no longer.
+    /// Whether the pod's claims had a selected node; forgets it.
     pub fn unprepare(&mut self, key: &Key) -> bool {
         self.prepared.remove(key).is_some()
     }
 
-    /// Puts those in line whom a change may help.
+    /// Queues the waiting pods that a change may make schedulable.
     pub fn retry(&mut self, helped: impl Fn(&Helps) -> bool) {
         let keys: Vec<(Key, Place)> = self
             .waiting
@@ -186,7 +188,7 @@ impl Line {
         keys.iter().for_each(|(key, place)| self.put(key, *place));
     }
 
-    /// The pod is gone, or needs no node any more.
+    /// The pod is deleted, or needs no node any more.
     pub fn forget(&mut self, key: &Key) {
         if let Some(place) = self.places.remove(key) {
             self.line.remove(&(place, key.clone()));
@@ -213,7 +215,7 @@ mod tests {
         json!({"metadata": {"namespace": "default", "name": name, "uid": name}, "spec": {"priority": priority}})
     }
 
-    /// A line, and the pods that may stand in it: the second has priority.
+    /// A queue, and pods that can be in it: the second has priority.
     fn world() -> (Line, Cluster) {
         let mut cluster = Cluster::new("default-scheduler");
         for (name, priority) in [("a", 0), ("b", 9), ("c", 0)] {
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn priority_goes_first_and_nobody_is_in_line_twice() {
+    async fn pods_are_queued_once_and_by_priority() {
         let (mut line, cluster) = world();
         for name in ["c", "a", "b", "c", "nobody"] {
             line.add(&key(name), cluster.pod(&key(name)));
@@ -241,7 +243,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_changes_while_busy_is_looked_at_again() {
+    async fn a_pod_that_changes_while_busy_is_scheduled_again() {
         let (mut line, cluster) = world();
         let now = Instant::now();
         line.add(&key("a"), cluster.pod(&key("a")));
@@ -255,7 +257,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_waits_is_told_of_and_retried_by_what_helps() {
+    async fn a_waiting_pod_is_reported_and_retried_after_a_helpful_change() {
         let (mut line, cluster) = world();
         let now = Instant::now();
         let wait = |line: &mut Line, name: &str, helps: Helps| {
@@ -266,7 +268,7 @@ mod tests {
         wait(&mut line, "a", Helps { nodes: true, leaving: true, ..Helps::default() });
         wait(&mut line, "b", Helps { volumes: true, ..Helps::default() });
         assert_eq!(line.next_at(), Some(now));
-        assert_eq!(all(&mut line, now), ["a: no room"], "claims are given a moment");
+        assert_eq!(all(&mut line, now), ["a: no room"], "waiting for claims is reported later");
         assert_eq!(all(&mut line, now + PATIENCE), ["b: no room"]);
         line.retry(|helps| helps.arriving);
         assert_eq!(all(&mut line, now), [""; 0]);
@@ -278,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_come_back_with_their_priority_and_claims_are_waited_for_so_long() {
+    async fn failed_pods_keep_their_priority_and_waiting_for_claims_is_bounded() {
         let (mut line, cluster) = world();
         let now = Instant::now();
         for name in ["a", "b"] {

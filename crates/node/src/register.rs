@@ -1,4 +1,4 @@
-//! Nodes that say that they are there: registration, heartbeats, reports.
+//! Registers the simulated Nodes, renews their leases and corrects their status.
 
 use crate::sight::{Sight, Watched};
 use crate::voice::Voice;
@@ -20,23 +20,23 @@ pub struct Registrar {
     pub apis: Arc<HashMap<Arc<str>, Api>>,
     pub voice: Voice,
     pub clock: Clock,
-    /// What is known of each node's heartbeats.
+    /// The heartbeat state of each node.
     pub beats: Arc<Mutex<HashMap<Arc<str>, Beat>>>,
-    /// How many nodes have registered since the start.
+    /// Number of nodes that have registered since the start.
     pub registered: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Clone, Default)]
 pub struct Beat {
-    /// The uid of the Node that has its CSINode and lease.
+    /// The uid of the Node for which CSINode and lease were created.
     uid: String,
     renewed: Option<jiff::Timestamp>,
-    /// What was said about a bad annotation.
+    /// The last event about an invalid annotation, to suppress repeats.
     complaint: Option<String>,
 }
 
 impl Registrar {
-    /// Looks after one node after the other, for ever.
+    /// Reconciles one node after the other, for ever.
     pub async fn work(self) {
         loop {
             let name = self.sight.nodes.next().await;
@@ -44,7 +44,7 @@ impl Registrar {
                 Ok(again) => self.sight.nodes.done(&name, again),
                 Err(error) => {
                     let delay = self.sight.nodes.failed(&name);
-                    tracing::warn!(node = %name, %error, ?delay, "a simulated node cannot report; trying again");
+                    tracing::warn!(node = %name, %error, ?delay, "Failed to update a simulated node; retrying");
                 }
             }
         }
@@ -88,7 +88,7 @@ impl Registrar {
             if !error.is_not_found() {
                 return Err(error);
             }
-            // Somebody took the lease away: make another with the next look, which is at once.
+            // The lease was deleted: the changed uid makes the next run, which is immediate, create it again.
             if let Some(beat) = self.beats().get_mut(name) {
                 beat.uid = format!("{} without a lease", beat.uid);
             }
@@ -100,7 +100,7 @@ impl Registrar {
         Ok(Some(wait(now + RENEW_EVERY, now)))
     }
 
-    /// Makes the Node, or takes over the one that is there.
+    /// Creates the Node, or uses the existing one.
     async fn register(&self, machine: &Machine, api: &Api, now: jiff::Timestamp) -> Result<Arc<Value>, ApiError> {
         let nodes = Watched::Nodes.resource();
         match api.create(&nodes.collection(""), &machine.node(now)).await {
@@ -109,7 +109,7 @@ impl Registrar {
         }
     }
 
-    /// Completes a new Node, which a user may have created: its labels and annotation, its CSINode and its lease.
+    /// Completes a new Node, which a user may have created: adds labels and annotations, CSINode and lease.
     async fn settle_in(
         &self,
         machine: &Machine,
@@ -152,7 +152,7 @@ fn wait(until: jiff::Timestamp, now: jiff::Timestamp) -> Duration {
     Duration::try_from(until.duration_since(now)).unwrap_or(Duration::ZERO)
 }
 
-/// False when the object was there already.
+/// Whether the object was created; false if it exists already.
 fn unless_there<T>(result: Result<T, ApiError>) -> Result<bool, ApiError> {
     match result {
         Ok(_) => Ok(true),

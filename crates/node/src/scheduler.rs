@@ -1,4 +1,4 @@
-//! The scheduler at work: decides one pod after the other, and writes for many at once.
+//! Runs the scheduler: decides about one pod after the other, and sends many writes concurrently.
 
 use crate::line::Work;
 use crate::sight::{Sight, State, Watched, confirm_claim};
@@ -14,7 +14,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How many writes are under way at once: as many as share one sync to disk well.
+/// Number of concurrent writes: about as many as one group commit holds.
 const WRITES_MAX: usize = 64;
 
 const OVERDUE: &str = "binding volumes: context deadline exceeded";
@@ -28,14 +28,14 @@ pub struct Scheduler {
 }
 
 impl Scheduler {
-    /// Places pods for ever.
+    /// Schedules pods for ever.
     pub async fn run(self) {
         self.sight.filled().await;
         let writes = Arc::new(Semaphore::new(WRITES_MAX));
         let mut tasks = JoinSet::new();
         loop {
-            // The next decision waits for a free hand, so that it is made by what is known then.
-            let permit = writes.clone().acquire_owned().await.expect("it is never closed");
+            // Waits for a free slot before deciding, so that the decision uses the newest state.
+            let permit = writes.clone().acquire_owned().await.expect("the semaphore is never closed");
             let work = self.next().await;
             if let Some(write) = self.consider(work) {
                 let this = self.clone();
@@ -109,8 +109,9 @@ impl Scheduler {
     }
 
     async fn bind(&self, key: &Key, uid: &str, node: &str, claims: &[UsedClaim]) -> Result<Arc<Value>, ApiError> {
-        // A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod
-        // has one. One that is on its way out is about to be replaced: it does not wait for a pod that has no node.
+        // A claim that replaced the known one may wait for this very pod, and no node is selected for it once
+        // the pod has one. A terminating claim is about to be replaced: it does not wait for a pod without a
+        // node.
         let same = claims.iter().map(|(claim, uid)| {
             confirm_claim(&self.api, claim.clone(), move |live| object::access::uid(live) == &**uid)
         });
@@ -132,7 +133,7 @@ impl Scheduler {
                 let message = format!("Successfully assigned {}/{} to {node}", key.0, key.1);
                 self.voice.pod(key, uid, false, "Scheduled", &message);
             }
-            // It is gone: the watch will say so.
+            // The pod is deleted, and the watch will report it.
             Err(error) if error.is_not_found() => state.line.done(key),
             Err(error) => state.fail(key, &error),
         }
@@ -161,7 +162,8 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Says in the pod and by an event why it waits; `again` when it waits already, for whatever reason.
+    /// Sets the pod's condition and records an event with the reason why it is unschedulable. `again` keeps
+    /// the transition time of the existing condition.
     async fn tell(&self, key: &Key, uid: &str, message: &str, again: bool) {
         let mut condition = json!({
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastProbeTime": null,
@@ -174,7 +176,9 @@ impl Scheduler {
         match self.api.strategic(&path, &patch).await {
             Ok(_) => self.voice.pod(key, uid, true, "FailedScheduling", message),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => tracing::warn!(namespace = %key.0, pod = %key.1, %error, "cannot say why a pod waits"),
+            Err(error) => {
+                tracing::warn!(namespace = %key.0, pod = %key.1, %error, "Failed to report why a pod is unschedulable")
+            }
         }
     }
 }
@@ -189,7 +193,7 @@ enum Write {
 }
 
 impl State {
-    /// Takes note of a decision; what is to be written for it.
+    /// Applies a decision to the state; returns what is to be written for it.
     fn follow(&mut self, key: Key, decision: Decision) -> Option<Write> {
         let pod = self.cluster.pod(&key);
         let (uid, again) =
@@ -211,7 +215,7 @@ impl State {
                 self.place(&key, &node);
                 self.line.await_claims(&key, Instant::now());
             }
-            // A claim lost its node after it had been told: whoever provisions wants another choice.
+            // A claim lost its selected node after it was set: the provisioner asks for another choice.
             Decision::Prepare(..) if self.line.unprepare(&key) => {
                 self.cluster.release(&key);
                 self.line.add(&key, self.cluster.pod(&key));
@@ -256,9 +260,9 @@ impl State {
         self.give_up_place(key);
         let delay = self.line.failed(key, Instant::now());
         if error.is_conflict() {
-            tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "placing it again");
+            tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "Pod changed meanwhile; scheduling it again");
         } else {
-            tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot place a pod; trying again");
+            tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to schedule a pod; retrying");
         }
     }
 }

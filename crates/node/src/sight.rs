@@ -1,4 +1,4 @@
-//! What is seen of the cluster, by one set of watches for all nodes and the scheduler.
+//! The watch caches that the scheduler and all kubelets share.
 
 use crate::addresses::Addresses;
 use crate::line::Line;
@@ -19,15 +19,15 @@ use tokio::sync::{Notify, watch};
 /// Shared by the watches, the scheduler and the kubelets.
 pub struct Sight {
     state: Mutex<State>,
-    /// Pods of simulated nodes that are worth a look.
+    /// Pods of simulated nodes to reconcile.
     pub pods: Queue<Key>,
-    /// Simulated nodes that are worth a look.
+    /// Simulated nodes to reconcile.
     pub nodes: Queue<Arc<str>>,
-    /// Claims that wait for a node to finish their expansion, and may find one now.
+    /// Claims that wait for a node to expand their file system, and for which there may be a node now.
     pub claims: Queue<Key>,
-    /// The scheduler has something to do.
+    /// Notified when the scheduler may have work.
     pub scheduling: Notify,
-    /// How many watches have not yet heard all that there is.
+    /// Number of watches whose first list is not complete.
     unfilled: watch::Sender<usize>,
 }
 
@@ -39,7 +39,7 @@ pub struct State {
     /// The pods that are bound to them.
     pub local: HashMap<Key, Local>,
     pub addresses: Addresses,
-    /// The claims that wait for a node to finish their expansion.
+    /// The claims that wait for a node to expand their file system.
     pub expanding: HashMap<Key, Arc<Value>>,
 }
 
@@ -47,41 +47,41 @@ pub struct State {
 #[derive(Default)]
 pub struct Host {
     pub number: usize,
-    /// The Node as last seen.
+    /// The Node object as last received.
     pub node: Option<Arc<Value>>,
-    /// Down by the annotation of the Node. A Node that is deleted while it is down leaves this set: the machine is switched off and
-    /// does not register again.
+    /// Whether the annotation of the Node says that it is down. A Node that is deleted while it is down keeps
+    /// this set: the machine is switched off and does not register again.
     pub down: bool,
 }
 
-/// A pod that a simulated node looks after.
+/// A pod that is bound to a simulated node.
 pub struct Local {
     pub uid: Box<str>,
     pub node: Arc<str>,
-    /// Nothing older than this is believed.
+    /// The newest version received; older ones are ignored.
     version: u64,
-    /// The pod itself, as long as something is to be done about it.
+    /// The pod, as long as the kubelet has something to do for it.
     pub object: Option<Arc<Value>>,
     pub address: Option<Ipv4Addr>,
     pub volumes: Mounts,
-    /// It waits for its claims.
+    /// Whether it waits for its claims.
     pub held: bool,
-    /// How often the Secrets and ConfigMaps that it waits for were looked up in vain.
+    /// Number of failed lookups of the Secrets and ConfigMaps that it waits for.
     pub config_attempts: u32,
-    /// What people were told of it already, and need not hear again.
+    /// Warnings already recorded for this pod, to suppress repeats.
     pub told: Vec<Event>,
 }
 
-/// Where a pod is with its volumes.
+/// The state of a pod's volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
     Awaited,
     Mounted,
-    /// It has ended, whatever is still heard of it.
+    /// Unmounted for good, whatever older events of the pod still arrive.
     Over,
 }
 
-/// The kinds that are watched.
+/// The watched resources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Watched {
     Pods,
@@ -134,13 +134,13 @@ impl Sight {
         self.state.lock().expect("no panic happens under this lock")
     }
 
-    /// Waits until all that there is has been heard.
+    /// Waits until all caches hold their first complete list.
     pub async fn filled(&self) {
-        // It fails only when those who fill are gone: then nobody waits either.
+        // Fails only if the watching tasks are gone; then the caller is being stopped, too.
         let _ = self.unfilled.subscribe().wait_for(|count| *count == 0).await;
     }
 
-    /// Follows one kind for ever.
+    /// Watches one resource for ever.
     pub async fn follow(&self, api: Api, watched: Watched) {
         let mut changes = Box::pin(follow::objects(&api, &watched.resource(), None));
         let mut fresh: Option<HashSet<Key>> = None;
@@ -274,7 +274,7 @@ impl Sight {
         }
     }
 
-    /// A node is up again: it looks at all its pods.
+    /// A node is up again: queues all its pods.
     fn revive(&self, state: &State, node: &Arc<str>) {
         for (key, _) in state.local.iter().filter(|(_, local)| local.node == *node) {
             self.pods.add(key.clone());
@@ -282,7 +282,7 @@ impl Sight {
         self.nodes.add(node.clone());
     }
 
-    /// Takes note of a pod that is bound to a simulated node.
+    /// Stores a pod that is bound to a simulated node.
     fn look_after(&self, state: &mut State, pod: Arc<Value>) {
         let Some((node, _)) = state.hosts.get_key_value(pod.text(&["spec", "nodeName"])) else {
             return;
@@ -322,13 +322,14 @@ impl Sight {
 }
 
 impl State {
-    /// Whether this name was another pod's, as far as is known: that one went unheard, between a watch and a new list.
+    /// Whether the known pod of this name has another uid: it was deleted between a watch and a new list, so
+    /// no deletion event arrived.
     fn is_another(&self, key: &Key, uid: &str) -> bool {
         self.cluster.pod(key).is_some_and(|known| *known.uid != *uid)
             || self.local.get(key).is_some_and(|known| *known.uid != *uid)
     }
 
-    /// Lets the scheduler look at a pod that changed, and again at those whom the change may help.
+    /// Queues a changed pod for scheduling, and pods that the change may make schedulable.
     fn pod_moved(&mut self, key: &Key, moved: Moved) {
         let pod = self.cluster.pod(key);
         if moved.pending {
@@ -339,7 +340,7 @@ impl State {
         self.line.retry(|helps| (helps.leaving && moved.gave_way) || (helps.arriving && moved.arrived));
     }
 
-    /// Takes over what the server answered to a write, unless something newer was heard since.
+    /// Stores the response to a write, unless a newer version was received since.
     pub fn written(&mut self, key: &Key, pod: Arc<Value>) {
         let version = version(&pod);
         if let Some(local) = self.local.get_mut(key)
@@ -350,7 +351,7 @@ impl State {
         }
     }
 
-    /// A pod has its volumes: those of them that are to grow can.
+    /// A pod has mounted its volumes: queues those that wait for an expansion.
     fn mounted(&self, key: &Key, claims: &Queue<Key>) {
         if self.expanding.is_empty() {
             return;
@@ -361,14 +362,15 @@ impl State {
         }
     }
 
-    /// A pod is about to be removed: by then it has let go of its volumes.
+    /// A pod is about to be deleted, and its volumes are unmounted.
     pub fn unmounted(&mut self, key: &Key, uid: &str) {
         if let Some(local) = self.local.get_mut(key).filter(|local| *local.uid == *uid) {
             local.volumes = Mounts::Over;
         }
     }
 
-    /// Nothing more is to be done about a pod that is as it was: of such there may be many, so that it is not kept.
+    /// Nothing more is to be done for a pod in this version. There may be many such pods, so the object is
+    /// dropped.
     pub fn settled(&mut self, key: &Key, pod: &Value) {
         if let Some(local) = self.local.get_mut(key)
             && local.version <= version(pod)
@@ -393,16 +395,17 @@ impl State {
     }
 }
 
-/// Asks the server whether a claim is there to stay, and so: what was heard of it may be old.
+/// Checks with the server that a claim exists, is not terminating and satisfies `is_so`: the cache may be
+/// stale.
 pub async fn confirm_claim(api: &Api, claim: Key, is_so: impl Fn(&Value) -> bool) -> Result<(), ApiError> {
     let live = api.find(&Watched::Claims.resource().object(&claim.0, &claim.1)).await?;
     match live.filter(|live| !terminating(live) && is_so(live)) {
         Some(_) => Ok(()),
-        None => Err(ApiError::stale(format!("the claim {} is another one, on its way out, or gone", claim.1))),
+        None => Err(ApiError::stale(format!("claim {} was replaced, changed or deleted", claim.1))),
     }
 }
 
-/// Versions are numbers that grow, on our server and (by its API's promise) on every other.
+/// Versions are increasing numbers on every Kubernetes API server.
 fn version(object: &Value) -> u64 {
     object.text(&["metadata", "resourceVersion"]).parse().unwrap_or(0)
 }
@@ -423,9 +426,10 @@ mod tests {
         Arc::new(pod)
     }
 
-    /// `anything` 9133 of the simulation: a binding met nobody, and the pod's successor was heard of by a new list.
+    /// Found by `anything` 9133 of the simulation: the pod was replaced while no watch was open, and the list
+    /// showed only its successor.
     #[test]
-    fn a_pod_in_the_place_of_another_is_a_new_one() {
+    fn a_pod_with_a_new_uid_replaces_the_known_one() {
         for first_node in ["", "n"] {
             let sight = Sight::new("s", &["n".into()], &Metrics::default());
             sight.seen(Watched::Pods, pod("first", first_node));
@@ -442,9 +446,10 @@ mod tests {
             assert!(state.local.is_empty());
         }
     }
-    /// `grown_on_nodes` 14003966 of the simulation: a volume grew by a pod that its node had removed, and of whose end it had not heard yet.
+    /// Found by `grown_on_nodes` 14003966 of the simulation: a volume was expanded on behalf of a pod that
+    /// its node had deleted, because the deletion event had not arrived yet.
     #[test]
-    fn a_pod_that_was_removed_has_no_volumes_whatever_is_heard_of_it() {
+    fn a_deleted_pod_stays_unmounted_when_older_events_arrive() {
         let sight = Sight::new("s", &["n".into()], &Metrics::default());
         let key: Key = ("default".into(), "p".into());
         let volumes = || sight.lock().local[&key].volumes;

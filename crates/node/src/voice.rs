@@ -1,4 +1,4 @@
-//! What the nodes and the scheduler tell people.
+//! Records the events of the scheduler and of the simulated kubelets.
 
 use crate::sight::Watched;
 use plan::schedule::Key;
