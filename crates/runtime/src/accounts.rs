@@ -1,4 +1,4 @@
-//! What every namespace has: the `default` ServiceAccount, and the CA certificate of the API server.
+//! Creates what every namespace needs: the `default` ServiceAccount and the CA certificate of the API server.
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Part;
@@ -21,7 +21,7 @@ pub async fn run_accounts(part: Part) {
     .await;
 }
 
-/// Keeps the CA certificate in every namespace, for pods to find.
+/// Keeps a ConfigMap with the CA certificate in every namespace, for pods to mount.
 pub async fn run_root_ca(part: Part) {
     let Some(certificate) = part.root_ca.clone() else { return };
     let config_maps = Resource::new("v1", "ConfigMap", "configmaps", true);
@@ -47,7 +47,7 @@ async fn keep_in_every_namespace(
 ) {
     let namespaces =
         Source::new(Resource::new("v1", "Namespace", "namespaces", false), |namespace| vec![key(namespace)]);
-    // The namespace is the key here, whatever woke it.
+    // The key is always the namespace, also when the object changed.
     let objects = Source::new(resource.clone(), |object| vec![("".into(), object::access::namespace(object).into())])
         .only(format!("metadata.name={object_name}"));
     let (namespace_cache, object_cache) = (namespaces.cache.clone(), objects.cache.clone());
@@ -77,7 +77,8 @@ async fn keep(
 ) -> Result<(), ApiError> {
     match existing {
         None => match api.create(&resource.collection(namespace), &wanted).await {
-            // Already there, or the namespace is gone or going: the next change wakes this key again.
+            // The object exists already, or the namespace is terminating or deleted: the next watch event
+            // requeues this key.
             Err(error) if error.is_conflict() || error.is_not_found() || error.is_namespace_ending() => {}
             result => drop(result?),
         },

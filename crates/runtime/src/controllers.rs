@@ -1,4 +1,4 @@
-//! Which controllers there are, and running them: each with its own identity.
+//! The list of controllers, how they are selected, and how each is run under its own ServiceAccount.
 
 use crate::api::Api;
 use crate::binder::{Directories, OfMachine};
@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a controller is given to work with.
+/// What every controller gets when it is started.
 #[derive(Clone)]
 pub struct Part {
     pub name: &'static str,
@@ -29,29 +29,30 @@ pub struct Part {
     pub events: Events,
     pub metrics: Metrics,
     pub shutdown: CancellationToken,
-    /// The API server's CA certificate, where it is known.
+    /// The API server's CA certificate, if it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub directories: Arc<dyn Directories>,
-    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    /// Number of finished pods that the pod garbage collector keeps; 0 or less keeps all.
     pub terminated_pod_threshold: i64,
     pub clock: Clock,
     pub drivers: Drivers,
-    /// Where it works; what is elsewhere is not followed.
+    /// The namespaces it works in; objects elsewhere are not watched.
     pub reach: Reach,
     pub judge: Option<Judge>,
 }
 
-/// Whoever hears of plans that break a rule, in sentences.
+/// Receives a sentence for each plan that breaks an invariant.
 pub type Judge = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Which volumes are made for claims.
+/// Which volumes are provisioned for claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Provisioning {
-    /// Any at all.
+    /// Whether volumes are provisioned at all.
     pub dynamic: bool,
-    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    /// Provision directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one
+    /// machine.
     pub host_path: bool,
 }
 
@@ -61,36 +62,36 @@ impl Default for Provisioning {
     }
 }
 
-/// Tells the time: the machine's, or a test's.
+/// Returns the current time: the machine's, or a test's.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
 
 /// What all controllers of a process share.
 #[derive(Clone)]
 pub struct Setup {
-    /// Which controllers to run: `*`, `*,-name`, `name,name`.
+    /// The controllers to run: `*`, `*,-name`, `name,name`.
     pub list: String,
     pub metrics: Metrics,
-    /// The API server's CA certificate, where it is known.
+    /// The API server's CA certificate, if it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
-    /// Where the volumes of the plugin inside are: on this machine, or on a simulation's.
+    /// Where the built-in host-path provisioner keeps volumes: on this machine, or in a simulation.
     pub directories: Arc<dyn Directories>,
-    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    /// Number of finished pods that the pod garbage collector keeps; 0 or less keeps all.
     pub terminated_pod_threshold: i64,
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
-    /// What is read once for all of them, and for whoever else of the process has a clone of it.
+    /// Decodes each object once for all controllers and for other users of a clone in this process.
     pub reader: Reader,
-    /// The namespaces that they work in.
+    /// The namespaces that the controllers work in.
     pub reach: Reach,
-    /// For tests: every plan for a set is judged by `plan::statefulset::invariant`. Without it none is.
+    /// For tests: checks every StatefulSet plan with `plan::statefulset::invariant`. `None` checks none.
     pub judge: Option<Judge>,
 }
 
 impl Setup {
-    /// The default gates and the machine's clock.
+    /// Returns a setup with the default feature gates and the machine's clock.
     pub fn new(list: &str) -> Setup {
         Setup {
             list: list.to_owned(),
@@ -111,18 +112,18 @@ impl Setup {
 
 struct Controller {
     name: &'static str,
-    /// The ServiceAccount in `kube-system` that it acts as.
+    /// The ServiceAccount in `kube-system` that it runs as.
     account: &'static str,
     span: Span,
     run: fn(Part) -> BoxFuture<'static, ()>,
 }
 
-/// What a controller's work is about.
+/// Whether a controller can be restricted to some namespaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Span {
-    /// What is in a namespace, and volumes of its claims: it can be kept to a few of them.
+    /// It needs only namespaced objects and the PVs of their claims, so it can be restricted.
     Namespaces,
-    /// Something of the whole cluster, or a driver, of which there is one for all namespaces.
+    /// It needs cluster-scoped objects, or serves a CSI driver, which exists once for all namespaces.
     Cluster,
 }
 use Span::{Cluster, Namespaces};
@@ -245,7 +246,7 @@ pub const NAMES: [&str; ALL.len()] = {
 
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Controllers at work.
+/// The running controllers.
 pub struct Controllers {
     setup: Setup,
     drivers: Drivers,
@@ -254,20 +255,22 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Whether `list` selects controllers that there are, and that can be kept to these namespaces; the error is one sentence.
+    /// Checks that `list` names existing controllers that can be restricted to these namespaces; the error is
+    /// one sentence.
     pub fn check(list: &str, reach: &Reach) -> Result<(), String> {
         select(list, reach).map(drop)
     }
 
-    /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
+    /// Returns the controllers that `list` selects, each with the ServiceAccount whose permissions it needs.
     pub fn accounts(list: &str, reach: &Reach) -> Result<Vec<(&'static str, &'static str)>, String> {
         let selected = select(list, reach)?;
         let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
         Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
     }
 
-    /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`
-    /// ([`Metrics::client`], so that missing rights are told). The error is one sentence about a bad list.
+    /// Starts the controllers that the list selects. `client` returns a client that acts as a ServiceAccount
+    /// of `kube-system`; build it with [`Metrics::client`] so that missing permissions are reported. The
+    /// error is one sentence about an invalid list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
         let selected = select(&setup.list, &setup.reach)?;
         let tasks = TaskTracker::new();
@@ -287,7 +290,7 @@ impl Controllers {
         Ok(controllers)
     }
 
-    /// What one controller is given to work with; it stops with the others.
+    /// Builds what one controller gets; it shares the shutdown token with the others.
     pub fn part(&self, name: &'static str, account: &'static str, api: Api) -> Part {
         let Controllers { setup, drivers, tasks, shutdown } = self;
         Part {
@@ -309,21 +312,21 @@ impl Controllers {
         }
     }
 
-    /// Stops them all; when this returns, none of their tasks is left.
+    /// Stops all controllers; returns when none of their tasks is left.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.tasks.wait().await;
     }
 }
 
-/// A controller that panics has a bug, but the others and its next attempt should not suffer from it.
+/// Runs a controller and restarts it after a panic: a bug in one controller must not stop the others.
 async fn keep_running(controller: &'static Controller, part: Part) {
     loop {
         let run = tokio::spawn((controller.run)(part.clone()));
         match run.await {
             Ok(()) => return,
             Err(error) => {
-                tracing::error!(controller = controller.name, %error, "a controller broke down; starting it again")
+                tracing::error!(controller = controller.name, %error, "Controller panicked; restarting it")
             }
         }
         tokio::select! {
@@ -337,7 +340,7 @@ async fn keep_running(controller: &'static Controller, part: Part) {
 fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
     let find = |name: &str| {
         let found = ALL.iter().find(|known| known.name == name);
-        found.ok_or_else(|| format!("there is no controller {name:?}; there are {}", NAMES.join(", ")))
+        found.ok_or_else(|| format!("unknown controller {name:?}; known controllers are {}", NAMES.join(", ")))
     };
     let fits = |controller: &Controller| reach.is_everywhere() || controller.span == Namespaces;
     let mut selected = Vec::new();
@@ -348,7 +351,7 @@ fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
             Some(name) => without.push(find(name)?.name),
             None if !fits(find(word)?) => {
                 return Err(format!(
-                    "{word} works on the whole cluster and cannot be kept to namespaces: leave it out of --controllers, or run it \
+                    "{word} needs the whole cluster and cannot be restricted to namespaces: remove it from --controllers, or run it \
                      in a process without --namespaces"
                 ));
             }
@@ -370,10 +373,11 @@ mod tests {
         assert_eq!(select("").unwrap(), Vec::<&str>::new());
         assert_eq!(select("namespace-controller").unwrap(), ["namespace-controller"]);
         assert_eq!(select("*,-namespace-controller").unwrap().len(), NAMES.len() - 1);
-        assert!(select("*,-nobody").unwrap_err().contains("there is no controller \"nobody\""));
+        assert!(select("*,-nobody").unwrap_err().contains("unknown controller \"nobody\""));
     }
 
-    /// Whoever sees a part of the cluster must not judge the whole: what owns, holds or uses a thing may be elsewhere.
+    /// A cluster-scoped controller that sees a part of the cluster would act on wrong conclusions: an owner
+    /// or a user of an object may be elsewhere.
     #[test]
     fn in_a_few_namespaces_only_those_work_that_need_not_see_the_rest() {
         let select = |list| select(list, &Reach::parse("shop").unwrap());
@@ -392,7 +396,7 @@ mod tests {
             match select(name) {
                 Ok(_) => assert!(few.contains(&name), "{name}"),
                 Err(error) => {
-                    assert!(!few.contains(&name) && error.contains("cannot be kept to namespaces"), "{error}")
+                    assert!(!few.contains(&name) && error.contains("cannot be restricted to namespaces"), "{error}")
                 }
             }
         }

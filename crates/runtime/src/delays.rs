@@ -1,4 +1,4 @@
-//! Keys that wait for their time, and how long each must wait after it failed.
+//! Keys that wait until a time, and the backoff of keys that failed.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
@@ -7,9 +7,9 @@ use tokio::time::Instant;
 
 const BACKOFF_FIRST: Duration = Duration::from_millis(5);
 
-/// Each key waits at most once: the last word on when it comes back counts.
+/// Each key waits at most once; the last call decides until when.
 pub struct Delays<K> {
-    /// The number tells keys of the same instant apart.
+    /// The number makes keys of the same instant distinct.
     due: BTreeMap<(Instant, u64), K>,
     waiting: HashMap<K, (Instant, u64)>,
     failures: HashMap<K, u32>,
@@ -22,7 +22,7 @@ impl<K: Clone + Eq + Hash> Delays<K> {
         Delays { due: BTreeMap::new(), waiting: HashMap::new(), failures: HashMap::new(), backoff_max, issued: 0 }
     }
 
-    /// The key comes back at `at`.
+    /// The key becomes due at `at`.
     pub fn wait_until(&mut self, key: K, at: Instant) {
         self.cancel(&key);
         self.issued += 1;
@@ -30,14 +30,14 @@ impl<K: Clone + Eq + Hash> Delays<K> {
         self.waiting.insert(key, (at, self.issued));
     }
 
-    /// The key comes back at `at`, or sooner if that was said before.
+    /// The key becomes due at `at`, unless it is due earlier already.
     pub fn wait_at_most_until(&mut self, key: K, at: Instant) {
         if self.waiting.get(&key).is_none_or(|(known, _)| *known > at) {
             self.wait_until(key, at);
         }
     }
 
-    /// The key comes back after a while that doubles with each failure. Returns that while.
+    /// Schedules the key after a backoff that doubles with each failure. Returns the backoff.
     pub fn wait_after_failure(&mut self, key: &K, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
         let delay = BACKOFF_FIRST.saturating_mul(1 << (*failures).min(20)).min(self.backoff_max);
@@ -46,25 +46,25 @@ impl<K: Clone + Eq + Hash> Delays<K> {
         delay
     }
 
-    /// The key does not come back by itself; its failures still count.
+    /// Cancels the wait of the key; its failures still count.
     pub fn cancel(&mut self, key: &K) {
         if let Some(place) = self.waiting.remove(key) {
             self.due.remove(&place);
         }
     }
 
-    /// The key is in order: nothing is remembered of it.
+    /// Cancels the wait of the key and forgets its failures.
     pub fn forget(&mut self, key: &K) {
         self.cancel(key);
         self.forget_failures(key);
     }
 
-    /// The key is in order; if it waits, it goes on waiting.
+    /// Forgets the failures of the key; if it waits, it keeps waiting.
     pub fn forget_failures(&mut self, key: &K) {
         self.failures.remove(key);
     }
 
-    /// The keys whose time has come.
+    /// Removes and returns the keys that are due.
     pub fn take_due(&mut self, now: Instant) -> Vec<K> {
         let mut taken = Vec::new();
         while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -75,13 +75,13 @@ impl<K: Clone + Eq + Hash> Delays<K> {
         taken
     }
 
-    /// All keys that wait, whenever their time would have come.
+    /// Removes and returns all waiting keys, due or not.
     pub fn take_all(&mut self) -> Vec<K> {
         self.waiting.clear();
         std::mem::take(&mut self.due).into_values().collect()
     }
 
-    /// When the next key's time comes.
+    /// When the next key becomes due.
     pub fn next_at(&self) -> Option<Instant> {
         self.due.first_key_value().map(|((at, _), _)| *at)
     }

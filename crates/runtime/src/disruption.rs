@@ -1,4 +1,4 @@
-//! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
+//! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::{Clock, Part};
@@ -13,10 +13,10 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps the status of all budgets, until the part stops.
+/// Keeps the status of all budgets until shutdown.
 pub async fn run(part: Part) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
-    // Before the first budget nobody wants to know about pods, of which there may be many.
+    // Without a budget pods are not watched; there may be many.
     if !worker::wait_for_first(&part, &budgets).await {
         return;
     }
@@ -109,7 +109,7 @@ impl Control {
             if let Some(set) = known.filter(|set| is_owner(set)) {
                 return Ok(Scale::Replicas(set.int(&["spec", "replicas"]).unwrap_or(1)));
             }
-            // The pod may have been heard of before its set: the server knows.
+            // The watch of pods may be ahead of that of sets, so the server is asked below.
         }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let served = self.discovery.look().await?;

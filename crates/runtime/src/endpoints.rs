@@ -15,15 +15,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const WORKERS: usize = 4;
-/// Endpoints are written as a whole, so those of many pods are written less often: this long after a write for each address.
+/// Endpoints are written as a whole, so large ones are written less often: changes within this time per
+/// address are combined.
 const REST_PER_ADDRESS: Duration = Duration::from_millis(1);
 const REST_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps the Endpoints until the part stops.
+/// Keeps the Endpoints until shutdown.
 pub async fn run(part: Part) {
     let services = Resource::new("v1", "Service", "services", true);
-    // Without a Service that selects pods, pods and Endpoints are not watched; only left-over Endpoints would be missed, and
-    // those go when the first such Service comes.
+    // Without a Service that selects pods, pods and Endpoints are not watched. Left-over Endpoints are then
+    // deleted when the first such Service is created.
     if !wait_for_first(&part, &services).await {
         return;
     }
@@ -55,7 +56,7 @@ pub async fn run(part: Part) {
     });
     let pods_by_pair = pod_source.cache.index(|pod| pair_keys(pod).collect());
     let endpoints_source = Source::changing(endpoints.clone(), |before, after| {
-        // A user may change or delete them; what this controller wrote itself changes nothing.
+        // A user may change or delete them. An own write queues a key, too, but changes nothing.
         let mut keys: Vec<Key> = before.into_iter().chain(after).map(key).collect();
         keys.dedup();
         keys
@@ -76,7 +77,7 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// Waits for the first Service with a selector. False when the part stops.
+/// Waits for the first Service with a selector. Returns false at shutdown.
 async fn wait_for_first(part: &Part, services: &Resource) -> bool {
     let mut changes = Box::pin(follow::objects(&part.api, services, None));
     loop {
@@ -96,13 +97,13 @@ fn pair_keys(pod: &Value) -> impl Iterator<Item = Key> {
     endpoints::pod_keys(pod).map(|pair| (namespace(pod).into(), pair.into()))
 }
 
-/// The Services that select a pod, found by its labels and not by looking through all Services.
+/// Returns the Services that select a pod, found by an index on label pairs instead of a scan.
 fn services_of(services_by_pair: &Index, pod: &Value) -> Vec<Key> {
     let found = pair_keys(pod).flat_map(|pair| services_by_pair.get(&pair));
     found.filter(|service| endpoints::selects(service, pod)).map(|service| key(&service)).collect()
 }
 
-/// The Services that were seen deleted and whose Endpoints may be left.
+/// The Services that were deleted and whose Endpoints may still exist.
 #[derive(Clone, Default)]
 struct Deleted(Arc<Mutex<HashSet<Key>>>);
 
@@ -140,7 +141,7 @@ impl Control {
         Ok(Turn { again: None, rest: REST_PER_ADDRESS.saturating_mul(addresses).min(REST_MAX) })
     }
 
-    /// The pods that have one pair of the Service's selector; the planner looks at the others.
+    /// The pods with one label pair of the Service's selector; the planner compares the others.
     fn pods_of(&self, key: &Key, service: &Value) -> Vec<Arc<Value>> {
         let pair = endpoints::service_key(service);
         pair.map(|pair| self.pods_by_pair.get(&(key.0.clone(), pair.into()))).unwrap_or_default()
@@ -165,7 +166,7 @@ impl Control {
                 self.endpoints_cache.wrote(stored);
                 Ok(())
             }
-            // The Service goes with its namespace, and nothing can be created there until then.
+            // The Service is deleted with its namespace, and nothing can be created there until then.
             Err(error) if error.is_namespace_ending() => Ok(()),
             Err(error) => {
                 if error.is_refusal() && !error.is_stale() {
@@ -192,7 +193,7 @@ impl Control {
         let (space, named) = (namespace(endpoints), name(endpoints));
         let about = About { resource: &self.endpoints, namespace: space, name: named, uid: uid(endpoints) };
         let verb = if reason == "FailedToCreateEndpoint" { "create" } else { "update" };
-        let message = format!("Endpoints {space}/{named}: cannot {verb} them: {}", error.message());
+        let message = format!("Endpoints {space}/{named}: failed to {verb}: {}", error.message());
         self.events.say(&about, "Warning", reason, &message);
     }
 }

@@ -1,7 +1,7 @@
-//! Events: what a controller tells people. The same thing said again counts up instead of piling up.
+//! Records Kubernetes events. A repeated event increases the count of the first one.
 //!
-//! Telling never holds up or fails the work that it is about: what is said is queued and written down by a task of its own. An object
-//! that is talked about all the time is talked about less, as Kubernetes' own clients do, so that no loop floods the server.
+//! Recording never delays or fails a reconcile: events are queued, and a task of its own sends them. Each
+//! object has a token bucket, as in client-go, so that a loop cannot flood the server.
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::Clock;
@@ -17,22 +17,22 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What may wait to be written down. Events are written one after the other, so that when much happens they come later, instead of
-/// slowing down what they are about.
+/// Capacity of the queue. Events are sent one after the other, so under load they are late instead of slowing
+/// down the controllers.
 const WAITING_MAX: usize = 8192;
-/// How many different things and objects are remembered; beyond that the memory starts over.
+/// How many different events and objects are remembered; beyond that, the memory is cleared.
 const REMEMBERED_MAX: usize = 4096;
-/// Each object may be talked about so often at once,
+/// Size of the token bucket of each object.
 const BURST: f64 = 25.0;
-/// and then once in this time.
+/// Time after which an object gets another token.
 const REFILL: Duration = Duration::from_secs(300);
-/// A server that is out of order is tried this often, after pauses that double.
+/// Attempts to send an event while the server is unavailable, with doubling backoff.
 const ATTEMPTS_MAX: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// After the end, what was said before is still written down for so long.
+/// After shutdown, queued events are still sent for this long.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Tells people, in the name of one controller.
+/// Records events as one controller.
 #[derive(Clone)]
 pub struct Events {
     said: mpsc::Sender<Said>,
@@ -41,7 +41,7 @@ pub struct Events {
     clock: Clock,
 }
 
-/// What an event is about.
+/// The object of an event.
 pub struct About<'a> {
     pub resource: &'a Resource,
     pub namespace: &'a str,
@@ -50,8 +50,8 @@ pub struct About<'a> {
 }
 
 impl Events {
-    /// Starts what writes the events down, among `tasks`: it ends when nobody is left who could say anything, and at the latest a
-    /// while after the shutdown.
+    /// Starts the task that sends the events, among `tasks`. It ends when all clones of the recorder are
+    /// dropped, and at most [`FLUSH_TIME_MAX`] after the shutdown.
     pub fn start(
         api: &Api,
         component: &'static str,
@@ -103,7 +103,7 @@ impl Events {
     }
 }
 
-/// It becomes an event only if it is written down: what is said too often is not.
+/// An occurrence to record; the rate limit may drop it.
 struct Said {
     what: What,
     resource: Resource,
@@ -114,7 +114,7 @@ struct Said {
 }
 
 impl Said {
-    /// Events about what is in no namespace are in this one.
+    /// Events about cluster-scoped objects are in namespace `default`.
     fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
@@ -152,7 +152,7 @@ struct What {
     message: String,
 }
 
-/// Writes down what is said.
+/// Sends the queued events.
 struct Scribe {
     api: Api,
     component: &'static str,
@@ -162,13 +162,13 @@ struct Scribe {
     allowances: HashMap<Arc<str>, Allowance>,
 }
 
-/// An event that is there, and how often it was said.
+/// A stored event and its count.
 struct Written {
     path: String,
     count: u64,
 }
 
-/// How often an object may still be talked about.
+/// The token bucket of an object.
 struct Allowance {
     left: f64,
     at: Instant,
@@ -182,7 +182,7 @@ impl Scribe {
                 continue;
             }
             if let Err(error) = self.persist(&said).await {
-                tracing::debug!(%error, event = %said.event(self.component), "an event could not be told");
+                tracing::debug!(%error, event = %said.event(self.component), "Failed to record an event");
                 self.metrics.event_lost(self.component, Lost::Refused);
             }
         }
@@ -203,7 +203,7 @@ impl Scribe {
         may
     }
 
-    /// Tries again while the server is out of order, for a while.
+    /// Retries a few times while the server is unavailable.
     async fn persist(&mut self, said: &Said) -> Result<(), ApiError> {
         let mut pause = FIRST_PAUSE;
         for _ in 1..ATTEMPTS_MAX {
@@ -227,7 +227,7 @@ impl Scribe {
                     written.count = count;
                     return Ok(());
                 }
-                // The event expired meanwhile: say it anew.
+                // The stored event has expired: create a new one.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
@@ -250,7 +250,7 @@ impl Allowance {
     }
 }
 
-/// Names of some kinds hold what names of events must not.
+/// Replaces characters that names of some kinds may contain and names of events may not.
 fn event_name(name: &str) -> String {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     name.chars().map(|c| if fits(c) { c } else { '-' }).collect::<String>().trim_matches(['-', '.']).to_owned()

@@ -1,4 +1,4 @@
-//! A client whose writes end with the term they belong to.
+//! A client whose writes are refused when the leader's term is over.
 
 use crate::lease::Term;
 use http::{HeaderValue, Method, Request};
@@ -6,14 +6,15 @@ use kube::client::Body;
 use std::error::Error;
 
 #[derive(Debug, thiserror::Error)]
-#[error("the lease is no longer ours, so nothing is written")]
+#[error("this process no longer holds the lease; the write was not sent")]
 struct Over;
 
-/// The same server for one term of leading. Before each write the clock is asked whether the term still lasts; and a server of ours is
-/// told the term in `header`, and refuses writes of one that is over. `lease` is `<namespace>/<name>`.
+/// Returns a client of the same server for one term of a leader. Before each write it checks by the clock
+/// that the term has not expired. It names the term in `header`, and a Mainstay server refuses writes of a
+/// term that is over. `lease` is `<namespace>/<name>`.
 pub fn client(inner: kube::Client, header: &'static str, lease: &str, term: &Term) -> kube::Client {
     let hold = term.hold.clone();
-    // Names of hosts and leases are plain text; where one is not, the clock alone decides.
+    // Names of hosts and leases are plain ASCII. If one is not, only the clock is checked.
     let named = HeaderValue::from_str(&format!("{lease} {} {}", term.number, term.holder)).ok();
     let service = tower::service_fn(move |mut request: Request<Body>| {
         let (inner, hold, named) = (inner.clone(), hold.clone(), named.clone());
@@ -42,7 +43,8 @@ mod tests {
 
     const HEADER: &str = "term";
 
-    /// The methods that reach the server, each with the term that it is told, of a client whose term lasts so long.
+    /// Returns the methods that reach the server through a client whose term lasts this long, each with the
+    /// value of the header.
     async fn arrived(lasts: Duration) -> Vec<(Method, String)> {
         let arrived = Arc::new(Mutex::new(Vec::new()));
         let server = {
@@ -62,7 +64,7 @@ mod tests {
             let sent = client.send(request).await;
             assert_eq!(sent.is_ok(), is_read || !lasts.is_zero());
             if let Err(error) = sent {
-                assert!(crate::api::root_cause(&error).contains("the lease is no longer ours"), "{error}");
+                assert!(crate::api::root_cause(&error).contains("no longer holds the lease"), "{error}");
             }
         }
         drop(client);

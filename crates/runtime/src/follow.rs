@@ -1,10 +1,12 @@
-//! Following a resource: its objects as they are and as they change, across broken connections and compactions.
+//! Lists and watches a resource, across broken connections and compactions.
 //!
-//! First a list, in pages; then a watch from where the list ends. A watch that ends goes on from the last version heard, and one that
-//! fell too far behind starts over with a list. After a break the first pause is short: a controller is blind meanwhile.
+//! It first lists, in pages, and then watches from the version of the list. A watch that ends resumes at the
+//! last version received; after 410 Gone it lists again. The first backoff after a failure is short, because
+//! the controller sees no changes meanwhile.
 //!
-//! Whoever works in a few namespaces hears of nothing in others. One namespace is followed by itself; of several, everything is followed
-//! and the rest left out, because a cache relies on hearing of all changes in their order, which only one watch tells.
+//! Controllers restricted to some namespaces get no objects of others. A single namespace is watched by its
+//! own path. For several, all namespaces are watched and other objects are dropped: the cache needs all
+//! changes in order, and only one watch delivers that.
 
 mod lines;
 
@@ -22,14 +24,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// What a follower hears.
+/// An event of a watched resource, including its lists.
 #[derive(Debug)]
 pub enum Change<T> {
-    /// Everything heard before may be out of date: what is there now follows, up to `Ready`.
+    /// A list begins: its objects follow, up to `Ready`. Objects that it does not contain are deleted.
     Restart,
     Seen(T),
     Gone(T),
-    /// All that was there has been heard.
+    /// The list is complete.
     Ready,
 }
 
@@ -44,7 +46,7 @@ impl<T> Change<T> {
     }
 }
 
-/// Follows whole objects: all, or those that a field selector takes.
+/// Watches whole objects: all, or those that a field selector matches.
 pub fn objects(
     api: &Api,
     resource: &Resource,
@@ -53,15 +55,15 @@ pub fn objects(
     changes(api, resource, fields)
 }
 
-/// Follows metadata alone, for those who need no more.
+/// Watches metadata only.
 pub fn metadata(api: &Api, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
     slim(api, resource).map(|change| change.map(|object: Slim<IgnoredAny, IgnoredAny>| object.metadata))
 }
 
-/// A few members of an object: who it is, and what was asked for of the rest.
+/// A few members of an object: its identity, and parts of spec and status.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Slim<Spec, Status> {
-    /// Who it is and since when, whose it is, and whether it is on its way out.
+    /// Name, versions, owners, finalizers and deletion time; see [`few`].
     #[serde(deserialize_with = "few")]
     pub metadata: ObjectMeta,
     #[serde(default)]
@@ -70,8 +72,8 @@ pub struct Slim<Spec, Status> {
     pub status: Status,
 }
 
-/// Follows a few members of each object, for those who count. The rest is skipped where it is read, which costs a fraction of
-/// taking it in.
+/// Watches a few members of each object, for controllers that only count. Members that are not wanted are
+/// skipped while parsing, which costs a fraction of decoding them.
 pub fn slim<Spec, Status>(
     api: &Api,
     resource: &Resource,
@@ -83,7 +85,7 @@ where
     changes(api, resource, None)
 }
 
-/// What is read of the text of an object.
+/// What can be decoded from the text of an object.
 trait Taken: Sized + Send + 'static {
     fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error>;
     fn version(&self) -> &str;
@@ -138,7 +140,7 @@ fn changes<T: Taken>(
     futures::stream::unfold(follower, |mut follower| async move { Some((follower.next().await, follower)) })
 }
 
-/// A selector as a part of a query.
+/// Escapes a selector for a query string.
 fn escaped(selector: &str) -> String {
     selector.replace('%', "%25").replace('=', "%3D").replace('!', "%21").replace(',', "%2C").replace('&', "%26")
 }
@@ -148,19 +150,19 @@ struct Follower<T> {
     resource: Resource,
     selector: String,
     at: At,
-    /// What was read and not told yet.
+    /// Events that were read and not returned yet.
     heard: VecDeque<Change<T>>,
     pauses: Pauses,
 }
 
-/// Where a follower is.
+/// The state of a watcher.
 enum At {
     Start,
     /// In the middle of a list.
     Page {
         token: String,
     },
-    /// All up to this version is heard.
+    /// Everything up to this version was received; the watch is to be opened.
     Version(String),
     Watch {
         version: String,
@@ -169,9 +171,9 @@ enum At {
     },
 }
 
-/// A watch is asked to end after this time, so that what a server has forgotten about does not hang for ever.
+/// Watches are requested with this timeout, so that a watch the server has lost does not hang for ever.
 const WATCH_TIME_S: u32 = 290;
-/// A watch that ends without a word within this time has failed.
+/// A watch that ends without an event within this time counts as failed.
 const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 
 impl<T: Taken> Follower<T> {
@@ -183,15 +185,15 @@ impl<T: Taken> Follower<T> {
             if let Err(error) = self.advance().await {
                 let resource = &self.resource.plural;
                 match error.code() {
-                    401 | 403 => tracing::warn!(%error, %resource, "may not be followed; trying again"),
-                    _ => tracing::debug!(%error, %resource, "the watch broke; it starts over"),
+                    401 | 403 => tracing::warn!(%error, %resource, "Watch is not permitted; retrying"),
+                    _ => tracing::debug!(%error, %resource, "Watch failed; retrying"),
                 }
                 tokio::time::sleep(self.pauses.next()).await;
             }
         }
     }
 
-    /// Goes one step: a page, a connection, or what a connection brings.
+    /// Makes one step: reads a page, opens a watch, or reads from it.
     async fn advance(&mut self) -> Result<(), ApiError> {
         let path = self.resource.collection(self.api.reach().only().unwrap_or(""));
         match std::mem::replace(&mut self.at, At::Start) {
@@ -232,7 +234,7 @@ impl<T: Taken> Follower<T> {
                     self.at = At::Watch { version, lines, since };
                 }
                 Ok(None) if since.elapsed() < WATCH_TIME_MIN => {
-                    return self.broken(version, ApiError::stale("the watch ended at once".to_owned()));
+                    return self.broken(version, ApiError::stale("the watch ended immediately".to_owned()));
                 }
                 Ok(None) => self.at = At::Version(version),
                 Err(error) => return self.broken(version, error.into()),
@@ -241,7 +243,7 @@ impl<T: Taken> Follower<T> {
         Ok(())
     }
 
-    /// Goes on from the same version after a break, unless the server does not know it any more.
+    /// Resumes at the same version after a failure, unless the server has compacted it.
     fn broken(&mut self, version: String, error: ApiError) -> Result<(), ApiError> {
         if error.code() != 410 {
             self.at = At::Version(version);
@@ -269,7 +271,7 @@ impl<T: Taken> Follower<T> {
     }
 }
 
-/// Reads what [`Slim`] keeps of metadata.
+/// Decodes the metadata that [`Slim`] keeps.
 fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
@@ -299,7 +301,7 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Erro
     })
 }
 
-/// The pauses between attempts: short after a quiet time, longer with each failure that follows soon.
+/// Backoff between attempts: short after a quiet time, doubling with each failure that follows soon.
 #[derive(Default)]
 struct Pauses {
     failures: u32,
@@ -309,9 +311,10 @@ struct Pauses {
 impl Pauses {
     const FIRST: Duration = Duration::from_millis(50);
     const MAX: Duration = Duration::from_secs(30);
-    /// Failures further apart than this have nothing to do with each other.
+    /// A failure after a longer pause than this resets the backoff.
     const APART: Duration = Duration::from_secs(60);
-    /// A server that answers lists is well; who falls behind again and again then waits less than a second.
+    /// The cap on counted failures after a successful list: the server works, so a watcher that repeatedly
+    /// falls behind waits less than 1 s.
     const FAILURES_WHEN_LISTED: u32 = 4;
 
     fn next(&mut self) -> Duration {

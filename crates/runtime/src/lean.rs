@@ -1,5 +1,5 @@
-//! Objects read without their managed fields. Nobody here looks at those, and they are the larger part of many objects; what is
-//! skipped where it is read costs a fraction of what is taken in and thrown away.
+//! Decodes objects without `managedFields`. No controller reads them, and they are the larger part of many
+//! objects; skipping them while parsing costs a fraction of decoding them.
 
 use object::Value;
 use object::value::read_members;
@@ -7,7 +7,7 @@ use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::fmt;
 
-/// An object, or whatever else the server answers with.
+/// An object, or any other response of the server.
 #[derive(Clone, Debug)]
 pub struct Lean(pub Value);
 

@@ -1,6 +1,8 @@
-//! The node life cycle: nodes that are not heard of any more are marked, and their pods leave when they have waited long enough.
+//! The node lifecycle controller: marks nodes that stop reporting, and deletes their pods when the
+//! tolerations have expired.
 //!
-//! Pods are deleted, never removed by force: a pod on a node that nobody hears of may still run, and a StatefulSet must not run it twice.
+//! Pods are deleted with their grace period and never by force: a pod on an unreachable node may still run,
+//! and a StatefulSet must not run it twice.
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::{Clock, Part};
@@ -23,7 +25,7 @@ use tokio::time::Instant;
 
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Looks after all nodes, until the part stops.
+/// Reconciles all nodes until shutdown.
 pub async fn run(part: Part) {
     let nodes = Source::new(nodes(), |node| vec![key(node)]);
     let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
@@ -59,7 +61,7 @@ struct Control {
     clock: Clock,
     nodes: Cache,
     leases: Cache,
-    /// What was last heard of each node, and when.
+    /// The last heartbeat of each node, and when it arrived.
     signs: Mutex<HashMap<Key, Sign>>,
     wards: Mutex<Wards>,
 }
@@ -69,7 +71,7 @@ struct Sign {
     at: Timestamp,
 }
 
-/// Those who look after the pods of nodes in trouble: nobody else's pods are worth following.
+/// The tasks that handle the pods of unhealthy nodes. Pods of healthy nodes are not watched.
 #[derive(Default)]
 struct Wards {
     tasks: JoinSet<()>,
@@ -94,7 +96,7 @@ impl Control {
                 let message = format!("Node {} status is now: NodeNotReady", key.1);
                 self.events.say(&about, "Normal", "NodeNotReady", &message);
             }
-            // The taints are judged anew by the node as it is now.
+            // The taints depend on the new status of the node.
             return Ok(Some(Duration::ZERO));
         }
         if let Some(taints) = &plan.taints {
@@ -107,7 +109,8 @@ impl Control {
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    /// When the node was last heard of: it renewed its lease or reported its status. By our own clock, because theirs may be wrong.
+    /// When the node last renewed its lease or reported its status, by the local clock: the node's clock may
+    /// be wrong.
     fn heard(&self, key: &Key, node: &Value, now: Timestamp) -> Timestamp {
         let lease = self.leases.get(&(LEASES.into(), key.1.clone()));
         let renewed = lease.map(|lease| lease.text(&["spec", "renewTime"]).to_owned()).unwrap_or_default();
@@ -122,7 +125,7 @@ impl Control {
         sign.at
     }
 
-    /// Sees to it that somebody looks after the node's pods as long as the node is in trouble.
+    /// Starts, updates or stops the task that handles the pods of an unhealthy node.
     fn attend(&self, key: &Key, node: Option<&Value>) {
         let mut wards = lock(&self.wards);
         while let Some(ended) = wards.tasks.try_join_next() {
@@ -164,7 +167,7 @@ impl Control {
     }
 }
 
-/// Looks after the pods of one node in trouble.
+/// Handles the pods of one unhealthy node.
 struct Ward {
     api: Api,
     events: Events,
@@ -253,11 +256,11 @@ impl Ward {
         }
         match result {
             Ok(()) => {}
-            // It is gone, or another: the watch will say so.
+            // The pod is deleted or replaced, which the watch will report.
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => {
                 let delay = self.due.wait_after_failure(key, Instant::now());
-                tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after the pod of a lost node");
+                tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to handle a pod of a lost node; retrying");
             }
         }
     }

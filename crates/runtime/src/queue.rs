@@ -1,4 +1,5 @@
-//! A queue of keys: no key is worked on twice at once, a change during the work makes it run again, failures wait longer each time.
+//! A work queue of keys: one worker per key at a time, a change during the work runs it again, failures back
+//! off.
 
 use crate::delays::Delays;
 use crate::metrics::QueueMetrics;
@@ -9,10 +10,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Who waits for something that nobody tells of, such as a larger quota, has it this soon.
+/// The longest backoff. It bounds the delay for changes that no watch reports, such as a larger quota.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// Shared by those who add and those who work.
+/// Shared by informers and workers.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
     news: Notify,
@@ -20,18 +21,18 @@ pub struct Queue<K> {
 }
 
 struct State<K> {
-    /// Keys in line, and since when; each is in `waiting` too.
+    /// Queued keys and since when; each is in `waiting` too.
     line: VecDeque<(K, Instant)>,
     waiting: HashSet<K>,
     /// Keys being worked on.
     running: HashSet<K>,
     /// Keys that changed while they were being worked on.
     again: HashSet<K>,
-    /// Keys that come back by themselves.
+    /// Keys with a backoff or a requested requeue time.
     delays: Delays<K>,
-    /// Keys that are not wanted before this time, whatever happens.
+    /// Keys that are not handed out before this time, even if they change.
     rests: HashMap<K, Instant>,
-    /// How many keys came in line since they were counted last.
+    /// Keys queued since the metric was last updated.
     added: u64,
 }
 
@@ -49,17 +50,17 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         Queue { state: Mutex::new(state), news: Notify::new(), metrics }
     }
 
-    /// Puts a key in line, once.
+    /// Queues a key, unless it is queued already.
     pub fn add(&self, key: K) {
         self.change(|state| state.add(key));
     }
 
-    /// Puts a key in line after a while, unless it comes sooner; also one that is being worked on.
+    /// Queues a key after a delay, unless it is queued sooner; also a key that is being worked on.
     pub fn add_after(&self, key: K, delay: Duration) {
         self.change(|state| state.delays.wait_at_most_until(key, Instant::now() + delay));
     }
 
-    /// The next key; it is worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
+    /// Returns the next key; it is being worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
     pub async fn next(&self) -> K {
         loop {
             let wake_at = {
@@ -87,7 +88,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// The work on a key is done; it comes back by itself after `again`, if that is given.
+    /// Ends the work on a key; it is requeued after `again`, if given.
     pub fn done(&self, key: &K, again: Option<Duration>) {
         self.change(|state| {
             state.delays.forget_failures(key);
@@ -98,13 +99,13 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         });
     }
 
-    /// Like [`Queue::done`], and whatever happens within `rest` is worked on at its end, at once.
+    /// Like [`Queue::done`]; changes within `rest` are worked on together at its end.
     pub fn done_for(&self, key: &K, rest: Duration, again: Option<Duration>) {
         self.lock().rests.insert(key.clone(), Instant::now() + rest);
         self.done(key, again);
     }
 
-    /// The work failed: the key comes back after a while that doubles each time. Returns that while.
+    /// Ends failed work: the key is requeued after a backoff that doubles each time. Returns the backoff.
     pub fn failed(&self, key: &K) -> Duration {
         self.metrics.retries.inc();
         self.change(|state| {
@@ -153,7 +154,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.waiting.remove(&key);
         self.running.insert(key.clone());
         self.rests.remove(&key);
-        // This run says anew when the key is wanted again.
+        // This run decides anew when the key is requeued.
         self.delays.cancel(&key);
         Some((key, since))
     }
@@ -220,10 +221,10 @@ mod tests {
         assert_eq!((queue.next().await, start.elapsed()), ("b", Duration::ZERO));
         assert_eq!((queue.next().await, start.elapsed()), ("a", rest));
         queue.done_for(&"a", rest, Some(rest / 2));
-        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "it does not cut its own rest short");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "a requeue does not shorten the pause");
         queue.done(&"a", None);
         queue.add("a");
-        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no rest was asked for");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no pause was requested");
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
         queue.add_after("a", pause);
         queue.done(&key, Some(pause * 2));
-        assert_eq!((queue.next().await, start.elapsed()), ("a", pause * 2), "the sooner of the two");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", pause * 2), "the earlier of the two");
     }
 
     #[tokio::test(start_paused = true)]

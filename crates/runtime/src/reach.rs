@@ -1,7 +1,8 @@
-//! Which namespaces the controllers of a process work in: all, or a few on a cluster that others look after.
+//! The namespaces that the controllers of a process work in: all, or some, on a cluster with other
+//! controllers for the rest.
 //!
-//! What is in other namespaces is not seen at all ([`crate::follow`] leaves it out), so nothing can be decided about it. Volumes are in
-//! no namespace: whoever works on them asks here first.
+//! Objects in other namespaces are not received at all ([`crate::follow`] drops them), so no decision depends
+//! on them. PVs are cluster-scoped: controllers that change PVs check [`Reach::covers_volume`] first.
 
 use object::Value;
 use object::access::Access;
@@ -11,24 +12,24 @@ use std::sync::Arc;
 /// Clones share the names.
 #[derive(Clone, Debug, Default)]
 pub struct Reach {
-    /// `None` is everywhere.
+    /// `None` means all namespaces.
     namespaces: Option<Arc<BTreeSet<String>>>,
 }
 
 impl Reach {
-    /// Reads names as `a,b`. The error is one sentence.
+    /// Parses names as `a,b`. The error is one sentence.
     pub fn parse(list: &str) -> Result<Reach, String> {
         let names: BTreeSet<String> =
             list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
         if names.is_empty() {
             return Err(
-                "no namespace is named: give their names with commas between, or leave --namespaces out to work in all"
+                "--namespaces is empty: give names separated by commas, or remove the flag to work in all namespaces"
                     .to_owned(),
             );
         }
         for name in &names {
             if let Some(why) = object::name::label(name).first() {
-                return Err(format!("{name:?} cannot be the name of a namespace: {why}"));
+                return Err(format!("{name:?} is not a valid name of a namespace: {why}"));
             }
         }
         Ok(Reach { namespaces: Some(Arc::new(names)) })
@@ -38,23 +39,23 @@ impl Reach {
         self.namespaces.is_none()
     }
 
-    /// The names, where there are only a few.
+    /// The names; none if it is all namespaces.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.namespaces.iter().flat_map(|names| names.iter().map(String::as_str))
     }
 
-    /// The name, where there is only one.
+    /// The name, if there is exactly one.
     pub fn only(&self) -> Option<&str> {
         self.namespaces.as_ref().filter(|names| names.len() == 1)?.first().map(String::as_str)
     }
 
-    /// Whether an object in this namespace is ours to work on. What is in none is seen everywhere.
+    /// Whether objects of this namespace are covered. Cluster-scoped objects (`""`) always are.
     pub fn covers(&self, namespace: &str) -> bool {
         namespace.is_empty() || self.namespaces.as_ref().is_none_or(|names| names.contains(namespace))
     }
 
-    /// Whether a volume is ours to work on: it is bound to, or kept for, a claim of ours, or nobody's. A claim elsewhere is not seen,
-    /// so by all that is seen here its volume would be one whose claim is gone.
+    /// Whether a PV is covered: its claimRef is in a covered namespace, or it has none. A claim elsewhere is
+    /// not in the cache, so its PV would look like one whose claim was deleted.
     pub fn covers_volume(&self, volume: &Value) -> bool {
         let Some(names) = &self.namespaces else { return true };
         volume.at(&["spec", "claimRef"]).is_none_or(|claim| names.contains(claim.text(&["namespace"])))
@@ -82,7 +83,7 @@ mod tests {
     fn what_is_covered() {
         let volume = |spec| json!({"metadata": {"name": "v"}, "spec": spec});
         let rows = [
-            // A namespace, a volume of a claim there, and whether `shop,test` covers both.
+            // A namespace, a PV of a claim there, and whether `shop,test` covers both.
             ("shop", volume(json!({"claimRef": {"namespace": "shop", "name": "c", "uid": "1"}})), true),
             ("test", volume(json!({"claimRef": {"namespace": "test", "name": "c"}})), true),
             ("other", volume(json!({"claimRef": {"namespace": "other", "name": "c", "uid": "1"}})), false),

@@ -1,9 +1,10 @@
-//! Objects are read once for all who hear of them.
+//! Decodes each object once for all controllers of the process.
 //!
-//! The controllers of a process follow the same resources, each with its own rights, and what one of them writes is told to all of them:
-//! the same text comes many times. Whoever gets it first reads it, and the others get what was read, as long as it is among the
-//! newest. Who comes later, or lists everything at its start, has to read it again, and then gets what others still keep of that version. So they
-//! share the memory of what they keep.
+//! Controllers watch the same resources, each with its own permissions, and a write of one reaches all of
+//! them: the same text arrives many times. The first receiver decodes it; the others get the decoded object
+//! while the text is among the most recent. A later receiver, or one that lists at its start, decodes again
+//! and then gets the object that others still hold in that version. So all share the memory of what they
+//! keep.
 
 use crate::lean::Lean;
 use object::Value;
@@ -12,16 +13,16 @@ use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// The texts that are remembered have this size together. Those who hear of an object do so within moments of each other.
+/// Total size of the remembered texts. Receivers of the same object get it within moments of each other.
 const BYTES_MAX: usize = 4 << 20;
-/// Larger texts without a uid are lists and the like, which come only once. The largest objects are the most expensive ones to read and to keep
-/// several times.
+/// Larger texts without a uid are lists and similar responses, which arrive once. Large objects are
+/// remembered, because they cost most to decode and to hold twice.
 const NO_OBJECT_BYTES_MAX: usize = 256 << 10;
 
-/// So much of the beginning and the end of a text tells it from others, mostly.
+/// The hash covers this much of the beginning and of the end of a text.
 const END_BYTES: usize = 256;
 
-/// Clones share what they have read.
+/// Clones share the decoded objects.
 #[derive(Clone, Default)]
 pub struct Reader {
     shared: Arc<Shared>,
@@ -34,21 +35,21 @@ struct Shared {
     kept: Mutex<Kept>,
 }
 
-/// What somebody keeps, by uid and version.
+/// Objects that some receiver still holds, by uid and version.
 #[derive(Default)]
 struct Kept {
     objects: HashMap<u64, Weak<Value>>,
-    /// How many there were when those that nobody keeps were last left out.
+    /// Number of entries after the last removal of unused ones.
     swept: usize,
 }
 
-/// Fewer are not worth sweeping.
+/// Below this number, unused entries are not removed.
 const KEPT_MIN: usize = 1024;
 
 #[derive(Default)]
 struct Recent {
     texts: HashMap<u64, Read>,
-    /// In the order in which they came.
+    /// Hashes in order of arrival.
     order: VecDeque<u64>,
     bytes: usize,
 }
@@ -59,7 +60,7 @@ struct Read {
 }
 
 impl Reader {
-    /// The object of this text, without its managed fields.
+    /// Decodes the object of this text, without its managed fields.
     pub fn object(&self, text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
         let hash = self.hash(text);
         if let Some(object) = self.lock().find(hash, text) {
@@ -70,23 +71,24 @@ impl Reader {
             return Ok(object);
         }
         let forgotten = self.lock().keep(hash, Read { text: text.into(), object: object.clone() });
-        // Not under the lock: to free objects takes its time.
+        // Dropped outside the lock: freeing objects takes time.
         drop(forgotten);
         Ok(object)
     }
 
-    /// The object of this text, if somebody has read it lately.
+    /// The object of this text, if it was decoded recently.
     pub fn known(&self, text: &[u8]) -> Option<Arc<Value>> {
         self.lock().find(self.hash(text), text)
     }
 
-    /// By the ends of a text: its uid and version are near the beginning, and texts that are found are compared as a whole.
+    /// Hashes the ends of a text: uid and version are near the beginning. A match is confirmed by comparing
+    /// whole texts.
     fn hash(&self, text: &[u8]) -> u64 {
         let (beginning, end) = (&text[..text.len().min(END_BYTES)], &text[text.len().saturating_sub(END_BYTES)..]);
         self.shared.hashes.hash_one((text.len(), beginning, end))
     }
 
-    /// The same object as somebody keeps it already, or this one.
+    /// Returns the same object if some receiver holds it already, else this one.
     fn as_kept(&self, object: Arc<Value>) -> Arc<Value> {
         let (uid, version) = (uid(&object), object.text(&["metadata", "resourceVersion"]));
         if uid.is_empty() || version.is_empty() {
@@ -94,7 +96,8 @@ impl Reader {
         }
         let hash = self.shared.hashes.hash_one((uid, version));
         let known = self.shared.kept.lock().expect("no panic happens under this lock").find(hash);
-        // Compared, because another object may have the hash, and one may be read whole and in part.
+        // Compared, because hashes collide, and because the same version may be received whole and as
+        // metadata only.
         if let Some(known) = known.filter(|known| *known == object) {
             return known;
         }
@@ -127,11 +130,11 @@ impl Recent {
         self.texts.get(&hash).filter(|read| *read.text == *text).map(|read| read.object.clone())
     }
 
-    /// Remembers a text; returns those that are too many now.
+    /// Remembers a text; returns the texts that exceed the limit.
     fn keep(&mut self, hash: u64, read: Read) -> Vec<Read> {
         self.bytes += read.text.len();
         let mut forgotten: Vec<Read> = self.texts.insert(hash, read).into_iter().collect();
-        // One that two were reading at once, or one of the same hash: its place in the order stays.
+        // Two receivers decoded the text at once, or the hash collided: its place in the order stays.
         if forgotten.is_empty() {
             self.order.push_back(hash);
         }
@@ -179,7 +182,7 @@ mod tests {
             reader.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
         }
         assert!(reader.known(&text(199, NO_OBJECT_BYTES_MAX / 2)).is_some());
-        assert!(reader.known(&text(0, NO_OBJECT_BYTES_MAX / 2)).is_none(), "the oldest was forgotten");
+        assert!(reader.known(&text(0, NO_OBJECT_BYTES_MAX / 2)).is_none(), "the oldest text is forgotten");
         let recent = reader.lock();
         assert!(recent.bytes <= BYTES_MAX);
         assert_eq!(recent.bytes, recent.texts.values().map(|read| read.text.len()).sum::<usize>());
@@ -189,7 +192,7 @@ mod tests {
         assert!(reader.known(&text(1, NO_OBJECT_BYTES_MAX)).is_none(), "too large to be remembered");
         let large = "x".repeat(BYTES_MAX / 2);
         let objects = [1, 1].map(|number| reader.object(&version(number, &large)).unwrap());
-        assert!(Arc::ptr_eq(&objects[0], &objects[1]), "large objects are read once");
+        assert!(Arc::ptr_eq(&objects[0], &objects[1]), "large objects are decoded once");
     }
 
     fn version(number: usize, filling: &str) -> Vec<u8> {
@@ -206,7 +209,11 @@ mod tests {
         }
         assert!(reader.known(&version(1, "x")).is_none(), "its text is forgotten");
         assert!(Arc::ptr_eq(&first, &reader.object(&version(1, "x")).unwrap()));
-        assert_eq!(reader.object(&version(1, "y")).unwrap().text(&["filling"]), "y", "what differs is not shared");
+        assert_eq!(
+            reader.object(&version(1, "y")).unwrap().text(&["filling"]),
+            "y",
+            "different objects are not shared"
+        );
         assert_eq!(reader.object(&version(2, "x")).unwrap().text(&["metadata", "uid"]), "u2");
     }
 
@@ -219,7 +226,7 @@ mod tests {
             reader.object(&version(number, &filling)).unwrap();
         }
         let remembered = reader.shared.kept.lock().unwrap().objects.len();
-        // Those whose texts are remembered, too.
+        // Including those whose texts are remembered.
         assert!(remembered <= 2 * (100 + BYTES_MAX / filling.len()), "{remembered}");
         assert!(
             kept.iter()

@@ -1,4 +1,4 @@
-//! ClusterRole aggregation: roles that are made of others follow them.
+//! ClusterRole aggregation: copies the rules of matching ClusterRoles into the roles that aggregate them.
 
 use crate::api::Resource;
 use crate::controllers::Part;
@@ -8,7 +8,7 @@ use plan::aggregate;
 
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
-/// Keeps the rules of aggregated roles, until the part stops.
+/// Keeps the rules of aggregated roles up to date, until shutdown.
 pub async fn run(part: Part) {
     let roles = Resource::new("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false);
     let cache = Cache::default();

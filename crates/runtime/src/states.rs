@@ -1,6 +1,6 @@
-//! The state of StatefulSets, claims and volumes as figures, under the names that kube-state-metrics gave them.
+//! The state of StatefulSets, claims and PVs as metrics, under the names of kube-state-metrics.
 //!
-//! Of each object only its numbers are kept, and figures are written only when somebody asks for them.
+//! Only the shown fields of each object are kept, and samples are encoded only when metrics are scraped.
 
 use crate::api::Resource;
 use crate::controllers::Part;
@@ -20,7 +20,7 @@ use volumes::{Claim, PhaseStatus, Volume, VolumeSpec};
 
 mod volumes;
 
-/// Keeps count of the objects until the part stops; then their figures vanish, because somebody else may show them.
+/// Keeps the tables until shutdown. They are removed then, because another process may show them from now on.
 pub async fn run(part: Part) {
     let states = part.metrics.states.clone();
     *states.lock() = Some(Tables::default());
@@ -45,13 +45,14 @@ pub async fn run(part: Part) {
     tokio::select! {
         biased;
         () = part.shutdown.cancelled() => {}
-        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
+        // the controller.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
     }
     tasks.shutdown().await;
 }
 
-/// What is known of all objects; `None` while nobody keeps count. Clones share it.
+/// The tables of all objects; `None` while the controller does not run. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct States {
     tables: Arc<Mutex<Option<Tables>>>,
@@ -63,7 +64,7 @@ impl States {
     }
 }
 
-/// Shows the figures until it is dropped.
+/// Removes the tables when it is dropped.
 struct Shown(States);
 
 impl Drop for Shown {
@@ -76,11 +77,11 @@ impl Drop for Shown {
 struct Tables {
     sets: Table<Set>,
     claims: Table<Claim>,
-    /// `None` for a volume of a claim elsewhere.
+    /// `None` for a PV whose claim is in a namespace that is not covered.
     volumes: Table<Option<Volume>>,
 }
 
-/// Follows a resource into its table.
+/// Watches a resource into its table.
 async fn keep<Spec, Status, Row>(
     part: Part,
     resource: Resource,
@@ -99,11 +100,11 @@ async fn keep<Spec, Status, Row>(
     }
 }
 
-/// One row for each object, by namespace and name.
+/// One row per object, by namespace and name.
 #[derive(Debug)]
 struct Table<Row> {
     rows: Rows<Row>,
-    /// What has been heard since a restart: it takes the place of the rows when it is complete.
+    /// The rows of a list that is being received; they replace `rows` when it is complete.
     fresh: Option<Rows<Row>>,
 }
 
@@ -178,7 +179,7 @@ struct SetStatus {
     observed_generation: Option<i64>,
 }
 
-/// The figures of a StatefulSet.
+/// The fields of a StatefulSet that metrics show.
 #[derive(Debug)]
 struct Set {
     /// In seconds since 1970.
@@ -186,7 +187,7 @@ struct Set {
     generation: Option<i64>,
     replicas: i64,
     start: Option<i64>,
-    /// When deleted, when scaled.
+    /// `whenDeleted`, `whenScaled`.
     policy: Option<[&'static str; 2]>,
     status: SetStatus,
 }
@@ -205,7 +206,7 @@ impl Set {
     }
 }
 
-/// One of few, so that no text need be kept.
+/// Returns one of the known values, so that no text need be kept.
 fn policy_name(what: &str) -> &'static str {
     match what {
         "" | "Retain" => "Retain",
@@ -225,20 +226,22 @@ impl Collector for States {
     }
 }
 
-/// A figure of a set: its name, what it means, and where it is found.
+/// A metric of a set: its name, its help and how its value is read.
 type SetFigure = (&'static str, &'static str, fn(&Set) -> Option<i64>);
 
 const SET_FIGURES: [SetFigure; 10] = [
-    ("created", "When the set was created, in seconds since 1970", |set| Some(set.created)),
+    ("created", "Creation time of the set, in seconds since 1970", |set| Some(set.created)),
     ("metadata_generation", "The generation of the set's desired state", |set| set.generation),
     ("status_observed_generation", "The generation that the controller has seen", |set| set.status.observed_generation),
-    ("replicas", "Pods that the set shall have", |set| Some(set.replicas)),
-    ("ordinals_start", "The number of the first pod, where the set says so", |set| set.start),
+    ("replicas", "Desired number of pods of the set", |set| Some(set.replicas)),
+    ("ordinals_start", "First ordinal of the set, if it is specified", |set| set.start),
     ("status_replicas", "Pods of the set", |set| Some(set.status.replicas)),
     ("status_replicas_current", "Pods of the set's current revision", |set| Some(set.status.current_replicas)),
     ("status_replicas_updated", "Pods of the set's update revision", |set| Some(set.status.updated_replicas)),
     ("status_replicas_ready", "Pods of the set that are ready", |set| Some(set.status.ready_replicas)),
-    ("status_replicas_available", "Pods that were ready for long enough", |set| Some(set.status.available_replicas)),
+    ("status_replicas_available", "Pods of the set that were ready for minReadySeconds", |set| {
+        Some(set.status.available_replicas)
+    }),
 ];
 
 fn encode_sets(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
@@ -255,10 +258,10 @@ fn encode_sets(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result<(),
 }
 
 fn encode_policies(sets: &Table<Set>, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
-    // As kube-state-metrics spells it, and as KEP-1847 does.
+    // The spelling of kube-state-metrics, and that of KEP-1847.
     for spelling in ["persistentvolumeclaim", "persistent_volume_claim"] {
         let name = format!("kube_statefulset_{spelling}_retention_policy");
-        let help = "What becomes of the set's claims";
+        let help = "Retention policy of the set's claims";
         let mut metric = encoder.encode_descriptor(&name, help, None, MetricType::Gauge)?;
         for (namespace, name, set) in sets.each() {
             let Some([when_deleted, when_scaled]) = set.policy else { continue };

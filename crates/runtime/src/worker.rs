@@ -1,4 +1,4 @@
-//! The common loop of small controllers: follow a few resources into a cache, work on the keys that changed.
+//! The common loop of controllers: watch resources into caches, and reconcile the keys that changed.
 
 use crate::api::{ApiError, Resource};
 use crate::controllers::Part;
@@ -15,25 +15,26 @@ use tokio::task::JoinSet;
 
 pub use crate::cache::{Cache, Changed, Key, key};
 
-/// A cache that is being filled, and what its changes wake.
+/// A watched resource, its cache, and the keys that its changes queue.
 pub struct Source {
     pub resource: Resource,
     pub cache: Cache,
-    /// Only the objects that this field selector takes.
+    /// Field selector of the watch.
     fields: Option<String>,
-    /// The keys to work on when an object changes.
+    /// Returns the keys to queue when an object changes.
     wakes: Wakes,
 }
 
 type Wakes = Box<dyn Fn(&Changed) -> Vec<Key> + Send + Sync>;
 
 impl Source {
-    /// Follows all objects of a resource; each change wakes what `wakes` says of the object as it was and of it as it is.
+    /// Watches all objects of a resource; each change queues the keys of the object before and after it.
     pub fn new(resource: Resource, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
         Source::changing(resource, move |before, after| before.into_iter().chain(after).flat_map(&wakes).collect())
     }
 
-    /// Like [`Source::new`], for those to whom not every change matters: `wakes` is told the object as it was and as it is.
+    /// Like [`Source::new`], for controllers that ignore some changes: `wakes` gets the object before and
+    /// after.
     pub fn changing(
         resource: Resource,
         wakes: impl Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync + 'static,
@@ -41,7 +42,8 @@ impl Source {
         Source::hearing(resource, move |changed| wakes(changed.before.as_deref(), changed.after.as_deref()))
     }
 
-    /// Like [`Source::changing`], for those to whom it matters whether an object was seen to go.
+    /// Like [`Source::changing`], for controllers that need to know whether the last state of a deleted
+    /// object is known.
     pub fn hearing(resource: Resource, wakes: impl Fn(&Changed) -> Vec<Key> + Send + Sync + 'static) -> Source {
         Source { resource, cache: Cache::default(), fields: None, wakes: Box::new(wakes) }
     }
@@ -58,11 +60,11 @@ impl Source {
     }
 }
 
-/// How the work on a key ended.
+/// The result of reconciling a key.
 pub struct Turn {
-    /// When the key is wanted again by itself.
+    /// When to requeue the key without a change.
     pub again: Option<Duration>,
-    /// What happens within this time can wait for its end.
+    /// Changes within this time are reconciled together at its end.
     pub rest: Duration,
 }
 
@@ -72,8 +74,8 @@ impl From<Option<Duration>> for Turn {
     }
 }
 
-/// Runs `work` for every key that the sources wake, until the part stops. No key is worked on before all caches are filled. `work`
-/// answers when it wants the key again by itself.
+/// Runs `work` for every key that the sources queue, until shutdown. No key is worked on before all caches
+/// are filled. `work` returns when to requeue the key.
 pub async fn run<F, Fut, T>(part: Part, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
@@ -84,7 +86,7 @@ where
     run_with(part, queue, sources, workers, work).await;
 }
 
-/// Like [`run`], on a queue that others may put keys in too.
+/// Like [`run`], on a queue that other tasks add keys to as well.
 pub async fn run_with<F, Fut, T>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
@@ -103,7 +105,7 @@ where
     for _ in 0..workers {
         let (part, queue, work, mut unfilled) = (part.clone(), queue.clone(), work.clone(), unfilled.subscribe());
         tasks.spawn(async move {
-            // It fails only when those who fill are gone: then there is nothing to work on.
+            // Fails only if the tasks that fill the caches are gone; then there is nothing to do.
             if unfilled.wait_for(|count| *count == 0).await.is_ok() {
                 loop {
                     attend(&part, &queue, &work).await;
@@ -114,13 +116,15 @@ where
     tokio::select! {
         biased;
         () = part.shutdown.cancelled() => {}
-        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
+        // the controller.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
     }
     tasks.shutdown().await;
 }
 
-/// Waits for the first object of a resource: before it, others may not be worth following. False when the part stops.
+/// Waits for the first object of a resource, before which related resources need not be watched. Returns
+/// false at shutdown.
 pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
     let mut changes = Box::pin(follow::metadata(&part.api, resource));
     loop {
@@ -151,17 +155,18 @@ where
         Ok(Turn { again, rest }) => queue.done_for(&key, rest, again),
         Err(error) => {
             let delay = queue.failed(&key);
-            // The cache is a moment behind, or everything here is about to end: not worth a line.
+            // A stale cache or a terminating namespace is expected and not worth a warning.
             if error.is_stale() || error.is_namespace_ending() {
-                tracing::debug!(controller = part.name, %error, ?delay, "trying again");
+                tracing::debug!(controller = part.name, %error, ?delay, "Reconcile failed; retrying");
             } else {
-                tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");
+                tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "Reconcile failed; retrying");
             }
         }
     }
 }
 
-/// What wakes may hold its own cache: it must let go of it in the end, or neither ever goes.
+/// Removes the listeners when dropped: a listener may hold its own cache, and this breaks the reference
+/// cycle.
 struct Listening(Vec<Cache>);
 
 impl Drop for Listening {
@@ -199,16 +204,17 @@ async fn fill(
     }
 }
 
-/// Asks about own writes that the watch does not tell of. This is rare: they went while a new list was being read. Whoever may follow
-/// a resource may list it, but not always get one of it.
+/// Checks own writes that the watch does not confirm. This is rare: the object was deleted while a list was
+/// being read. It uses a list with a field selector, because a controller that may watch a resource may not
+/// always get single objects.
 async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u64, Key)>) {
     for doubt in doubts {
         let (namespace, name) = &doubt.1;
         let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));
         match part.api.get(&path).await {
             Ok(list) => cache.settle(doubt, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
-            // The doubt remains, and is looked at again.
-            Err(error) => tracing::debug!(%error, %path, "no answer"),
+            // The write stays unconfirmed and is checked again later.
+            Err(error) => tracing::debug!(%error, %path, "Failed to check an own write"),
         }
     }
 }

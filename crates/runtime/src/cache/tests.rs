@@ -30,7 +30,7 @@ fn is(uid: &str, version: u64) -> Option<(String, u64)> {
     Some((uid.to_owned(), version))
 }
 
-/// A cache that has heard a list with one object.
+/// Returns a cache that has received a list with one object.
 fn filled() -> Cache {
     let cache = Cache::default();
     cache.hear(Change::Restart);
@@ -40,7 +40,7 @@ fn filled() -> Cache {
 }
 
 #[test]
-fn own_writes_are_seen_at_once_and_older_news_do_not_undo_them() {
+fn own_writes_are_visible_at_once_and_older_events_do_not_undo_them() {
     let cache = filled();
     cache.wrote(object("a", "1", 12, 0));
     assert_eq!(shown(&cache, "a"), is("1", 12));
@@ -49,13 +49,13 @@ fn own_writes_are_seen_at_once_and_older_news_do_not_undo_them() {
     cache.hear(Change::Seen(object("a", "1", 12, 0)));
     cache.hear(Change::Seen(object("a", "1", 13, 0)));
     assert_eq!(shown(&cache, "a"), is("1", 13));
-    // Our own answers may overtake each other, and the watch them.
+    // Responses may overtake each other, and watch events may overtake responses.
     cache.wrote(object("a", "1", 12, 0));
     assert_eq!(shown(&cache, "a"), is("1", 13));
 }
 
 #[test]
-fn views_are_made_of_the_newest_version_and_go_with_the_object() {
+fn views_show_the_newest_version_and_are_removed_with_the_object() {
     let cache = Cache::default().viewed(|object| object["color"].as_u64().expect("a number"));
     let index = cache.index(|_| vec![Key::default()]);
     let views =
@@ -73,7 +73,7 @@ fn views_are_made_of_the_newest_version_and_go_with_the_object() {
 }
 
 #[test]
-fn what_we_deleted_stays_gone_and_its_name_is_free() {
+fn a_deleted_object_stays_deleted_and_its_name_can_be_reused() {
     let cache = filled();
     let success = json!({"kind": "Status", "status": "Success"});
     cache.deleted(&place("a"), "1", success);
@@ -82,16 +82,16 @@ fn what_we_deleted_stays_gone_and_its_name_is_free() {
     assert_eq!(shown(&cache, "a"), None);
     cache.wrote(object("a", "2", 14, 0));
     cache.hear(Change::Gone(object("a", "1", 13, 0)));
-    assert_eq!(shown(&cache, "a"), is("2", 14), "another one bears the name");
+    assert_eq!(shown(&cache, "a"), is("2", 14), "another object has the name");
 }
 
 #[test]
-fn a_deletion_that_waits_for_something_is_an_ordinary_write() {
+fn a_deletion_that_waits_for_finalizers_is_stored_as_a_write() {
     let cases = [
         (json!({"deletionTimestamp": "t", "deletionGracePeriodSeconds": 30}), true),
         (json!({"deletionTimestamp": "t", "finalizers": ["x/y"]}), true),
         (json!({"deletionTimestamp": "t", "deletionGracePeriodSeconds": 0}), false),
-        // Some kinds are answered as they were last.
+        // For some kinds the response is the last state.
         (json!({"finalizers": []}), false),
     ];
     for (metadata, stays) in cases {
@@ -104,25 +104,25 @@ fn a_deletion_that_waits_for_something_is_an_ordinary_write() {
 }
 
 #[test]
-fn what_the_watch_passed_without_a_word_is_gone() {
+fn a_write_that_newer_watch_events_do_not_confirm_is_removed() {
     let cache = filled();
-    // Written, and gone again before the list that the watch goes on from.
+    // Written and deleted again before the list that the watch starts from.
     cache.wrote(object("b", "2", 20, 0));
     cache.hear(Change::Seen(object("a", "1", 25, 0)));
     assert_eq!(shown(&cache, "b"), None);
     cache.wrote(object("b", "2", 20, 0));
-    assert_eq!(shown(&cache, "b"), None, "an answer that comes very late");
+    assert_eq!(shown(&cache, "b"), None, "a very late response");
     cache.hear(Change::Restart);
     cache.wrote(object("b", "3", 30, 0));
     cache.wrote(object("a-0", "4", 40, 0));
     cache.hear(Change::Seen(object("a", "1", 35, 0)));
     cache.hear(Change::Ready);
-    assert_eq!(shown(&cache, "b"), None, "the list is newer and does not show it");
+    assert_eq!(shown(&cache, "b"), None, "the list is newer and does not contain it");
     assert_eq!(shown(&cache, "a-0"), is("4", 40), "the list may be older");
 }
 
 #[test]
-fn names_are_found_by_how_they_begin() {
+fn names_are_found_by_prefix() {
     let cache = Cache::default();
     for name in ["web", "web-0", "web-1", "webs", "wea"] {
         cache.hear(Change::Seen(object(name, name, 1, 0)));
@@ -137,10 +137,10 @@ fn names_are_found_by_how_they_begin() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn doubts_arise_only_when_nothing_is_heard() {
+async fn an_own_write_is_unconfirmed_only_while_no_event_arrives() {
     let cache = filled();
     let quiet = tokio::time::timeout(Duration::from_secs(100), cache.doubts()).await;
-    assert!(quiet.is_err(), "there is nothing to doubt");
+    assert!(quiet.is_err(), "no write is unconfirmed");
     let doubting = cache.clone();
     let doubts = tokio::spawn(async move { doubting.doubts().await });
     tokio::task::yield_now().await;
@@ -152,24 +152,24 @@ async fn doubts_arise_only_when_nothing_is_heard() {
     let asked_once = tokio::time::timeout(Duration::from_secs(100), cache.doubts()).await;
     assert!(asked_once.is_err());
     cache.hear(Change::Seen(object("b", "2", 19, 0)));
-    assert_eq!(shown(&cache, "b"), is("2", 20), "it is still newer than the watch");
+    assert_eq!(shown(&cache, "b"), is("2", 20), "it is still newer than the watch event");
     cache.wrote(object("b", "2", 21, 0));
     cache.settle((21, place("b")), None);
     assert_eq!(shown(&cache, "b"), None);
 }
 
-/// What can happen between a server, a cache and the wires between them.
+/// What can happen between a server, a cache and their connection.
 #[derive(Clone, Copy, Debug)]
 enum Event {
     OthersWrite(usize, u8),
     OthersDelete(usize),
     WeWrite(usize, u8),
     WeDelete(usize),
-    /// One of the answers that are on their way arrives.
+    /// One of the pending responses arrives.
     Answer(usize),
-    /// The next news arrive.
+    /// The next part of the list or watch arrives.
     News,
-    /// The watch breaks for good: a new list is asked for.
+    /// The watch fails with 410, and a new list is requested.
     Break,
 }
 
@@ -224,15 +224,15 @@ impl Server {
 }
 
 enum Wire {
-    /// The cache was told that a list follows, but it is not read yet.
+    /// The cache knows that a list follows, but the list is not read yet.
     Begun,
     Listed(Vec<Arc<Value>>, u64),
     Watching(u64),
 }
 
-/// Those who listen hear what an object was in the end, where that is told, and else that nobody said.
+/// A listener gets the last state of a deleted object if the server sent it, and else `unheard`.
 #[test]
-fn an_end_is_told_as_it_was() {
+fn a_deletion_is_reported_with_the_last_state_if_it_is_known() {
     let heard: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let cache = Cache::default();
     let (listening, color) = (heard.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
@@ -257,12 +257,12 @@ fn an_end_is_told_as_it_was() {
     assert_eq!(told(red()), [said("red", false)]);
     assert_eq!(told(vec![Change::Gone(object("3", "blue"))]), [said("blue", false), said("blue goes", false)]);
     told(red());
-    assert_eq!(told(vec![Change::Gone(object("3", "red"))]), [said("red goes", false)], "nothing was new");
+    assert_eq!(told(vec![Change::Gone(object("3", "red"))]), [said("red goes", false)], "the state did not change");
     told(red());
-    assert_eq!(told(vec![Change::Restart, Change::Ready]), [said("red goes", true)], "it is not in the list");
+    assert_eq!(told(vec![Change::Restart, Change::Ready]), [said("red goes", true)], "the list does not contain it");
     told(red());
     cache.deleted(&("a".into(), "b".into()), "u", object("3", "green"));
-    assert_eq!(told(Vec::new()), [said("green", false), said("green goes", false)], "the answer says how it was");
+    assert_eq!(told(Vec::new()), [said("green", false), said("green goes", false)], "the response has the last state");
 }
 
 struct World {
@@ -271,11 +271,11 @@ struct World {
     index: Index,
     wire: Wire,
     answers: Vec<Told>,
-    /// The newest version that we were answered with, and its uid, by name.
+    /// The newest version and uid that responses contained, by name.
     answered: HashMap<&'static str, (u64, String)>,
-    /// The uids that we were told we deleted.
+    /// The uids that responses said were deleted.
     deleted: HashSet<String>,
-    /// What one knows who only listens.
+    /// The objects that a listener knows from changes alone.
     mirror: Arc<Mutex<HashMap<Key, Arc<Value>>>>,
 }
 
@@ -311,7 +311,7 @@ impl World {
         match event {
             Event::OthersWrite(name, color) => drop(self.server.write(NAMES[name], color)),
             Event::OthersDelete(name) => drop(self.server.delete(NAMES[name])),
-            // Nobody writes to an object before the last answer about it is there.
+            // A client sends no request for an object before the response to its last one has arrived.
             Event::WeWrite(name, _) | Event::WeDelete(name) if self.awaits_answer(NAMES[name]) => {}
             Event::WeWrite(name, color) => self.answers.push(Told::Seen(self.server.write(NAMES[name], color))),
             Event::WeDelete(name) => self.answers.extend(self.server.delete(NAMES[name]).map(Told::Gone)),
@@ -374,14 +374,14 @@ impl World {
         }
     }
 
-    /// The cache never falls behind what we know from our own writes, and its parts agree.
+    /// The cache is never older than the responses to own writes, and its indexes and listener agree with it.
     fn check(&self) {
         for name in NAMES {
             let shown = shown(&self.cache, name);
             if let Some((version, of)) = self.answered.get(name) {
                 match &shown {
                     Some((_, shown)) => assert!(shown >= version, "{name}: {shown} is older than {version}"),
-                    None => assert!(self.server.gone.contains(of), "{name} is there"),
+                    None => assert!(self.server.gone.contains(of), "{name} exists"),
                 }
             }
             assert!(shown.is_none_or(|(of, _)| !self.deleted.contains(&of)), "we deleted {name}");
@@ -401,7 +401,8 @@ impl World {
         assert_eq!(found, all.len());
     }
 
-    /// Everything arrives, and what is doubted is asked for: the cache shows what there is.
+    /// After all events and responses have arrived and unconfirmed writes were checked, the cache equals the
+    /// server.
     fn end(&mut self) {
         while !matches!(self.wire, Wire::Watching(heard) if heard == self.server.version) {
             self.news();
@@ -439,9 +440,10 @@ proptest! {
     }
 }
 
-/// Of what the watch had told before we heard of it otherwise nobody tells any more: that is not kept for ever. (A soak found it.)
+/// Deletions that the watch reported before the response are not confirmed by another event; their entries
+/// must not be kept for ever. Found by a soak test.
 #[tokio::test(start_paused = true)]
-async fn what_was_buried_is_forgotten_in_the_end() {
+async fn deleted_uids_are_forgotten_eventually() {
     let cache = Cache::default();
     let bury = |from: usize, count: usize| {
         for at in from..from + count {
@@ -453,7 +455,7 @@ async fn what_was_buried_is_forgotten_in_the_end() {
         tokio::time::advance(ANSWER_TIME_MAX).await;
     }
     assert!(cache.lock().buried.len() <= 2 * BURIED_FEW, "{} are kept", cache.lock().buried.len());
-    // What an answer may still bring back is remembered, however much it is.
+    // Entries that a late response may still need are kept, however many they are.
     bury(0, 10 * BURIED_FEW);
     assert!(cache.lock().buried.len() >= 10 * BURIED_FEW);
 }

@@ -1,4 +1,4 @@
-//! The lines of a watch.
+//! Splits the body of a watch into lines and parses their frames.
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -6,10 +6,10 @@ use kube::client::Body;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
-/// A body that is read in whole lines.
+/// Reads a body in whole lines.
 pub struct Lines<B = Body> {
     body: B,
-    /// The beginning of a line whose end has not come.
+    /// The beginning of a line whose end was not received yet.
     begun: BytesMut,
 }
 
@@ -18,7 +18,8 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
         Lines { body, begun: BytesMut::new() }
     }
 
-    /// The next lines, each with its end; `None` when there are no more. What comes as whole lines is not copied.
+    /// Returns the next lines, each with its newline; `None` at the end. Chunks of whole lines are not
+    /// copied.
     pub async fn next(&mut self) -> Result<Option<Bytes>, B::Error> {
         while let Some(frame) = self.body.frame().await {
             let Ok(data) = frame?.into_data() else { continue };
@@ -39,14 +40,14 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
     }
 }
 
-/// The lines of a text, without their ends.
+/// Iterates over the non-empty lines of a text, without newlines.
 pub fn each(text: &[u8]) -> impl Iterator<Item = &[u8]> {
     let ends = memchr::memchr_iter(b'\n', text).chain([text.len()]);
     let lines = ends.scan(0, |start, end| Some(&text[std::mem::replace(start, end + 1)..end]));
     lines.filter(|line| !line.is_empty())
 }
 
-/// What an event says.
+/// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 pub enum Said {
     #[serde(rename = "ADDED", alias = "MODIFIED")]
@@ -59,7 +60,7 @@ pub enum Said {
     Error,
 }
 
-/// What a line says, and the text of the object that it is about.
+/// Returns the type of an event and the JSON text of its object.
 pub fn event(line: &[u8]) -> Result<(Said, &[u8]), serde_json::Error> {
     if let Some(found) = as_usual(line) {
         return Ok(found);
@@ -75,7 +76,7 @@ pub fn event(line: &[u8]) -> Result<(Said, &[u8]), serde_json::Error> {
     Ok((event.said, event.object.get().as_bytes()))
 }
 
-/// All servers write events alike, which spares us looking for the object's end.
+/// Parses the layout that Go servers write, which avoids a search for the end of the object.
 fn as_usual(line: &[u8]) -> Option<(Said, &[u8])> {
     let rest = line.strip_prefix(b"{\"type\":\"")?;
     let after = |word: &[u8]| rest.strip_prefix(word)?.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}");
@@ -131,6 +132,6 @@ mod tests {
         while let Some(text) = lines.next().await.unwrap() {
             read.push(String::from_utf8(text.to_vec()).unwrap());
         }
-        assert_eq!(read, ["one\n", "two\nthree\n", "four\n"], "what has no end is not a line");
+        assert_eq!(read, ["one\n", "two\nthree\n", "four\n"], "an unfinished line is not returned");
     }
 }

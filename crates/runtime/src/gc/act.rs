@@ -1,4 +1,4 @@
-//! Asking and acting: the requests of the garbage collector.
+//! The executor of the garbage collector: reads single objects and sends the requests of a plan.
 
 use super::Collector;
 use crate::api::{ApiError, Resource};
@@ -7,11 +7,11 @@ use object::{Value, json};
 use plan::gc::{Action, Answer, Event, Fact, Place, Plan};
 use std::sync::Arc;
 
-/// How many dependents of one owner are orphaned at once.
+/// How many dependents of one owner are orphaned concurrently.
 const TOGETHER: usize = 64;
 
 impl Collector {
-    /// Does what is planned; says whether the work must come back.
+    /// Executes a plan; returns whether the work must be repeated later.
     pub(super) async fn carry_out(&self, plan: Plan) -> Result<bool, ApiError> {
         self.apply(plan.gone.into_iter().map(|uid| Event::Gone(uid, 0)));
         let (drops, rest): (Vec<Action>, Vec<Action>) =
@@ -35,10 +35,10 @@ impl Collector {
             Err(error) if error.is_absent() => Answer::NotFound,
             Err(error) => {
                 if error.is_not_found() {
-                    // Not the object is missing but its resource, which tells nothing about the object.
+                    // The resource is missing, not the object, which says nothing about the object.
                     self.rediscover.notify_one();
                 }
-                tracing::debug!(%error, %place, "no answer");
+                tracing::debug!(%error, %place, "Failed to read an object");
                 Answer::Failed
             }
         }
@@ -51,16 +51,21 @@ impl Collector {
         | Action::RemoveFinalizer { place, .. }
         | Action::Report { place, .. }) = action;
         let Some(resource) = self.resource(place) else {
-            // The kind went away meanwhile, and its objects with it; or it is served in another version now. Who is let go of must not be taken for done.
+            // The kind was removed, and its objects with it; or it is served in another version now. An
+            // action that removes an owner or a finalizer must not be taken for done.
             let lets_go = matches!(action, Action::DropOwners { .. } | Action::RemoveFinalizer { .. });
-            return if lets_go { Err(ApiError::stale(format!("{place} is not served so any more"))) } else { Ok(()) };
+            return if lets_go {
+                Err(ApiError::stale(format!("{place} is no longer served in this version")))
+            } else {
+                Ok(())
+            };
         };
         match self.send(action, &resource, &resource.object(&place.namespace, &place.name)).await {
-            // Already as it should be.
+            // The object does not exist any more: nothing to do.
             Err(error) if error.is_absent() => Ok(()),
             Err(error) => {
                 if error.is_not_found() {
-                    // It is not served so any more, and may still be there.
+                    // The kind is no longer served in this version, and the object may still exist.
                     self.rediscover.notify_one();
                 }
                 Err(error)
@@ -87,7 +92,8 @@ impl Collector {
         Ok(())
     }
 
-    /// Custom resources know no strategic merge: for them the whole list of references is written.
+    /// Custom resources do not support strategic merge patches: for them the whole list of owner references
+    /// is written.
     async fn patch_owners(&self, action: &Action, path: &str) -> Result<Arc<Value>, ApiError> {
         match self.api.strategic(path, &action.patch().unwrap_or_default()).await {
             Err(error) if error.code() == 415 => {

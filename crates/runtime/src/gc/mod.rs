@@ -1,6 +1,8 @@
-//! The garbage collector: follows the metadata of everything, asks `plan::gc` what to do, and does it.
+//! The garbage collector: watches the metadata of all objects, calls the planner `plan::gc`, and executes its
+//! plans.
 //!
-//! `watch` feeds the graph, this module hands out work, `act` asks and acts, `sight` makes sure that nothing was overlooked.
+//! `watch` feeds the graph, this module hands out work, `act` reads and writes, `sight` checks that no
+//! dependent is missed.
 
 mod act;
 mod sight;
@@ -21,11 +23,11 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 use watch::Unsynced;
 
-/// Most of the time of a piece of work is spent waiting for the server, which commits what comes together at once.
+/// Workers mostly wait for the server, which commits concurrent writes together.
 const WORKERS: usize = 16;
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until the part is stopped.
+/// Runs until shutdown.
 pub async fn run(part: Part) {
     let collector = Arc::new(Collector {
         api: part.api.clone(),
@@ -52,7 +54,8 @@ pub async fn run(part: Part) {
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
+        // the controller.
         Some(Err(error)) = tasks.join_next() => {
             stop.cancel();
             std::panic::resume_unwind(error.into_panic());
@@ -70,14 +73,14 @@ struct Collector {
     graph: Mutex<Graph>,
     /// What is served, by group and kind.
     kinds: RwLock<HashMap<(Arc<str>, Arc<str>), Served>>,
-    /// Work that comes back after a while. Locked after `graph` where both are.
+    /// Work with a backoff. Lock `graph` first where both are locked.
     delays: Mutex<Delays<Work>>,
     sights: Sights,
     work: Notify,
     rediscover: Notify,
-    /// Names of CustomResourceDefinitions that went: so did all their objects.
+    /// Names of deleted CustomResourceDefinitions: all their objects are deleted, too.
     removed_definitions: Mutex<HashSet<String>>,
-    /// How many resources have not been listed yet. While there are any, the graph does not show who depends on whom.
+    /// Number of resources that were not listed yet. Until it is 0, the graph is incomplete.
     unsynced: channel::Sender<usize>,
     figures: QueueMetrics,
 }
@@ -109,11 +112,11 @@ impl Collector {
                 Err(error) => {
                     let delay = delays.wait_after_failure(&work, tokio::time::Instant::now());
                     self.figures.retries.inc();
-                    // A conflict means that somebody else was faster: not worth a line.
+                    // A conflict means that another client wrote first, which is not worth a warning.
                     if error.is_conflict() {
-                        tracing::debug!(%error, ?work, ?delay, "garbage collection tries again");
+                        tracing::debug!(%error, ?work, ?delay, "Garbage collection failed; retrying");
                     } else {
-                        tracing::warn!(%error, ?work, ?delay, "garbage collection tries again");
+                        tracing::warn!(%error, ?work, ?delay, "Garbage collection failed; retrying");
                     }
                 }
             }
@@ -122,11 +125,11 @@ impl Collector {
         }
     }
 
-    /// The next piece of work, not before everything has been seen once.
+    /// Returns the next work, not before all resources were listed once.
     async fn next(&self) -> Work {
         let mut unsynced = self.unsynced.subscribe();
         loop {
-            // The sender lives in `self`, so there is always an answer.
+            // Cannot fail: `self` owns the sender.
             let _ = unsynced.wait_for(|count| *count == 0).await;
             let wake_at = {
                 let mut graph = self.graph();
@@ -134,7 +137,7 @@ impl Collector {
                 let due = delays.take_due(tokio::time::Instant::now());
                 bring_back(&mut graph, &mut delays, due);
                 if let Some(work) = graph.next_work() {
-                    // This run says anew when the work is wanted again.
+                    // This run decides anew when the work is repeated.
                     delays.cancel(&work);
                     self.figures.depth.set(i64::try_from(graph.queued()).unwrap_or(i64::MAX));
                     if graph.queued() > 0 {
@@ -155,7 +158,7 @@ impl Collector {
         }
     }
 
-    /// What waits for something to change is looked at now.
+    /// Queues all work in backoff at once, because something changed.
     fn expedite(&self) {
         {
             let mut graph = self.graph();
@@ -166,7 +169,7 @@ impl Collector {
         self.work.notify_one();
     }
 
-    /// Decides and acts on one piece of work; says whether it must come back.
+    /// Plans and executes one piece of work; returns whether it must be repeated later.
     async fn attend(&self, work: &Work) -> Result<bool, ApiError> {
         let mut answers = Answers::default();
         let mut plan = self.decide(work, &mut answers).await;
@@ -175,7 +178,7 @@ impl Collector {
             if !self.has_seen_dependents(&place, &uid, &version).await? {
                 return Ok(true);
             }
-            // The graph may have learnt of dependents since the plan was made.
+            // The graph may have got dependents since the plan was made.
             plan = self.decide(work, &mut answers).await;
         }
         self.carry_out(plan).await
@@ -196,7 +199,7 @@ impl Collector {
         }
     }
 
-    /// The resource behind a place, if its kind is served in that version.
+    /// The resource of an object, if its kind is served in that version.
     fn resource(&self, place: &Place) -> Option<Resource> {
         let (group, version) = place.api_version.split_once('/').unwrap_or(("", &place.api_version));
         let kinds = self.kinds.read().expect("no panic happens under this lock");
@@ -217,7 +220,7 @@ impl Collector {
     }
 }
 
-/// Queues work that waited, unless the graph shows meanwhile that nothing is left to do.
+/// Queues work after its backoff, unless the graph shows that nothing is left to do.
 fn bring_back(graph: &mut Graph, delays: &mut Delays<Work>, waited: Vec<Work>) {
     for work in waited {
         if graph.in_doubt(&work) {

@@ -1,7 +1,9 @@
-//! Making sure that nobody is overlooked: before an owner is let go of, all that lives beside it is read.
+//! Checks that no dependent is missed: before an owner's finalizer is removed, all objects of its namespace
+//! are listed.
 //!
-//! Watches tell of changes in order for each resource, but not across resources: an owner's deletion may be heard of before the
-//! creation of a dependent that came first. Whoever lets go of the owner then would lose the dependent.
+//! Watches deliver changes in order per resource, but not across resources: the deletion of an owner may
+//! arrive before the creation of a dependent that happened earlier. If the owner were finalized then, the
+//! dependent would be missed.
 
 use super::Collector;
 use super::watch::is_followed;
@@ -12,7 +14,7 @@ use plan::gc::{Place, Uid};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Looks that are being taken or used, by namespace: owners that go together share one.
+/// The listings that are in use, by namespace: owners that are deleted together share one.
 #[derive(Default)]
 pub(super) struct Sights {
     by_namespace: Mutex<HashMap<Arc<str>, Slot>>,
@@ -20,10 +22,11 @@ pub(super) struct Sights {
 
 type Slot = Arc<tokio::sync::Mutex<Weak<Sight>>>;
 
-/// The namespaces above which those not in use are forgotten.
+/// Above this number of namespaces, unused ones are removed.
 const SLOTS_MAX: usize = 64;
 
-/// Who depended on whom in a namespace at `version` (the oldest of the lists that this was read from).
+/// The dependents of each owner in a namespace at `version`, the oldest of the lists that they were read
+/// from.
 struct Sight {
     version: u64,
     dependents: HashMap<Uid, Vec<Uid>>,
@@ -40,11 +43,11 @@ impl Sights {
 }
 
 impl Collector {
-    /// Whether the graph shows every dependent that the owner had when it was at `version`.
+    /// Whether the graph has every dependent that the owner had at `version`.
     pub(super) async fn has_seen_dependents(&self, owner: &Place, uid: &Uid, version: &str) -> Result<bool, ApiError> {
         let slot = self.sights.slot(&owner.namespace);
         let mut slot = slot.lock().await;
-        // A version that is no number cannot be compared: then only a look from now on will do.
+        // A version that is not a number cannot be compared: then only a new listing will do.
         let wanted = version.parse::<u64>().unwrap_or(u64::MAX);
         let sight = match slot.upgrade().filter(|sight| sight.version >= wanted) {
             Some(sight) => sight,
@@ -60,9 +63,10 @@ impl Collector {
         Ok(dependents.all(|dependent| graph.has_heard_of(uid, dependent)))
     }
 
-    /// Reads everything that can depend on something in a namespace (`""`: on something cluster-scoped).
+    /// Lists everything that can depend on an object of a namespace (`""`: of a cluster-scoped object).
     async fn look_around(&self, namespace: &str) -> Result<Sight, ApiError> {
-        // Also kinds that came a moment ago and are not followed yet: what is unheard of holds the owner until they are.
+        // Includes kinds that were added a moment ago and are not watched yet: their objects keep the owner
+        // until they are.
         let served = self.discovery.look().await?;
         let resources = served.iter().filter(|served| is_followed(served)).map(|served| &served.resource);
         let mut sight = Sight { version: u64::MAX, dependents: HashMap::new() };
@@ -74,7 +78,8 @@ impl Collector {
             };
             match self.api.each_metadata(&resource.collection(namespace), note).await {
                 Ok(version) => sight.version = sight.version.min(version.parse().unwrap_or(0)),
-                // Also when the kind is not served so any more: its objects may still be there. The next look finds out.
+                // Also if the kind is no longer served in this version: its objects may still exist. The next
+                // listing finds out.
                 Err(error) => return Err(error),
             }
         }

@@ -1,4 +1,4 @@
-//! What feeds the graph: one follower for each resource, for as long as it is served.
+//! Feeds the graph: one watch per resource, for as long as it is served.
 
 use super::Collector;
 use crate::api::Resource;
@@ -16,13 +16,14 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Kinds also come by other servers' definitions: look again this often even when no definition was seen to change.
+/// Kinds can also be added by aggregated servers: discovery is repeated this often even if no definition
+/// changed.
 const REDISCOVER_EVERY: Duration = Duration::from_secs(30);
 const REDISCOVER_AFTER_ERROR: Duration = Duration::from_secs(1);
-/// A resource that cannot be listed in this time does not hold up the others any longer.
+/// A resource that cannot be listed within this time does not delay the others any longer.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// One at work.
+/// The watch of one resource.
 struct Follower {
     retire: CancellationToken,
     task: JoinHandle<()>,
@@ -45,8 +46,8 @@ impl Drop for Unsynced {
 }
 
 impl Collector {
-    /// Finds the resources, follows each as one of `tasks`, and looks again when definitions change. `unlooked` holds all
-    /// judgement up until the first look.
+    /// Discovers the resources, watches each in one of `tasks`, and repeats this when definitions change.
+    /// `unlooked` delays all decisions until the first discovery.
     pub(super) async fn discover(self: Arc<Self>, unlooked: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
         let mut followers: HashMap<Resource, Follower> = HashMap::new();
         let mut unlooked = Some(unlooked);
@@ -67,7 +68,7 @@ impl Collector {
                     REDISCOVER_EVERY
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot discover resources; trying again");
+                    tracing::warn!(%error, "Failed to discover resources; retrying");
                     REDISCOVER_AFTER_ERROR
                 }
             };
@@ -79,7 +80,8 @@ impl Collector {
         }
     }
 
-    /// Ends the followers of what is not served any more, before others take over the same objects in another version.
+    /// Stops the watches of resources that are no longer served, before others take over the same objects in
+    /// another version.
     async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Follower>) {
         let stays: HashSet<&Resource> =
             served.iter().filter(|served| is_followed(served)).map(|served| &served.resource).collect();
@@ -88,7 +90,7 @@ impl Collector {
         for (resource, follower) in leaving.collect::<Vec<_>>() {
             follower.retire.cancel();
             if let Err(error) = follower.task.await {
-                tracing::error!(%error, resource = %resource.plural, "a follower broke down");
+                tracing::error!(%error, resource = %resource.plural, "A watch panicked");
             }
         }
     }
@@ -102,7 +104,7 @@ impl Collector {
         if *kinds != by_kind {
             *kinds = by_kind;
             drop(kinds);
-            // Whose owner's kind was unknown may be decidable now.
+            // Work on objects with an owner of a formerly unknown kind may be decidable now.
             self.expedite();
         }
     }
@@ -119,7 +121,7 @@ impl Collector {
                 () = retire.cancelled() => return scribe.leave(),
                 change = changes.next() => change,
                 () = late.as_mut(), if unsynced.is_some() => {
-                    tracing::warn!(resource = %scribe.resource.plural, "cannot be listed; garbage collection goes on without");
+                    tracing::warn!(resource = %scribe.resource.plural, "Failed to list a resource in time; garbage collection continues without it");
                     unsynced = None;
                     continue;
                 }
@@ -134,21 +136,21 @@ impl Collector {
     }
 }
 
-/// Whether the graph shows the objects of a resource.
+/// Whether the graph contains the objects of a resource.
 pub(super) fn is_followed(served: &Served) -> bool {
-    // Events own nothing and come in masses.
+    // Events own nothing, and there are many.
     let is_event = &*served.resource.plural == "events" && matches!(&*served.resource.group, "" | "events.k8s.io");
     !is_event && served.can(&["list", "watch", "delete"])
 }
 
-/// Writes down in the graph what is heard of one resource.
+/// Applies the watch events of one resource to the graph.
 struct Scribe<'a> {
     collector: &'a Collector,
     resource: Resource,
     api_version: Arc<str>,
-    /// Objects that the graph has from here.
+    /// Objects of this resource in the graph.
     known: HashSet<Uid>,
-    /// Those seen since a restart; what was known before and is not among them has gone unseen.
+    /// Objects of a list that is being received; other known objects were deleted without an event.
     fresh: Option<HashSet<Uid>>,
 }
 
@@ -189,7 +191,7 @@ impl Scribe<'_> {
         }
     }
 
-    /// These went, at this version if that is known.
+    /// Removes objects that were deleted, at this version if it is known.
     fn gone(&self, uids: impl IntoIterator<Item = Uid>, version: u64) {
         for uid in uids {
             let name = self.collector.graph().place_of(&uid).map(|place| place.name.clone());
@@ -200,14 +202,15 @@ impl Scribe<'_> {
         }
     }
 
-    /// Whether a definition of this name is there: one that went may have been made anew.
+    /// Whether a definition of this name exists: a deleted one may have been created again.
     fn bears(&self, name: &str) -> bool {
         let graph = self.collector.graph();
         is_definitions(&self.resource)
             && self.known.iter().any(|uid| graph.place_of(uid).is_some_and(|place| *place.name == *name))
     }
 
-    /// The resource is not served any more. With its definition its objects went; otherwise nobody can say.
+    /// The resource is no longer served. If its definition was deleted, so were its objects; otherwise their
+    /// state is unknown.
     fn leave(self) {
         let definition = format!("{}.{}", self.resource.plural, self.resource.group);
         let gone = self.collector.removed_definitions().contains(&definition);
@@ -215,7 +218,7 @@ impl Scribe<'_> {
         self.collector.apply(self.known.into_iter().map(last_word));
     }
 
-    /// Definitions bring and take resources.
+    /// Tracks definitions: they add and remove resources.
     fn note_definition(&self, name: &str, gone: bool) {
         if !is_definitions(&self.resource) {
             return;

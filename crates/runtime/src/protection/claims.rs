@@ -1,4 +1,4 @@
-//! Claims stay while a pod uses them, and say whether one does.
+//! Protects claims in use by a finalizer, and sets the condition `Unused`.
 
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
@@ -15,17 +15,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const WORKERS: usize = 4;
-/// Requests at once about the claims of a namespace.
+/// Concurrent requests for the claims of a namespace.
 const AT_ONCE: usize = 16;
-/// A claim that was just bound is often about to be used: only after this time does it say that it is not.
+/// A claim that was just bound is often used soon after: the condition `Unused` is set only after this time.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A claim that a pod holds of which nothing is heard is looked at again after this time.
+/// A claim that a pod uses which the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Keeps the finalizer and the condition of claims, until the part stops.
+/// Keeps the finalizer and the condition of claims, until shutdown.
 ///
-/// The claims of a namespace are worked on together: the pods of a namespace are listed once for all of them. So a key is a namespace; or a
-/// claim that has had its time to settle.
+/// The claims of a namespace are reconciled together, because the pods of the namespace are listed once for
+/// all of them. So a work key is a namespace, or a claim whose [`SETTLE`] time has passed.
 pub async fn run(part: Part) {
     let pods = Resource::new("v1", "Pod", "pods", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
@@ -65,12 +65,12 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// The claims that something happened to, by namespace.
+/// The claims to reconcile, by namespace.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<HashMap<Arc<str>, HashSet<Key>>>>);
 
 impl Woken {
-    /// Notes a claim; answers the key of its namespace.
+    /// Adds a claim; returns the work key of its namespace.
     fn add(&self, claim: Key) -> Key {
         let namespace = claim.0.clone();
         self.lock().entry(namespace.clone()).or_default().insert(claim);
@@ -99,14 +99,14 @@ struct Control {
     queue: Arc<Queue<Key>>,
 }
 
-/// Whether claims that say nothing yet are given time.
+/// Whether claims without the condition get the [`SETTLE`] time first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Some,
     None,
 }
 
-/// A claim and the request about it.
+/// A claim and the request to send for it.
 struct Request {
     key: Key,
     claim: Arc<Value>,
@@ -114,7 +114,7 @@ struct Request {
 }
 
 impl Control {
-    /// Works on the claims of a namespace that something happened to. Those that fail come back.
+    /// Reconciles the queued claims of a namespace. Claims that fail are queued again.
     async fn attend(&self, namespace: &str, woken: HashSet<Key>, patience: Patience) -> Result<(), ApiError> {
         let requests = woken.into_iter().filter_map(|key| {
             let claim = self.claim_cache.get(&key)?;
@@ -131,7 +131,8 @@ impl Control {
         if !releases.is_empty() {
             match self.fresh_pods(namespace).await {
                 Ok(pods) => {
-                    // Where the list shows a pod that the cache does not, that pod will be heard of, and wake the claim; unless it goes before that, unheard.
+                    // If the list has a pod that the cache lacks, its watch event queues the claim; unless
+                    // the pod is deleted before, without an event.
                     let is_held = |request: &mut Request| {
                         let pods = pods.get(&*request.key.1).map(Vec::as_slice).unwrap_or_default();
                         pods.iter().any(|pod| protect::holds(pod, &request.claim))
@@ -156,7 +157,7 @@ impl Control {
         protect::claim(claim, &pods, &self.gates, (self.clock)())
     }
 
-    /// The pods of a namespace as the server has them now, by the claims that they name.
+    /// The pods of a namespace as the server has them now, by the claims that they use.
     async fn fresh_pods(&self, namespace: &str) -> Result<HashMap<String, Vec<Arc<Value>>>, ApiError> {
         let mut by_claim: HashMap<String, Vec<Arc<Value>>> = HashMap::new();
         let note = |pod: &Arc<Value>| {
@@ -168,7 +169,7 @@ impl Control {
         Ok(by_claim)
     }
 
-    /// Sends some requests at once. Claims whose request fails are noted again.
+    /// Sends requests concurrently. Claims whose request fails are queued again.
     async fn send_all(&self, requests: Vec<Request>) -> Result<(), ApiError> {
         let sent = requests.into_iter().map(|Request { key, step, .. }| async move {
             let result = self.send(&key, step).await;

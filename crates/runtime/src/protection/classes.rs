@@ -1,4 +1,4 @@
-//! VolumeAttributesClasses stay while a volume or a claim names them.
+//! Protects VolumeAttributesClasses that a PV or a claim uses.
 
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
@@ -12,10 +12,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WORKERS: usize = 2;
-/// A class that somebody names of whom nothing is heard is looked at again after this time.
+/// A class used by an object that the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Keeps the finalizer of VolumeAttributesClasses, until the part stops.
+/// Keeps the finalizer of VolumeAttributesClasses, until shutdown.
 pub async fn run(part: Part) {
     let classes = Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false);
     if !worker::wait_for_first(&part, &classes).await {
@@ -39,7 +39,7 @@ pub async fn run(part: Part) {
         let (cache, api, path) = (cache.clone(), api.clone(), classes.object("", &key.1));
         async move {
             let Some(wanted) = wanted else { return Ok(None) };
-            // What is heard of claims and volumes may be late.
+            // The caches of claims and PVs may be stale.
             if is_released && is_named_now(&api, &key.1).await? {
                 return Ok(Some(LOOK_AGAIN));
             }
@@ -50,7 +50,7 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// Whether a claim or a volume names a class, as the server says.
+/// Whether a claim or a PV uses a class, as the server says now.
 async fn is_named_now(api: &Api, class: &str) -> Result<bool, ApiError> {
     let mut is_named = false;
     let of_claim = |claim: &Arc<Value>| is_named |= protect::attributes_classes_of_claim(claim).any(|it| it == class);

@@ -1,4 +1,4 @@
-//! Volumes stay while they are bound.
+//! Protects bound PVs by a finalizer.
 
 use super::patch;
 use crate::api::Resource;
@@ -9,7 +9,7 @@ use plan::protect;
 
 const WORKERS: usize = 8;
 
-/// Keeps the finalizer of volumes, until the part stops.
+/// Keeps the finalizer of PVs, until shutdown.
 pub async fn run(part: Part) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
     let reach = part.reach.clone();

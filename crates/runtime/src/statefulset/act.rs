@@ -1,4 +1,4 @@
-//! The executor: the requests of a plan, each with its precondition, and what is told about them.
+//! The executor: sends the requests of a plan, each with its precondition, and records their events.
 
 use super::Control;
 use super::sight::Followed;
@@ -14,19 +14,20 @@ use plan::gc;
 use plan::statefulset::{Action, Lane, Plan, Stage};
 use std::sync::Arc;
 
-/// Who writes claims that follow the revision of their pod, in their managed fields.
+/// Field manager of claims that are brought to the revision of their pod.
 const MANAGER: &str = "statefulset-controller";
-/// How many lanes of a set are on their way at once.
+/// Number of lanes of a set that are executed concurrently.
 const IN_FLIGHT_MAX: usize = 64;
 
-/// How often what was just created is tried to be applied while others write to it. What is left is done with the next plan.
+/// Attempts to apply an object that was just created, while other controllers update it. The next plan does
+/// the rest.
 const APPLY_ATTEMPTS: usize = 5;
 
-/// What did not work out, in the order of the plan.
+/// Failed actions, in the order of the plan.
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
 impl Control {
-    /// Does what is planned for a set; the status, unless something fails, only if it is to be written now.
+    /// Executes a plan for a set. Unless an action fails, the status is written only if `status_now`.
     pub(super) async fn carry_out(
         &self,
         set: &Value,
@@ -44,7 +45,7 @@ impl Control {
         worst(errors)
     }
 
-    /// All but the cleanup.
+    /// Executes all but the cleanup.
     async fn carry_on(
         &self,
         set: &Value,
@@ -149,7 +150,8 @@ impl Control {
         }
     }
 
-    /// The server itself says whether the set is still there, and the same, to adopt or make anything: the collector goes by that too.
+    /// Reads the set from the server before anything is adopted or created: it must exist, be unchanged and
+    /// have the same deletion state. The garbage collector checks the same.
     async fn confirm(&self, set: &Value, wanted: &str, generation: i64, leaving: bool) -> Result<(), ApiError> {
         let sets = &self.sight.sets;
         let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
@@ -160,13 +162,13 @@ impl Control {
                 sets.cache.wrote(live);
                 match (leaves_so, is_same) {
                     (false, _) => stale("is being deleted"),
-                    (true, false) => stale("has changed meanwhile"),
+                    (true, false) => stale("has changed since the plan was made"),
                     (true, true) => Ok(()),
                 }
             }
             _ => {
                 sets.cache.gone(&key(set), wanted);
-                stale("is not there any more")
+                stale("is deleted")
             }
         }
     }
@@ -182,7 +184,8 @@ impl Control {
             "apiVersion": "apps/v1", "kind": "StatefulSet", "name": name(set), "uid": object::access::uid(set),
             "controller": true, "blockOwnerDeletion": true,
         });
-        // Of that version: late, it would take back what was released or left behind meanwhile.
+        // The resourceVersion keeps a delayed request from adopting again what was released or orphaned
+        // since.
         let patch = json!({"metadata": {"uid": uid, "resourceVersion": version, "ownerReferences": [owner]}});
         let result = self.api.strategic(&kind.resource.object(namespace(set), object), &patch).await;
         self.keep(kind, set, object, uid, result)
@@ -194,7 +197,8 @@ impl Control {
         let pods = &self.sight.pods;
         let result = self.api.strategic(&pods.resource.object(namespace(set), pod), &patch).await;
         match self.keep(pods, set, pod, uid, result) {
-            // It is gone, or not what it was: in either case not ours.
+            // The pod is deleted, or has no such owner reference any more: either way it is not owned by the
+            // set.
             Err(error) if error.is_not_found() || error.code() == 422 => Ok(()),
             result => result,
         }
@@ -218,18 +222,21 @@ impl Control {
         self.keep(kind, set, object, uid, result)
     }
 
-    /// Server-side apply, under a name of its own.
+    /// Server-side apply as the field manager [`MANAGER`].
     async fn apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
         let path = kind.resource.object(namespace(set), name(object));
         let result = self.api.apply(&path, MANAGER, object).await;
         self.keep(kind, set, name(object), uid(object), result)
     }
 
-    /// Creates what is applied from then on. An apply alone would create it, too; but one that arrives late would make something that is there, and is
-    /// another by then, what it was to be: nothing in it could say that it is to be new.
+    /// Creates an object that is applied from then on. An apply could create it as well; but a delayed apply
+    /// would change an object of the same name that was created since, because it cannot require that the
+    /// object is new.
     async fn create_to_apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
         let mut bare = object.clone();
-        // What is given here cannot be taken back by applying something else; but a class that is named so counts from the first moment on, and stays.
+        // Labels and annotations set by the create could not be removed by a later apply, so they are left to
+        // the apply. The class annotation is an exception: it must take effect from the start, and never
+        // changes.
         let class = bare.cut(&["metadata", "annotations"]).and_then(|mut given| given.cut(&[BETA_CLASS]));
         bare.cut(&["metadata", "labels"]);
         if let Some(class) = class {
@@ -243,7 +250,7 @@ impl Control {
             whole.put(&["metadata", "resourceVersion"], live.text(&["metadata", "resourceVersion"]));
             kind.cache.wrote(live);
             match self.apply(kind, set, &whole).await {
-                // Others are about it, too, because it is new.
+                // Other controllers update a new claim, too, so a conflict is retried.
                 Err(error) if error.is_conflict() && attempt < APPLY_ATTEMPTS => {
                     let path = kind.resource.object(namespace(object), name(object));
                     let found = self.api.find(&path).await?.filter(|found| uid(found) == created);
@@ -279,7 +286,7 @@ impl Control {
         let sets = &self.sight.sets;
         let path = format!("{}/status", sets.resource.object(namespace(status), name(status)));
         match self.api.replace(&path, status).await {
-            // Nothing follows from the counts that we wrote ourselves.
+            // The counts that the controller wrote itself require no reconcile.
             Ok(stored) if only_counts => {
                 sets.cache.wrote_as_known(stored);
                 Ok(())
@@ -288,7 +295,7 @@ impl Control {
         }
     }
 
-    /// Remembers what a write was answered with.
+    /// Stores the response to a write in the cache.
     fn keep(
         &self,
         kind: &Followed,
@@ -312,18 +319,18 @@ impl Control {
     }
 }
 
-/// What becomes of the dependents of a set that is being deleted.
+/// Whether the dependents of a terminating set are orphaned or deleted in the foreground.
 fn way_out(set: &Value) -> [bool; 2] {
     let has = |wanted| set.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == wanted);
     [has(gc::ORPHAN), has(gc::FOREGROUND)]
 }
 
-/// Where the world is not as it was seen, what is seen next decides, and there is nothing to tell.
+/// Whether an error is worth an event. A stale cache is not: the next reconcile uses newer objects.
 fn is_news(error: &ApiError) -> bool {
     !error.is_stale() && !error.is_namespace_ending()
 }
 
-/// The error to go on with: one that says more than that somebody else was faster, if there is one.
+/// The error to report: one other than a stale cache, if there is one.
 fn worst(errors: Vec<ApiError>) -> Result<(), ApiError> {
     match errors.into_iter().min_by_key(ApiError::is_stale) {
         Some(error) => Err(error),

@@ -1,6 +1,7 @@
-//! The StatefulSet controller: looks at a set and what belongs to it, asks `plan::statefulset` what to do, and does it.
+//! The StatefulSet controller: collects a set and its objects, calls the planner `plan::statefulset`, and
+//! executes the plan.
 //!
-//! `sight` knows where to look and whom a change concerns, `act` is the only writer.
+//! `sight` has the caches and their indexes; `act` is the only module that writes.
 
 mod act;
 mod sight;
@@ -23,20 +24,21 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most of the time of a set's turn is spent waiting for the server, which commits what comes together at once.
+/// Workers mostly wait for the server, which commits concurrent writes together.
 const WORKERS: usize = 64;
 
-/// Counts of a set that is on its way somewhere are written this often at most,
+/// While a set changes, the counts in its status are written at most this often,
 const COUNTS_WAIT_MAX: Duration = Duration::from_millis(100);
-/// and this often, while so many sets have their turn at once that the server is better used to move them.
+/// and at most this often while at least [`BUSY_FROM`] sets are reconciled at once: the server has more
+/// important writes then.
 const COUNTS_WAIT_MAX_WHEN_BUSY: Duration = Duration::from_secs(1);
 const BUSY_FROM: usize = 8;
 
-/// After a turn in which there was nothing to do, a set is not looked at again for so many times as long as looking took: what happens
-/// to the other pods of a large set meanwhile is seen all at once.
+/// After a reconcile without actions, a set is not reconciled again for this many times its duration, so that
+/// changes of many pods of a large set are handled together.
 const REST_PER_LOOK: u32 = 4;
 
-/// Keeps all sets, until the part stops.
+/// Reconciles all sets until shutdown.
 pub async fn run(part: Part) {
     let sight = Sight::new();
     let sources = sight.sources(&part.metrics);
@@ -79,19 +81,19 @@ struct Control {
     judge: Option<Judge>,
     sight: Sight,
     known: Mutex<HashMap<Key, Known>>,
-    /// How fast sets may create pods and claims.
+    /// Limits the rate at which sets create pods and claims.
     growth: Growth,
-    /// How many sets have their turn now.
+    /// Number of sets being reconciled now.
     turns: AtomicUsize,
 }
 
-/// What is remembered of a set between its turns.
+/// What is remembered of a set between reconciles.
 struct Known {
     uid: String,
     labels: SetLabels,
-    /// What its last plan had to tell: it is news only once.
+    /// The events of its last plan; they are not recorded again.
     told: Vec<Event>,
-    /// Until when counts that go on changing may wait to be written.
+    /// Until when changing counts may wait to be written.
     counts_wait_until: Option<Instant>,
 }
 
@@ -120,8 +122,8 @@ impl Control {
         Ok(Turn { again: next.into_iter().chain(wait).chain(more).min(), rest })
     }
 
-    /// How long the status may still wait to be written. Where hundreds of pods get ready one after the other, nobody needs to read
-    /// of each of them; all else is written at once.
+    /// How long the status may still wait to be written; `None` if it must not. When hundreds of pods become
+    /// ready one after the other, not every count is worth a write; everything else is written at once.
     fn patience(&self, set: &Value, plan: &Plan) -> Option<Duration> {
         let mut all_known = self.known();
         let until = &mut all_known.get_mut(&key(set))?.counts_wait_until;
@@ -140,7 +142,7 @@ impl Control {
         Some(end - now)
     }
 
-    /// Tells what is new about a set.
+    /// Updates the metrics of a set and records its new events.
     fn note(&self, set: &Value, plan: &Plan) {
         let mut all_known = self.known();
         let known = all_known.entry(key(set)).or_insert_with(|| Known::of(set));
@@ -188,11 +190,11 @@ impl Known {
     }
 }
 
-/// Why a set grows slowly.
+/// The event for a set whose creations are limited.
 fn slowed(set: &Value) -> Event {
     let message = format!(
-        "StatefulSet {} has created pods and claims of many megabytes in a short time: it creates the rest slowly, so that it leaves \
-         room for others",
+        "StatefulSet {} created many megabytes of pods and claims in a short time: the rest is created slowly, to leave \
+         room for other objects",
         name(set)
     );
     Event { warning: true, reason: "CreationSlowed", message }

@@ -1,4 +1,5 @@
-//! Where to look for what belongs to a set, and which sets a change concerns. Neither ever goes through all sets or all pods.
+//! The controller's caches: which objects belong to a set, and which sets a change concerns. Both use indexes
+//! and never scan all sets or pods.
 
 use super::{planner, resource};
 use crate::api::Resource;
@@ -14,7 +15,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
-/// All that the controller knows of the world.
+/// The watched resources and their indexes.
 pub(super) struct Sight {
     pub sets: Followed,
     pub pods: Followed,
@@ -27,13 +28,13 @@ pub(super) struct Sight {
     revisions_by_stem: Index,
 }
 
-/// A resource and what is known of it.
+/// A watched resource and its cache.
 pub(super) struct Followed {
     pub resource: Resource,
     pub cache: Cache,
 }
 
-/// A set, and what is to be considered for it.
+/// A set, and the objects that its plan depends on.
 pub(super) struct Scene {
     pub set: Arc<Value>,
     pods: Vec<Arc<SeenPod>>,
@@ -63,7 +64,7 @@ impl Sight {
         }
     }
 
-    /// What fills the caches and wakes sets.
+    /// The watches that fill the caches, with the sets that each change queues.
     pub fn sources(&self, metrics: &Metrics) -> Vec<Source> {
         let delays = Delays { since: Mutex::default(), metrics: metrics.clone() };
         let known = self.sets.cache.clone();
@@ -119,12 +120,12 @@ impl Scene {
         self.show(allowance, |seen| planner::plan(seen, gates, now))
     }
 
-    /// The pods and claims that exist.
+    /// The number of existing pods and claims.
     pub fn objects(&self) -> usize {
         self.pods.len() + self.claims.len()
     }
 
-    /// The rules that a plan for this breaks.
+    /// The invariants that a plan for these objects breaks.
     pub fn broken_by(&self, plan: &Plan, allowance: Allowance, gates: &Gates, now: Timestamp) -> Vec<String> {
         self.show(allowance, |seen| planner::invariant::check(seen, plan, gates, now))
     }
@@ -138,9 +139,9 @@ impl Scene {
     }
 }
 
-/// How long sets wait until their newest spec is acted on.
+/// Measures how long a change of a set's spec waits until it is acted on.
 struct Delays {
-    /// When a spec was seen that nobody had acted on yet.
+    /// When a spec was first seen that is not acted on yet.
     since: Mutex<HashMap<Key, Instant>>,
     metrics: Metrics,
 }
@@ -161,7 +162,7 @@ impl Delays {
     }
 }
 
-/// Wakes what `wakes` says of an object as it was and as it is, when anything that matters changed.
+/// Queues what `wakes` returns for an object before and after a change, if the change is relevant.
 fn on_difference(
     followed: &Followed,
     differs: fn(Option<&Value>, Option<&Value>) -> bool,
@@ -186,7 +187,8 @@ fn existing(sets: &Cache, beside: &Value, set: &str) -> Option<Key> {
     sets.get(&key).map(|_| key)
 }
 
-/// The sets that claims may be for: before the ordinal their names are a template's and a set's, and dashes may be anywhere.
+/// The sets that a claim may belong to. Before the ordinal, its name is `<template>-<set>`, and both may
+/// contain dashes.
 fn claiming(sets: &Cache, namespace: &str, stem: &str) -> Vec<Key> {
     let splits = stem.match_indices('-').map(|(at, _)| (&stem[..at], &stem[at + 1..]));
     let fits = |(template, set): (&str, &str)| {
@@ -198,8 +200,8 @@ fn claiming(sets: &Cache, namespace: &str, stem: &str) -> Vec<Key> {
     splits.filter_map(fits).collect()
 }
 
-/// The sets that a change of one concerns. Where one comes or goes those whose claims are not theirs alone, or are again, must know; and of one that
-/// another replaced nobody may have heard in between.
+/// The sets that a change of one concerns. When a set is created or deleted, sets with claims of the same
+/// names must be reconciled. A set may also be replaced by another one without an event in between.
 fn changed(sets: &Cache, before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
     let comes_or_goes = before.map(uid) != after.map(uid);
     let either = [before, after].into_iter().flatten();
@@ -207,7 +209,7 @@ fn changed(sets: &Cache, before: Option<&Value>, after: Option<&Value>) -> Vec<K
     before.or(after).map(key).into_iter().chain(rivals).collect()
 }
 
-/// The sets that have claims of the same names.
+/// The sets whose claims have the same names.
 fn rivals(sets: &Cache, set: &Value) -> Vec<Key> {
     let templates = set.items(&["spec", "volumeClaimTemplates"]).iter();
     let stems = templates.map(|template| format!("{}-{}", name(template), name(set)));
@@ -222,18 +224,18 @@ fn by_stem(object: &Value, stem: Option<&str>) -> Vec<Key> {
     stem.map(|stem| (namespace(object).into(), stem.into())).into_iter().collect()
 }
 
-/// What stands before the number: `web` of `web-0`.
+/// The name without the ordinal: `web` of `web-0`.
 fn numbered_stem(name: &str) -> Option<&str> {
     let (stem, number) = name.rsplit_once('-')?;
     (!number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())).then_some(stem)
 }
 
-/// What stands before the hash: `web` of `web-5d4f8c7b9`.
+/// The name without the hash: `web` of `web-5d4f8c7b9`.
 fn revision_stem(name: &str) -> Option<&str> {
     name.rsplit_once('-').map(|(stem, _)| stem)
 }
 
-/// Of a pod matters who and whose it is, whether it is healthy, and which claims it mounts.
+/// Whether a pod changed in what the planner uses: identity, owner, health, and the claims it mounts.
 fn pod_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
     let paths: &[&[&str]] = &[
         &["metadata", "uid"],
@@ -250,7 +252,7 @@ fn pod_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
     differs_at(before, after, paths) || before.and_then(ready) != after.and_then(ready)
 }
 
-/// Of a claim matters who and whose it is, whether it is on its way out, and how far its volume is what it asks for.
+/// Whether a claim changed in what the planner uses: identity, owner, deletion, and the state of its volume.
 fn claim_differs(before: Option<&Value>, after: Option<&Value>) -> bool {
     let paths: &[&[&str]] = &[
         &["metadata", "uid"],
@@ -283,9 +285,9 @@ mod tests {
         })
     }
 
-    /// Also of a set that another one of its name replaced while nobody listened.
+    /// Also if another set of the same name replaced it while no watch was open.
     #[test]
-    fn who_has_claims_of_the_same_names_hears_of_sets_that_come_and_go() {
+    fn sets_with_claims_of_the_same_names_are_queued_when_a_set_is_created_or_deleted() {
         let sets = Cache::default();
         let other = set("db-web", "1", "data");
         sets.wrote(Arc::new(other.clone()));

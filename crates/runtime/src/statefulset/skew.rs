@@ -1,4 +1,4 @@
-//! Servers that do not know what the controller could do.
+//! Detects API servers that lack fields which the controller uses.
 
 use crate::api::Api;
 use crate::controllers::Part;
@@ -7,29 +7,29 @@ use object::access::Access;
 use std::time::Duration;
 
 const DOCUMENT: &str = "/openapi/v3/apis/apps/v1";
-/// A server that cannot say now what it knows is asked again after this time.
+/// Time until a failed request for the schema is repeated.
 const AGAIN: Duration = Duration::from_secs(30);
 
-/// Says, once, that the server does not know how claims are to be updated. Nothing else follows from it: sets of such a server have no
-/// such field, so their claims are updated `OnClaimDelete`.
+/// Warns once if the server does not know how claims are to be updated. Nothing else changes: sets of such a
+/// server have no such field, so their claims are updated `OnClaimDelete`.
 pub(super) async fn tell(part: Part) {
     if part.gates.on("StatefulSetUpdateVolumeClaimTemplate") && !is_known(&part.api).await {
         tracing::warn!(
-            "this API server does not know spec.volumeClaimUpdatePolicy of StatefulSets: changed claim templates count for new \
+            "This API server does not support spec.volumeClaimUpdatePolicy of StatefulSets: changed claim templates apply to new \
              claims only (OnClaimDelete)"
         );
     }
 }
 
-/// Whether the server knows the field, as soon as it can say.
+/// Whether the server knows the field; waits until the server can answer.
 async fn is_known(api: &Api) -> bool {
     loop {
         match api.document(DOCUMENT, "application/json", "").await {
             Ok(document) => return document.is_some_and(|it| knows_update_policy(&it.value)),
-            // It serves no such documents, so it is not one of those that know the field.
+            // A server without OpenAPI v3 does not know the field either.
             Err(error) if error.is_not_found() => return false,
             Err(error) => {
-                tracing::debug!(%error, "cannot ask the API server what it knows of StatefulSets; asking again");
+                tracing::debug!(%error, "Failed to read the schema of StatefulSets; retrying");
                 tokio::time::sleep(AGAIN).await;
             }
         }
@@ -52,7 +52,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A server that answers so, one request after the other.
+    /// A server that gives these responses, one per request.
     fn server(answers: Vec<(u16, Value)>) -> (Api, Arc<AtomicUsize>) {
         let asked = Arc::new(AtomicUsize::new(0));
         let count = asked.clone();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn t16_a_server_is_asked_what_it_knows_until_it_answers() {
+    async fn t16_a_server_is_asked_for_its_schema_until_it_answers() {
         let knowing = document(json!({"replicas": {}, "volumeClaimUpdatePolicy": {"type": "string"}}));
         let older = document(json!({"replicas": {}}));
         let late = (503, json!({"kind": "Status", "code": 503}));

@@ -25,7 +25,7 @@ fn volume(spec: Value) -> Slim<VolumeSpec, PhaseStatus> {
     object::value::from_value(&object).expect("a volume")
 }
 
-/// All figures but their help.
+/// Returns all samples, without help lines.
 fn figures(states: &States) -> Vec<String> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(states.clone()));
@@ -44,7 +44,7 @@ fn kept(change: impl FnOnce(&mut Tables)) -> States {
 
 /// R16, O6
 #[test]
-fn a_set_has_its_figures_under_the_known_names() {
+fn a_set_has_its_metrics_under_the_names_of_kube_state_metrics() {
     let whole = set(json!({
         "metadata": {
             "namespace": "shop", "name": "web", "generation": 7, "creationTimestamp": "2023-11-14T22:13:20Z",
@@ -82,7 +82,7 @@ fn a_set_has_its_figures_under_the_known_names() {
 }
 
 #[test]
-fn what_a_set_does_not_say_is_not_made_up() {
+fn fields_that_a_set_lacks_have_no_samples() {
     let bare = set(json!({"metadata": {"namespace": "a", "name": "b"}, "spec": {"ordinals": {}}}));
     let states = kept(|tables| tables.sets.hear(Change::Seen(bare), Set::of));
     let figures = figures(&states).join("\n");
@@ -93,7 +93,7 @@ fn what_a_set_does_not_say_is_not_made_up() {
 
 /// R16
 #[test]
-fn claims_and_volumes_show_every_phase_and_which_is_theirs() {
+fn claims_and_volumes_have_a_sample_for_every_phase() {
     let states = kept(|tables| {
         tables.claims.hear(Change::Seen(claim("a", "x", "Bound")), Claim::of);
         tables.claims.hear(Change::Seen(claim("a", "y", "")), Claim::of);
@@ -146,29 +146,29 @@ fn claims_and_volumes_show_their_size_class_and_backend() {
 }
 
 #[test]
-fn a_table_follows_what_comes_changes_and_goes() {
+fn a_table_follows_creations_changes_and_deletions() {
     let mut table = Table::default();
     let names = |table: &Table<Claim>| table.each().map(|(_, name, _)| name.to_owned()).collect::<Vec<_>>();
     for change in [Change::Restart, Change::Seen(claim("a", "x", "Bound")), Change::Seen(claim("b", "y", "Bound"))] {
         table.hear(change, Claim::of);
     }
-    assert_eq!(names(&table), [] as [&str; 0], "half a list says nothing");
+    assert_eq!(names(&table), [] as [&str; 0], "an incomplete list is not shown");
     table.hear(Change::Ready, Claim::of);
     assert_eq!(names(&table), ["x", "y"]);
     table.hear(Change::Seen(claim("a", "x", "Lost")), Claim::of);
     assert_eq!(table.each().next().map(|(_, _, claim)| claim.is_lost()), Some(true));
     table.hear(Change::Gone(claim("b", "y", "Bound")), Claim::of);
     assert_eq!(names(&table), ["x"]);
-    assert_eq!(table.rows.len(), 1, "nothing is kept of a namespace without objects");
+    assert_eq!(table.rows.len(), 1, "a namespace without objects has no entry");
     table.hear(Change::Restart, Claim::of);
-    assert_eq!(names(&table), ["x"], "what was known counts until the new list is complete");
+    assert_eq!(names(&table), ["x"], "the old rows are shown until the new list is complete");
     table.hear(Change::Seen(claim("c", "z", "Pending")), Claim::of);
     table.hear(Change::Ready, Claim::of);
-    assert_eq!(names(&table), ["z"], "what went unseen is gone");
+    assert_eq!(names(&table), ["z"], "objects that the list lacks are removed");
 }
 
 #[test]
-fn label_values_are_escaped_and_without_a_keeper_nothing_is_shown() {
+fn label_values_are_escaped_and_nothing_is_shown_after_the_controller_stopped() {
     let states = kept(|tables| tables.claims.hear(Change::Seen(claim("a\"b\\c\nd", "x", "Bound")), Claim::of));
     let line = figures(&states).remove(0);
     assert!(line.contains(r#"namespace="a\"b\\c\nd","#), "{line}");

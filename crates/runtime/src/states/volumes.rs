@@ -1,4 +1,4 @@
-//! Metrics of claims and volumes: phase, size, class and backend.
+//! Metrics of claims and PVs: phase, size, class and backend.
 
 use super::Table;
 use crate::follow::Slim;
@@ -8,7 +8,7 @@ use prometheus_client::metrics::MetricType;
 use serde::Deserialize;
 use std::fmt::Error;
 
-/// In the order in which kube-state-metrics shows them.
+/// In the order of kube-state-metrics.
 const CLAIM_PHASES: [&str; 3] = ["Lost", "Bound", "Pending"];
 const VOLUME_PHASES: [&str; 5] = ["Pending", "Available", "Bound", "Released", "Failed"];
 
@@ -83,7 +83,7 @@ pub(super) struct PhaseStatus {
     phase: String,
 }
 
-/// Which of its kind's phases an object is in, if in any.
+/// The index of an object's phase, if it is a known one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Phase(Option<u8>);
 
@@ -94,7 +94,7 @@ impl Phase {
     }
 }
 
-/// What metrics say of a claim.
+/// The fields of a claim that metrics show.
 #[derive(Debug)]
 pub(super) struct Claim {
     phase: Phase,
@@ -123,13 +123,13 @@ impl Claim {
     }
 }
 
-/// What metrics say of a volume.
+/// The fields of a PV that metrics show.
 #[derive(Debug)]
 pub(super) struct Volume {
     phase: Phase,
     capacity_bytes: Option<i64>,
     class: Box<str>,
-    /// Labels of the info metric that depend on the kind of the volume.
+    /// Labels of the info metric that depend on the kind of volume.
     backend: Vec<(&'static str, Box<str>)>,
 }
 
@@ -188,7 +188,7 @@ pub(super) fn encode_claims(claims: &Table<Claim>, encoder: &mut DescriptorEncod
     Ok(())
 }
 
-/// What kube-state-metrics says where a claim names none.
+/// The label value of kube-state-metrics for a missing field.
 const NONE: &str = "<none>";
 
 pub(super) fn encode_volumes(volumes: &Table<Option<Volume>>, encoder: &mut DescriptorEncoder) -> Result<(), Error> {
@@ -217,7 +217,7 @@ pub(super) fn encode_volumes(volumes: &Table<Option<Volume>>, encoder: &mut Desc
     Ok(())
 }
 
-/// One sample for each phase of each object, labelled with what names the object.
+/// Encodes one sample per phase and object; the labels identify the object.
 fn encode_phases<'a, const LABELS: usize>(
     objects: impl Iterator<Item = ([(&'static str, &'a str); LABELS], Phase)>,
     (name, help): (&str, &str),

@@ -1,4 +1,4 @@
-//! What every namespace has.
+//! The objects that every namespace gets.
 
 use crate::world::*;
 use object::access::uid;
@@ -28,7 +28,7 @@ async fn every_namespace_has_an_account_and_the_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn they_come_back_when_they_are_deleted_or_changed() {
+async fn they_are_restored_when_they_are_deleted_or_changed() {
     let world = World::with(BOTH).await;
     world.create(new_namespace("new")).await;
     for wanted in [account("new"), certificate("new")] {
@@ -46,8 +46,8 @@ async fn they_come_back_when_they_are_deleted_or_changed() {
     let repaired = world
         .until_is(&certificate("new"), "is repaired", |map| map["data"] == json!({"ca.crt": "THE CERTIFICATE"}))
         .await;
-    assert_eq!(repaired["metadata"]["labels"], json!({"a": "b"}), "what people add stays");
-    // Others are left alone.
+    assert_eq!(repaired["metadata"]["labels"], json!({"a": "b"}), "labels of users are kept");
+    // Other ConfigMaps are not changed.
     let other = world.create(config_map("new", "other")).await;
     world.merge(&other, json!({"data": {"ca.crt": "mine"}})).await;
     world.delete(&account("new"), "").await;
@@ -57,13 +57,13 @@ async fn they_come_back_when_they_are_deleted_or_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_terminating_namespace_is_not_furnished() {
+async fn a_terminating_namespace_gets_no_account() {
     let world = World::with(BOTH).await;
     let leaving = world.create(new_namespace("leaving")).await;
     world.until_is(&account("leaving"), "the account", |_| true).await;
     world.delete(&leaving, "").await;
     world.delete(&account("leaving"), "").await;
-    // Another namespace shows that the controllers have come past this one.
+    // A second namespace shows that the controllers have handled the first one.
     world.create(new_namespace("later")).await;
     world.delete(&account("later"), "").await;
     world.until_is(&account("later"), "is back", |_| true).await;

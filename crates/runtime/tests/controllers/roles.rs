@@ -20,7 +20,7 @@ fn has(role: &Value, resource: &str) -> bool {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn aggregated_roles_follow_the_roles_they_are_made_of() {
+async fn aggregated_roles_follow_the_roles_they_select() {
     let world = World::with("clusterrole-aggregation-controller").await;
     for name in ["admin", "edit", "view"] {
         world
@@ -40,7 +40,7 @@ async fn aggregated_roles_follow_the_roles_they_are_made_of() {
     for name in ["view", "edit", "admin"] {
         world.until_is(&sum(name), "the changed rule", |role| has(role, "wheels") && !has(role, "gears")).await;
     }
-    // The label decides, also when it goes.
+    // The label decides, also when it is removed.
     world.merge(&gears, json!({"metadata": {"labels": null}})).await;
     world.until_is(&sum("admin"), "the rule goes", |role| !has(role, "wheels")).await;
     let more = world.create(role("wheel-admin", "admin", "wheels")).await;

@@ -1,4 +1,4 @@
-//! Figures about objects, as Prometheus reads them.
+//! Metrics about objects, as Prometheus reads them.
 
 use crate::world::{Faults, World, claim, stateful_set, volume};
 use object::{Value, json};
@@ -14,7 +14,7 @@ fn figures(registry: &Registry) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("kube_")).map(str::to_owned).collect()
 }
 
-/// Waits until the figures are as wanted. They change without a write that could be waited for, so only time can tell.
+/// Waits until the metrics are as wanted. They change without a write to wait for, so the test polls.
 async fn until(registry: &Registry, what: &str, check: impl Fn(&[String]) -> bool) {
     for _ in 0..1000 {
         if check(&figures(registry)) {
@@ -36,7 +36,7 @@ fn has(line: &str) -> impl Fn(&[String]) -> bool {
 
 /// R16, O6
 #[tokio::test(flavor = "multi_thread")]
-async fn r16_o6_figures_follow_the_objects_and_are_shown_once() {
+async fn r16_o6_metrics_follow_the_objects_and_are_shown_once() {
     let world = World::bare().await;
     let setup = Setup::new("state-metrics");
     let mut registry = Registry::default();

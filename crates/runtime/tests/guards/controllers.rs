@@ -1,5 +1,5 @@
-//! Pods and pairs through the server and all controllers. Time is virtual: it passes when nobody has anything to do, so after some of it
-//! everything is done.
+//! Pods and pairs through the server and all controllers. Time is virtual: it advances when nothing is left
+//! to do, so after a while all work is done.
 
 use crate::count::Allocated;
 use crate::kubelet::Kubelet;
@@ -39,7 +39,7 @@ async fn taken(world: &World, work: impl Future<Output = ()>) -> Taken {
 
 fn guard(what: &str, count: usize, taken: &Taken) {
     let count = count as u64;
-    // What allocates more may do so because it asks more.
+    // More allocations may be caused by more requests, so requests are checked first.
     hold_count(&format!("{what}: requests of controllers"), taken.requests, count);
     hold_count(&format!("{what}: writes"), taken.writes, count);
     hold(what, count, taken.allocated);

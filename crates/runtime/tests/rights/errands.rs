@@ -1,4 +1,5 @@
-//! Work that goes on while a right is lacking: pieces that stand beside each other, and without which rights each is done all the same.
+//! Work of controllers with a missing permission: independent scenarios, and the permissions that each does
+//! not need.
 
 use crate::lack::Stage;
 use crate::pairs::*;
@@ -11,23 +12,24 @@ use std::pin::Pin;
 
 type Told<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// What a controller does, in pieces.
+/// What a controller does, in independent scenarios.
 pub struct Errands {
     pub begin: for<'a> fn(&'a mut Stage) -> Told<'a>,
-    /// Rights that some of them need and others not, by chance: who comes first does not.
+    /// Permissions that only the first of some scenarios needs, in unspecified order.
     pub by_chance: &'static [&'static str],
     pub all: &'static [Errand],
 }
 
 pub struct Errand {
     pub name: &'static str,
-    /// The rights that it does not need, as verb and resource. Without any other it is not done; those to list and watch are named only where
-    /// it is clear, since what is seen without one depends on when it was there.
+    /// The permissions that it does not need, as verb and resource. It is not done without any other
+    /// permission. Permissions to list and watch are named only if the result is certain, because what a
+    /// controller sees without them depends on timing.
     pub without: &'static [&'static str],
     pub run: for<'a> fn(&'a World) -> Told<'a>,
 }
 
-/// An errand, written as a function of the world.
+/// A scenario, written as a function of the test cluster.
 macro_rules! errand {
     ($name:literal, $without:expr, |$world:ident| $run:expr) => {
         Errand { name: $name, without: $without, run: |$world| Box::pin(async move { $run }) }
@@ -164,7 +166,7 @@ pub const NODES_FALL_SILENT: Errands = Errands {
     ],
 };
 
-/// A node that was ready once, and never says so again.
+/// A node that was ready once and never reports again.
 async fn a_node(world: &World, name: &str) -> Value {
     let node = world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})).await;
     world.set_status(&node, json!({"conditions": [{"type": "Ready", "status": "True"}]})).await;
@@ -374,7 +376,7 @@ pub const SETS: Errands = Errands {
     ],
 };
 
-/// A set in a namespace of its own, both of this name.
+/// A set in a namespace of its own, both with this name.
 async fn a_set(world: &World, name: &str, replicas: i64, more: Value) -> Value {
     world.create(new_namespace(name)).await;
     world.create(with_spec(stateful_set(name, name, replicas), more)).await
@@ -458,7 +460,7 @@ pub const BINDING: Errands = Errands {
                 let claim = world.create(waits).await;
                 let mut bound = false;
                 while !bound {
-                    // Where it fails the scheduler is asked to choose again.
+                    // After a failure the scheduler is asked to choose again.
                     let selected = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node"}}});
                     let chosen = world.merge(&claim, selected).await;
                     bound = phase(&chosen) == "Bound";
@@ -488,7 +490,7 @@ pub const CLAIMS_ARE_PROTECTED: Errands = Errands {
 
 pub const PROVISIONING: Errands = Errands {
     begin: |stage| Box::pin(async move { with_driver(stage, &storage::everything()).await }),
-    // The first entry of the journal makes it.
+    // The first entry of the journal creates it.
     by_chance: &["patch configmaps"],
     all: &[
         errand!(

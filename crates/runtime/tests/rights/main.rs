@@ -1,5 +1,5 @@
-//! Each controller needs every right that its role gives it, and one that it lacks is seen: exactly that is refused, it is counted and
-//! told, and when the right is given back the work goes on by itself.
+//! Each controller needs every permission of its role. One that is missing is refused, counted and reported,
+//! and when it is granted the work continues by itself.
 
 mod errands;
 mod lack;
@@ -29,7 +29,7 @@ async fn rights_of_the_namespace_controller() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rights_of_those_who_furnish_namespaces() {
+async fn rights_of_the_controllers_that_fill_namespaces() {
     each_right("service-account-controller", stories::keep_accounts).await;
     each_right("root-ca-cert-publisher", stories::keep_certificates).await;
     each_right_for_long("root-ca-cert-publisher", &errands::CERTIFICATES).await;
@@ -96,19 +96,19 @@ async fn rights_of_the_resizer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn rights_of_those_who_count() {
+async fn rights_of_the_state_metrics() {
     each_right("state-metrics", stories::count).await;
     each_right_for_long("state-metrics", &errands::COUNTING).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn rights_of_whoever_tells_events() {
+async fn rights_of_the_event_recorder() {
     each_right_of_events("statefulset-controller").await;
 }
 
-/// A controller without a story here would be one whose rights nobody has looked at.
+/// A controller without a story here would have untested permissions.
 #[test]
-fn every_controller_has_its_story_and_every_role_its_controller() {
+fn every_controller_has_a_story_and_every_role_a_controller() {
     let text = include_str!("main.rs");
     let accounts = runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list");
     for (controller, account) in &accounts {

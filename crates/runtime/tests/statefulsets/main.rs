@@ -1,4 +1,4 @@
-//! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
+//! The StatefulSet controller against the real server in one process, with a fake kubelet.
 
 mod cost;
 mod creation;

@@ -1,5 +1,5 @@
-//! Whatever happens to a single request, and whenever the controller or the set ends: everything converges, no ordinal runs twice, no
-//! claim is lost.
+//! For any fault of a single request, and if the controller stops or the set is deleted at any time:
+//! everything converges, no ordinal runs twice, no claim is lost.
 
 use crate::kubelet::Kubelet;
 use crate::sets::*;
@@ -8,20 +8,20 @@ use object::access::{terminating, uid};
 use object::{Value, json};
 use std::collections::BTreeMap;
 
-/// A life with a bit of everything, and some writes of every kind.
+/// The life of a set, with some writes of every kind.
 struct Story {
-    /// What happens to claims that are not needed any more.
+    /// The policy for claims that are no longer needed.
     policy: &'static str,
-    /// Whether a pod is let go of and taken back: one that belongs to nobody outlives the set.
+    /// Whether a pod is released and adopted again: a pod without an owner outlives the set.
     lets_go: bool,
 }
 
-/// What happens to one write of the story.
+/// The fault of one write of the story.
 #[derive(Clone, Copy, Debug)]
 enum Turn {
     Nothing,
     Mishap(Mishap),
-    /// The controllers end when the write is under way, and others start.
+    /// The controllers are restarted during the write.
     Restart(Mishap),
 }
 
@@ -73,7 +73,7 @@ impl Story {
         world.until("no history is left", || async { world.names(REVISIONS).await.is_empty().then_some(()) }).await;
     }
 
-    /// Tells the story with a turn at the write after so many others. Answers how many writes there were.
+    /// Runs the story with a fault at the write after this many others. Returns the number of writes.
     async fn tell(&self, world: &mut World, after: usize, turn: Turn) -> usize {
         let begin = world.store.revision();
         world.requests.take().await;
@@ -104,7 +104,7 @@ impl Story {
         asked.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path)).count()
     }
 
-    /// New controllers find what the old ones left, and bring it to the same end.
+    /// Restarts the controllers, which continue and reach the same end.
     async fn take_over(&self, world: &mut World) -> Value {
         world.stop_controllers().await;
         world.start(ALL);
@@ -115,7 +115,7 @@ impl Story {
         world.until_done(&set).await
     }
 
-    /// At no moment was anything wrong.
+    /// Checks every moment of the history.
     async fn check(&self, world: &World, begin: u64, end: u64) {
         let mut claims: BTreeMap<String, String> = BTreeMap::new();
         let history = world.history_since(begin).await;
@@ -133,7 +133,7 @@ impl Story {
     }
 }
 
-/// It may change nothing in the store, so only time can tell.
+/// The fault may change nothing in the store, so the test polls.
 async fn until_mishap(world: &World) {
     world.until_moment("the mishap", || !world.faults.mishap_waits()).await;
 }
@@ -142,13 +142,13 @@ async fn with_every_write(policy: &'static str, turn: Turn) {
     with_writes(policy, turn, 0, 1).await;
 }
 
-/// Tells the story once for each of these writes.
+/// Runs the story once for each of these writes.
 async fn with_writes(policy: &'static str, turn: Turn, first: usize, step: usize) {
     let (mut world, _kubelet) = World::lively().await;
     let story = Story { policy, lets_go: true };
     let writes = story.tell(&mut world, 0, Turn::Nothing).await;
     assert!(writes > 12, "a story of {writes} writes is too short");
-    // How the last writes fall together is not always the same.
+    // The order of the last writes varies.
     for after in (first..writes.saturating_sub(2)).step_by(step) {
         story.tell(&mut world, after, turn).await;
         assert!(!world.faults.mishap_waits(), "{after} of {writes} writes, and nothing happened");
@@ -162,32 +162,32 @@ async fn any_write_may_fail() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_write_may_come_too_late() {
+async fn any_write_may_be_executed_too_late() {
     with_every_write("Delete", Turn::Mishap(Mishap::Refused(409))).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn any_answer_may_be_lost() {
+async fn any_response_may_be_lost() {
     with_every_write("Delete", Turn::Mishap(Mishap::AnswerLost)).await;
 }
 
-// R2, R15: also where claims are to stay.
+// R2, R15: also with the policy Retain.
 #[tokio::test(start_paused = true)]
-async fn any_answer_may_be_lost_and_retained_claims_stay() {
+async fn any_response_may_be_lost_and_retained_claims_are_kept() {
     with_every_write("Retain", Turn::Mishap(Mishap::AnswerLost)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_controllers_may_end_before_any_write() {
+async fn the_controllers_may_stop_before_any_write() {
     with_writes("Delete", Turn::Restart(Mishap::Stuck), 0, 2).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_controllers_may_end_after_any_write() {
+async fn the_controllers_may_stop_after_any_write() {
     with_writes("Retain", Turn::Restart(Mishap::AnswerStuck), 1, 2).await;
 }
 
-// R12: the set is deleted while any of its writes is under way: nothing is left behind.
+// R12: the set is deleted during any of its writes: nothing is left behind.
 #[tokio::test(start_paused = true)]
 async fn the_set_may_be_deleted_in_the_middle_of_any_write() {
     let (world, _kubelet) = World::lively().await;
@@ -203,7 +203,7 @@ async fn the_set_may_be_deleted_in_the_middle_of_any_write() {
         };
         let set = world.now(&web(0)).await.expect("it is there");
         world.delete(&set, if after % 2 == 0 { "Background" } else { "Foreground" }).await;
-        // What is held may come while the collector is at work, or when it thinks that it is done.
+        // The held write may be executed while the collector works, or after it has finished.
         if after % 3 == 0 {
             world.settle().await;
         }
@@ -220,12 +220,12 @@ async fn the_set_may_be_deleted_in_the_middle_of_any_write() {
     world.stop().await;
 }
 
-// One set's trouble is its own.
+// Failures of one set do not affect others.
 #[tokio::test(start_paused = true)]
-async fn a_set_that_fails_all_the_time_does_not_slow_others() {
+async fn a_set_that_always_fails_does_not_delay_others() {
     let world = World::with(SETS).await;
     let _kubelet = Kubelet::start(&world);
-    // Its pods' labels would be too long, so none can be created.
+    // The labels of its pods would be too long, so no pod can be created.
     let long = "x".repeat(60);
     let bad = world.create(stateful_set("default", &long, 1)).await;
     world.until_event(&bad, "FailedCreate").await;
@@ -233,7 +233,7 @@ async fn a_set_that_fails_all_the_time_does_not_slow_others() {
     let good = world.create(web(3)).await;
     world.until_done(&good).await;
     assert!(started.elapsed() < std::time::Duration::from_millis(100), "{:?}", started.elapsed());
-    // And it is not tried all the time.
+    // And it is retried with backoff.
     world.requests.take().await;
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
     let asked = world.requests.take().await;
