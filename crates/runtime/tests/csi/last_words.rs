@@ -1,4 +1,4 @@
-//! What was said last about a volume counts, however late it is heard: its data cannot be brought back.
+//! The last state of a PV counts, however late it is received: its data cannot be restored.
 
 use crate::pairs::*;
 use crate::policies::set_policy;
@@ -9,7 +9,8 @@ use csi::directory::{Gate, Order};
 use object::access::{Access, name};
 use object::{Value, json};
 
-/// A volume that was told to go with Retain, whose policy is Delete now: that is written down, because nothing holds its object.
+/// A PV that was deleted with Retain, and whose policy is Delete now: this is journaled, because the PV has
+/// no finalizer.
 pub async fn doomed_volume(world: &World) -> (Value, Value) {
     let (claim, volume) = provisioned(world, "Retain").await;
     world.delete(&volume, "").await;
@@ -18,7 +19,7 @@ pub async fn doomed_volume(world: &World) -> (Value, Value) {
     (claim, volume)
 }
 
-/// Waits until an event in a namespace says so.
+/// Waits until an event in a namespace has such a message.
 async fn until_told(world: &World, namespace: &str, is_it: impl Fn(&str) -> bool) {
     let path = format!("/api/v1/namespaces/{namespace}/events");
     let told = async || {
@@ -28,9 +29,9 @@ async fn until_told(world: &World, namespace: &str, is_it: impl Fn(&str) -> bool
     world.until("it is told", told).await;
 }
 
-/// One write lets the object go and says Retain: nobody ever sees it so but in its end.
+/// One write removes the finalizer and sets Retain: only the deletion event shows this.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_policy_that_a_volume_had_in_the_end_counts() {
+async fn the_last_policy_of_a_pv_counts() {
     let (world, storage) = world().await;
     let (claim, volume) = doomed_volume(&world).await;
     let last = json!({"metadata": {"finalizers": null}, "spec": {"persistentVolumeReclaimPolicy": "Retain"}});
@@ -42,17 +43,17 @@ async fn the_policy_that_a_volume_had_in_the_end_counts() {
     world.stop().await;
 }
 
-/// The provisioner hears nothing of volumes while one becomes Retain and goes, and the server has forgotten how it was: the data is kept, and
-/// that is told.
+/// The provisioner receives no events while the policy of a PV becomes Retain and the PV is removed, and the
+/// server has compacted its last state: the data is kept, and this is reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_seen_to_go_is_not_judged_by_what_was_seen_before() {
+async fn a_missed_deletion_is_not_decided_by_the_last_known_state() {
     let (world, storage) = world().await;
     let (claim, volume) = doomed_volume(&world).await;
     world.faults.mute("csi-provisioner", "/persistentvolumes");
     set_policy(&world, &volume, "Retain").await;
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
-    // It has to list, and cannot ask what happened before.
+    // It must list, and cannot read past events.
     world.store.compact(world.store.revision()).await.expect("compacted");
     world.faults.cut_watches();
     world.faults.release();
@@ -62,9 +63,10 @@ async fn what_was_not_seen_to_go_is_not_judged_by_what_was_seen_before() {
     world.stop().await;
 }
 
-/// A volume whose deletion fails is taken by another claim, or is to be kept, and the provisioner has not heard of it when it tries again.
+/// A PV whose deletion fails is used by another claim, or is to be retained, and the provisioner has not
+/// received that when it retries.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_is_not_deleted_by_what_was_seen_of_it_before() {
+async fn a_volume_is_not_deleted_by_an_outdated_state() {
     for is_taken in [true, false] {
         let (world, storage) = world().await;
         let (claim, volume) = provisioned(&world, "Delete").await;
@@ -95,9 +97,10 @@ async fn a_volume_is_not_deleted_by_what_was_seen_of_it_before() {
     }
 }
 
-/// A volume's object goes by force while its claim has it, and a person makes it anew: from then on that one decides.
+/// A PV is force deleted while its claim uses it, and a user creates it again: from then on the new PV
+/// decides.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_down_ends_with_the_object_that_takes_over() {
+async fn a_journal_entry_ends_when_another_pv_manages_the_volume() {
     let (world, storage) = world().await;
     let (claim, volume) = doomed_volume(&world).await;
     let old = world.now(&volume).await.expect("there");
@@ -119,9 +122,10 @@ async fn what_is_written_down_ends_with_the_object_that_takes_over() {
     world.stop().await;
 }
 
-/// A copy whose making has no outcome yet holds its source, also when nobody wants it any more: a driver that misses the source could never say.
+/// A copy without a known outcome protects its source, also when it is no longer wanted: a driver without the
+/// source could not answer.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_source_stays_as_long_as_a_driver_may_be_copying_it() {
+async fn a_source_is_kept_while_a_driver_may_be_copying_it() {
     let (world, storage) = world().await;
     let (source, source_volume) = provisioned(&world, "Delete").await;
     let mut copy = claim_of("copy", "c");
@@ -133,7 +137,7 @@ async fn a_source_stays_as_long_as_a_driver_may_be_copying_it() {
     world.delete(&copy, "").await;
     world.until_gone(&copy).await;
     settle(&world).await;
-    assert!(world.now(&source).await.is_some(), "it is being copied, for all that is known");
+    assert!(world.now(&source).await.is_some(), "it may be being copied");
     storage.driver.faults().clear();
     world.until_gone(&source).await;
     world.until_gone(&source_volume).await;
@@ -141,10 +145,10 @@ async fn a_source_stays_as_long_as_a_driver_may_be_copying_it() {
     world.stop().await;
 }
 
-/// A volume whose deletion fails is freed of its claim by a person, who deletes it after all. Nobody would ever release it: its object goes, its backend
-/// stays, as with any volume that nobody claimed, and that is told.
+/// A user clears the claimRef of a PV whose deletion fails, and deletes the PV. It would never be released:
+/// the PV is removed and its volume kept, as for any PV without a claim, and this is reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_was_freed_goes_when_it_is_told_to() {
+async fn a_pv_without_a_claim_is_removed_when_it_is_deleted() {
     let (world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal).times(1000));

@@ -1,4 +1,5 @@
-//! Bad input and bad moments: drivers that never answer, classes and secrets that go in the middle.
+//! Invalid input and bad timing: drivers that never respond, classes and secrets that are deleted in the
+//! middle.
 
 use crate::pairs::until_phase;
 use crate::storage::*;
@@ -24,10 +25,10 @@ fn asked(storage: &Storage) -> Vec<CreateVolumeRequest> {
     storage.calls("CreateVolume").iter().map(request).collect()
 }
 
-/// A call that is never answered is given up after its time, made again, and holds up no other; an answer that comes too late, when
-/// it was given up long ago, changes nothing.
+/// A call without a response times out, is repeated, and delays no other call; a response that arrives long
+/// after that changes nothing.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_never_answers_holds_up_nobody_else() {
+async fn a_driver_that_never_responds_delays_no_other() {
     let storage = Storage::new(options()).await;
     let mut world = World::bare().await;
     let endpoint = storage.endpoint();
@@ -60,7 +61,7 @@ async fn a_driver_that_never_answers_holds_up_nobody_else() {
         let others = until_volume(&world, &other).await;
         world.delete(&other, "").await;
         world.until_gone(&others).await;
-        // The call is still open, and it all goes on without its answer.
+        // The call is still open, and everything continues without its response.
         match call {
             "CreateVolume" => drop(until_volume(&world, &claim).await),
             "DeleteVolume" => world.until_gone(&volume).await,
@@ -78,9 +79,9 @@ async fn a_driver_that_never_answers_holds_up_nobody_else() {
     world.stop().await;
 }
 
-/// Whatever becomes of the class while the outcome is open: what was asked for is asked for again, to the letter.
+/// Whatever happens to the class while the outcome is unknown, exactly the same request is repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_open_request_is_repeated_to_the_letter_whatever_becomes_of_its_class() {
+async fn an_open_request_is_repeated_unchanged_whatever_happens_to_its_class() {
     for (comes_again, restarts) in [(false, false), (true, false), (false, true), (true, true)] {
         let case = format!("the class comes again: {comes_again}, restart: {restarts}");
         let (mut world, storage) = world().await;
@@ -112,9 +113,10 @@ async fn an_open_request_is_repeated_to_the_letter_whatever_becomes_of_its_class
     }
 }
 
-/// A secret that is gone is waited for while the outcome of a request is open, and done without when a volume is deleted.
+/// A deleted secret is waited for while the outcome of a request is unknown, and not needed to delete a
+/// volume.
 #[tokio::test(flavor = "multi_thread")]
-async fn secrets_that_are_gone_are_waited_for_but_not_at_the_end() {
+async fn deleted_secrets_are_waited_for_but_not_for_a_deletion() {
     let (world, storage) = world().await;
     let parameters = json!({SECRET_NAME: "key", SECRET_NAMESPACE: "default"});
     world.create(class("c", "Delete", json!({"parameters": parameters}))).await;
@@ -128,7 +130,7 @@ async fn secrets_that_are_gone_are_waited_for_but_not_at_the_end() {
     storage.driver.faults().clear();
     let second = world.create(key("two")).await;
     let volume = until_volume(&world, &claim).await;
-    assert_eq!(asked(&storage).last().expect("a call").secrets["password"], "two", "the secret as it is now");
+    assert_eq!(asked(&storage).last().expect("a call").secrets["password"], "two", "the current secret");
     world.delete(&second, "").await;
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
@@ -138,15 +140,15 @@ async fn secrets_that_are_gone_are_waited_for_but_not_at_the_end() {
     world.stop().await;
 }
 
-/// Claim and secret went before the driver was asked, and the answer to the call without a secret was lost: a refusal that comes later, when the secret is there
-/// again, does not say that nothing was made.
+/// Claim and secret were deleted before the driver was called, and the response to the call without a secret
+/// was lost: a later refusal, when the secret exists again, does not prove that nothing was created.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_answer_that_was_lost_without_a_secret_is_an_answer_that_was_lost() {
+async fn a_lost_response_without_a_secret_counts_as_unknown() {
     let (world, storage) = world().await;
     let parameters = json!({SECRET_NAME: "key", SECRET_NAMESPACE: "default"});
     world.create(class("c", "Delete", json!({"parameters": parameters}))).await;
     let first = world.create(key("one")).await;
-    // It is written down, for all that is known.
+    // The journal entry may have been written.
     world.faults.refuse_at(Some(("POST", "/configmaps", 503)));
     let claim = world.create(claim_of("claim", "c")).await;
     until_told(&world, &claim, "it cannot be written down").await;
@@ -167,14 +169,14 @@ async fn an_answer_that_was_lost_without_a_secret_is_an_answer_that_was_lost() {
     world.stop().await;
 }
 
-/// There is something to write down at the end, and a server that does not answer: it ends all the same.
+/// There is something to journal at shutdown, and the server does not respond: the controllers still stop.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_never_answers_does_not_hold_up_the_end() {
+async fn a_server_that_never_responds_does_not_block_shutdown() {
     let (mut world, _storage) = world().await;
     let (_, volume) = provisioned(&world, "Retain").await;
     until_settled(&world).await;
     world.faults.refuse(Some(500));
-    // It goes without a finalizer that could hold it, and the last word was Delete.
+    // The PV is removed without a finalizer that could keep it, and its last policy was Delete.
     world.delete(&volume, "").await;
     world.merge(&volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Delete"}})).await;
     world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
@@ -185,13 +187,14 @@ async fn a_server_that_never_answers_does_not_hold_up_the_end() {
     world.stop().await;
 }
 
-/// Whether it was written down nobody knows: it is written again, not taken back. Taking it back is a write whose answer can get lost, too,
-/// and then nothing is ever made where the server dies after every write.
+/// It is unknown whether the journal entry was written: it is written again, not reverted. A revert is a
+/// write whose response can be lost, too; if the server stopped after every write, nothing would ever be
+/// provisioned.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_may_be_written_down_is_not_taken_back() {
+async fn a_journal_entry_that_may_be_written_is_not_reverted() {
     let storage = Storage::new(options()).await;
     let mut world = World::bare().await;
-    // It is tried again after what is done with would have left the journal.
+    // The retry is later than the time when finished entries leave the journal.
     world.setup.drivers = vec![Endpoint { pace: Pace::default(), ..storage.endpoint() }];
     world.start(&everything());
     provisioned(&world, "Delete").await;
@@ -206,7 +209,7 @@ async fn what_may_be_written_down_is_not_taken_back() {
     assert_eq!(journal(&world).await, [format!("pvc-{}", uid(&claim))]);
     let is_journal = |asked: &&Asked| asked.method != "GET" && asked.path.contains("mainstay-csi-journal");
     let answers: Vec<u16> = world.requests.take().await.iter().filter(is_journal).map(|asked| asked.code).collect();
-    // Once without an answer, once by the version before that, and once with an answer.
+    // Once without a response, once a conflict, and once with success.
     assert_eq!(answers, [504, 409, 200]);
     gate.open();
     until_volume(&world, &claim).await;
@@ -214,9 +217,10 @@ async fn what_may_be_written_down_is_not_taken_back() {
     world.stop().await;
 }
 
-/// A conflict at any write of a deletion says only that something else was going on: the volume is not taken for gone.
+/// A conflict at any write of a deletion only means that another client wrote: the PV is not considered
+/// removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
+async fn a_conflict_at_any_write_of_a_deletion_is_retried() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     for volume_first in [false, true] {
@@ -235,7 +239,7 @@ async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
             world.until_gone(&claim).await;
             world.until_gone(&volume).await;
             if world.faults.mishap_waits() {
-                assert!(after > 0, "it writes when a volume goes");
+                assert!(after > 0, "it writes when a volume is deleted");
                 break;
             }
         }
@@ -244,10 +248,10 @@ async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
     world.stop().await;
 }
 
-/// Claims and volumes are heard of apart. A claim that was bound, lost its volume and went, and that is heard of only as it was before, gets no
-/// second volume.
+/// Claims and PVs have separate watches. A claim that was bound, lost its PV and was deleted, and of which
+/// the controller only has the first state, gets no second volume.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_is_heard_of_late_gets_no_second_volume() {
+async fn a_claim_in_an_outdated_state_gets_no_second_volume() {
     let (world, storage) = world().await;
     world.create(class("c", "Retain", json!({}))).await;
     let gate = Gate::closed();
@@ -263,7 +267,7 @@ async fn a_claim_that_is_heard_of_late_gets_no_second_volume() {
     world.until_gone(&claim).await;
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
-    // It looks whether the claim is still there.
+    // It reads whether the claim still exists.
     let asks = |asked: &Asked| {
         asked.account.as_ref() == "csi-provisioner" && asked.path.ends_with("/persistentvolumeclaims/late")
     };
@@ -275,10 +279,10 @@ async fn a_claim_that_is_heard_of_late_gets_no_second_volume() {
     world.stop().await;
 }
 
-/// The object of a retained volume is saved, and nobody hears the answer; its user deletes it with its claim, at any moment of the attempt that
-/// follows. It does not come again. (It did, where the claim was asked for before the object.)
+/// The PV of a retained volume is created, and the response is lost; a user deletes it with its claim at any
+/// time during the next attempt. It is not created again. (It was, when the claim was read before the PV.)
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_was_saved_unheard_and_deleted_does_not_come_again() {
+async fn a_deleted_pv_is_not_created_again_after_a_lost_response() {
     let (world, storage) = world().await;
     world.create(class("c", "Retain", json!({}))).await;
     for after in 0.. {
@@ -293,7 +297,7 @@ async fn a_volume_that_was_saved_unheard_and_deleted_does_not_come_again() {
         let bound = until_phase(&world, &claim, "Bound").await;
         let volume = world.get(&format!("/api/v1/persistentvolumes/{}", bound.text(&["spec", "volumeName"]))).await;
         let volume = volume.expect("its volume");
-        // It is in the middle of its next attempt, or done with it.
+        // It is in its next attempt, or has finished it.
         let next_attempt = async {
             while world.faults.late_read_waits() && !journal(&world).await.is_empty() {
                 tokio::time::sleep(std::time::Duration::from_millis(1)).await;
@@ -310,7 +314,7 @@ async fn a_volume_that_was_saved_unheard_and_deleted_does_not_come_again() {
         assert_eq!(world.names("/api/v1/persistentvolumes").await, [] as [&str; 0], "after {after} reads");
         assert_eq!(storage.handles().len(), after + 1, "it is retained");
         if is_over {
-            assert!(after > 0, "it asks before it tries again");
+            assert!(after > 0, "it reads before it retries");
             break;
         }
     }

@@ -1,5 +1,5 @@
-//! Not alone: another provisioner at the same journal, another driver at the socket, another volume of the same name, a namespace that
-//! goes with all that is in it.
+//! Interference: another provisioner with the same journal, another driver at the socket, another volume of
+//! the same name, a namespace that is deleted with all its content.
 
 use crate::deletion::{bare_volume, static_volume};
 use crate::last_words::doomed_volume;
@@ -18,9 +18,10 @@ pub fn other_options() -> Options {
     Options { name: OTHER.to_owned(), ..options() }
 }
 
-/// Two processes serve a driver each, and one journal. What one is done with is not brought back by the other, which has seen it there.
+/// Two processes serve one driver each, with one journal. An entry that one has removed is not written again
+/// by the other.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_provisioner_does_not_write_again_what_another_has_taken_out() {
+async fn a_provisioner_does_not_restore_entries_that_another_has_removed() {
     let (mut world, storage) = world().await;
     let other = Storage::new(other_options()).await;
     world.setup.drivers = vec![other.endpoint()];
@@ -44,9 +45,10 @@ async fn a_provisioner_does_not_write_again_what_another_has_taken_out() {
     world.stop().await;
 }
 
-/// Another driver answers where the driver of a volume was. It knows nothing of that volume, and its word that there is none counts for nothing.
+/// Another driver serves the socket of a volume's driver. Its response that the volume does not exist is
+/// ignored.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_is_not_taken_for_the_one_that_was_there_before() {
+async fn another_driver_at_the_socket_is_recognized() {
     let (world, mut storage) = world().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     let first = storage.replace(other_options()).await;
@@ -54,7 +56,7 @@ async fn a_driver_is_not_taken_for_the_one_that_was_there_before() {
     until_phase(&world, &volume, "Released").await;
     until_told(&world, &volume, OTHER).await;
     assert!(first.volumes().len() == 1 && world.now(&volume).await.is_some());
-    // The other one is served, too.
+    // The other driver is served, too.
     world.create(a_class("other", OTHER, json!({}))).await;
     let claim = world.create(claim_of("beside", "other")).await;
     until_volume(&world, &claim).await;
@@ -65,10 +67,11 @@ async fn a_driver_is_not_taken_for_the_one_that_was_there_before() {
     world.stop().await;
 }
 
-/// A volume went while its driver refuses to delete it, and another one comes by its name, and goes alike: each is looked after, and both backends go
-/// in the end. (The second one was left alone as long as the first was there, and what was written down of the first one was forgotten for it.)
+/// A PV was removed while its driver refuses the deletion, and another PV of the same name is created and
+/// removed likewise: both volumes are deleted in the end. (The second one was ignored while the first was
+/// pending, and the journal entry of the first was lost.)
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_down_of_a_volume_does_not_stand_in_the_way_of_the_next_one_of_its_name() {
+async fn a_journal_entry_does_not_block_the_next_pv_of_the_same_name() {
     let (world, storage) = world().await;
     let handle = bare_volume(&world, &storage).await;
     storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal));
@@ -95,10 +98,11 @@ async fn what_is_written_down_of_a_volume_does_not_stand_in_the_way_of_the_next_
     world.stop().await;
 }
 
-/// A namespace is told to go while a driver may be copying a volume in it, with a secret that goes along. Whether it is made can then be asked only without;
-/// and where the driver does not say, the source does not wait for it.
+/// A namespace is deleted while a driver may be copying a volume of it, with a secret that is deleted, too.
+/// The outcome can then be asked only without the secret; if the driver refuses that, the source does not
+/// wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_goes_with_the_secret_of_a_copy_that_may_be_under_way() {
+async fn a_namespace_with_the_secret_of_an_open_copy_is_deleted() {
     for refuses in [false, true] {
         let (world, storage) = world_with(options(), &format!("{},{GC},{NAMESPACES}", everything())).await;
         let place = world.create(new_namespace("place")).await;
@@ -136,9 +140,10 @@ async fn a_namespace_goes_with_the_secret_of_a_copy_that_may_be_under_way() {
     }
 }
 
-/// A deletion waits for its claim, and a volume with another backend gets the name: the claim's end is heard of by that name, and the deletion goes on.
+/// A deletion waits for its claim, and another volume gets the PV's name: the removal of the claim still
+/// resumes the deletion.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_that_waits_for_its_claim_goes_on_when_another_volume_has_the_name() {
+async fn a_deletion_that_waits_for_its_claim_resumes_when_another_pv_has_the_name() {
     let (world, storage) = world().await;
     let handle = bare_volume(&world, &storage).await;
     let (claim, volume) = doomed_volume(&world).await;
@@ -158,9 +163,10 @@ async fn a_deletion_that_waits_for_its_claim_goes_on_when_another_volume_has_the
     world.stop().await;
 }
 
-/// What is written down of a volume of a driver that is served elsewhere stays where it is, and a volume of ours that has the name is looked after beside it.
+/// A journal entry of a driver that another process serves is not changed, and a PV of ours with the same
+/// name is handled independently.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_have_written_down_is_not_moved_and_stands_in_nobodys_way() {
+async fn journal_entries_of_other_drivers_are_kept_and_block_nothing() {
     let (mut world, storage) = world().await;
     let handle = bare_volume(&world, &storage).await;
     world.stop_controllers().await;
@@ -175,7 +181,7 @@ async fn what_others_have_written_down_is_not_moved_and_stands_in_nobodys_way() 
     set_policy(&world, &volume, "Delete").await;
     let both = [format!("_{}", uid(&volume)), "static".to_owned()];
     world.until("both are written down", || async { (doomed(&world).await == both).then_some(()) }).await;
-    // What is done with leaves the journal with the next write, if not before.
+    // Finished entries leave the journal with the next write, if not before.
     provisioned(&world, "Delete").await;
     assert_eq!(doomed(&world).await, both);
     world.delete(&claim, "").await;
@@ -185,9 +191,10 @@ async fn what_others_have_written_down_is_not_moved_and_stands_in_nobodys_way() 
     world.stop().await;
 }
 
-/// A volume is being made while an earlier one of its name is to be deleted, which may be the same backend: that waits, and leaves it alone in the end.
+/// A volume is being provisioned while an earlier one of its name is to be deleted, which may be the same
+/// volume: the deletion waits, and does not delete it in the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deletion_waits_for_what_is_being_made_by_the_same_name() {
+async fn a_deletion_waits_for_a_creation_of_the_same_name() {
     let (mut world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     storage.driver.faults().order(Order::fail("CreateVolume", Code::DeadlineExceeded).after());
@@ -211,9 +218,9 @@ async fn a_deletion_waits_for_what_is_being_made_by_the_same_name() {
     world.stop().await;
 }
 
-/// And the other way round: what is wanted by a name is not asked for while an earlier volume of that name is being deleted.
+/// And the reverse: a volume is not created while an earlier volume of the same name is being deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wanted_by_a_name_waits_for_the_deletion_of_what_had_it() {
+async fn a_creation_waits_for_a_deletion_of_the_same_name() {
     let (mut world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     world.stop_controllers().await;
@@ -231,10 +238,10 @@ async fn what_is_wanted_by_a_name_waits_for_the_deletion_of_what_had_it() {
     world.stop().await;
 }
 
-/// A volume may have been made when its driver was served here last. It is served elsewhere for a while, then comes, and refuses once: that does not say that it
-/// has made nothing.
+/// A volume may have been created when its driver was last served here. The driver is served elsewhere for a
+/// while, returns and refuses once: this does not prove that nothing was created.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_found_of_a_driver_that_comes_later_is_doubted() {
+async fn a_refusal_of_a_driver_that_returns_proves_nothing() {
     let (mut world, mut storage) = world().await;
     let mut there = Storage::new(other_options()).await;
     storage.driver.faults().order(Order::fail("CreateVolume", Code::DeadlineExceeded).after());
@@ -259,9 +266,9 @@ async fn what_is_found_of_a_driver_that_comes_later_is_doubted() {
     world.stop().await;
 }
 
-/// What another process has written down since this one looked is found when the driver comes.
+/// Journal entries that another process wrote meanwhile are found when the driver returns.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_written_down_elsewhere_is_found_when_its_driver_comes() {
+async fn journal_entries_of_another_process_are_found_when_the_driver_returns() {
     let (mut world, mut storage) = world().await;
     let mut there = Storage::new(other_options()).await;
     world.setup.drivers = vec![there.endpoint()];
@@ -286,9 +293,10 @@ async fn what_was_written_down_elsewhere_is_found_when_its_driver_comes() {
     world.stop().await;
 }
 
-/// What another process was done with long ago, this one has seen as it was then. When the driver comes to it, it does not go on with that.
+/// This process has read a journal entry that another process finished since. It is not resumed when the
+/// driver returns.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_others_are_done_with_is_not_gone_on_with_when_their_driver_comes() {
+async fn entries_finished_by_another_process_are_not_resumed() {
     let (mut world, mut storage) = world().await;
     let mut there = Storage::new(other_options()).await;
     world.setup.drivers = vec![there.endpoint()];
@@ -308,7 +316,7 @@ async fn what_others_are_done_with_is_not_gone_on_with_when_their_driver_comes()
     world.until_gone(&claim).await;
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
-    // Nobody can tell any more that the volume was there.
+    // The past events of the PV are compacted.
     world.store.compact(world.store.revision()).await.expect("compacted");
     there.move_here(&mut storage).await;
     let next = world.create(claim_of("next", "c")).await;
@@ -318,9 +326,10 @@ async fn what_others_are_done_with_is_not_gone_on_with_when_their_driver_comes()
     world.stop().await;
 }
 
-/// The journal is deleted while a driver is away of which it says something: that is written again, because nobody is done with it.
+/// The journal is deleted while a driver with an entry is not served: the entry is written again, because it
+/// is not finished.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_journal_that_was_deleted_forgets_nothing_of_drivers_that_are_away() {
+async fn a_deleted_journal_is_restored_for_drivers_that_are_not_served() {
     let (mut world, mut storage) = world().await;
     let there = Storage::new(other_options()).await;
     storage.driver.faults().order(Order::fail("CreateVolume", Code::DeadlineExceeded).after());

@@ -1,4 +1,4 @@
-//! Controllers that are kept to a few namespaces, on a cluster where others look after the rest.
+//! Controllers restricted to some namespaces, on a cluster with other controllers for the rest.
 
 use crate::pairs::*;
 use crate::world::*;
@@ -6,9 +6,9 @@ use object::access::{Access, name, uid};
 use object::{Value, json, patch};
 use runtime::Reach;
 
-/// What somebody else's namespace has, each in a state in which our controllers would do something about it.
+/// Objects of another namespace, each in a state in which our controllers would act on it.
 struct Theirs {
-    /// Of the volume that is bound to a claim that goes.
+    /// Of the PV that is bound to a claim that is deleted.
     directory: Directory,
     objects: Vec<Value>,
     claim: Value,
@@ -46,10 +46,11 @@ impl Theirs {
             world.set_status(&volume, json!({"phase": phase})).await;
             objects.push(volume);
         }
-        // One that its protection would let go, and one that it would protect.
+        // One PV that protection would release, and one that it would protect.
         world.delete(&objects[2], "").await;
         world.merge(&objects[3], json!({"metadata": {"finalizers": null}})).await;
-        // A claim that would take the free volume, one that would be let go, and one that would be protected.
+        // A claim that would be bound to the free PV, one that would be released, and one that would be
+        // protected.
         objects.push(world.create(their_claim("pending")).await);
         let leaving = world.create(patch::merge(&their_claim("leaving"), &of_class("sets"))).await;
         world.delete(&leaving, "").await;
@@ -64,7 +65,7 @@ impl Theirs {
         Theirs { directory, objects, claim }
     }
 
-    /// All that is there, each with its version.
+    /// All these objects, each with its resourceVersion.
     async fn versions(&self, world: &World) -> Vec<(String, String)> {
         let mut versions = Vec::new();
         for place in [
@@ -96,7 +97,7 @@ fn their_claim(name: &str) -> Value {
     patch::merge(&claim("other", name), &of_class(""))
 }
 
-/// A set of one pod with a claim, which no volume here is for.
+/// A set of one pod with a claim that no PV here matches.
 fn a_set(namespace: &str, name: &str) -> Value {
     let mut set = stateful_set(namespace, name, 1);
     let template = json!({"metadata": {"name": "data"}, "spec": a_claim("data", "1Gi", of_class("sets"))["spec"]});
@@ -108,8 +109,8 @@ fn to_claim(name: &str, uid: &str) -> Value {
     json!({"claimRef": {"namespace": "other", "name": name, "uid": uid}})
 }
 
-/// Work in our own namespace: a set with claims, and a volume that is reclaimed with its directory. When it is done, whatever would have
-/// happened elsewhere has had its time.
+/// Work in our own namespace: a set with claims, and a PV that is reclaimed with its directory. When it is
+/// done, anything wrong elsewhere would have happened.
 async fn work_of_our_own(world: &World, round: &str) {
     let directory = Directory::new();
     let spec = json!({"hostPath": {"path": directory.path()}, "persistentVolumeReclaimPolicy": "Delete"});
@@ -138,7 +139,8 @@ async fn others_are_left_alone(reach: &str) {
     assert!(!free.has(&["spec", "claimRef"]), "their claim would take it: {free}");
     assert_eq!(theirs.versions(&world).await, before);
 
-    // A claim of theirs goes, and with it the last that speaks for its volume; and a free volume becomes theirs.
+    // A claim of another namespace is deleted, which was the only use of its PV; and a free PV is given to
+    // that namespace.
     world.delete(&theirs.claim, "").await;
     world.merge(&theirs.claim, json!({"metadata": {"finalizers": null}})).await;
     world.until_gone(&theirs.claim).await;
@@ -159,7 +161,7 @@ async fn others_are_left_alone(reach: &str) {
     let touched = |path: &str| path.contains("/namespaces/other/") || path.contains("persistentvolumes/of-");
     assert_eq!(world.requests.count(|asked| asked.method != "GET" && touched(&asked.path)), 0);
 
-    // None of this was at rest: those who work everywhere find something to do about each of them.
+    // All these objects need work: controllers for all namespaces change each of them.
     world.setup.reach = Reach::default();
     world.start("*,-garbage-collector-controller");
     for (place, version) in before {
@@ -174,14 +176,14 @@ async fn others_are_left_alone(reach: &str) {
     world.stop().await;
 }
 
-/// One namespace is followed by itself.
+/// A single namespace is watched by its own path.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_outside_of_one_namespace_is_left_alone() {
+async fn objects_outside_of_one_namespace_are_not_changed() {
     others_are_left_alone("default").await;
 }
 
-/// Of several namespaces everything is followed, and the rest left out.
+/// For several namespaces everything is watched, and the rest dropped.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_outside_of_several_namespaces_is_left_alone() {
+async fn objects_outside_of_several_namespaces_are_not_changed() {
     others_are_left_alone("default,test").await;
 }
