@@ -101,8 +101,8 @@ runtime/src/disruption.rs scale find_if_served: disruption-controller */scale
 runtime/src/disruption.rs sync replace: disruption-controller poddisruptionbudgets/status
 runtime/src/events.rs write create: EVERY events
 runtime/src/events.rs write merge: EVERY events
-runtime/src/follow.rs advance page: EVERY FOLLOWED
-runtime/src/follow.rs advance stream: EVERY FOLLOWED
+runtime/src/watcher.rs advance page: EVERY FOLLOWED
+runtime/src/watcher.rs advance stream: EVERY FOLLOWED
 runtime/src/gc/act.rs ask metadata: generic-garbage-collector *
 runtime/src/gc/act.rs patch_owners merge: generic-garbage-collector *
 runtime/src/gc/act.rs patch_owners metadata: generic-garbage-collector *
@@ -291,7 +291,7 @@ fn followed() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 fn accounts() -> Vec<&'static str> {
-    let all = runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list");
+    let all = runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list");
     all.into_iter().map(|(_, account)| account).collect()
 }
 
@@ -364,7 +364,8 @@ fn no_request_is_sent_in_another_way() {
     }
     for (file, text) in [sources("runtime"), sources("node")].concat() {
         // The client of an election also watches its own lease.
-        let sends = ["runtime/src/api.rs", "runtime/src/fence.rs", "runtime/src/metrics.rs", "runtime/src/lease.rs"];
+        let sends =
+            ["runtime/src/api.rs", "runtime/src/fenced_client.rs", "runtime/src/metrics.rs", "runtime/src/lease.rs"];
         assert!(sends.contains(&file.as_str()) || !text.contains(".client.") && !text.contains("kube::Api"), "{file}");
         for declared in [": Api", ": &Api", ": &'a Api", ": &mut Api"] {
             for (at, _) in text.match_indices(declared) {

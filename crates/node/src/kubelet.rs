@@ -10,6 +10,7 @@ use plan::kubelet::{self, ClaimState, Event, Plan, Seen, config};
 use plan::schedule::{Key, Volumes, claims_of};
 use runtime::Clock;
 use runtime::api::{Api, ApiError, Resource};
+use runtime::backoff::Backoff;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -183,10 +184,12 @@ impl Kubelets {
     }
 }
 
-/// 1 s, doubled up to 10 s: no watch reports the Secret or ConfigMap that a pod waits for.
+/// No watch reports the Secret or ConfigMap that a pod waits for, so lookups are repeated.
+const CONFIG_BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(10) };
+
 fn config_backoff(attempts: u32) -> jiff::SignedDuration {
-    let seconds = 1i64 << attempts.saturating_sub(1).min(4);
-    jiff::SignedDuration::from_secs(seconds.min(10))
+    let wait = CONFIG_BACKOFF.after(attempts.saturating_sub(1));
+    jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX)
 }
 
 fn claim_state(volumes: &Volumes, namespace: &Arc<str>, name: &Arc<str>) -> ClaimState {

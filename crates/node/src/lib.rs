@@ -24,8 +24,8 @@ use object::quantity::Quantity;
 use plan::node::Machine;
 use register::Registrar;
 use runtime::api::Api;
+use runtime::decode_cache::DecodeCache;
 use runtime::events::Events;
-use runtime::reader::Reader;
 use runtime::{Clock, Metrics};
 use scheduler::Scheduler;
 use sight::{Sight, Watched};
@@ -60,7 +60,7 @@ pub struct Setup {
     pub clock: Clock,
     pub metrics: Metrics,
     /// Decodes each object once for all of them and for other users of a clone in this process.
-    pub reader: Reader,
+    pub decoded: DecodeCache,
 }
 
 impl Setup {
@@ -76,7 +76,7 @@ impl Setup {
             scheduler: "default-scheduler".to_owned(),
             clock: Arc::new(jiff::Timestamp::now),
             metrics: Metrics::default(),
-            reader: Reader::default(),
+            decoded: DecodeCache::default(),
         }
     }
 }
@@ -126,10 +126,10 @@ impl Nodes {
         let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
         let apis = names
             .iter()
-            .map(|name| (name.clone(), Api::sharing(client(Identity::Node(name)), &setup.reader)))
+            .map(|name| (name.clone(), Api::sharing(client(Identity::Node(name)), &setup.decoded)))
             .collect();
         let scheduler = (!setup.scheduler.is_empty() && setup.count > 0)
-            .then(|| Api::sharing(client(Identity::Scheduler), &setup.reader));
+            .then(|| Api::sharing(client(Identity::Scheduler), &setup.decoded));
         let (registered, seen) = watch::channel(0);
         let shutdown = CancellationToken::new();
         let fleet = Fleet {

@@ -2,7 +2,7 @@
 //! help them.
 
 use plan::schedule::{Helps, Key, Pod};
-use runtime::delays::Delays;
+use runtime::backoff::DelayQueue;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -30,9 +30,9 @@ pub struct Line {
     /// Pods whose claims have a selected node, and since when.
     prepared: HashMap<Key, Instant>,
     /// Pods in backoff after a failure.
-    delays: Delays<Key>,
+    delays: DelayQueue<Key>,
     /// Pods with a `FailedScheduling` event to record, and when.
-    tellings: Delays<Key>,
+    tellings: DelayQueue<Key>,
     came: u64,
 }
 
@@ -59,8 +59,8 @@ impl Line {
             again: HashSet::new(),
             waiting: HashMap::new(),
             prepared: HashMap::new(),
-            delays: Delays::new(BACKOFF_MAX),
-            tellings: Delays::new(BACKOFF_MAX),
+            delays: DelayQueue::new(BACKOFF_MAX),
+            tellings: DelayQueue::new(BACKOFF_MAX),
             came: 0,
         }
     }

@@ -9,8 +9,8 @@ use plan::kubelet::{self, Event, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
 use runtime::api::{Api, ApiError, Resource};
-use runtime::follow::{self, Change};
 use runtime::queue::Queue;
+use runtime::watcher::{self, Event};
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -142,20 +142,20 @@ impl Sight {
 
     /// Watches one resource for ever.
     pub async fn follow(&self, api: Api, watched: Watched) {
-        let mut changes = Box::pin(follow::objects(&api, &watched.resource(), None));
+        let mut changes = Box::pin(watcher::objects(&api, &watched.resource(), None));
         let mut fresh: Option<HashSet<Key>> = None;
         let mut filled = false;
         while let Some(change) = changes.next().await {
             match change {
-                Change::Restart => fresh = Some(HashSet::new()),
-                Change::Seen(object) => {
+                Event::Init => fresh = Some(HashSet::new()),
+                Event::Apply(object) => {
                     if let Some(fresh) = &mut fresh {
                         fresh.insert(key(&object));
                     }
                     self.seen(watched, object);
                 }
-                Change::Gone(object) => self.gone(watched, &key(&object)),
-                Change::Ready => {
+                Event::Delete(object) => self.gone(watched, &key(&object)),
+                Event::InitDone => {
                     let fresh = fresh.take().unwrap_or_default();
                     let stale = self.lock().keys(watched).into_iter().filter(|key| !fresh.contains(key));
                     for key in stale.collect::<Vec<Key>>() {

@@ -1,7 +1,7 @@
 //! Untyped requests to an API server: paths and JSON.
 
-use crate::reach::Reach;
-use crate::reader::Reader;
+use crate::decode_cache::DecodeCache;
+use crate::namespace_scope::NamespaceScope;
 use bytes::Bytes;
 use kube::Client;
 use kube::client::Body;
@@ -160,8 +160,8 @@ impl From<kube::Error> for ApiError {
 #[derive(Clone)]
 pub struct Api {
     pub client: Client,
-    reader: Reader,
-    reach: Reach,
+    decoded: DecodeCache,
+    scope: NamespaceScope,
 }
 
 const JSON: &str = "application/json";
@@ -170,25 +170,25 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=met
 
 impl Api {
     pub fn new(client: Client) -> Api {
-        Api::sharing(client, &Reader::default())
+        Api::sharing(client, &DecodeCache::default())
     }
 
-    /// Shares decoded objects with the other users of `reader`.
-    pub fn sharing(client: Client, reader: &Reader) -> Api {
-        Api { client, reader: reader.clone(), reach: Reach::default() }
+    /// Shares decoded objects with the other users of `decoded`.
+    pub fn sharing(client: Client, decoded: &DecodeCache) -> Api {
+        Api { client, decoded: decoded.clone(), scope: NamespaceScope::default() }
     }
 
     /// Restricts watches to these namespaces.
-    pub fn within(self, reach: &Reach) -> Api {
-        Api { reach: reach.clone(), ..self }
+    pub fn within(self, scope: &NamespaceScope) -> Api {
+        Api { scope: scope.clone(), ..self }
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    pub(crate) fn scope(&self) -> &NamespaceScope {
+        &self.scope
     }
 
-    pub(crate) fn reader(&self) -> &Reader {
-        &self.reader
+    pub(crate) fn decoded(&self) -> &DecodeCache {
+        &self.decoded
     }
 
     async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Arc<Value>, ApiError> {
@@ -199,7 +199,7 @@ impl Api {
             .header(http::header::CONTENT_TYPE, media)
             .header(http::header::ACCEPT, JSON);
         let text = whole(self.ask(request, body).await?).await?;
-        self.reader.object(&text).map_err(unreadable)
+        self.decoded.object(&text).map_err(unreadable)
     }
 
     /// Sends a request. An error status in the response becomes an error.
@@ -230,11 +230,11 @@ impl Api {
     }
 
     pub async fn get(&self, path: &str) -> Result<Arc<Value>, ApiError> {
-        self.reader.object(&self.text(path, JSON).await?).map_err(unreadable)
+        self.decoded.object(&self.text(path, JSON).await?).map_err(unreadable)
     }
     /// GET of the metadata of an object, or of the items of a list.
     pub async fn metadata(&self, path: &str) -> Result<Arc<Value>, ApiError> {
-        self.reader.object(&self.text(path, METADATA).await?).map_err(unreadable)
+        self.decoded.object(&self.text(path, METADATA).await?).map_err(unreadable)
     }
     /// GET that returns `None` if the server says that the object does not exist. It is an error if the kind
     /// is not served, or if a proxy does not know the path: irreversible actions may depend on the result.
@@ -315,7 +315,7 @@ impl Api {
     ) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
-            let page = self.page_as(path, accept, "", &token, |text, reader| reader.object(text));
+            let page = self.page_as(path, accept, "", &token, |text, decoded| decoded.object(text));
             let page = within(time_max, path, page).await?;
             page.items.iter().for_each(&mut visit);
             match page.next {
@@ -331,7 +331,7 @@ impl Api {
         path: &str,
         selector: &str,
         token: &str,
-        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+        take: impl Fn(&[u8], &DecodeCache) -> Result<T, serde_json::Error>,
     ) -> Result<Page<T>, ApiError> {
         self.page_as(path, JSON, selector, token, take).await
     }
@@ -342,7 +342,7 @@ impl Api {
         accept: &str,
         selector: &str,
         token: &str,
-        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+        take: impl Fn(&[u8], &DecodeCache) -> Result<T, serde_json::Error>,
     ) -> Result<Page<T>, ApiError> {
         #[derive(Deserialize)]
         struct List<'a> {
@@ -360,7 +360,7 @@ impl Api {
         let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
         let text = self.text(&format!("{path}?limit={PAGE}{selector}{more}"), accept).await?;
         let List { metadata, items } = serde_json::from_slice(&text).map_err(unreadable)?;
-        let items = items.unwrap_or_default().into_iter().map(|item| take(item.get().as_bytes(), &self.reader));
+        let items = items.unwrap_or_default().into_iter().map(|item| take(item.get().as_bytes(), &self.decoded));
         let items = items.collect::<Result<_, _>>().map_err(unreadable)?;
         let next = Some(metadata.r#continue).filter(|token| !token.is_empty());
         Ok(Page { items, version: metadata.resource_version, next })

@@ -6,7 +6,7 @@
 //! the object are ignored. Versions are compared as numbers, which they are on every Kubernetes API server;
 //! an object whose version is not a number is always stored.
 
-use crate::follow::Change;
+use crate::watcher::Event;
 use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use std::any::Any;
@@ -98,13 +98,13 @@ pub struct Index {
 struct Shared {
     state: Mutex<State>,
     /// Notified when an own write is stored that the watch has not confirmed.
-    ahead: Notify,
+    unconfirmed: Notify,
 }
 
 /// Own writes that no watch event confirms within this time are checked by a request.
-const DOUBT_AFTER: Duration = Duration::from_secs(5);
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
 /// Below this number, expired entries of `deleted` are not searched for.
-const BURIED_FEW: usize = 1024;
+const DELETED_FEW: usize = 1024;
 /// The longest time a request can take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
@@ -162,13 +162,13 @@ impl Cache {
     /// Stores the response to an own write.
     pub fn wrote(&self, object: impl Into<Arc<Value>>) {
         self.change(|state, changes| state.write(object.into(), changes));
-        self.shared.ahead.notify_one();
+        self.shared.unconfirmed.notify_one();
     }
 
     /// Like [`Cache::wrote`], without calling the listener: the caller has handled the change itself.
     pub fn wrote_as_known(&self, object: impl Into<Arc<Value>>) {
         self.lock().write(object.into(), &mut Vec::new());
-        self.shared.ahead.notify_one();
+        self.shared.unconfirmed.notify_one();
     }
 
     /// Stores the response to an own deletion: the terminating object, its last state, or a Status.
@@ -178,17 +178,17 @@ impl Cache {
             return self.wrote(answer);
         }
         let is_it = object::access::uid(&answer) == uid;
-        self.bury(key, uid, is_it.then_some(&answer));
+        self.remove_deleted(key, uid, is_it.then_some(&answer));
     }
 
     /// Removes the object of this uid, which certainly does not exist any more.
     pub fn gone(&self, key: &Key, uid: &str) {
-        self.bury(key, uid, None);
+        self.remove_deleted(key, uid, None);
     }
 
-    fn bury(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
+    fn remove_deleted(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
         self.change(|state, changes| {
-            state.note_burial(uid);
+            state.remember_deleted(uid);
             let was = state.objects.get(key).filter(|entry| object::access::uid(&entry.object) == uid);
             if let Some(version) = was.and_then(|entry| entry.version) {
                 state.floors.insert(key.clone(), version);
@@ -198,12 +198,12 @@ impl Cache {
     }
 
     /// Applies a watch event.
-    pub(crate) fn hear(&self, change: Change<Arc<Value>>) {
-        match change {
-            Change::Restart => self.lock().restart(),
-            Change::Seen(object) => self.change(|state, changes| state.see(object, changes)),
-            Change::Gone(object) => self.change(|state, changes| state.see_go(&object, changes)),
-            Change::Ready => self.change(State::complete),
+    pub(crate) fn apply(&self, event: Event<Arc<Value>>) {
+        match event {
+            Event::Init => self.lock().restart(),
+            Event::Apply(object) => self.change(|state, changes| state.watch_apply(object, changes)),
+            Event::Delete(object) => self.change(|state, changes| state.watch_delete(&object, changes)),
+            Event::InitDone => self.change(State::complete),
         }
     }
 
@@ -216,22 +216,22 @@ impl Cache {
     }
 
     /// Waits until own writes have been unconfirmed for a while, and returns them. Cancel-safe.
-    pub(crate) async fn doubts(&self) -> Vec<(u64, Key)> {
-        while self.lock().ahead.is_empty() {
-            self.shared.ahead.notified().await;
+    pub(crate) async fn unconfirmed_writes(&self) -> Vec<(u64, Key)> {
+        while self.lock().unconfirmed.is_empty() {
+            self.shared.unconfirmed.notified().await;
         }
-        tokio::time::sleep(DOUBT_AFTER).await;
-        self.lock().ahead.iter().cloned().collect()
+        tokio::time::sleep(CONFIRM_AFTER).await;
+        self.lock().unconfirmed.iter().cloned().collect()
     }
 
     /// Resolves an unconfirmed write with what the server has now.
-    pub(crate) fn settle(&self, doubt: (u64, Key), found: Option<Arc<Value>>) {
-        let (version, key) = doubt;
+    pub(crate) fn settle(&self, write: (u64, Key), found: Option<Arc<Value>>) {
+        let (version, key) = write;
         let is_absent = found.is_none();
         self.change(|state, changes| {
-            state.ahead.remove(&(version, key.clone()));
-            let doubted = state.objects.get(&key).filter(|entry| entry.ahead && entry.version == Some(version));
-            if is_absent && doubted.is_some() {
+            state.unconfirmed.remove(&(version, key.clone()));
+            let entry = state.objects.get(&key).filter(|entry| entry.unconfirmed && entry.version == Some(version));
+            if is_absent && entry.is_some() {
                 state.take(&key, None, changes);
             }
         });
@@ -278,7 +278,7 @@ pub struct Changed {
     pub after: Option<Arc<Value>>,
     /// The object was deleted and its last state is unknown: it may have been changed after the state in
     /// `before`.
-    pub unheard: bool,
+    pub last_state_unknown: bool,
 }
 
 #[derive(Default)]
@@ -288,14 +288,14 @@ struct State {
     view: Option<Box<dyn Fn(&Arc<Value>) -> View + Send + Sync>>,
     listener: Option<Listener>,
     /// The watch has delivered all events up to this version.
-    heard: u64,
+    watched_version: u64,
     /// Own writes that neither the watch nor a request has confirmed, by version.
-    ahead: BTreeSet<(u64, Key)>,
+    unconfirmed: BTreeSet<(u64, Key)>,
     /// The uids of objects that this process deleted, with the time; the watch may still deliver older events
     /// of them.
-    buried: HashMap<String, Instant>,
+    deleted_uids: HashMap<String, Instant>,
     /// At this number of entries, those too old to matter are removed.
-    buried_max: usize,
+    deleted_max: usize,
     /// Per name, the last known version of an object that this process deleted. Watch events below it are
     /// about older objects.
     floors: HashMap<Key, u64>,
@@ -306,7 +306,7 @@ struct Entry {
     object: Arc<Value>,
     version: Option<u64>,
     /// Written by this process, and not confirmed by the watch yet.
-    ahead: bool,
+    unconfirmed: bool,
 }
 
 struct Found {
@@ -360,35 +360,36 @@ impl State {
     fn write(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
         let (key, version) = (key(&object), version(&object));
         let before = self.objects.get(&key).and_then(|entry| entry.version);
-        let is_old = version.is_some_and(|version| version <= self.heard || before.is_some_and(|old| old >= version));
+        let is_old =
+            version.is_some_and(|version| version <= self.watched_version || before.is_some_and(|old| old >= version));
         // The watch has delivered this version or a newer one already.
-        if is_old || self.buried.contains_key(uid(&object)) {
+        if is_old || self.deleted_uids.contains_key(uid(&object)) {
             return;
         }
         if let Some(version) = version {
-            self.ahead.insert((version, key.clone()));
+            self.unconfirmed.insert((version, key.clone()));
         }
-        self.put(key, Entry { object, version, ahead: version.is_some() }, changes);
+        self.put(key, Entry { object, version, unconfirmed: version.is_some() }, changes);
     }
 
-    fn see(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
+    fn watch_apply(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
         let (key, version) = (key(&object), version(&object));
         let is_past = self.floors.get(&key).is_some_and(|floor| version < Some(*floor));
-        if !is_past && !self.buried.contains_key(uid(&object)) {
+        if !is_past && !self.deleted_uids.contains_key(uid(&object)) {
             if let Some(listing) = &mut self.listing {
                 listing.seen.insert(key.clone());
             }
             match self.objects.get_mut(&key) {
-                Some(entry) if entry.ahead && entry.version > version => {}
+                Some(entry) if entry.unconfirmed && entry.version > version => {}
                 // Nothing new: the watch confirms an own write, or a list contains a known version.
                 Some(entry)
                     if let Some(version) = version
                         && entry.version == Some(version) =>
                 {
-                    entry.ahead = false;
-                    self.ahead.remove(&(version, key));
+                    entry.unconfirmed = false;
+                    self.unconfirmed.remove(&(version, key));
                 }
-                _ => self.put(key, Entry { object, version, ahead: false }, changes),
+                _ => self.put(key, Entry { object, version, unconfirmed: false }, changes),
             }
         }
         self.advance(version, changes);
@@ -396,20 +397,20 @@ impl State {
 
     /// Remembers a deleted uid. The watch usually removes it again, unless it delivered the deletion before
     /// the response arrived.
-    fn note_burial(&mut self, uid: &str) {
-        if self.buried.len() >= self.buried_max.max(BURIED_FEW) {
-            self.forget_buried();
-            self.buried_max = 2 * self.buried.len();
+    fn remember_deleted(&mut self, uid: &str) {
+        if self.deleted_uids.len() >= self.deleted_max.max(DELETED_FEW) {
+            self.forget_deleted();
+            self.deleted_max = 2 * self.deleted_uids.len();
         }
-        self.buried.insert(uid.to_owned(), Instant::now());
+        self.deleted_uids.insert(uid.to_owned(), Instant::now());
     }
 
-    fn forget_buried(&mut self) {
-        self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
+    fn forget_deleted(&mut self) {
+        self.deleted_uids.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
     }
 
-    fn see_go(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
-        if self.buried.remove(uid(object)).is_none() {
+    fn watch_delete(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
+        if self.deleted_uids.remove(uid(object)).is_none() {
             self.remove(&key(object), uid(object), Some(object), changes);
         }
         self.advance(version(object), changes);
@@ -417,19 +418,19 @@ impl State {
 
     /// Prepares for a new list. It contains every earlier write, in that version or a newer one.
     fn restart(&mut self) {
-        self.objects.values_mut().for_each(|entry| entry.ahead = false);
-        self.ahead.clear();
+        self.objects.values_mut().for_each(|entry| entry.unconfirmed = false);
+        self.unconfirmed.clear();
         self.floors.clear();
         // The list does not contain these, but a response to an earlier write may still arrive.
-        self.forget_buried();
+        self.forget_deleted();
         self.listing = Some(Listing::default());
     }
 
     fn complete(&mut self, changes: &mut Vec<Changed>) {
         let Some(Listing { seen, newest }) = self.listing.take() else { return };
-        self.heard = self.heard.max(newest);
+        self.watched_version = self.watched_version.max(newest);
         self.give_up_before(newest.saturating_add(1), changes);
-        let unseen = self.objects.iter().filter(|(key, entry)| !entry.ahead && !seen.contains(*key));
+        let unseen = self.objects.iter().filter(|(key, entry)| !entry.unconfirmed && !seen.contains(*key));
         for key in unseen.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.take(&key, None, changes);
         }
@@ -442,16 +443,16 @@ impl State {
         if let Some(listing) = &mut self.listing {
             listing.newest = listing.newest.max(version);
         } else {
-            self.heard = self.heard.max(version);
+            self.watched_version = self.watched_version.max(version);
             self.floors.retain(|_, floor| *floor > version);
             self.give_up_before(version, changes);
         }
     }
 
     fn give_up_before(&mut self, version: u64, changes: &mut Vec<Changed>) {
-        while self.ahead.first().is_some_and(|(written, _)| *written < version) {
-            let Some((written, key)) = self.ahead.pop_first() else { return };
-            if self.objects.get(&key).is_some_and(|entry| entry.ahead && entry.version == Some(written)) {
+        while self.unconfirmed.first().is_some_and(|(written, _)| *written < version) {
+            let Some((written, key)) = self.unconfirmed.pop_first() else { return };
+            if self.objects.get(&key).is_some_and(|entry| entry.unconfirmed && entry.version == Some(written)) {
                 self.take(&key, None, changes);
             }
         }
@@ -467,23 +468,23 @@ impl State {
     fn put(&mut self, key: Key, entry: Entry, changes: &mut Vec<Changed>) {
         let after = entry.object.clone();
         let before = self.objects.insert(key.clone(), entry).map(|entry| entry.object);
-        self.find_anew(&key, before.as_ref(), Some(&after));
-        changes.push(Changed { before, after: Some(after), unheard: false });
+        self.reindex(&key, before.as_ref(), Some(&after));
+        changes.push(Changed { before, after: Some(after), last_state_unknown: false });
     }
 
     /// Removes an object. Its last state, if the server sent one, is reported before the deletion.
     fn take(&mut self, key: &Key, last: Option<&Arc<Value>>, changes: &mut Vec<Changed>) {
         let Some(entry) = self.objects.remove(key) else { return };
-        self.find_anew(key, Some(&entry.object), None);
+        self.reindex(key, Some(&entry.object), None);
         let mut before = entry.object;
         if let Some(last) = last.filter(|last| differs(Some(&before), Some(last))) {
-            changes.push(Changed { before: Some(before), after: Some(last.clone()), unheard: false });
+            changes.push(Changed { before: Some(before), after: Some(last.clone()), last_state_unknown: false });
             before = last.clone();
         }
-        changes.push(Changed { before: Some(before), after: None, unheard: last.is_none() });
+        changes.push(Changed { before: Some(before), after: None, last_state_unknown: last.is_none() });
     }
 
-    fn find_anew(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
+    fn reindex(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
         let view = self.view.as_ref().zip(after).map(|(view, object)| view(object));
         for index in &mut self.indexes {
             for found in before.map(|object| (index.keys)(object)).unwrap_or_default() {

@@ -3,10 +3,10 @@
 use crate::api::Api;
 use crate::binder::{Directories, OfMachine};
 use crate::csi::{self, Drivers, Endpoint};
+use crate::decode_cache::DecodeCache;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::reach::Reach;
-use crate::reader::Reader;
+use crate::namespace_scope::NamespaceScope;
 use crate::{
     accounts, binder, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc, protection, roles,
     statefulset, states,
@@ -39,7 +39,7 @@ pub struct Part {
     pub clock: Clock,
     pub drivers: Drivers,
     /// The namespaces it works in; objects elsewhere are not watched.
-    pub reach: Reach,
+    pub scope: NamespaceScope,
     pub judge: Option<Judge>,
 }
 
@@ -83,9 +83,9 @@ pub struct Setup {
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
     /// Decodes each object once for all controllers and for other users of a clone in this process.
-    pub reader: Reader,
+    pub decoded: DecodeCache,
     /// The namespaces that the controllers work in.
-    pub reach: Reach,
+    pub scope: NamespaceScope,
     /// For tests: checks every StatefulSet plan with `plan::statefulset::invariant`. `None` checks none.
     pub judge: Option<Judge>,
 }
@@ -103,8 +103,8 @@ impl Setup {
             terminated_pod_threshold: plan::podgc::TERMINATED_THRESHOLD,
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
-            reader: Reader::default(),
-            reach: Reach::default(),
+            decoded: DecodeCache::default(),
+            scope: NamespaceScope::default(),
             judge: None,
         }
     }
@@ -257,13 +257,13 @@ pub struct Controllers {
 impl Controllers {
     /// Checks that `list` names existing controllers that can be restricted to these namespaces; the error is
     /// one sentence.
-    pub fn check(list: &str, reach: &Reach) -> Result<(), String> {
-        select(list, reach).map(drop)
+    pub fn check(list: &str, scope: &NamespaceScope) -> Result<(), String> {
+        select(list, scope).map(drop)
     }
 
     /// Returns the controllers that `list` selects, each with the ServiceAccount whose permissions it needs.
-    pub fn accounts(list: &str, reach: &Reach) -> Result<Vec<(&'static str, &'static str)>, String> {
-        let selected = select(list, reach)?;
+    pub fn accounts(list: &str, scope: &NamespaceScope) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list, scope)?;
         let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
         Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
     }
@@ -272,14 +272,14 @@ impl Controllers {
     /// of `kube-system`; build it with [`Metrics::client`] so that missing permissions are reported. The
     /// error is one sentence about an invalid list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
-        let selected = select(&setup.list, &setup.reach)?;
+        let selected = select(&setup.list, &setup.scope)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
         let mut voices = HashMap::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let api = Api::sharing(client(controller.account), &setup.reader).within(&setup.reach);
+            let api = Api::sharing(client(controller.account), &setup.decoded).within(&setup.scope);
             let part = controllers.part(controller.name, controller.account, api);
             voices.insert(controller.account, part.events.clone());
             controllers.tasks.spawn(keep_running(controller, part));
@@ -308,7 +308,7 @@ impl Controllers {
             clock: setup.clock.clone(),
             judge: setup.judge.clone(),
             drivers: drivers.clone(),
-            reach: setup.reach.clone(),
+            scope: setup.scope.clone(),
         }
     }
 
@@ -337,12 +337,12 @@ async fn keep_running(controller: &'static Controller, part: Part) {
     }
 }
 
-fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
+fn select(list: &str, scope: &NamespaceScope) -> Result<Vec<&'static str>, String> {
     let find = |name: &str| {
         let found = ALL.iter().find(|known| known.name == name);
         found.ok_or_else(|| format!("unknown controller {name:?}; known controllers are {}", NAMES.join(", ")))
     };
-    let fits = |controller: &Controller| reach.is_everywhere() || controller.span == Namespaces;
+    let fits = |controller: &Controller| scope.is_everywhere() || controller.span == Namespaces;
     let mut selected = Vec::new();
     let mut without = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -368,7 +368,7 @@ mod tests {
 
     #[test]
     fn lists_select_as_documented() {
-        let select = |list| select(list, &Reach::default());
+        let select = |list| select(list, &NamespaceScope::default());
         assert_eq!(select("*").unwrap(), NAMES);
         assert_eq!(select("").unwrap(), Vec::<&str>::new());
         assert_eq!(select("namespace-controller").unwrap(), ["namespace-controller"]);
@@ -380,7 +380,7 @@ mod tests {
     /// or a user of an object may be elsewhere.
     #[test]
     fn in_a_few_namespaces_only_those_work_that_need_not_see_the_rest() {
-        let select = |list| select(list, &Reach::parse("shop").unwrap());
+        let select = |list| select(list, &NamespaceScope::parse("shop").unwrap());
         let few = [
             "disruption-controller",
             "endpoints-controller",

@@ -4,7 +4,7 @@ use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::Part;
 use crate::events::{About, Events};
-use crate::follow::{self, Change};
+use crate::watcher::{self, Event};
 use crate::worker::{self, Source, Turn};
 use futures::StreamExt;
 use object::access::{Access, name, namespace, uid};
@@ -79,13 +79,13 @@ pub async fn run(part: Part) {
 
 /// Waits for the first Service with a selector. Returns false at shutdown.
 async fn wait_for_first(part: &Part, services: &Resource) -> bool {
-    let mut changes = Box::pin(follow::objects(&part.api, services, None));
+    let mut changes = Box::pin(watcher::objects(&part.api, services, None));
     loop {
         tokio::select! {
             biased;
             () = part.shutdown.cancelled() => return false,
             change = changes.next() => match change {
-                Some(Change::Seen(service)) if endpoints::selector(&service).is_some() => return true,
+                Some(Event::Apply(service)) if endpoints::selector(&service).is_some() => return true,
                 Some(_) => {}
                 None => return false,
             },

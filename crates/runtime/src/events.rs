@@ -4,6 +4,7 @@
 //! object has a token bucket, as in client-go, so that a loop cannot flood the server.
 
 use crate::api::{Api, ApiError, Resource};
+use crate::backoff::Backoff;
 use crate::controllers::Clock;
 use crate::metrics::{Lost, Metrics};
 use jiff::Timestamp;
@@ -28,7 +29,7 @@ const BURST: f64 = 25.0;
 const REFILL: Duration = Duration::from_secs(300);
 /// Attempts to send an event while the server is unavailable, with doubling backoff.
 const ATTEMPTS_MAX: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(30) };
 /// After shutdown, queued events are still sent for this long.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -205,12 +206,10 @@ impl Scribe {
 
     /// Retries a few times while the server is unavailable.
     async fn persist(&mut self, said: &Said) -> Result<(), ApiError> {
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..ATTEMPTS_MAX {
+        for attempt in 1..ATTEMPTS_MAX {
             match self.write(said).await {
                 Err(error) if error.code() == 0 || error.code() == 429 || error.code() >= 500 => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
+                    tokio::time::sleep(BACKOFF.after(attempt - 1)).await;
                 }
                 result => return result,
             }

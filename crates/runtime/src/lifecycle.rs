@@ -5,10 +5,10 @@
 //! and a StatefulSet must not run it twice.
 
 use crate::api::{Api, ApiError, Resource};
+use crate::backoff::DelayQueue;
 use crate::controllers::{Clock, Part};
-use crate::delays::Delays;
 use crate::events::{About, Events};
-use crate::follow::{self, Change};
+use crate::watcher::{self, Event};
 use crate::worker::{self, Cache, Key, Source, key};
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -153,7 +153,7 @@ impl Control {
                     clock: self.clock.clone(),
                     trouble: told,
                     pods: HashMap::new(),
-                    due: Delays::new(RETRY_MAX),
+                    due: DelayQueue::new(RETRY_MAX),
                 };
                 let handle = wards.tasks.spawn(ward.watch(key.1.clone()));
                 wards.open.insert(key.clone(), (sender, handle));
@@ -174,12 +174,12 @@ struct Ward {
     clock: Clock,
     trouble: watch::Receiver<Trouble>,
     pods: HashMap<Key, Arc<Value>>,
-    due: Delays<Key>,
+    due: DelayQueue<Key>,
 }
 
 impl Ward {
     async fn watch(mut self, node: Arc<str>) {
-        let mut changes = Box::pin(follow::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
+        let mut changes = Box::pin(watcher::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
         let mut fresh: Option<HashSet<Key>> = None;
         loop {
             let wake_at = self.due.next_at();
@@ -212,10 +212,10 @@ impl Ward {
         }
     }
 
-    async fn hear(&mut self, change: Change<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
+    async fn hear(&mut self, change: Event<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
         match change {
-            Change::Restart => *fresh = Some(HashSet::new()),
-            Change::Seen(pod) => {
+            Event::Init => *fresh = Some(HashSet::new()),
+            Event::Apply(pod) => {
                 let key = key(&pod);
                 if let Some(fresh) = fresh {
                     fresh.insert(key.clone());
@@ -223,8 +223,8 @@ impl Ward {
                 self.pods.insert(key.clone(), pod);
                 self.judge(&key).await;
             }
-            Change::Gone(pod) => self.forget(&key(&pod)),
-            Change::Ready => {
+            Event::Delete(pod) => self.forget(&key(&pod)),
+            Event::InitDone => {
                 let fresh = fresh.take().unwrap_or_default();
                 let stale: Vec<Key> = self.pods.keys().filter(|key| !fresh.contains(*key)).cloned().collect();
                 stale.iter().for_each(|key| self.forget(key));

@@ -1,7 +1,7 @@
 //! A work queue of keys: one worker per key at a time, a change during the work runs it again, failures back
 //! off.
 
-use crate::delays::Delays;
+use crate::backoff::DelayQueue;
 use crate::metrics::QueueMetrics;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -29,7 +29,7 @@ struct State<K> {
     /// Keys that changed while they were being worked on.
     again: HashSet<K>,
     /// Keys with a backoff or a requested requeue time.
-    delays: Delays<K>,
+    delayed: DelayQueue<K>,
     /// Keys that are not handed out before this time, even if they change.
     rests: HashMap<K, Instant>,
     /// Keys queued since the metric was last updated.
@@ -43,7 +43,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
             waiting: HashSet::new(),
             running: HashSet::new(),
             again: HashSet::new(),
-            delays: Delays::new(BACKOFF_MAX),
+            delayed: DelayQueue::new(BACKOFF_MAX),
             rests: HashMap::new(),
             added: 0,
         };
@@ -57,7 +57,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     /// Queues a key after a delay, unless it is queued sooner; also a key that is being worked on.
     pub fn add_after(&self, key: K, delay: Duration) {
-        self.change(|state| state.delays.wait_at_most_until(key, Instant::now() + delay));
+        self.change(|state| state.delayed.wait_at_most_until(key, Instant::now() + delay));
     }
 
     /// Returns the next key; it is being worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
@@ -75,7 +75,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                     }
                     return key;
                 }
-                state.delays.next_at()
+                state.delayed.next_at()
             };
             match wake_at {
                 None => self.news.notified().await,
@@ -91,9 +91,9 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     /// Ends the work on a key; it is requeued after `again`, if given.
     pub fn done(&self, key: &K, again: Option<Duration>) {
         self.change(|state| {
-            state.delays.forget_failures(key);
+            state.delayed.forget_failures(key);
             if let Some(delay) = again {
-                state.delays.wait_at_most_until(key.clone(), Instant::now() + delay);
+                state.delayed.wait_at_most_until(key.clone(), Instant::now() + delay);
             }
             state.release(key);
         });
@@ -109,7 +109,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn failed(&self, key: &K) -> Duration {
         self.metrics.retries.inc();
         self.change(|state| {
-            let delay = state.delays.wait_after_failure(key, Instant::now());
+            let delay = state.delayed.wait_after_failure(key, Instant::now());
             state.release(key);
             delay
         })
@@ -139,7 +139,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         if self.running.contains(&key) {
             self.again.insert(key);
         } else if let Some(end) = self.rests.get(&key).filter(|end| **end > Instant::now()) {
-            self.delays.wait_at_most_until(key, *end);
+            self.delayed.wait_at_most_until(key, *end);
         } else if self.waiting.insert(key.clone()) {
             self.line.push_back((key, Instant::now()));
             self.added += 1;
@@ -147,7 +147,7 @@ impl<K: Clone + Eq + Hash> State<K> {
     }
 
     fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
-        for key in self.delays.take_due(now) {
+        for key in self.delayed.take_due(now) {
             self.add(key);
         }
         let (key, since) = self.line.pop_front()?;
@@ -155,7 +155,7 @@ impl<K: Clone + Eq + Hash> State<K> {
         self.running.insert(key.clone());
         self.rests.remove(&key);
         // This run decides anew when the key is requeued.
-        self.delays.cancel(&key);
+        self.delayed.cancel(&key);
         Some((key, since))
     }
 

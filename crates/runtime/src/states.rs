@@ -4,7 +4,7 @@
 
 use crate::api::Resource;
 use crate::controllers::Part;
-use crate::follow::{self, Change, Slim};
+use crate::watcher::{self, Event, Slim};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use prometheus_client::collector::Collector;
@@ -31,14 +31,14 @@ pub async fn run(part: Part) {
     let mut tasks = JoinSet::new();
     tasks.spawn(keep(part.clone(), sets, states.clone(), |tables| &mut tables.sets, Set::of));
     tasks.spawn(keep(part.clone(), claims, states.clone(), |tables| &mut tables.claims, Claim::of));
-    let reach = part.reach.clone();
+    let scope = part.scope.clone();
     tasks.spawn(keep(
         part.clone(),
         volumes,
         states,
         |tables| &mut tables.volumes,
         move |volume: Slim<VolumeSpec, PhaseStatus>| {
-            let is_ours = volume.spec.claim_ref.as_ref().is_none_or(|claim| reach.covers(&claim.namespace));
+            let is_ours = volume.spec.claim_ref.as_ref().is_none_or(|claim| scope.covers(&claim.namespace));
             is_ours.then(|| Volume::of(volume))
         },
     ));
@@ -92,7 +92,7 @@ async fn keep<Spec, Status, Row>(
     Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
     Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
 {
-    let mut changes = Box::pin(follow::slim(&part.api, &resource));
+    let mut changes = Box::pin(watcher::slim(&part.api, &resource));
     while let Some(change) = changes.next().await {
         if let Some(tables) = states.lock().as_mut() {
             table(tables).hear(change, &row);
@@ -117,15 +117,15 @@ impl<Row> Default for Table<Row> {
 }
 
 impl<Row> Table<Row> {
-    fn hear<Spec, Status>(&mut self, change: Change<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
+    fn hear<Spec, Status>(&mut self, change: Event<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
         match change {
-            Change::Restart => self.fresh = Some(Rows::new()),
-            Change::Seen(mut object) => {
+            Event::Init => self.fresh = Some(Rows::new()),
+            Event::Apply(mut object) => {
                 let (namespace, name) = take_key(&mut object.metadata);
                 let rows = self.fresh.as_mut().unwrap_or(&mut self.rows);
                 rows.entry(namespace.into()).or_default().insert(name.into(), row(object));
             }
-            Change::Gone(mut object) => {
+            Event::Delete(mut object) => {
                 let (namespace, name) = take_key(&mut object.metadata);
                 if let Some(rows) = self.rows.get_mut(namespace.as_str()) {
                     rows.remove(name.as_str());
@@ -134,7 +134,7 @@ impl<Row> Table<Row> {
                     }
                 }
             }
-            Change::Ready => self.rows = self.fresh.take().unwrap_or_default(),
+            Event::InitDone => self.rows = self.fresh.take().unwrap_or_default(),
         }
     }
 

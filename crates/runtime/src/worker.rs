@@ -2,8 +2,8 @@
 
 use crate::api::{ApiError, Resource};
 use crate::controllers::Part;
-use crate::follow::{self, Change};
 use crate::queue::Queue;
+use crate::watcher::{self, Event};
 use futures::StreamExt;
 use object::Value;
 use object::access::Access;
@@ -126,13 +126,13 @@ where
 /// Waits for the first object of a resource, before which related resources need not be watched. Returns
 /// false at shutdown.
 pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
-    let mut changes = Box::pin(follow::metadata(&part.api, resource));
+    let mut changes = Box::pin(watcher::metadata(&part.api, resource));
     loop {
         tokio::select! {
             biased;
             () = part.shutdown.cancelled() => return false,
             change = changes.next() => match change {
-                Some(Change::Seen(_)) => return true,
+                Some(Event::Apply(_)) => return true,
                 Some(_) => {}
                 None => return false,
             },
@@ -182,21 +182,21 @@ async fn fill(
     cache: Cache,
     unfilled: Arc<watch::Sender<usize>>,
 ) {
-    let mut changes = Box::pin(follow::objects(&part.api, &resource, fields.as_deref()));
+    let mut changes = Box::pin(watcher::objects(&part.api, &resource, fields.as_deref()));
     let size = part.metrics.cached(part.name, &resource.plural);
     let mut filled = false;
     loop {
         let change = tokio::select! {
             biased;
             change = changes.next() => change,
-            doubts = cache.doubts() => {
-                settle(&part, &resource, &cache, doubts).await;
+            writes = cache.unconfirmed_writes() => {
+                settle(&part, &resource, &cache, writes).await;
                 continue;
             }
         };
         let Some(change) = change else { return };
-        let ready = matches!(change, Change::Ready);
-        cache.hear(change);
+        let ready = matches!(change, Event::InitDone);
+        cache.apply(change);
         size.set(i64::try_from(cache.len()).unwrap_or(i64::MAX));
         if ready && !std::mem::replace(&mut filled, true) {
             unfilled.send_modify(|count| *count -= 1);
@@ -207,12 +207,12 @@ async fn fill(
 /// Checks own writes that the watch does not confirm. This is rare: the object was deleted while a list was
 /// being read. It uses a list with a field selector, because a controller that may watch a resource may not
 /// always get single objects.
-async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u64, Key)>) {
-    for doubt in doubts {
-        let (namespace, name) = &doubt.1;
+async fn settle(part: &Part, resource: &Resource, cache: &Cache, writes: Vec<(u64, Key)>) {
+    for write in writes {
+        let (namespace, name) = &write.1;
         let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));
         match part.api.get(&path).await {
-            Ok(list) => cache.settle(doubt, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
+            Ok(list) => cache.settle(write, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
             // The write stays unconfirmed and is checked again later.
             Err(error) => tracing::debug!(%error, %path, "Failed to check an own write"),
         }

@@ -33,7 +33,7 @@ pub struct Plan {
     /// and may run concurrently.
     pub actions: Vec<Action>,
     /// Objects that turned out to be deleted before a watch reported it: `apply` them as
-    /// [`super::Event::Gone`].
+    /// [`super::GraphEvent::Gone`].
     pub gone: Vec<Uid>,
     /// Why nothing (more) is done, if the caller needs to know.
     pub held: Option<Held>,

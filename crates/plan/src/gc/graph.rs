@@ -8,7 +8,7 @@ const GONE_MAX: usize = 4096;
 
 /// What a watch reported.
 #[derive(Clone, Debug)]
-pub enum Event {
+pub enum GraphEvent {
     /// An object was added or changed.
     Seen(Fact),
     /// An object in a list: changes since its last event are not known one by one.
@@ -102,15 +102,15 @@ impl Node {
 impl Graph {
     /// Applies a change and queues the work that it requires. The cost is proportional to the edges that it
     /// touches.
-    pub fn apply(&mut self, event: Event) {
+    pub fn apply(&mut self, event: GraphEvent) {
         match event {
-            Event::Seen(fact) => self.see(&fact, fact.resource_version.parse().unwrap_or(0)),
-            Event::Listed(fact) => self.see(&fact, 0),
-            Event::Gone(uid, version) => {
+            GraphEvent::Seen(fact) => self.see(&fact, fact.resource_version.parse().unwrap_or(0)),
+            GraphEvent::Listed(fact) => self.see(&fact, 0),
+            GraphEvent::Gone(uid, version) => {
                 self.remember_gone(&uid, version);
                 self.forget(&uid);
             }
-            Event::Unwatched(uid) => self.forget(&uid),
+            GraphEvent::Unwatched(uid) => self.forget(&uid),
         }
     }
 

@@ -13,7 +13,7 @@
 //!             Step::Do(plan) => break plan,
 //!         }
 //!     };
-//!     for uid in &plan.gone { graph.apply(Event::Gone(uid, 0)) }
+//!     for uid in &plan.gone { graph.apply(GraphEvent::Gone(uid, 0)) }
 //!     run plan.actions in order, stop at the first error;
 //!     graph.done(&work);
 //!     after an error, or when plan.held.retries(): graph.requeue(work) after a back-off
@@ -33,7 +33,7 @@ mod tests;
 
 pub use action::{Action, Policy};
 pub use decide::{Answer, Answers, Held, Plan, Step};
-pub use graph::{Event, Graph, Work};
+pub use graph::{Graph, GraphEvent, Work};
 
 use object::Value;
 use object::access::{self, Access};

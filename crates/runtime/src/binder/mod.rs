@@ -18,8 +18,8 @@ use crate::api::{Api, ApiError};
 use crate::cache::Key;
 use crate::controllers::Part;
 use crate::events::{About, Events};
+use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
-use crate::reach::Reach;
 use crate::worker;
 use act::Flow;
 use object::Value;
@@ -44,7 +44,7 @@ pub async fn run(part: Part) {
     let figures = part.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
-    let sources = sight.sources(&figures, &part.reach);
+    let sources = sight.sources(&figures, &part.scope);
     let control = Arc::new(Control {
         api: part.api.clone(),
         events: part.events.clone(),
@@ -55,7 +55,7 @@ pub async fn run(part: Part) {
             ..Plugins::default()
         },
         directories: part.directories.clone(),
-        reach: part.reach.clone(),
+        scope: part.scope.clone(),
         sight,
         figures,
         queue: queue.clone(),
@@ -75,7 +75,7 @@ struct Control {
     events: Events,
     plugins: Plugins,
     directories: Arc<dyn Directories>,
-    reach: Reach,
+    scope: NamespaceScope,
     sight: Arc<Sight>,
     figures: Figures,
     queue: Arc<Queue<Key>>,
@@ -132,7 +132,7 @@ impl Control {
             self.forget(&key);
             return Ok(None);
         };
-        if !self.reach.covers_volume(&volume) || self.sight.is_held(&key.1) {
+        if !self.scope.covers_volume(&volume) || self.sight.is_held(&key.1) {
             return Ok(None);
         }
         let plan = bind::volume(&volume, &*self.sight, &self.plugins);

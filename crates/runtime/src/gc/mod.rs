@@ -9,11 +9,11 @@ mod sight;
 mod watch;
 
 use crate::api::{Api, ApiError, Resource};
+use crate::backoff::DelayQueue;
 use crate::controllers::Part;
-use crate::delays::Delays;
 use crate::discovery::{Discovery, Served};
 use crate::metrics::QueueMetrics;
-use plan::gc::{Answers, Event, Graph, Place, Plan, Step, Work};
+use plan::gc::{Answers, Graph, GraphEvent, Place, Plan, Step, Work};
 use sight::Sights;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
@@ -34,7 +34,7 @@ pub async fn run(part: Part) {
         discovery: part.discovery.clone(),
         graph: Mutex::default(),
         kinds: RwLock::default(),
-        delays: Mutex::new(Delays::new(RETRY_MAX)),
+        delayed: Mutex::new(DelayQueue::new(RETRY_MAX)),
         sights: Sights::default(),
         work: Notify::new(),
         rediscover: Notify::new(),
@@ -74,7 +74,7 @@ struct Collector {
     /// What is served, by group and kind.
     kinds: RwLock<HashMap<(Arc<str>, Arc<str>), Served>>,
     /// Work with a backoff. Lock `graph` first where both are locked.
-    delays: Mutex<Delays<Work>>,
+    delayed: Mutex<DelayQueue<Work>>,
     sights: Sights,
     work: Notify,
     rediscover: Notify,
@@ -86,7 +86,7 @@ struct Collector {
 }
 
 impl Collector {
-    fn apply(&self, events: impl IntoIterator<Item = Event>) {
+    fn apply(&self, events: impl IntoIterator<Item = GraphEvent>) {
         let queued = {
             let mut graph = self.graph();
             events.into_iter().for_each(|event| graph.apply(event));
@@ -105,12 +105,12 @@ impl Collector {
             let result = self.attend(&work).await;
             self.part.metrics.reconciled(self.part.name, started.elapsed(), result.is_err());
             let mut graph = self.graph();
-            let mut delays = self.delays();
+            let mut delayed = self.delayed();
             match result {
-                Ok(false) => delays.forget(&work),
-                Ok(true) => drop(delays.wait_after_failure(&work, tokio::time::Instant::now())),
+                Ok(false) => delayed.forget(&work),
+                Ok(true) => drop(delayed.wait_after_failure(&work, tokio::time::Instant::now())),
                 Err(error) => {
-                    let delay = delays.wait_after_failure(&work, tokio::time::Instant::now());
+                    let delay = delayed.wait_after_failure(&work, tokio::time::Instant::now());
                     self.figures.retries.inc();
                     // A conflict means that another client wrote first, which is not worth a warning.
                     if error.is_conflict() {
@@ -133,19 +133,19 @@ impl Collector {
             let _ = unsynced.wait_for(|count| *count == 0).await;
             let wake_at = {
                 let mut graph = self.graph();
-                let mut delays = self.delays();
-                let due = delays.take_due(tokio::time::Instant::now());
-                bring_back(&mut graph, &mut delays, due);
+                let mut delayed = self.delayed();
+                let due = delayed.take_due(tokio::time::Instant::now());
+                requeue_delayed(&mut graph, &mut delayed, due);
                 if let Some(work) = graph.next_work() {
                     // This run decides anew when the work is repeated.
-                    delays.cancel(&work);
+                    delayed.cancel(&work);
                     self.figures.depth.set(i64::try_from(graph.queued()).unwrap_or(i64::MAX));
                     if graph.queued() > 0 {
                         self.work.notify_one();
                     }
                     return work;
                 }
-                delays.next_at()
+                delayed.next_at()
             };
             match wake_at {
                 None => self.work.notified().await,
@@ -162,9 +162,9 @@ impl Collector {
     fn expedite(&self) {
         {
             let mut graph = self.graph();
-            let mut delays = self.delays();
-            let waiting = delays.take_all();
-            bring_back(&mut graph, &mut delays, waiting);
+            let mut delayed = self.delayed();
+            let waiting = delayed.take_all();
+            requeue_delayed(&mut graph, &mut delayed, waiting);
         }
         self.work.notify_one();
     }
@@ -215,18 +215,18 @@ impl Collector {
         self.removed_definitions.lock().expect("no panic happens under this lock")
     }
 
-    fn delays(&self) -> MutexGuard<'_, Delays<Work>> {
-        self.delays.lock().expect("no panic happens under this lock")
+    fn delayed(&self) -> MutexGuard<'_, DelayQueue<Work>> {
+        self.delayed.lock().expect("no panic happens under this lock")
     }
 }
 
 /// Queues work after its backoff, unless the graph shows that nothing is left to do.
-fn bring_back(graph: &mut Graph, delays: &mut Delays<Work>, waited: Vec<Work>) {
+fn requeue_delayed(graph: &mut Graph, delayed: &mut DelayQueue<Work>, waited: Vec<Work>) {
     for work in waited {
         if graph.in_doubt(&work) {
             graph.requeue(work);
         } else {
-            delays.forget(&work);
+            delayed.forget(&work);
         }
     }
 }

@@ -4,10 +4,10 @@ use super::Collector;
 use crate::api::Resource;
 use crate::cache::shared;
 use crate::discovery::Served;
-use crate::follow::{self, Change};
+use crate::watcher::{self, Event};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use plan::gc::{Event, Fact, OwnerRef, Place, Uid};
+use plan::gc::{Fact, GraphEvent, OwnerRef, Place, Uid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,7 +112,7 @@ impl Collector {
     async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
         let mut scribe = Scribe::new(&self, resource);
         let mut unsynced = Some(unsynced);
-        let mut changes = Box::pin(follow::metadata(&self.api, &scribe.resource));
+        let mut changes = Box::pin(watcher::metadata(&self.api, &scribe.resource));
         let late = tokio::time::sleep(SYNC_TIME_MAX);
         tokio::pin!(late);
         loop {
@@ -127,7 +127,7 @@ impl Collector {
                 }
             };
             let Some(change) = change else { return scribe.leave() };
-            let ready = matches!(change, Change::Ready);
+            let ready = matches!(change, Event::InitDone);
             scribe.write(change);
             if ready {
                 unsynced = None;
@@ -159,29 +159,29 @@ impl Scribe<'_> {
         Scribe { collector, api_version: resource.api_version().into(), resource, known: HashSet::new(), fresh: None }
     }
 
-    fn write(&mut self, change: Change<ObjectMeta>) {
+    fn write(&mut self, change: Event<ObjectMeta>) {
         match change {
-            Change::Restart => self.fresh = Some(HashSet::new()),
-            Change::Seen(metadata) => {
+            Event::Init => self.fresh = Some(HashSet::new()),
+            Event::Apply(metadata) => {
                 let fact = self.fact(metadata);
                 self.known.insert(fact.uid.clone());
                 self.note_definition(&fact.place.name, false);
                 let event = match &mut self.fresh {
                     Some(fresh) => {
                         fresh.insert(fact.uid.clone());
-                        Event::Listed(fact)
+                        GraphEvent::Listed(fact)
                     }
-                    None => Event::Seen(fact),
+                    None => GraphEvent::Seen(fact),
                 };
                 self.collector.apply([event]);
             }
-            Change::Gone(metadata) => {
+            Event::Delete(metadata) => {
                 let uid: Uid = metadata.uid.unwrap_or_default().into();
                 self.known.remove(&uid);
                 let version = metadata.resource_version.and_then(|version| version.parse().ok());
                 self.gone([uid], version.unwrap_or(0));
             }
-            Change::Ready => {
+            Event::InitDone => {
                 if let Some(fresh) = self.fresh.take() {
                     let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
                     self.known = fresh;
@@ -198,7 +198,7 @@ impl Scribe<'_> {
             if let Some(name) = name.filter(|name| !self.bears(name)) {
                 self.note_definition(&name, true);
             }
-            self.collector.apply([Event::Gone(uid, version)]);
+            self.collector.apply([GraphEvent::Gone(uid, version)]);
         }
     }
 
@@ -214,7 +214,7 @@ impl Scribe<'_> {
     fn leave(self) {
         let definition = format!("{}.{}", self.resource.plural, self.resource.group);
         let gone = self.collector.removed_definitions().contains(&definition);
-        let last_word = |uid| if gone { Event::Gone(uid, 0) } else { Event::Unwatched(uid) };
+        let last_word = |uid| if gone { GraphEvent::Gone(uid, 0) } else { GraphEvent::Unwatched(uid) };
         self.collector.apply(self.known.into_iter().map(last_word));
     }
 

@@ -261,7 +261,7 @@ impl Control {
         let (path, selector) = (self.resources.pods.collection(""), format!("&fieldSelector=spec.nodeName%3D{node}"));
         let (mut pods, mut token) = (Vec::new(), String::new());
         loop {
-            let page = self.api.page(&path, &selector, &token, |text, reader| reader.object(text)).await?;
+            let page = self.api.page(&path, &selector, &token, |text, decoded| decoded.object(text)).await?;
             pods.extend(page.items);
             match page.next {
                 Some(next) => token = next,

@@ -12,8 +12,8 @@ const WORKERS: usize = 8;
 /// Keeps the finalizer of PVs, until shutdown.
 pub async fn run(part: Part) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
-    let reach = part.reach.clone();
-    let wanted = move |volume: &Value| protect::volume(volume).filter(|_| reach.covers_volume(volume));
+    let scope = part.scope.clone();
+    let wanted = move |volume: &Value| protect::volume(volume).filter(|_| scope.covers_volume(volume));
     let wakes = wanted.clone();
     let source =
         Source::new(volumes.clone(), move |volume| if wakes(volume).is_some() { vec![key(volume)] } else { vec![] });

@@ -66,7 +66,7 @@ impl Sight {
 
     /// The watches that fill the caches, with the sets that each change queues.
     pub fn sources(&self, metrics: &Metrics) -> Vec<Source> {
-        let delays = Delays { since: Mutex::default(), metrics: metrics.clone() };
+        let delays = ObservationDelays { since: Mutex::default(), metrics: metrics.clone() };
         let known = self.sets.cache.clone();
         let sets = move |before: Option<&Value>, after: Option<&Value>| {
             delays.note(before, after);
@@ -140,13 +140,13 @@ impl Scene {
 }
 
 /// Measures how long a change of a set's spec waits until it is acted on.
-struct Delays {
+struct ObservationDelays {
     /// When a spec was first seen that is not acted on yet.
     since: Mutex<HashMap<Key, Instant>>,
     metrics: Metrics,
 }
 
-impl Delays {
+impl ObservationDelays {
     fn note(&self, before: Option<&Value>, after: Option<&Value>) {
         let mut since = self.since.lock().expect("no panic happens under this lock");
         let observed = |set: &Value| set.int(&["status", "observedGeneration"]) >= set.int(&["metadata", "generation"]);

@@ -4,7 +4,7 @@ use crate::pairs::*;
 use crate::world::*;
 use object::access::{Access, name, uid};
 use object::{Value, json, patch};
-use runtime::Reach;
+use runtime::NamespaceScope;
 
 /// Objects of another namespace, each in a state in which our controllers would act on it.
 struct Theirs {
@@ -125,13 +125,13 @@ async fn work_of_our_own(world: &World, round: &str) {
     settle(world).await;
 }
 
-async fn others_are_left_alone(reach: &str) {
+async fn others_are_left_alone(scope: &str) {
     let mut world = World::bare().await;
     world.create(new_namespace("test")).await;
     let theirs = Theirs::make(&world).await;
     let before = theirs.versions(&world).await;
     assert_eq!(before.len(), theirs.objects.len(), "{before:?}");
-    world.setup.reach = Reach::parse(reach).expect("good names");
+    world.setup.scope = NamespaceScope::parse(scope).expect("good names");
     let free = world.create(a_volume("free", "1Gi", json!({}))).await;
     world.start("*");
     work_of_our_own(&world, "one").await;
@@ -162,7 +162,7 @@ async fn others_are_left_alone(reach: &str) {
     assert_eq!(world.requests.count(|asked| asked.method != "GET" && touched(&asked.path)), 0);
 
     // All these objects need work: controllers for all namespaces change each of them.
-    world.setup.reach = Reach::default();
+    world.setup.scope = NamespaceScope::default();
     world.start("*,-garbage-collector-controller");
     for (place, version) in before {
         world

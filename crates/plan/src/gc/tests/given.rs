@@ -111,7 +111,7 @@ fn a_claim_that_got_its_owner_in_time_is_deleted() {
         if is_listed {
             world.edit("data", |fact| fact.finalizers.push("touched".to_owned()));
             world.pending.remove("PersistentVolumeClaim");
-            world.graph.apply(Event::Listed(world.objects["data"].fact.clone()));
+            world.graph.apply(GraphEvent::Listed(world.objects["data"].fact.clone()));
             world.edit("data", |fact| fact.finalizers.clear());
         }
         while world.deliver(first) {}

@@ -18,7 +18,7 @@ struct World {
     objects: BTreeMap<String, Object>,
     version: u64,
     /// Events that no watch has delivered yet, one queue per kind: kinds may arrive in any order.
-    pending: BTreeMap<String, VecDeque<Event>>,
+    pending: BTreeMap<String, VecDeque<GraphEvent>>,
     graph: Graph,
     reports: Vec<String>,
     deleted_by_gc: Vec<String>,
@@ -57,10 +57,10 @@ impl World {
         let name = fact.place.name.to_string();
         let queue = self.pending.entry(fact.place.kind.to_string()).or_default();
         if fact.deleting && fact.finalizers.is_empty() {
-            queue.push_back(Event::Gone(fact.uid, self.version));
+            queue.push_back(GraphEvent::Gone(fact.uid, self.version));
             self.objects.remove(&name);
         } else {
-            queue.push_back(Event::Seen(fact.clone()));
+            queue.push_back(GraphEvent::Seen(fact.clone()));
             self.objects.insert(name, Object { fact, version: self.version });
         }
     }
@@ -130,7 +130,7 @@ impl World {
         };
         between(self);
         for uid in &plan.gone {
-            self.graph.apply(Event::Gone(uid.clone(), 0));
+            self.graph.apply(GraphEvent::Gone(uid.clone(), 0));
         }
         let failed = plan.actions.iter().any(|action| !self.carry_out(action));
         self.graph.done(&work);
@@ -225,8 +225,8 @@ fn an_owner_that_is_seen_again_exists() {
     world.pod("pod", &[("set", true)]);
     world.settle();
     let set = world.objects["set"].fact.clone();
-    world.graph.apply(Event::Gone(set.uid.clone(), 0));
-    world.graph.apply(Event::Seen(set));
+    world.graph.apply(GraphEvent::Gone(set.uid.clone(), 0));
+    world.graph.apply(GraphEvent::Seen(set));
     // Another owner is missing, so all owners are checked.
     world.edit("pod", |fact| fact.owners.push(owner("Pod", "nobody", "uid-nobody", false)));
     world.settle();
@@ -382,7 +382,7 @@ fn objects_that_are_no_longer_watched_are_read() {
     world.pod("owner", &[]);
     world.create("Set", "a", "set", vec![owner("Pod", "owner", "uid-owner", true)]);
     world.settle();
-    world.graph.apply(Event::Unwatched("uid-owner".into()));
+    world.graph.apply(GraphEvent::Unwatched("uid-owner".into()));
     let work = world.graph.next_work().unwrap();
     assert_eq!(work, Work::Attempt("uid-set".into()));
     let Step::Ask(places) = world.graph.decide(&work, &Answers::default()) else { panic!("asks") };

@@ -10,12 +10,12 @@ use serde_json::value::RawValue;
 pub struct Lines<B = Body> {
     body: B,
     /// The beginning of a line whose end was not received yet.
-    begun: BytesMut,
+    partial: BytesMut,
 }
 
 impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
     pub fn new(body: B) -> Lines<B> {
-        Lines { body, begun: BytesMut::new() }
+        Lines { body, partial: BytesMut::new() }
     }
 
     /// Returns the next lines, each with its newline; `None` at the end. Chunks of whole lines are not
@@ -24,16 +24,16 @@ impl<B: http_body::Body<Data = Bytes> + Unpin> Lines<B> {
         while let Some(frame) = self.body.frame().await {
             let Ok(data) = frame?.into_data() else { continue };
             let Some(end) = data.iter().rposition(|byte| *byte == b'\n').map(|at| at + 1) else {
-                self.begun.extend_from_slice(&data);
+                self.partial.extend_from_slice(&data);
                 continue;
             };
-            let whole = if self.begun.is_empty() {
+            let whole = if self.partial.is_empty() {
                 data.slice(..end)
             } else {
-                self.begun.extend_from_slice(&data[..end]);
-                self.begun.split().freeze()
+                self.partial.extend_from_slice(&data[..end]);
+                self.partial.split().freeze()
             };
-            self.begun.extend_from_slice(&data[end..]);
+            self.partial.extend_from_slice(&data[end..]);
             return Ok(Some(whole));
         }
         Ok(None)
@@ -49,11 +49,11 @@ pub fn each(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 
 /// The type of a watch event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Said {
+pub enum EventType {
     #[serde(rename = "ADDED", alias = "MODIFIED")]
-    Seen,
+    Apply,
     #[serde(rename = "DELETED")]
-    Gone,
+    Delete,
     #[serde(rename = "BOOKMARK")]
     Bookmark,
     #[serde(rename = "ERROR")]
@@ -61,33 +61,33 @@ pub enum Said {
 }
 
 /// Returns the type of an event and the JSON text of its object.
-pub fn event(line: &[u8]) -> Result<(Said, &[u8]), serde_json::Error> {
-    if let Some(found) = as_usual(line) {
+pub fn event(line: &[u8]) -> Result<(EventType, &[u8]), serde_json::Error> {
+    if let Some(found) = in_go_layout(line) {
         return Ok(found);
     }
     #[derive(Deserialize)]
     struct Event<'a> {
         #[serde(rename = "type")]
-        said: Said,
+        event_type: EventType,
         #[serde(borrow)]
         object: &'a RawValue,
     }
     let event: Event = object::value::from_bytes(line)?;
-    Ok((event.said, event.object.get().as_bytes()))
+    Ok((event.event_type, event.object.get().as_bytes()))
 }
 
 /// Parses the layout that Go servers write, which avoids a search for the end of the object.
-fn as_usual(line: &[u8]) -> Option<(Said, &[u8])> {
+fn in_go_layout(line: &[u8]) -> Option<(EventType, &[u8])> {
     let rest = line.strip_prefix(b"{\"type\":\"")?;
     let after = |word: &[u8]| rest.strip_prefix(word)?.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}");
-    let said = [
-        (b"MODIFIED".as_slice(), Said::Seen),
-        (b"ADDED", Said::Seen),
-        (b"DELETED", Said::Gone),
-        (b"BOOKMARK", Said::Bookmark),
-        (b"ERROR", Said::Error),
+    let event_type = [
+        (b"MODIFIED".as_slice(), EventType::Apply),
+        (b"ADDED", EventType::Apply),
+        (b"DELETED", EventType::Delete),
+        (b"BOOKMARK", EventType::Bookmark),
+        (b"ERROR", EventType::Error),
     ];
-    said.into_iter().find_map(|(word, said)| Some((said, after(word)?)))
+    event_type.into_iter().find_map(|(word, event_type)| Some((event_type, after(word)?)))
 }
 
 #[cfg(test)]
@@ -107,16 +107,16 @@ mod tests {
 
     #[test]
     fn events_are_read_in_any_layout() {
-        for (line, said) in [
-            (r#"{"type":"ADDED","object":{"a":1}}"#, Said::Seen),
-            (r#"{"type":"MODIFIED","object":{"a":1}}"#, Said::Seen),
-            (r#"{"type":"DELETED","object":{"a":1}}"#, Said::Gone),
-            (r#"{"type":"BOOKMARK","object":{"a":1}}"#, Said::Bookmark),
-            (r#"{"type":"ERROR","object":{"a":1}}"#, Said::Error),
-            (r#"{ "object": {"a":1}, "type": "MODIFIED" }"#, Said::Seen),
-            (r#"{"type":"DELETED", "object":{"a":1} } "#, Said::Gone),
+        for (line, event_type) in [
+            (r#"{"type":"ADDED","object":{"a":1}}"#, EventType::Apply),
+            (r#"{"type":"MODIFIED","object":{"a":1}}"#, EventType::Apply),
+            (r#"{"type":"DELETED","object":{"a":1}}"#, EventType::Delete),
+            (r#"{"type":"BOOKMARK","object":{"a":1}}"#, EventType::Bookmark),
+            (r#"{"type":"ERROR","object":{"a":1}}"#, EventType::Error),
+            (r#"{ "object": {"a":1}, "type": "MODIFIED" }"#, EventType::Apply),
+            (r#"{"type":"DELETED", "object":{"a":1} } "#, EventType::Delete),
         ] {
-            assert_eq!(event(line.as_bytes()).unwrap(), (said, br#"{"a":1}"#.as_slice()), "{line}");
+            assert_eq!(event(line.as_bytes()).unwrap(), (event_type, br#"{"a":1}"#.as_slice()), "{line}");
         }
         for line in ["", "{", r#"{"type":"SOMETHING","object":{}}"#, r#"{"type":"ADDED"}"#] {
             assert!(event(line.as_bytes()).is_err(), "{line}");

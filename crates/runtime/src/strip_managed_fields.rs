@@ -9,11 +9,11 @@ use std::fmt;
 
 /// An object, or any other response of the server.
 #[derive(Clone, Debug)]
-pub struct Lean(pub Value);
+pub struct WithoutManagedFields(pub Value);
 
-impl<'de> Deserialize<'de> for Lean {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Lean, D::Error> {
-        deserializer.deserialize_map(Members).map(Lean)
+impl<'de> Deserialize<'de> for WithoutManagedFields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<WithoutManagedFields, D::Error> {
+        deserializer.deserialize_map(Members).map(WithoutManagedFields)
     }
 }
 
@@ -75,8 +75,8 @@ mod tests {
         });
         let mut wanted = whole.clone();
         wanted["metadata"].as_object_mut().expect("metadata").remove("managedFields");
-        let Lean(read) = serde_json::from_str(&whole.to_string()).expect("an object");
+        let WithoutManagedFields(read) = serde_json::from_str(&whole.to_string()).expect("an object");
         assert_eq!(read, wanted);
-        assert!(serde_json::from_str::<Lean>("[1]").is_err());
+        assert!(serde_json::from_str::<WithoutManagedFields>("[1]").is_err());
     }
 }

@@ -1,8 +1,8 @@
 //! The namespaces that the controllers of a process work in: all, or some, on a cluster with other
 //! controllers for the rest.
 //!
-//! Objects in other namespaces are not received at all ([`crate::follow`] drops them), so no decision depends
-//! on them. PVs are cluster-scoped: controllers that change PVs check [`Reach::covers_volume`] first.
+//! Objects in other namespaces are not received at all ([`crate::watcher`] drops them), so no decision depends
+//! on them. PVs are cluster-scoped: controllers that change PVs check [`NamespaceScope::covers_volume`] first.
 
 use object::Value;
 use object::access::Access;
@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 /// Clones share the names.
 #[derive(Clone, Debug, Default)]
-pub struct Reach {
+pub struct NamespaceScope {
     /// `None` means all namespaces.
     namespaces: Option<Arc<BTreeSet<String>>>,
 }
 
-impl Reach {
+impl NamespaceScope {
     /// Parses names as `a,b`. The error is one sentence.
-    pub fn parse(list: &str) -> Result<Reach, String> {
+    pub fn parse(list: &str) -> Result<NamespaceScope, String> {
         let names: BTreeSet<String> =
             list.split(',').map(str::trim).filter(|name| !name.is_empty()).map(str::to_owned).collect();
         if names.is_empty() {
@@ -32,7 +32,7 @@ impl Reach {
                 return Err(format!("{name:?} is not a valid name of a namespace: {why}"));
             }
         }
-        Ok(Reach { namespaces: Some(Arc::new(names)) })
+        Ok(NamespaceScope { namespaces: Some(Arc::new(names)) })
     }
 
     pub fn is_everywhere(&self) -> bool {
@@ -69,12 +69,12 @@ mod tests {
 
     #[test]
     fn names_are_read() {
-        let reach = Reach::parse("shop, test,shop,").unwrap();
-        assert_eq!(reach.names().collect::<Vec<_>>(), ["shop", "test"]);
-        assert_eq!((reach.only(), reach.is_everywhere()), (None, false));
-        assert_eq!(Reach::parse("shop").unwrap().only(), Some("shop"));
+        let scope = NamespaceScope::parse("shop, test,shop,").unwrap();
+        assert_eq!(scope.names().collect::<Vec<_>>(), ["shop", "test"]);
+        assert_eq!((scope.only(), scope.is_everywhere()), (None, false));
+        assert_eq!(NamespaceScope::parse("shop").unwrap().only(), Some("shop"));
         for wrong in ["", " , ", "Shop", "a/b", "-a", "*", "shop test", &"x".repeat(64)] {
-            let error = Reach::parse(wrong).unwrap_err();
+            let error = NamespaceScope::parse(wrong).unwrap_err();
             assert!(!error.contains('\n') && error.contains("namespace"), "{wrong}: {error}");
         }
     }
@@ -92,7 +92,7 @@ mod tests {
             ("other", volume(json!({"claimRef": {}})), false),
             ("", volume(json!({})), true),
         ];
-        let (few, all) = (Reach::parse("shop,test").unwrap(), Reach::default());
+        let (few, all) = (NamespaceScope::parse("shop,test").unwrap(), NamespaceScope::default());
         for (namespace, volume, covered) in rows {
             assert_eq!((few.covers(namespace), few.covers_volume(&volume)), (covered, covered), "{namespace} {volume}");
             assert!(all.covers(namespace) && all.covers_volume(&volume));

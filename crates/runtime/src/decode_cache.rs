@@ -6,7 +6,7 @@
 //! and then gets the object that others still hold in that version. So all share the memory of what they
 //! keep.
 
-use crate::lean::Lean;
+use crate::strip_managed_fields::WithoutManagedFields;
 use object::Value;
 use object::access::{Access, uid};
 use std::collections::{HashMap, VecDeque};
@@ -24,7 +24,7 @@ const END_BYTES: usize = 256;
 
 /// Clones share the decoded objects.
 #[derive(Clone, Default)]
-pub struct Reader {
+pub struct DecodeCache {
     shared: Arc<Shared>,
 }
 
@@ -59,7 +59,7 @@ struct Read {
     object: Arc<Value>,
 }
 
-impl Reader {
+impl DecodeCache {
     /// Decodes the object of this text, without its managed fields.
     pub fn object(&self, text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
         let hash = self.hash(text);
@@ -150,7 +150,7 @@ impl Recent {
 }
 
 fn read(text: &[u8]) -> Result<Arc<Value>, serde_json::Error> {
-    let Lean(object) = object::value::from_bytes(text)?;
+    let WithoutManagedFields(object) = object::value::from_bytes(text)?;
     Ok(Arc::new(object))
 }
 
@@ -165,33 +165,33 @@ mod tests {
 
     #[test]
     fn a_text_is_read_once() {
-        let reader = Reader::default();
-        let (first, second) = (reader.object(&text(1, 1)).unwrap(), reader.object(&text(1, 1)).unwrap());
+        let decoded = DecodeCache::default();
+        let (first, second) = (decoded.object(&text(1, 1)).unwrap(), decoded.object(&text(1, 1)).unwrap());
         assert!(Arc::ptr_eq(&first, &second));
-        assert_eq!(reader.object(&text(2, 1)).unwrap().int(&["number"]), Some(2));
-        assert!(reader.known(&text(2, 1)).is_some());
-        assert!(reader.known(&text(3, 1)).is_none());
-        assert!(reader.object(b"{\"cut\":").is_err());
-        assert!(reader.known(b"{\"cut\":").is_none());
+        assert_eq!(decoded.object(&text(2, 1)).unwrap().int(&["number"]), Some(2));
+        assert!(decoded.known(&text(2, 1)).is_some());
+        assert!(decoded.known(&text(3, 1)).is_none());
+        assert!(decoded.object(b"{\"cut\":").is_err());
+        assert!(decoded.known(b"{\"cut\":").is_none());
     }
 
     #[test]
     fn what_is_remembered_is_bounded() {
-        let reader = Reader::default();
+        let decoded = DecodeCache::default();
         for number in 0..200 {
-            reader.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
+            decoded.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
         }
-        assert!(reader.known(&text(199, NO_OBJECT_BYTES_MAX / 2)).is_some());
-        assert!(reader.known(&text(0, NO_OBJECT_BYTES_MAX / 2)).is_none(), "the oldest text is forgotten");
-        let recent = reader.lock();
+        assert!(decoded.known(&text(199, NO_OBJECT_BYTES_MAX / 2)).is_some());
+        assert!(decoded.known(&text(0, NO_OBJECT_BYTES_MAX / 2)).is_none(), "the oldest text is forgotten");
+        let recent = decoded.lock();
         assert!(recent.bytes <= BYTES_MAX);
         assert_eq!(recent.bytes, recent.texts.values().map(|read| read.text.len()).sum::<usize>());
         assert_eq!(recent.order.len(), recent.texts.len());
         drop(recent);
-        reader.object(&text(1, NO_OBJECT_BYTES_MAX)).unwrap();
-        assert!(reader.known(&text(1, NO_OBJECT_BYTES_MAX)).is_none(), "too large to be remembered");
+        decoded.object(&text(1, NO_OBJECT_BYTES_MAX)).unwrap();
+        assert!(decoded.known(&text(1, NO_OBJECT_BYTES_MAX)).is_none(), "too large to be remembered");
         let large = "x".repeat(BYTES_MAX / 2);
-        let objects = [1, 1].map(|number| reader.object(&version(number, &large)).unwrap());
+        let objects = [1, 1].map(|number| decoded.object(&version(number, &large)).unwrap());
         assert!(Arc::ptr_eq(&objects[0], &objects[1]), "large objects are decoded once");
     }
 
@@ -202,36 +202,36 @@ mod tests {
 
     #[test]
     fn what_somebody_keeps_is_shared_for_ever() {
-        let reader = Reader::default();
-        let first = reader.object(&version(1, "x")).unwrap();
+        let decoded = DecodeCache::default();
+        let first = decoded.object(&version(1, "x")).unwrap();
         for number in 0..100 {
-            reader.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
+            decoded.object(&text(number, NO_OBJECT_BYTES_MAX / 2)).unwrap();
         }
-        assert!(reader.known(&version(1, "x")).is_none(), "its text is forgotten");
-        assert!(Arc::ptr_eq(&first, &reader.object(&version(1, "x")).unwrap()));
+        assert!(decoded.known(&version(1, "x")).is_none(), "its text is forgotten");
+        assert!(Arc::ptr_eq(&first, &decoded.object(&version(1, "x")).unwrap()));
         assert_eq!(
-            reader.object(&version(1, "y")).unwrap().text(&["filling"]),
+            decoded.object(&version(1, "y")).unwrap().text(&["filling"]),
             "y",
             "different objects are not shared"
         );
-        assert_eq!(reader.object(&version(2, "x")).unwrap().text(&["metadata", "uid"]), "u2");
+        assert_eq!(decoded.object(&version(2, "x")).unwrap().text(&["metadata", "uid"]), "u2");
     }
 
     #[test]
     fn what_nobody_keeps_takes_no_room() {
-        let reader = Reader::default();
+        let decoded = DecodeCache::default();
         let filling = "x".repeat(1 << 10);
-        let kept: Vec<_> = (0..100).map(|number| reader.object(&version(number, &filling)).unwrap()).collect();
+        let kept: Vec<_> = (0..100).map(|number| decoded.object(&version(number, &filling)).unwrap()).collect();
         for number in 100..50_000 {
-            reader.object(&version(number, &filling)).unwrap();
+            decoded.object(&version(number, &filling)).unwrap();
         }
-        let remembered = reader.shared.kept.lock().unwrap().objects.len();
+        let remembered = decoded.shared.kept.lock().unwrap().objects.len();
         // Including those whose texts are remembered.
         assert!(remembered <= 2 * (100 + BYTES_MAX / filling.len()), "{remembered}");
         assert!(
             kept.iter()
                 .enumerate()
-                .all(|(number, object)| { Arc::ptr_eq(object, &reader.object(&version(number, &filling)).unwrap()) })
+                .all(|(number, object)| { Arc::ptr_eq(object, &decoded.object(&version(number, &filling)).unwrap()) })
         );
     }
 

@@ -1,25 +1,42 @@
-//! Keys that wait until a time, and the backoff of keys that failed.
+//! Exponential backoff, and a queue of keys that wait until a time.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 use std::time::Duration;
 use tokio::time::Instant;
 
-const BACKOFF_FIRST: Duration = Duration::from_millis(5);
+/// The first backoff of a key that failed.
+const KEY_FIRST: Duration = Duration::from_millis(5);
 
-/// Each key waits at most once; the last call decides until when.
-pub struct Delays<K> {
+/// A backoff that begins with `first` and doubles with each failure, up to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    pub first: Duration,
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// The wait after a failure, by the number of failures before it.
+    pub fn after(self, failures_before: u32) -> Duration {
+        self.first.saturating_mul(1 << failures_before.min(20)).min(self.max)
+    }
+}
+
+/// Keys with the time until which they wait. Each key waits at most once; the last call decides until when.
+pub struct DelayQueue<K> {
     /// The number makes keys of the same instant distinct.
     due: BTreeMap<(Instant, u64), K>,
     waiting: HashMap<K, (Instant, u64)>,
     failures: HashMap<K, u32>,
-    backoff_max: Duration,
+    backoff: Backoff,
     issued: u64,
 }
 
-impl<K: Clone + Eq + Hash> Delays<K> {
-    pub fn new(backoff_max: Duration) -> Delays<K> {
-        Delays { due: BTreeMap::new(), waiting: HashMap::new(), failures: HashMap::new(), backoff_max, issued: 0 }
+impl<K: Clone + Eq + Hash> DelayQueue<K> {
+    /// `max` is the longest backoff of a key that failed.
+    pub fn new(max: Duration) -> DelayQueue<K> {
+        let backoff = Backoff { first: KEY_FIRST, max };
+        DelayQueue { due: BTreeMap::new(), waiting: HashMap::new(), failures: HashMap::new(), backoff, issued: 0 }
     }
 
     /// The key becomes due at `at`.
@@ -40,7 +57,7 @@ impl<K: Clone + Eq + Hash> Delays<K> {
     /// Schedules the key after a backoff that doubles with each failure. Returns the backoff.
     pub fn wait_after_failure(&mut self, key: &K, now: Instant) -> Duration {
         let failures = self.failures.entry(key.clone()).or_insert(0);
-        let delay = BACKOFF_FIRST.saturating_mul(1 << (*failures).min(20)).min(self.backoff_max);
+        let delay = self.backoff.after(*failures);
         *failures = failures.saturating_add(1);
         self.wait_until(key.clone(), now + delay);
         delay
@@ -94,24 +111,24 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_key_waits_once_and_failures_double_its_wait() {
         let now = Instant::now();
-        let mut delays = Delays::new(Duration::from_secs(1));
-        delays.wait_until("a", now + Duration::from_secs(9));
-        delays.wait_until("a", now + Duration::from_secs(3));
-        delays.wait_until("b", now + Duration::from_secs(5));
-        delays.wait_at_most_until("b", now + Duration::from_secs(3));
-        delays.wait_at_most_until("b", now + Duration::from_secs(7));
-        assert_eq!(delays.take_due(now), [] as [&str; 0]);
-        assert_eq!(delays.take_due(now + Duration::from_secs(3)), ["a", "b"]);
-        assert_eq!(delays.next_at(), None);
+        let mut queue = DelayQueue::new(Duration::from_secs(1));
+        queue.wait_until("a", now + Duration::from_secs(9));
+        queue.wait_until("a", now + Duration::from_secs(3));
+        queue.wait_until("b", now + Duration::from_secs(5));
+        queue.wait_at_most_until("b", now + Duration::from_secs(3));
+        queue.wait_at_most_until("b", now + Duration::from_secs(7));
+        assert_eq!(queue.take_due(now), [] as [&str; 0]);
+        assert_eq!(queue.take_due(now + Duration::from_secs(3)), ["a", "b"]);
+        assert_eq!(queue.next_at(), None);
 
-        let waits: Vec<Duration> = (0..12).map(|_| delays.wait_after_failure(&"a", now)).collect();
-        assert_eq!(waits[..3], [BACKOFF_FIRST, BACKOFF_FIRST * 2, BACKOFF_FIRST * 4]);
+        let waits: Vec<Duration> = (0..12).map(|_| queue.wait_after_failure(&"a", now)).collect();
+        assert_eq!(waits[..3], [KEY_FIRST, KEY_FIRST * 2, KEY_FIRST * 4]);
         assert_eq!(waits[11], Duration::from_secs(1));
-        delays.cancel(&"a");
-        assert_eq!((delays.next_at(), delays.wait_after_failure(&"a", now)), (None, Duration::from_secs(1)));
-        delays.forget(&"a");
-        assert_eq!((delays.next_at(), delays.wait_after_failure(&"a", now)), (None, BACKOFF_FIRST));
-        assert_eq!(delays.take_all(), ["a"]);
-        assert_eq!(delays.next_at(), None);
+        queue.cancel(&"a");
+        assert_eq!((queue.next_at(), queue.wait_after_failure(&"a", now)), (None, Duration::from_secs(1)));
+        queue.forget(&"a");
+        assert_eq!((queue.next_at(), queue.wait_after_failure(&"a", now)), (None, KEY_FIRST));
+        assert_eq!(queue.take_all(), ["a"]);
+        assert_eq!(queue.next_at(), None);
     }
 }

@@ -7,7 +7,7 @@ use std::error::Error;
 
 #[derive(Debug, thiserror::Error)]
 #[error("this process no longer holds the lease; the write was not sent")]
-struct Over;
+struct LeaseNotHeld;
 
 /// Returns a client of the same server for one term of a leader. Before each write it checks by the clock
 /// that the term has not expired. It names the term in `header`, and a Mainstay server refuses writes of a
@@ -21,7 +21,7 @@ pub fn client(inner: kube::Client, header: &'static str, lease: &str, term: &Ter
         async move {
             if !matches!(*request.method(), Method::GET | Method::HEAD) {
                 if !hold.lasts() {
-                    return Err(Box::<dyn Error + Send + Sync>::from(Over));
+                    return Err(Box::<dyn Error + Send + Sync>::from(LeaseNotHeld));
                 }
                 if let Some(named) = named {
                     request.headers_mut().insert(header, named);

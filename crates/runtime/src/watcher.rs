@@ -11,10 +11,11 @@
 mod lines;
 
 use crate::api::{Api, ApiError, Resource, unreadable};
-use crate::reader::Reader;
+use crate::backoff::Backoff;
+use crate::decode_cache::DecodeCache;
 use futures::{Stream, StreamExt};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
-use lines::{Lines, Said};
+use lines::{EventType, Lines};
 use object::Value;
 use object::access::Access;
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -26,22 +27,22 @@ use tokio::time::Instant;
 
 /// An event of a watched resource, including its lists.
 #[derive(Debug)]
-pub enum Change<T> {
-    /// A list begins: its objects follow, up to `Ready`. Objects that it does not contain are deleted.
-    Restart,
-    Seen(T),
-    Gone(T),
+pub enum Event<T> {
+    /// A list begins: its objects follow, up to `InitDone`. Objects that it does not contain are deleted.
+    Init,
+    Apply(T),
+    Delete(T),
     /// The list is complete.
-    Ready,
+    InitDone,
 }
 
-impl<T> Change<T> {
-    fn map<U>(self, take: impl FnOnce(T) -> U) -> Change<U> {
+impl<T> Event<T> {
+    fn map<U>(self, take: impl FnOnce(T) -> U) -> Event<U> {
         match self {
-            Change::Restart => Change::Restart,
-            Change::Seen(object) => Change::Seen(take(object)),
-            Change::Gone(object) => Change::Gone(take(object)),
-            Change::Ready => Change::Ready,
+            Event::Init => Event::Init,
+            Event::Apply(object) => Event::Apply(take(object)),
+            Event::Delete(object) => Event::Delete(take(object)),
+            Event::InitDone => Event::InitDone,
         }
     }
 }
@@ -51,20 +52,20 @@ pub fn objects(
     api: &Api,
     resource: &Resource,
     fields: Option<&str>,
-) -> impl Stream<Item = Change<Arc<Value>>> + Send + use<> {
+) -> impl Stream<Item = Event<Arc<Value>>> + Send + use<> {
     changes(api, resource, fields)
 }
 
 /// Watches metadata only.
-pub fn metadata(api: &Api, resource: &Resource) -> impl Stream<Item = Change<ObjectMeta>> + Send + use<> {
+pub fn metadata(api: &Api, resource: &Resource) -> impl Stream<Item = Event<ObjectMeta>> + Send + use<> {
     slim(api, resource).map(|change| change.map(|object: Slim<IgnoredAny, IgnoredAny>| object.metadata))
 }
 
 /// A few members of an object: its identity, and parts of spec and status.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Slim<Spec, Status> {
-    /// Name, versions, owners, finalizers and deletion time; see [`few`].
-    #[serde(deserialize_with = "few")]
+    /// Name, versions, owners, finalizers and deletion time; see [`metadata_fields`].
+    #[serde(deserialize_with = "metadata_fields")]
     pub metadata: ObjectMeta,
     #[serde(default)]
     pub spec: Spec,
@@ -77,7 +78,7 @@ pub struct Slim<Spec, Status> {
 pub fn slim<Spec, Status>(
     api: &Api,
     resource: &Resource,
-) -> impl Stream<Item = Change<Slim<Spec, Status>>> + Send + use<Spec, Status>
+) -> impl Stream<Item = Event<Slim<Spec, Status>>> + Send + use<Spec, Status>
 where
     Spec: DeserializeOwned + Default + Send + 'static,
     Status: DeserializeOwned + Default + Send + 'static,
@@ -86,15 +87,15 @@ where
 }
 
 /// What can be decoded from the text of an object.
-trait Taken: Sized + Send + 'static {
-    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error>;
+trait Decode: Sized + Send + 'static {
+    fn read(text: &[u8], decoded: &DecodeCache) -> Result<Self, serde_json::Error>;
     fn version(&self) -> &str;
     fn namespace(&self) -> &str;
 }
 
-impl Taken for Arc<Value> {
-    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error> {
-        reader.object(text)
+impl Decode for Arc<Value> {
+    fn read(text: &[u8], decoded: &DecodeCache) -> Result<Self, serde_json::Error> {
+        decoded.object(text)
     }
     fn version(&self) -> &str {
         self.text(&["metadata", "resourceVersion"])
@@ -104,13 +105,13 @@ impl Taken for Arc<Value> {
     }
 }
 
-impl<Spec, Status> Taken for Slim<Spec, Status>
+impl<Spec, Status> Decode for Slim<Spec, Status>
 where
     Spec: DeserializeOwned + Default + Send + 'static,
     Status: DeserializeOwned + Default + Send + 'static,
 {
-    fn read(text: &[u8], reader: &Reader) -> Result<Self, serde_json::Error> {
-        match reader.known(text) {
+    fn read(text: &[u8], decoded: &DecodeCache) -> Result<Self, serde_json::Error> {
+        match decoded.known(text) {
             Some(object) => Slim::deserialize(&*object),
             None => object::value::from_bytes(text),
         }
@@ -123,21 +124,21 @@ where
     }
 }
 
-fn changes<T: Taken>(
+fn changes<T: Decode>(
     api: &Api,
     resource: &Resource,
     fields: Option<&str>,
-) -> impl Stream<Item = Change<T>> + Send + use<T> {
+) -> impl Stream<Item = Event<T>> + Send + use<T> {
     // Boxed, because it moves with every step.
-    let follower = Box::new(Follower {
+    let watcher = Box::new(Watcher {
         api: api.clone(),
         resource: resource.clone(),
         selector: fields.map(|fields| format!("&fieldSelector={}", escaped(fields))).unwrap_or_default(),
-        at: At::Start,
-        heard: VecDeque::new(),
-        pauses: Pauses::default(),
+        state: State::Start,
+        events: VecDeque::new(),
+        backoff: WatchBackoff::default(),
     });
-    futures::stream::unfold(follower, |mut follower| async move { Some((follower.next().await, follower)) })
+    futures::stream::unfold(watcher, |mut watcher| async move { Some((watcher.next().await, watcher)) })
 }
 
 /// Escapes a selector for a query string.
@@ -145,18 +146,18 @@ fn escaped(selector: &str) -> String {
     selector.replace('%', "%25").replace('=', "%3D").replace('!', "%21").replace(',', "%2C").replace('&', "%26")
 }
 
-struct Follower<T> {
+struct Watcher<T> {
     api: Api,
     resource: Resource,
     selector: String,
-    at: At,
+    state: State,
     /// Events that were read and not returned yet.
-    heard: VecDeque<Change<T>>,
-    pauses: Pauses,
+    events: VecDeque<Event<T>>,
+    backoff: WatchBackoff,
 }
 
 /// The state of a watcher.
-enum At {
+enum State {
     Start,
     /// In the middle of a list.
     Page {
@@ -176,10 +177,10 @@ const WATCH_TIME_S: u32 = 290;
 /// A watch that ends without an event within this time counts as failed.
 const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 
-impl<T: Taken> Follower<T> {
-    async fn next(&mut self) -> Change<T> {
+impl<T: Decode> Watcher<T> {
+    async fn next(&mut self) -> Event<T> {
         loop {
-            if let Some(change) = self.heard.pop_front() {
+            if let Some(change) = self.events.pop_front() {
                 return change;
             }
             if let Err(error) = self.advance().await {
@@ -188,55 +189,55 @@ impl<T: Taken> Follower<T> {
                     401 | 403 => tracing::warn!(%error, %resource, "Watch is not permitted; retrying"),
                     _ => tracing::debug!(%error, %resource, "Watch failed; retrying"),
                 }
-                tokio::time::sleep(self.pauses.next()).await;
+                tokio::time::sleep(self.backoff.next()).await;
             }
         }
     }
 
     /// Makes one step: reads a page, opens a watch, or reads from it.
     async fn advance(&mut self) -> Result<(), ApiError> {
-        let path = self.resource.collection(self.api.reach().only().unwrap_or(""));
-        match std::mem::replace(&mut self.at, At::Start) {
-            At::Start => {
-                self.heard.push_back(Change::Restart);
-                self.at = At::Page { token: String::new() };
+        let path = self.resource.collection(self.api.scope().only().unwrap_or(""));
+        match std::mem::replace(&mut self.state, State::Start) {
+            State::Start => {
+                self.events.push_back(Event::Init);
+                self.state = State::Page { token: String::new() };
             }
-            At::Page { token } => {
+            State::Page { token } => {
                 let page = self.api.page(&path, &self.selector, &token, T::read).await?;
-                let reach = self.api.reach();
-                let items = page.items.into_iter().filter(|item| reach.covers(item.namespace()));
-                self.heard.extend(items.map(Change::Seen));
-                self.at = match page.next {
-                    Some(token) => At::Page { token },
+                let scope = self.api.scope();
+                let items = page.items.into_iter().filter(|item| scope.covers(item.namespace()));
+                self.events.extend(items.map(Event::Apply));
+                self.state = match page.next {
+                    Some(token) => State::Page { token },
                     None => {
-                        self.pauses.listed();
-                        self.heard.push_back(Change::Ready);
-                        At::Version(page.version)
+                        self.backoff.listed();
+                        self.events.push_back(Event::InitDone);
+                        State::Version(page.version)
                     }
                 };
             }
-            At::Version(version) => {
+            State::Version(version) => {
                 let query = format!(
                     "watch=true&allowWatchBookmarks=true&timeoutSeconds={WATCH_TIME_S}&resourceVersion={version}{}",
                     self.selector
                 );
                 match self.api.stream(&format!("{path}?{query}")).await {
-                    Ok(body) => self.at = At::Watch { version, lines: Lines::new(body), since: Instant::now() },
+                    Ok(body) => self.state = State::Watch { version, lines: Lines::new(body), since: Instant::now() },
                     Err(error) => return self.broken(version, error),
                 }
             }
-            At::Watch { version, mut lines, since } => match lines.next().await {
+            State::Watch { version, mut lines, since } => match lines.next().await {
                 Ok(Some(text)) => {
                     let mut version = version;
                     for line in lines::each(&text) {
-                        self.hear(line, &mut version)?;
+                        self.handle(line, &mut version)?;
                     }
-                    self.at = At::Watch { version, lines, since };
+                    self.state = State::Watch { version, lines, since };
                 }
                 Ok(None) if since.elapsed() < WATCH_TIME_MIN => {
                     return self.broken(version, ApiError::stale("the watch ended immediately".to_owned()));
                 }
-                Ok(None) => self.at = At::Version(version),
+                Ok(None) => self.state = State::Version(version),
                 Err(error) => return self.broken(version, error.into()),
             },
         }
@@ -246,36 +247,40 @@ impl<T: Taken> Follower<T> {
     /// Resumes at the same version after a failure, unless the server has compacted it.
     fn broken(&mut self, version: String, error: ApiError) -> Result<(), ApiError> {
         if error.code() != 410 {
-            self.at = At::Version(version);
+            self.state = State::Version(version);
         }
         Err(error)
     }
 
-    fn hear(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
-        let (said, text) = lines::event(line).map_err(unreadable)?;
-        let object = match said {
-            Said::Bookmark => {
+    fn handle(&mut self, line: &[u8], version: &mut String) -> Result<(), ApiError> {
+        let (event_type, text) = lines::event(line).map_err(unreadable)?;
+        let object = match event_type {
+            EventType::Bookmark => {
                 let object: Slim<IgnoredAny, IgnoredAny> = object::value::from_bytes(text).map_err(unreadable)?;
                 object.version().clone_into(version);
                 return Ok(());
             }
-            Said::Error => return Err(ApiError::refused(serde_json::from_slice(text).map_err(unreadable)?)),
-            Said::Seen | Said::Gone => T::read(text, self.api.reader()).map_err(unreadable)?,
+            EventType::Error => return Err(ApiError::refused(serde_json::from_slice(text).map_err(unreadable)?)),
+            EventType::Apply | EventType::Delete => T::read(text, self.api.decoded()).map_err(unreadable)?,
         };
         object.version().clone_into(version);
-        if !self.api.reach().covers(object.namespace()) {
+        if !self.api.scope().covers(object.namespace()) {
             return Ok(());
         }
-        self.heard.push_back(if said == Said::Seen { Change::Seen(object) } else { Change::Gone(object) });
+        self.events.push_back(if event_type == EventType::Apply {
+            Event::Apply(object)
+        } else {
+            Event::Delete(object)
+        });
         Ok(())
     }
 }
 
 /// Decodes the metadata that [`Slim`] keeps.
-fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+fn metadata_fields<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     #[derive(Deserialize)]
     #[serde(rename_all = "camelCase")]
-    struct Few {
+    struct Fields {
         name: Option<String>,
         namespace: Option<String>,
         resource_version: Option<String>,
@@ -286,31 +291,30 @@ fn few<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Erro
         finalizers: Option<Vec<String>>,
         deletion_timestamp: Option<Time>,
     }
-    let few = Few::deserialize(deserializer)?;
+    let fields = Fields::deserialize(deserializer)?;
     Ok(ObjectMeta {
-        name: few.name,
-        namespace: few.namespace,
-        resource_version: few.resource_version,
-        generation: few.generation,
-        creation_timestamp: few.creation_timestamp,
-        uid: few.uid,
-        owner_references: few.owner_references,
-        finalizers: few.finalizers,
-        deletion_timestamp: few.deletion_timestamp,
+        name: fields.name,
+        namespace: fields.namespace,
+        resource_version: fields.resource_version,
+        generation: fields.generation,
+        creation_timestamp: fields.creation_timestamp,
+        uid: fields.uid,
+        owner_references: fields.owner_references,
+        finalizers: fields.finalizers,
+        deletion_timestamp: fields.deletion_timestamp,
         ..ObjectMeta::default()
     })
 }
 
 /// Backoff between attempts: short after a quiet time, doubling with each failure that follows soon.
 #[derive(Default)]
-struct Pauses {
+struct WatchBackoff {
     failures: u32,
     last: Option<Instant>,
 }
 
-impl Pauses {
-    const FIRST: Duration = Duration::from_millis(50);
-    const MAX: Duration = Duration::from_secs(30);
+impl WatchBackoff {
+    const BACKOFF: Backoff = Backoff { first: Duration::from_millis(50), max: Duration::from_secs(30) };
     /// A failure after a longer pause than this resets the backoff.
     const APART: Duration = Duration::from_secs(60);
     /// The cap on counted failures after a successful list: the server works, so a watcher that repeatedly
@@ -319,17 +323,17 @@ impl Pauses {
 
     fn next(&mut self) -> Duration {
         let now = Instant::now();
-        if self.last.is_some_and(|last| now.duration_since(last) > Pauses::APART) {
+        if self.last.is_some_and(|last| now.duration_since(last) > WatchBackoff::APART) {
             self.failures = 0;
         }
         self.last = Some(now);
-        let pause = Pauses::FIRST.saturating_mul(1 << self.failures.min(16)).min(Pauses::MAX);
+        let wait = WatchBackoff::BACKOFF.after(self.failures);
         self.failures += 1;
-        pause
+        wait
     }
 
     fn listed(&mut self) {
-        self.failures = self.failures.min(Pauses::FAILURES_WHEN_LISTED);
+        self.failures = self.failures.min(WatchBackoff::FAILURES_WHEN_LISTED);
     }
 }
 
@@ -339,13 +343,16 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn pauses_grow_with_failures_and_shrink_with_time() {
-        let mut pauses = Pauses::default();
-        let first: Vec<Duration> = (0..12).map(|_| pauses.next()).collect();
-        assert_eq!(first[..3], [Pauses::FIRST, Pauses::FIRST * 2, Pauses::FIRST * 4]);
-        assert_eq!(first[11], Pauses::MAX);
-        pauses.listed();
-        assert_eq!(pauses.next(), Pauses::FIRST * 16);
-        tokio::time::advance(Pauses::APART * 2).await;
-        assert_eq!(pauses.next(), Pauses::FIRST);
+        let mut backoff = WatchBackoff::default();
+        let first: Vec<Duration> = (0..12).map(|_| backoff.next()).collect();
+        assert_eq!(
+            first[..3],
+            [WatchBackoff::BACKOFF.first, WatchBackoff::BACKOFF.first * 2, WatchBackoff::BACKOFF.first * 4]
+        );
+        assert_eq!(first[11], WatchBackoff::BACKOFF.max);
+        backoff.listed();
+        assert_eq!(backoff.next(), WatchBackoff::BACKOFF.first * 16);
+        tokio::time::advance(WatchBackoff::APART * 2).await;
+        assert_eq!(backoff.next(), WatchBackoff::BACKOFF.first);
     }
 }
