@@ -1,7 +1,7 @@
 //! Creates what every namespace needs: the `default` ServiceAccount and the CA certificate of the API server.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::worker::{self, Source, key};
 use object::access::{Access, name, terminating};
 use object::{Value, json};
@@ -10,10 +10,10 @@ const ACCOUNT: &str = "default";
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Keeps a `default` ServiceAccount in every namespace.
-pub async fn run_accounts(part: Part) {
+pub async fn run_accounts(context: ControllerContext) {
     let accounts = Resource::new("v1", "ServiceAccount", "serviceaccounts", true);
     keep_in_every_namespace(
-        part,
+        context,
         accounts,
         ACCOUNT,
         |_| json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": ACCOUNT}}),
@@ -22,10 +22,10 @@ pub async fn run_accounts(part: Part) {
 }
 
 /// Keeps a ConfigMap with the CA certificate in every namespace, for pods to mount.
-pub async fn run_root_ca(part: Part) {
-    let Some(certificate) = part.root_ca.clone() else { return };
+pub async fn run_root_ca(context: ControllerContext) {
+    let Some(certificate) = context.root_ca.clone() else { return };
     let config_maps = Resource::new("v1", "ConfigMap", "configmaps", true);
-    keep_in_every_namespace(part, config_maps, ROOT_CA, move |_| {
+    keep_in_every_namespace(context, config_maps, ROOT_CA, move |_| {
         json!({
             "apiVersion": "v1",
             "kind": "ConfigMap",
@@ -40,7 +40,7 @@ pub async fn run_root_ca(part: Part) {
 }
 
 async fn keep_in_every_namespace(
-    part: Part,
+    context: ControllerContext,
     resource: Resource,
     object_name: &'static str,
     wanted: impl Fn(&str) -> Value + Clone + Send + Sync + 'static,
@@ -51,8 +51,8 @@ async fn keep_in_every_namespace(
     let objects = Source::new(resource.clone(), |object| vec![("".into(), object::access::namespace(object).into())])
         .only(format!("metadata.name={object_name}"));
     let (namespace_cache, object_cache) = (namespaces.cache.clone(), objects.cache.clone());
-    let api = part.api.clone();
-    worker::run(part, vec![namespaces, objects], 4, move |key| {
+    let api = context.api.clone();
+    worker::run(context, vec![namespaces, objects], 4, move |key| {
         let (namespaces, objects, api, resource, wanted) =
             (namespace_cache.clone(), object_cache.clone(), api.clone(), resource.clone(), wanted.clone());
         async move {

@@ -22,7 +22,7 @@ use tokio_util::task::TaskTracker;
 
 /// What every controller gets when it is started.
 #[derive(Clone)]
-pub struct Part {
+pub struct ControllerContext {
     pub name: &'static str,
     pub api: Api,
     pub discovery: Discovery,
@@ -114,122 +114,122 @@ struct Controller {
     name: &'static str,
     /// The ServiceAccount in `kube-system` that it runs as.
     account: &'static str,
-    span: Span,
-    run: fn(Part) -> BoxFuture<'static, ()>,
+    scope: Scope,
+    run: fn(ControllerContext) -> BoxFuture<'static, ()>,
 }
 
 /// Whether a controller can be restricted to some namespaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Span {
+enum Scope {
     /// It needs only namespaced objects and the PVs of their claims, so it can be restricted.
     Namespaces,
     /// It needs cluster-scoped objects, or serves a CSI driver, which exists once for all namespaces.
     Cluster,
 }
-use Span::{Cluster, Namespaces};
+use Scope::{Cluster, Namespaces};
 
 const ALL: &[Controller] = &[
     Controller {
         name: "garbage-collector-controller",
         account: "generic-garbage-collector",
-        span: Cluster,
-        run: |part| Box::pin(gc::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(gc::run(context)),
     },
     Controller {
         name: "namespace-controller",
         account: "namespace-controller",
-        span: Cluster,
-        run: |part| Box::pin(namespaces::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(namespaces::run(context)),
     },
     Controller {
         name: "serviceaccount-controller",
         account: "service-account-controller",
-        span: Cluster,
-        run: |part| Box::pin(accounts::run_accounts(part)),
+        scope: Cluster,
+        run: |context| Box::pin(accounts::run_accounts(context)),
     },
     Controller {
         name: "root-ca-certificate-publisher-controller",
         account: "root-ca-cert-publisher",
-        span: Cluster,
-        run: |part| Box::pin(accounts::run_root_ca(part)),
+        scope: Cluster,
+        run: |context| Box::pin(accounts::run_root_ca(context)),
     },
     Controller {
         name: "clusterrole-aggregation-controller",
         account: "clusterrole-aggregation-controller",
-        span: Cluster,
-        run: |part| Box::pin(roles::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(roles::run(context)),
     },
     Controller {
         name: "disruption-controller",
         account: "disruption-controller",
-        span: Namespaces,
-        run: |part| Box::pin(disruption::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(disruption::run(context)),
     },
     Controller {
         name: "endpoints-controller",
         account: "endpoint-controller",
-        span: Namespaces,
-        run: |part| Box::pin(endpoints::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(endpoints::run(context)),
     },
     Controller {
         name: "node-lifecycle-controller",
         account: "node-controller",
-        span: Cluster,
-        run: |part| Box::pin(lifecycle::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(lifecycle::run(context)),
     },
     Controller {
         name: "pod-garbage-collector-controller",
         account: "pod-garbage-collector",
-        span: Cluster,
-        run: |part| Box::pin(podgc::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(podgc::run(context)),
     },
     Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
-        span: Namespaces,
-        run: |part| Box::pin(statefulset::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(statefulset::run(context)),
     },
     Controller {
         name: "persistentvolume-binder-controller",
         account: "persistent-volume-binder",
-        span: Namespaces,
-        run: |part| Box::pin(binder::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(binder::run(context)),
     },
     Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
-        span: Namespaces,
-        run: |part| Box::pin(protection::run_claims(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(protection::run_claims(context)),
     },
     Controller {
         name: "persistentvolume-protection-controller",
         account: "pv-protection-controller",
-        span: Namespaces,
-        run: |part| Box::pin(protection::run_volumes(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(protection::run_volumes(context)),
     },
     Controller {
         name: "volumeattributesclass-protection-controller",
         account: "volumeattributesclass-protection-controller",
-        span: Cluster,
-        run: |part| Box::pin(protection::run_classes(part)),
+        scope: Cluster,
+        run: |context| Box::pin(protection::run_classes(context)),
     },
     Controller {
         name: "csi-provisioner-controller",
         account: "csi-provisioner",
-        span: Cluster,
-        run: |part| Box::pin(csi::run_provisioner(part)),
+        scope: Cluster,
+        run: |context| Box::pin(csi::run_provisioner(context)),
     },
     Controller {
         name: "csi-resizer-controller",
         account: "csi-resizer",
-        span: Cluster,
-        run: |part| Box::pin(csi::run_resizer(part)),
+        scope: Cluster,
+        run: |context| Box::pin(csi::run_resizer(context)),
     },
     Controller {
         name: "state-metrics",
         account: "state-metrics",
-        span: Namespaces,
-        run: |part| Box::pin(states::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(states::run(context)),
     },
 ];
 
@@ -277,23 +277,23 @@ impl Controllers {
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
-        let mut voices = HashMap::new();
+        let mut recorders = HashMap::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
             let api = Api::sharing(client(controller.account), &setup.decoded).within(&setup.scope);
-            let part = controllers.part(controller.name, controller.account, api);
-            voices.insert(controller.account, part.events.clone());
-            controllers.tasks.spawn(keep_running(controller, part));
+            let context = controllers.context(controller.name, controller.account, api);
+            recorders.insert(controller.account, context.events.clone());
+            controllers.tasks.spawn(keep_running(controller, context));
         }
         let (refusals, stop) = (setup.metrics.refusals(), controllers.shutdown.clone());
-        controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.tell(voices)).await });
+        controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.report(recorders)).await });
         controllers.tasks.close();
         Ok(controllers)
     }
 
     /// Builds what one controller gets; it shares the shutdown token with the others.
-    pub fn part(&self, name: &'static str, account: &'static str, api: Api) -> Part {
+    pub fn context(&self, name: &'static str, account: &'static str, api: Api) -> ControllerContext {
         let Controllers { setup, drivers, tasks, shutdown } = self;
-        Part {
+        ControllerContext {
             name,
             events: Events::start(&api, account, &setup.metrics, &setup.clock, tasks, shutdown),
             discovery: Discovery::new(api.clone()),
@@ -320,9 +320,9 @@ impl Controllers {
 }
 
 /// Runs a controller and restarts it after a panic: a bug in one controller must not stop the others.
-async fn keep_running(controller: &'static Controller, part: Part) {
+async fn keep_running(controller: &'static Controller, context: ControllerContext) {
     loop {
-        let run = tokio::spawn((controller.run)(part.clone()));
+        let run = tokio::spawn((controller.run)(context.clone()));
         match run.await {
             Ok(()) => return,
             Err(error) => {
@@ -331,7 +331,7 @@ async fn keep_running(controller: &'static Controller, part: Part) {
         }
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return,
+            () = context.shutdown.cancelled() => return,
             () = tokio::time::sleep(RESTART_AFTER) => {}
         }
     }
@@ -342,7 +342,7 @@ fn select(list: &str, scope: &NamespaceScope) -> Result<Vec<&'static str>, Strin
         let found = ALL.iter().find(|known| known.name == name);
         found.ok_or_else(|| format!("unknown controller {name:?}; known controllers are {}", NAMES.join(", ")))
     };
-    let fits = |controller: &Controller| scope.is_everywhere() || controller.span == Namespaces;
+    let fits = |controller: &Controller| scope.is_everywhere() || controller.scope == Namespaces;
     let mut selected = Vec::new();
     let mut without = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {

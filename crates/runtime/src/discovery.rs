@@ -31,12 +31,12 @@ impl Served {
 #[derive(Clone)]
 pub struct Discovery {
     api: Api,
-    known: Arc<Mutex<[Part; 2]>>,
+    known: Arc<Mutex<[Root; 2]>>,
 }
 
 /// The last document of one of the two roots (`/api`, `/apis`).
 #[derive(Clone, Default)]
-struct Part {
+struct Root {
     etag: String,
     served: Arc<Vec<Served>>,
 }
@@ -48,22 +48,22 @@ impl Discovery {
 
     /// All resources that are served now.
     pub async fn look(&self) -> Result<Vec<Served>, ApiError> {
-        let core = self.part(0, "/api").await?;
-        let named = self.part(1, "/apis").await?;
+        let core = self.read_root(0, "/api").await?;
+        let named = self.read_root(1, "/apis").await?;
         Ok(core.iter().chain(named.iter()).cloned().collect())
     }
 
-    async fn part(&self, at: usize, root: &str) -> Result<Arc<Vec<Served>>, ApiError> {
+    async fn read_root(&self, at: usize, root: &str) -> Result<Arc<Vec<Served>>, ApiError> {
         let known = self.lock()[at].clone();
         let Some(document) = self.api.document(root, ACCEPT, &known.etag).await? else { return Ok(known.served) };
-        let part = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
-            Part { etag: document.etag, served: Arc::new(aggregated(&document.value, &known.served)) }
+        let read_root = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
+            Root { etag: document.etag, served: Arc::new(aggregated(&document.value, &known.served)) }
         } else {
             // The documents below this one can change while its ETag stays, so it is not cached.
-            Part { etag: String::new(), served: Arc::new(self.plain(root, &document.value).await?) }
+            Root { etag: String::new(), served: Arc::new(self.plain(root, &document.value).await?) }
         };
-        self.lock()[at] = part.clone();
-        Ok(part.served)
+        self.lock()[at] = read_root.clone();
+        Ok(read_root.served)
     }
 
     /// Reads servers without aggregated discovery: one document per group version.
@@ -96,7 +96,7 @@ impl Discovery {
         Ok(served)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, [Part; 2]> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, [Root; 2]> {
         self.known.lock().expect("no panic happens under this lock")
     }
 }

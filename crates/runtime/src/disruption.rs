@@ -1,7 +1,7 @@
 //! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::discovery::Discovery;
 use crate::events::{About, Events};
 use crate::worker::{self, Cache, Key, Source, key};
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Keeps the status of all budgets until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
     // Without a budget pods are not watched; there may be many.
-    if !worker::wait_for_first(&part, &budgets).await {
+    if !worker::wait_for_first(&context, &budgets).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
@@ -32,17 +32,17 @@ pub async fn run(part: Part) {
     let set_source =
         Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
-        events: part.events.clone(),
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
+        events: context.events.clone(),
         budgets,
         pods,
         budget_cache: budget_source.cache.clone(),
         pod_cache: pod_source.cache.clone(),
         set_cache: set_source.cache.clone(),
-        clock: part.clock.clone(),
+        clock: context.clock.clone(),
     });
-    worker::run(part, vec![budget_source, pod_source, set_source], 4, move |key| {
+    worker::run(context, vec![budget_source, pod_source, set_source], 4, move |key| {
         let control = control.clone();
         async move { control.sync(key).await }
     })

@@ -2,10 +2,10 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::events::{About, Events};
 use crate::watcher::{self, Event};
-use crate::worker::{self, Source, Turn};
+use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
@@ -17,22 +17,22 @@ use std::time::Duration;
 const WORKERS: usize = 4;
 /// Endpoints are written as a whole, so large ones are written less often: changes within this time per
 /// address are combined.
-const REST_PER_ADDRESS: Duration = Duration::from_millis(1);
-const REST_MAX: Duration = Duration::from_secs(1);
+const COALESCE_PER_ADDRESS: Duration = Duration::from_millis(1);
+const COALESCE_MAX: Duration = Duration::from_secs(1);
 
 /// Keeps the Endpoints until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let services = Resource::new("v1", "Service", "services", true);
     // Without a Service that selects pods, pods and Endpoints are not watched. Left-over Endpoints are then
     // deleted when the first such Service is created.
-    if !wait_for_first(&part, &services).await {
+    if !wait_for_first(&context, &services).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
     let endpoints = Resource::new("v1", "Endpoints", "endpoints", true);
     let deleted = Deleted::default();
     let noted = deleted.clone();
-    let service_source = Source::hearing(services, move |changed| {
+    let service_source = Source::with_changed(services, move |changed| {
         let service = changed.after.as_ref().or(changed.before.as_ref());
         let keys: Vec<Key> = service.map(|service| key(service)).into_iter().collect();
         for key in &keys {
@@ -62,15 +62,15 @@ pub async fn run(part: Part) {
         keys
     });
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
+        api: context.api.clone(),
+        events: context.events.clone(),
         endpoints,
         service_cache: service_source.cache.clone(),
         endpoints_cache: endpoints_source.cache.clone(),
         pods_by_pair,
         deleted,
     });
-    worker::run(part, vec![service_source, pod_source, endpoints_source], WORKERS, move |key| {
+    worker::run(context, vec![service_source, pod_source, endpoints_source], WORKERS, move |key| {
         let control = control.clone();
         async move { control.sync(key).await }
     })
@@ -78,12 +78,12 @@ pub async fn run(part: Part) {
 }
 
 /// Waits for the first Service with a selector. Returns false at shutdown.
-async fn wait_for_first(part: &Part, services: &Resource) -> bool {
-    let mut changes = Box::pin(watcher::objects(&part.api, services, None));
+async fn wait_for_first(context: &ControllerContext, services: &Resource) -> bool {
+    let mut changes = Box::pin(watcher::objects(&context.api, services, None));
     loop {
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return false,
+            () = context.shutdown.cancelled() => return false,
             change = changes.next() => match change {
                 Some(Event::Apply(service)) if endpoints::selector(&service).is_some() => return true,
                 Some(_) => {}
@@ -124,7 +124,7 @@ struct Control {
 }
 
 impl Control {
-    async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+    async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let service = self.service_cache.get(&key);
         let current = self.endpoints_cache.get(&key);
         let absent = if self.deleted.lock().contains(&key) { Absent::Deleted } else { Absent::Unknown };
@@ -138,7 +138,10 @@ impl Control {
             self.deleted.lock().remove(&key);
         }
         let addresses = u32::try_from(pods.len()).unwrap_or(u32::MAX);
-        Ok(Turn { again: None, rest: REST_PER_ADDRESS.saturating_mul(addresses).min(REST_MAX) })
+        Ok(ReconcileResult {
+            requeue_after: None,
+            coalesce: COALESCE_PER_ADDRESS.saturating_mul(addresses).min(COALESCE_MAX),
+        })
     }
 
     /// The pods with one label pair of the Service's selector; the planner compares the others.

@@ -36,7 +36,7 @@ pub mod watcher;
 pub mod worker;
 
 pub use binder::{Directories, Work};
-pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
+pub use controllers::{Clock, ControllerContext, Controllers, NAMES, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;
 pub use namespace_scope::NamespaceScope;

@@ -6,7 +6,7 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::backoff::DelayQueue;
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::events::{About, Events};
 use crate::watcher::{self, Event};
 use crate::worker::{self, Cache, Key, Source, key};
@@ -26,21 +26,21 @@ use tokio::time::Instant;
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Reconciles all nodes until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let nodes = Source::new(nodes(), |node| vec![key(node)]);
     let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
     let leases =
         Source::new(leases, |lease| vec![("".into(), name(lease).into())]).only(format!("metadata.namespace={LEASES}"));
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
-        clock: part.clock.clone(),
+        api: context.api.clone(),
+        events: context.events.clone(),
+        clock: context.clock.clone(),
         nodes: nodes.cache.clone(),
         leases: leases.cache.clone(),
         signs: Mutex::default(),
         wards: Mutex::default(),
     });
-    worker::run(part, vec![nodes, leases], 4, move |key| {
+    worker::run(context, vec![nodes, leases], 4, move |key| {
         let control = control.clone();
         async move { control.sync(key).await }
     })

@@ -1,7 +1,7 @@
 //! The namespace controller: deletes the content of terminating namespaces.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::discovery::{Discovery, Served};
 use crate::worker::{self, Key, Source, key};
 use futures::{StreamExt, TryStreamExt};
@@ -21,19 +21,19 @@ const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
 const DELETIONS_AT_ONCE: usize = 16;
 
 /// Empties terminating namespaces until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let resource = Resource::new("v1", "Namespace", "namespaces", false);
     let source =
         Source::new(resource.clone(), |namespace| if terminating(namespace) { vec![key(namespace)] } else { vec![] });
     let cache = source.cache.clone();
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
         namespaces: resource,
         waiting: Mutex::default(),
-        clock: part.clock.clone(),
+        clock: context.clock.clone(),
     });
-    worker::run(part, vec![source], 4, move |key| {
+    worker::run(context, vec![source], 4, move |key| {
         let (cache, control) = (cache.clone(), control.clone());
         async move {
             match cache.get(&key).filter(|namespace| terminating(namespace)) {

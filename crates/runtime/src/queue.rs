@@ -22,16 +22,16 @@ pub struct Queue<K> {
 
 struct State<K> {
     /// Queued keys and since when; each is in `waiting` too.
-    line: VecDeque<(K, Instant)>,
+    queued: VecDeque<(K, Instant)>,
     waiting: HashSet<K>,
     /// Keys being worked on.
     running: HashSet<K>,
     /// Keys that changed while they were being worked on.
-    again: HashSet<K>,
+    changed: HashSet<K>,
     /// Keys with a backoff or a requested requeue time.
     delayed: DelayQueue<K>,
     /// Keys that are not handed out before this time, even if they change.
-    rests: HashMap<K, Instant>,
+    coalescing: HashMap<K, Instant>,
     /// Keys queued since the metric was last updated.
     added: u64,
 }
@@ -39,12 +39,12 @@ struct State<K> {
 impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn new(metrics: QueueMetrics) -> Queue<K> {
         let state = State {
-            line: VecDeque::new(),
+            queued: VecDeque::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
-            again: HashSet::new(),
+            changed: HashSet::new(),
             delayed: DelayQueue::new(BACKOFF_MAX),
-            rests: HashMap::new(),
+            coalescing: HashMap::new(),
             added: 0,
         };
         Queue { state: Mutex::new(state), news: Notify::new(), metrics }
@@ -70,7 +70,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 self.count(&mut state);
                 if let Some((key, since)) = taken {
                     self.metrics.waits.observe(now.duration_since(since).as_secs_f64());
-                    if !state.line.is_empty() {
+                    if !state.queued.is_empty() {
                         self.news.notify_one();
                     }
                     return key;
@@ -88,21 +88,21 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// Ends the work on a key; it is requeued after `again`, if given.
-    pub fn done(&self, key: &K, again: Option<Duration>) {
+    /// Ends the work on a key; it is requeued after `requeue_after`, if given.
+    pub fn done(&self, key: &K, requeue_after: Option<Duration>) {
         self.change(|state| {
             state.delayed.forget_failures(key);
-            if let Some(delay) = again {
+            if let Some(delay) = requeue_after {
                 state.delayed.wait_at_most_until(key.clone(), Instant::now() + delay);
             }
             state.release(key);
         });
     }
 
-    /// Like [`Queue::done`]; changes within `rest` are worked on together at its end.
-    pub fn done_for(&self, key: &K, rest: Duration, again: Option<Duration>) {
-        self.lock().rests.insert(key.clone(), Instant::now() + rest);
-        self.done(key, again);
+    /// Like [`Queue::done`]; changes within `coalesce` are worked on together at its end.
+    pub fn done_coalescing(&self, key: &K, coalesce: Duration, requeue_after: Option<Duration>) {
+        self.lock().coalescing.insert(key.clone(), Instant::now() + coalesce);
+        self.done(key, requeue_after);
     }
 
     /// Ends failed work: the key is requeued after a backoff that doubles each time. Returns the backoff.
@@ -126,7 +126,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     fn count(&self, state: &mut State<K>) {
         self.metrics.adds.inc_by(std::mem::take(&mut state.added));
-        self.metrics.depth.set(i64::try_from(state.line.len()).unwrap_or(i64::MAX));
+        self.metrics.depth.set(i64::try_from(state.queued.len()).unwrap_or(i64::MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -137,11 +137,11 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
         if self.running.contains(&key) {
-            self.again.insert(key);
-        } else if let Some(end) = self.rests.get(&key).filter(|end| **end > Instant::now()) {
+            self.changed.insert(key);
+        } else if let Some(end) = self.coalescing.get(&key).filter(|end| **end > Instant::now()) {
             self.delayed.wait_at_most_until(key, *end);
         } else if self.waiting.insert(key.clone()) {
-            self.line.push_back((key, Instant::now()));
+            self.queued.push_back((key, Instant::now()));
             self.added += 1;
         }
     }
@@ -150,10 +150,10 @@ impl<K: Clone + Eq + Hash> State<K> {
         for key in self.delayed.take_due(now) {
             self.add(key);
         }
-        let (key, since) = self.line.pop_front()?;
+        let (key, since) = self.queued.pop_front()?;
         self.waiting.remove(&key);
         self.running.insert(key.clone());
-        self.rests.remove(&key);
+        self.coalescing.remove(&key);
         // This run decides anew when the key is requeued.
         self.delayed.cancel(&key);
         Some((key, since))
@@ -161,7 +161,7 @@ impl<K: Clone + Eq + Hash> State<K> {
 
     fn release(&mut self, key: &K) {
         self.running.remove(key);
-        if self.again.remove(key) {
+        if self.changed.remove(key) {
             self.add(key.clone());
         }
     }
@@ -215,12 +215,12 @@ mod tests {
         queue.add("a");
         let key = queue.next().await;
         queue.add("a");
-        queue.done_for(&key, rest, Some(Duration::from_secs(10)));
+        queue.done_coalescing(&key, rest, Some(Duration::from_secs(10)));
         queue.add("a");
         queue.add("b");
         assert_eq!((queue.next().await, start.elapsed()), ("b", Duration::ZERO));
         assert_eq!((queue.next().await, start.elapsed()), ("a", rest));
-        queue.done_for(&"a", rest, Some(rest / 2));
+        queue.done_coalescing(&"a", rest, Some(rest / 2));
         assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "a requeue does not shorten the pause");
         queue.done(&"a", None);
         queue.add("a");

@@ -1,4 +1,4 @@
-//! Reports requests of controllers that were refused for lack of a permission: a metric, a log line and an
+//! Reports requests of controllers that were refused because a permission is missing: a metric, a log line and an
 //! event each, so that the operator sees which permission is missing. The controllers themselves only retry,
 //! and continue when it is granted.
 
@@ -25,11 +25,11 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 /// The same missing permission is reported at most once in this time.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// A permission that a ServiceAccount lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Lack {
+struct MissingPermission {
     /// The ServiceAccount that the controller runs as.
     account: String,
     verb: String,
@@ -41,16 +41,16 @@ struct Lack {
 /// The refused requests of all controllers of a process.
 #[derive(Clone, Default)]
 pub struct Refusals {
-    counts: Family<Lack, Counter>,
-    told: Arc<Mutex<Told>>,
-    news: Arc<Notify>,
+    counts: Family<MissingPermission, Counter>,
+    reported: Arc<Mutex<Reported>>,
+    pending: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Told {
-    at: HashMap<Lack, Instant>,
+struct Reported {
+    at: HashMap<MissingPermission, Instant>,
     /// Those without an event yet.
-    open: Vec<Lack>,
+    unreported: Vec<MissingPermission>,
 }
 
 impl Refusals {
@@ -68,74 +68,79 @@ impl Refusals {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<tower::BoxError>,
     {
-        Client::new(Attentive { inner: service, account: account.into(), refusals: self.clone() }, "default")
+        Client::new(RefusalRecorder { inner: service, account: account.into(), refusals: self.clone() }, "default")
     }
 
     fn note(&self, account: &str, (method, uri): &(Method, Uri), status: &[u8]) {
         let status: Value = serde_json::from_slice(status).unwrap_or_default();
-        let Some(lack) = Lack::of(account, method, uri, &status) else { return };
-        self.counts.get_or_create(&lack).inc();
-        let mut told = self.told();
-        if told.at.get(&lack).is_some_and(|at| at.elapsed() < TOLD_EVERY) {
+        let Some(missing) = MissingPermission::of(account, method, uri, &status) else { return };
+        self.counts.get_or_create(&missing).inc();
+        let mut reported = self.reported();
+        if reported.at.get(&missing).is_some_and(|at| at.elapsed() < REPORT_EVERY) {
             return;
         }
-        tracing::warn!("{}", lack.sentence());
-        told.at.insert(lack.clone(), Instant::now());
-        told.open.push(lack);
-        self.news.notify_one();
+        tracing::warn!("{}", missing.sentence());
+        reported.at.insert(missing.clone(), Instant::now());
+        reported.unreported.push(missing);
+        self.pending.notify_one();
     }
 
     /// Records an event per missing permission, on the affected ServiceAccount. Never returns.
-    pub(crate) async fn tell(self, voices: HashMap<&'static str, Events>) {
+    pub(crate) async fn report(self, recorders: HashMap<&'static str, Events>) {
         let accounts = Resource::new("v1", "ServiceAccount", "serviceaccounts", true);
         loop {
-            let open = std::mem::take(&mut self.told().open);
-            for lack in open {
-                let Some(events) = voices.get(&*lack.account) else { continue };
-                let about = About { resource: &accounts, namespace: "kube-system", name: &lack.account, uid: "" };
-                events.say(&about, "Warning", "Forbidden", &lack.sentence());
+            let unreported = std::mem::take(&mut self.reported().unreported);
+            for missing in unreported {
+                let Some(events) = recorders.get(&*missing.account) else { continue };
+                let about = About { resource: &accounts, namespace: "kube-system", name: &missing.account, uid: "" };
+                events.say(&about, "Warning", "Forbidden", &missing.sentence());
             }
-            self.news.notified().await;
+            self.pending.notified().await;
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("no panic happens under this lock")
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().expect("no panic happens under this lock")
     }
 }
 
-impl Lack {
+impl MissingPermission {
     /// The missing permission behind a 403; `None` if the request was refused for another reason, such as a quota.
     ///
     /// A Mainstay server names the permission in a cause. Kubernetes names it in prose only: then it is taken to be
     /// the one that the request itself needs, unless a cause names another reason.
-    fn of(account: &str, method: &Method, uri: &Uri, status: &Value) -> Option<Lack> {
+    fn of(account: &str, method: &Method, uri: &Uri, status: &Value) -> Option<MissingPermission> {
         let causes = status.items(&["details", "causes"]);
         let named = causes.iter().find(|cause| cause.text(&["reason"]) == MISSING_PERMISSION);
         match named {
-            Some(cause) => Lack::of_cause(account, cause.text(&["field"])),
-            None if causes.is_empty() => Lack::of_request(account, method, uri),
+            Some(cause) => MissingPermission::of_cause(account, cause.text(&["field"])),
+            None if causes.is_empty() => MissingPermission::of_request(account, method, uri),
             None => None,
         }
     }
 
     /// Reads the field that [`object::Status::missing_permission`] writes.
-    fn of_cause(account: &str, field: &str) -> Option<Lack> {
+    fn of_cause(account: &str, field: &str) -> Option<MissingPermission> {
         let (verb, what) = field.split_once(' ')?;
         let (resource, group) = match what.split_once('.') {
             Some((resource, group)) if !what.starts_with('/') => (resource, group),
             _ => (what, ""),
         };
-        Some(Lack { account: account.into(), verb: verb.into(), group: group.into(), resource: resource.into() })
+        Some(MissingPermission {
+            account: account.into(),
+            verb: verb.into(),
+            group: group.into(),
+            resource: resource.into(),
+        })
     }
 
     /// The permission that a request needs, by its method and path.
-    fn of_request(account: &str, method: &Method, uri: &Uri) -> Option<Lack> {
+    fn of_request(account: &str, method: &Method, uri: &Uri) -> Option<MissingPermission> {
         let segments: Vec<&str> = uri.path().split('/').skip(1).collect();
         let (group, rest) = match &segments[..] {
             ["api", _version, rest @ ..] if !rest.is_empty() => ("", rest),
             ["apis", group, _version, rest @ ..] if !rest.is_empty() => (*group, rest),
-            _ => return Some(Lack::of_path(account, method, uri)),
+            _ => return Some(MissingPermission::of_path(account, method, uri)),
         };
         // `namespaces/<name>/<resource>`, but not the subresources of a Namespace.
         let rest = match rest {
@@ -156,16 +161,16 @@ impl Lack {
             (&Method::DELETE, Some(_)) => "delete",
             _ => return None,
         };
-        Some(Lack { account: account.into(), verb: verb.into(), group: group.into(), resource })
+        Some(MissingPermission { account: account.into(), verb: verb.into(), group: group.into(), resource })
     }
 
-    fn of_path(account: &str, method: &Method, uri: &Uri) -> Lack {
+    fn of_path(account: &str, method: &Method, uri: &Uri) -> MissingPermission {
         let verb = method.as_str().to_lowercase();
-        Lack { account: account.into(), verb, group: String::new(), resource: uri.path().into() }
+        MissingPermission { account: account.into(), verb, group: String::new(), resource: uri.path().into() }
     }
 
     fn sentence(&self) -> String {
-        let Lack { account, verb, group, resource } = self;
+        let MissingPermission { account, verb, group, resource } = self;
         let of = if group.is_empty() { "" } else { "." };
         format!(
             "{account} may not {verb} {resource}{of}{group}: add this permission to its role; work that needs it is retried"
@@ -174,13 +179,13 @@ impl Lack {
 }
 
 /// A service that records refusals.
-struct Attentive<S> {
+struct RefusalRecorder<S> {
     inner: S,
     account: Arc<str>,
     refusals: Refusals,
 }
 
-impl<S, B> tower::Service<Request<Body>> for Attentive<S>
+impl<S, B> tower::Service<Request<Body>> for RefusalRecorder<S>
 where
     S: tower::Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -217,9 +222,9 @@ mod tests {
     use super::*;
     use object::{Status, json};
 
-    fn lack(method: &Method, uri: &str, status: &Value) -> Option<String> {
-        let lack = Lack::of("a", method, &uri.parse().expect("a path"), status);
-        lack.map(|lack| lack.sentence().split_once(':').expect("a sentence").0.to_owned())
+    fn missing(method: &Method, uri: &str, status: &Value) -> Option<String> {
+        let missing = MissingPermission::of("a", method, &uri.parse().expect("a path"), status);
+        missing.map(|missing| missing.sentence().split_once(':').expect("a sentence").0.to_owned())
     }
 
     #[test]
@@ -232,12 +237,12 @@ mod tests {
             ("escalate", "rbac.example.com", "roles", "a may not escalate roles.rbac.example.com"),
         ] {
             let status = refused().missing_permission(verb, group, resource).to_value();
-            assert_eq!(lack(&Method::PATCH, "/api/v1/nodes/n", &status).as_deref(), Some(wanted));
+            assert_eq!(missing(&Method::PATCH, "/api/v1/nodes/n", &status).as_deref(), Some(wanted));
         }
         let quota = refused().denied_by_admission().to_value();
-        assert_eq!(lack(&Method::POST, "/api/v1/namespaces/n/pods", &quota), None);
+        assert_eq!(missing(&Method::POST, "/api/v1/namespaces/n/pods", &quota), None);
         let ending = refused().with_cause("NamespaceTerminating", "", "").to_value();
-        assert_eq!(lack(&Method::POST, "/api/v1/namespaces/n/pods", &ending), None);
+        assert_eq!(missing(&Method::POST, "/api/v1/namespaces/n/pods", &ending), None);
     }
 
     #[test]
@@ -267,7 +272,7 @@ mod tests {
             (Method::GET, "/apis/apps/v1", Some("a may not get /apis/apps/v1")),
             (Method::OPTIONS, "/api/v1/pods", None),
         ] {
-            assert_eq!(lack(&method, uri, &prose).as_deref(), wanted, "{method} {uri}");
+            assert_eq!(missing(&method, uri, &prose).as_deref(), wanted, "{method} {uri}");
         }
     }
 }

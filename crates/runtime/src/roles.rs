@@ -1,7 +1,7 @@
 //! ClusterRole aggregation: copies the rules of matching ClusterRoles into the roles that aggregate them.
 
 use crate::api::Resource;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::worker::{self, Cache, Source, key};
 use object::Value;
 use plan::aggregate;
@@ -9,7 +9,7 @@ use plan::aggregate;
 const MANAGER: &str = "clusterrole-aggregation-controller";
 
 /// Keeps the rules of aggregated roles up to date, until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let roles = Resource::new("rbac.authorization.k8s.io/v1", "ClusterRole", "clusterroles", false);
     let cache = Cache::default();
     let woken = cache.clone();
@@ -18,8 +18,8 @@ pub async fn run(part: Part) {
         aggregators.into_iter().map(|name| ("".into(), name.into())).chain([key(changed)]).collect()
     };
     let source = Source::new(roles.clone(), wakes).into(cache.clone());
-    let api = part.api.clone();
-    worker::run(part, vec![source], 2, move |key| {
+    let api = context.api.clone();
+    worker::run(context, vec![source], 2, move |key| {
         let (cache, api, roles) = (cache.clone(), api.clone(), roles.clone());
         async move {
             let Some(role) = cache.get(&key) else { return Ok(None) };

@@ -3,7 +3,7 @@
 //! Only the shown fields of each object are kept, and samples are encoded only when metrics are scraped.
 
 use crate::api::Resource;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::watcher::{self, Event, Slim};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -21,19 +21,19 @@ use volumes::{Claim, PhaseStatus, Volume, VolumeSpec};
 mod volumes;
 
 /// Keeps the tables until shutdown. They are removed then, because another process may show them from now on.
-pub async fn run(part: Part) {
-    let states = part.metrics.states.clone();
+pub async fn run(context: ControllerContext) {
+    let states = context.metrics.states.clone();
     *states.lock() = Some(Tables::default());
     let _shown = Shown(states.clone());
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
     let mut tasks = JoinSet::new();
-    tasks.spawn(keep(part.clone(), sets, states.clone(), |tables| &mut tables.sets, Set::of));
-    tasks.spawn(keep(part.clone(), claims, states.clone(), |tables| &mut tables.claims, Claim::of));
-    let scope = part.scope.clone();
+    tasks.spawn(keep(context.clone(), sets, states.clone(), |tables| &mut tables.sets, Set::of));
+    tasks.spawn(keep(context.clone(), claims, states.clone(), |tables| &mut tables.claims, Claim::of));
+    let scope = context.scope.clone();
     tasks.spawn(keep(
-        part.clone(),
+        context.clone(),
         volumes,
         states,
         |tables| &mut tables.volumes,
@@ -44,7 +44,7 @@ pub async fn run(part: Part) {
     ));
     tokio::select! {
         biased;
-        () = part.shutdown.cancelled() => {}
+        () = context.shutdown.cancelled() => {}
         // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
         // the controller.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
@@ -83,7 +83,7 @@ struct Tables {
 
 /// Watches a resource into its table.
 async fn keep<Spec, Status, Row>(
-    part: Part,
+    context: ControllerContext,
     resource: Resource,
     states: States,
     table: fn(&mut Tables) -> &mut Table<Row>,
@@ -92,7 +92,7 @@ async fn keep<Spec, Status, Row>(
     Spec: DeserializeOwned + Default + Clone + Debug + Send + 'static,
     Status: DeserializeOwned + Default + Clone + Debug + Send + 'static,
 {
-    let mut changes = Box::pin(watcher::slim(&part.api, &resource));
+    let mut changes = Box::pin(watcher::slim(&context.api, &resource));
     while let Some(change) = changes.next().await {
         if let Some(tables) = states.lock().as_mut() {
             table(tables).hear(change, &row);

@@ -16,7 +16,7 @@ pub use figures::Figures;
 
 use crate::api::{Api, ApiError};
 use crate::cache::Key;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::events::{About, Events};
 use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
@@ -39,23 +39,23 @@ const WORKERS: usize = 64;
 const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// Binds and reclaims, until the part stops.
-pub async fn run(part: Part) {
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
-    let figures = part.metrics.volumes.clone();
+pub async fn run(context: ControllerContext) {
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let figures = context.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
-    let sources = sight.sources(&figures, &part.scope);
+    let sources = sight.sources(&figures, &context.scope);
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
+        api: context.api.clone(),
+        events: context.events.clone(),
         plugins: Plugins {
-            dynamic_provisioning: part.provisioning.dynamic,
-            host_path_provisioning: part.provisioning.host_path,
-            honor_reclaim_policy: part.gates.on("HonorPVReclaimPolicy"),
+            dynamic_provisioning: context.provisioning.dynamic,
+            host_path_provisioning: context.provisioning.host_path,
+            honor_reclaim_policy: context.gates.on("HonorPVReclaimPolicy"),
             ..Plugins::default()
         },
-        directories: part.directories.clone(),
-        scope: part.scope.clone(),
+        directories: context.directories.clone(),
+        scope: context.scope.clone(),
         sight,
         figures,
         queue: queue.clone(),
@@ -63,7 +63,7 @@ pub async fn run(part: Part) {
         told: Mutex::default(),
         pauses: Mutex::default(),
     });
-    worker::run_with(part, queue, sources, WORKERS, move |key| {
+    worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
         async move { if key.0.is_empty() { control.sync_volume(key).await } else { control.sync_claim(key).await } }
     })

@@ -79,7 +79,7 @@ impl Sight {
     pub fn sources(self: &Arc<Sight>, figures: &Figures, scope: &NamespaceScope) -> Vec<Source> {
         let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
         let (of_claims, of_volumes, scope) = (figures.clone(), figures.clone(), scope.clone());
-        let claims = Source::hearing(self.claims.resource.clone(), move |changed| {
+        let claims = Source::with_changed(self.claims.resource.clone(), move |changed| {
             let (before, after) = (changed.before.as_deref(), changed.after.as_deref());
             if let (Some(claim), None, false) = (before, after, changed.last_state_unknown) {
                 by_claim.note_end(claim);

@@ -86,7 +86,7 @@ impl Collector {
                 self.patch_owners(action, path).await?;
             }
             Action::Report { place, uid, reason, message } => {
-                self.part.events.warn(resource, place, uid, reason, message);
+                self.context.events.warn(resource, place, uid, reason, message);
             }
         }
         Ok(())

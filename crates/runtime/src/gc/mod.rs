@@ -10,7 +10,7 @@ mod watch;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::backoff::DelayQueue;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::discovery::{Discovery, Served};
 use crate::metrics::QueueMetrics;
 use plan::gc::{Answers, Graph, GraphEvent, Place, Plan, Step, Work};
@@ -28,10 +28,10 @@ const WORKERS: usize = 16;
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// Runs until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let collector = Arc::new(Collector {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
         graph: Mutex::default(),
         kinds: RwLock::default(),
         delayed: Mutex::new(DelayQueue::new(RETRY_MAX)),
@@ -40,12 +40,12 @@ pub async fn run(part: Part) {
         rediscover: Notify::new(),
         removed_definitions: Mutex::default(),
         unsynced: channel::Sender::new(0),
-        figures: part.metrics.queue(part.name),
-        part,
+        figures: context.metrics.queue(context.name),
+        context,
     });
     let mut tasks = JoinSet::new();
     let followers = TaskTracker::new();
-    let stop = collector.part.shutdown.child_token();
+    let stop = collector.context.shutdown.child_token();
     let unlooked = Unsynced::new(&collector.unsynced);
     for _ in 0..WORKERS {
         tasks.spawn(collector.clone().work());
@@ -69,7 +69,7 @@ pub async fn run(part: Part) {
 struct Collector {
     api: Api,
     discovery: Discovery,
-    part: Part,
+    context: ControllerContext,
     graph: Mutex<Graph>,
     /// What is served, by group and kind.
     kinds: RwLock<HashMap<(Arc<str>, Arc<str>), Served>>,
@@ -103,7 +103,7 @@ impl Collector {
             let work = self.next().await;
             let started = Instant::now();
             let result = self.attend(&work).await;
-            self.part.metrics.reconciled(self.part.name, started.elapsed(), result.is_err());
+            self.context.metrics.reconciled(self.context.name, started.elapsed(), result.is_err());
             let mut graph = self.graph();
             let mut delayed = self.delayed();
             match result {

@@ -9,8 +9,8 @@ pub use figures::Figures;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, Part};
-use crate::worker::{self, Source, Turn};
+use crate::controllers::{Clock, ControllerContext};
+use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
 use jiff::SignedDuration;
 use object::access::{Access, name, namespace, terminating, uid};
@@ -30,7 +30,7 @@ const COUNT_EVERY: Duration = Duration::from_secs(20);
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
 /// Collects pods until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let resources = Resources::default();
     let nodes = Source::changing(resources.nodes.clone(), |before, after| {
         let is_lost_or_found = NodeState::of(before) != NodeState::of(after);
@@ -48,10 +48,10 @@ pub async fn run(part: Part) {
         node => vec![node_key(node)],
     };
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        clock: part.clock.clone(),
-        threshold: part.terminated_pod_threshold,
-        figures: part.metrics.pod_gc.clone(),
+        api: context.api.clone(),
+        clock: context.clock.clone(),
+        threshold: context.terminated_pod_threshold,
+        figures: context.metrics.pod_gc.clone(),
         pods_on: pods.cache.index(on_node),
         ended: pods.cache.index(|pod| if podgc::has_ended(pod) { vec![ended_key()] } else { Vec::new() }),
         attached_to: attachments.cache.index(on_node),
@@ -61,7 +61,7 @@ pub async fn run(part: Part) {
         resources,
         missing: Mutex::default(),
     });
-    worker::run(part, vec![nodes, pods, attachments], WORKERS, move |key| {
+    worker::run(context, vec![nodes, pods, attachments], WORKERS, move |key| {
         let control = control.clone();
         async move { control.sync(&key).await }
     })
@@ -134,17 +134,17 @@ struct Control {
 }
 
 impl Control {
-    async fn sync(&self, key: &Key) -> Result<Turn, ApiError> {
+    async fn sync(&self, key: &Key) -> Result<ReconcileResult, ApiError> {
         if *key == ended_key() {
             self.remove_surplus().await?;
-            return Ok(Turn { again: None, rest: COUNT_EVERY });
+            return Ok(ReconcileResult { requeue_after: None, coalesce: COUNT_EVERY });
         }
         if !key.0.is_empty() {
             let pod = self.pods.get(key).filter(|pod| podgc::is_collectable(pod, Reason::Unscheduled));
             self.remove_all(pod.into_iter().collect(), Reason::Unscheduled).await?;
             return Ok(None.into());
         }
-        self.node(key).await.map(Turn::from)
+        self.node(key).await.map(ReconcileResult::from)
     }
 
     async fn node(&self, key: &Key) -> Result<Option<Duration>, ApiError> {

@@ -3,7 +3,7 @@
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::queue::Queue;
 use crate::worker::{self, Source};
 use futures::StreamExt;
@@ -26,10 +26,10 @@ const LOOK_AGAIN: Duration = Duration::from_secs(5);
 ///
 /// The claims of a namespace are reconciled together, because the pods of the namespace are listed once for
 /// all of them. So a work key is a namespace, or a claim whose [`SETTLE`] time has passed.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let pods = Resource::new("v1", "Pod", "pods", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
     let woken = Woken::default();
     let by_claim = woken.clone();
     let claim_source = Source::new(claims.clone(), move |claim| vec![by_claim.add(key(claim))]);
@@ -42,9 +42,9 @@ pub async fn run(part: Part) {
         .cache
         .index(|pod| protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect());
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        gates: part.gates.clone(),
-        clock: part.clock.clone(),
+        api: context.api.clone(),
+        gates: context.gates.clone(),
+        clock: context.clock.clone(),
         claims,
         pods,
         claim_cache: claim_source.cache.clone(),
@@ -52,7 +52,7 @@ pub async fn run(part: Part) {
         woken,
         queue: queue.clone(),
     });
-    worker::run_with(part, queue, vec![claim_source, pod_source], WORKERS, move |key| {
+    worker::run_with(context, queue, vec![claim_source, pod_source], WORKERS, move |key| {
         let control = control.clone();
         async move {
             let result = match &*key.1 {

@@ -2,7 +2,7 @@
 
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::csi::{claims, volumes};
 use crate::worker::{self, Key, Source, key};
 use object::Value;
@@ -16,9 +16,9 @@ const WORKERS: usize = 2;
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// Keeps the finalizer of VolumeAttributesClasses, until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let classes = Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false);
-    if !worker::wait_for_first(&part, &classes).await {
+    if !worker::wait_for_first(&context, &classes).await {
         return;
     }
     let source = Source::new(classes.clone(), |class| vec![key(class)]);
@@ -30,8 +30,8 @@ pub async fn run(part: Part) {
     let volumes_of =
         volumes.cache.index(move |volume| protect::attributes_class_of_volume(volume).map(named).into_iter().collect());
     let claims_of = claims.cache.index(move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());
-    let (cache, api) = (source.cache.clone(), part.api.clone());
-    worker::run(part, vec![source, volumes, claims], WORKERS, move |key| {
+    let (cache, api) = (source.cache.clone(), context.api.clone());
+    worker::run(context, vec![source, volumes, claims], WORKERS, move |key| {
         let is_named = !volumes_of.get(&key).is_empty() || !claims_of.get(&key).is_empty();
         let class = cache.get(&key);
         let wanted = class.as_ref().and_then(|class| protect::attributes_class(class, is_named));

@@ -2,7 +2,7 @@
 
 use super::patch;
 use crate::api::Resource;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::worker::{self, Source, key};
 use object::Value;
 use plan::protect;
@@ -10,15 +10,15 @@ use plan::protect;
 const WORKERS: usize = 8;
 
 /// Keeps the finalizer of PVs, until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
-    let scope = part.scope.clone();
+    let scope = context.scope.clone();
     let wanted = move |volume: &Value| protect::volume(volume).filter(|_| scope.covers_volume(volume));
     let wakes = wanted.clone();
     let source =
         Source::new(volumes.clone(), move |volume| if wakes(volume).is_some() { vec![key(volume)] } else { vec![] });
-    let (cache, api) = (source.cache.clone(), part.api.clone());
-    worker::run(part, vec![source], WORKERS, move |key| {
+    let (cache, api) = (source.cache.clone(), context.api.clone());
+    worker::run(context, vec![source], WORKERS, move |key| {
         let (cache, api, path) = (cache.clone(), api.clone(), volumes.object("", &key.1));
         let wanted = cache.get(&key).and_then(|volume| wanted(&volume));
         async move {

@@ -9,11 +9,11 @@ mod skew;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
-use crate::controllers::{Clock, Judge, Part};
+use crate::controllers::{Clock, ControllerContext, Judge};
 use crate::events::{About, Events};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
-use crate::worker::{self, Turn};
+use crate::worker::{self, ReconcileResult};
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, Event, Plan};
@@ -36,26 +36,26 @@ const BUSY_FROM: usize = 8;
 
 /// After a reconcile without actions, a set is not reconciled again for this many times its duration, so that
 /// changes of many pods of a large set are handled together.
-const REST_PER_LOOK: u32 = 4;
+const COALESCE_PER_RECONCILE: u32 = 4;
 
 /// Reconciles all sets until shutdown.
-pub async fn run(part: Part) {
+pub async fn run(context: ControllerContext) {
     let sight = Sight::new();
-    let sources = sight.sources(&part.metrics);
+    let sources = sight.sources(&context.metrics);
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
-        metrics: part.metrics.clone(),
-        gates: part.gates.clone(),
-        clock: part.clock.clone(),
-        judge: part.judge.clone(),
+        api: context.api.clone(),
+        events: context.events.clone(),
+        metrics: context.metrics.clone(),
+        gates: context.gates.clone(),
+        clock: context.clock.clone(),
+        judge: context.judge.clone(),
         sight,
         known: Mutex::default(),
         growth: Growth::default(),
         turns: AtomicUsize::new(0),
     });
-    let skew = skew::tell(part.clone());
-    let work = worker::run(part, sources, WORKERS, move |key| {
+    let skew = skew::tell(context.clone());
+    let work = worker::run(context, sources, WORKERS, move |key| {
         let control = control.clone();
         async move {
             control.turns.fetch_add(1, Ordering::Relaxed);
@@ -98,11 +98,11 @@ struct Known {
 }
 
 impl Control {
-    async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+    async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let started = Instant::now();
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
-            return Ok(Turn::from(None));
+            return Ok(ReconcileResult::from(None));
         };
         let now = (self.clock)();
         let mut grant = self.growth.grant(&key, seen.objects());
@@ -117,9 +117,9 @@ impl Control {
         let wait = self.patience(&seen.set, &plan);
         self.carry_out(&seen.set, &plan, &grant, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
-        let rest = if plan.is_idle() { looked * REST_PER_LOOK } else { Duration::ZERO };
+        let coalesce = if plan.is_idle() { looked * COALESCE_PER_RECONCILE } else { Duration::ZERO };
         let more = plan.written.withheld.then(|| if grant.limits() { grant.wait } else { Duration::ZERO });
-        Ok(Turn { again: next.into_iter().chain(wait).chain(more).min(), rest })
+        Ok(ReconcileResult { requeue_after: next.into_iter().chain(wait).chain(more).min(), coalesce })
     }
 
     /// How long the status may still wait to be written; `None` if it must not. When hundreds of pods become

@@ -1,7 +1,7 @@
 //! Detects API servers that lack fields which the controller uses.
 
 use crate::api::Api;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use object::Value;
 use object::access::Access;
 use std::time::Duration;
@@ -12,8 +12,8 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// Warns once if the server does not know how claims are to be updated. Nothing else changes: sets of such a
 /// server have no such field, so their claims are updated `OnClaimDelete`.
-pub(super) async fn tell(part: Part) {
-    if part.gates.on("StatefulSetUpdateVolumeClaimTemplate") && !is_known(&part.api).await {
+pub(super) async fn tell(context: ControllerContext) {
+    if context.gates.on("StatefulSetUpdateVolumeClaimTemplate") && !is_known(&context.api).await {
         tracing::warn!(
             "This API server does not support spec.volumeClaimUpdatePolicy of StatefulSets: changed claim templates apply to new \
              claims only (OnClaimDelete)"
