@@ -52,8 +52,8 @@ node/src/scheduler.rs bind create: scheduler pods/binding
 node/src/scheduler.rs take_steps merge: scheduler persistentvolumeclaims persistentvolumes
 node/src/scheduler.rs tell strategic: scheduler pods/status
 node/src/sight.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
-runtime/src/accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
-runtime/src/accounts.rs keep replace: root-ca-cert-publisher configmaps
+runtime/src/service_accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
+runtime/src/service_accounts.rs keep replace: root-ca-cert-publisher configmaps
 runtime/src/binder/act.rs act find: persistent-volume-binder persistentvolumes
 runtime/src/binder/act.rs confirm_no_pods each: persistent-volume-binder pods
 runtime/src/binder/act.rs confirm_not_retained ends: persistent-volume-binder persistentvolumes
@@ -103,13 +103,13 @@ runtime/src/events.rs write create: EVERY events
 runtime/src/events.rs write merge: EVERY events
 runtime/src/watcher.rs advance page: EVERY FOLLOWED
 runtime/src/watcher.rs advance stream: EVERY FOLLOWED
-runtime/src/gc/act.rs ask metadata: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners merge: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners metadata: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners strategic: generic-garbage-collector *
-runtime/src/gc/act.rs send delete: generic-garbage-collector *
-runtime/src/gc/act.rs send merge: generic-garbage-collector *
-runtime/src/gc/sight.rs look_around each_metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs ask metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners merge: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners strategic: generic-garbage-collector *
+runtime/src/gc/executor.rs send delete: generic-garbage-collector *
+runtime/src/gc/executor.rs send merge: generic-garbage-collector *
+runtime/src/gc/live_dependents.rs look_around each_metadata: generic-garbage-collector *
 runtime/src/lease.rs claim create: leader leases
 runtime/src/lease.rs claim replace: leader leases
 runtime/src/lease.rs look find: leader leases
@@ -134,18 +134,18 @@ runtime/src/protection/claims.rs fresh_pods each: pvc-protection-controller pods
 runtime/src/protection/classes.rs is_named_now each: volumeattributesclass-protection-controller persistentvolumeclaims
 runtime/src/protection/classes.rs is_named_now each: volumeattributesclass-protection-controller persistentvolumes
 runtime/src/protection/mod.rs patch merge_if_there: pvc-protection-controller persistentvolumeclaims persistentvolumeclaims/status; pv-protection-controller persistentvolumes; volumeattributesclass-protection-controller volumeattributesclasses
-runtime/src/roles.rs run apply: clusterrole-aggregation-controller clusterroles
-runtime/src/statefulset/act.rs adopt strategic: statefulset-controller KIND
-runtime/src/statefulset/act.rs apply apply: statefulset-controller KIND
-runtime/src/statefulset/act.rs confirm find_promptly: statefulset-controller statefulsets
-runtime/src/statefulset/act.rs create create: statefulset-controller KIND
-runtime/src/statefulset/act.rs create_to_apply create: statefulset-controller KIND
-runtime/src/statefulset/act.rs create_to_apply find: statefulset-controller KIND
-runtime/src/statefulset/act.rs delete delete: statefulset-controller KIND
-runtime/src/statefulset/act.rs merge merge: statefulset-controller KIND
-runtime/src/statefulset/act.rs release strategic: statefulset-controller pods
-runtime/src/statefulset/act.rs write_status replace: statefulset-controller statefulsets/status
-runtime/src/statefulset/skew.rs is_known document:
+runtime/src/clusterrole_aggregation.rs run apply: clusterrole-aggregation-controller clusterroles
+runtime/src/statefulset/executor.rs adopt strategic: statefulset-controller KIND
+runtime/src/statefulset/executor.rs apply apply: statefulset-controller KIND
+runtime/src/statefulset/executor.rs confirm find_promptly: statefulset-controller statefulsets
+runtime/src/statefulset/executor.rs create create: statefulset-controller KIND
+runtime/src/statefulset/executor.rs create_to_apply create: statefulset-controller KIND
+runtime/src/statefulset/executor.rs create_to_apply find: statefulset-controller KIND
+runtime/src/statefulset/executor.rs delete delete: statefulset-controller KIND
+runtime/src/statefulset/executor.rs merge merge: statefulset-controller KIND
+runtime/src/statefulset/executor.rs release strategic: statefulset-controller pods
+runtime/src/statefulset/executor.rs write_status replace: statefulset-controller statefulsets/status
+runtime/src/statefulset/server_capabilities.rs is_known document:
 runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 ";
 
@@ -297,7 +297,7 @@ fn accounts() -> Vec<&'static str> {
 
 /// Reads the table: its places, and what each account asks for.
 fn listed() -> (Vec<Site>, Rights) {
-    let act = std::fs::read_to_string(crates().join("runtime/src/statefulset/act.rs")).expect("a source");
+    let act = std::fs::read_to_string(crates().join("runtime/src/statefulset/executor.rs")).expect("a source");
     let kinds = kinds_given(&act);
     let followed = followed();
     let (mut sites, mut rights) = (Vec::new(), Rights::new());

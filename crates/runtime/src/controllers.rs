@@ -8,8 +8,8 @@ use crate::discovery::Discovery;
 use crate::metrics::Metrics;
 use crate::namespace_scope::NamespaceScope;
 use crate::{
-    accounts, binder, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc, protection, roles,
-    statefulset, states,
+    binder, clusterrole_aggregation, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc,
+    protection, service_accounts, state_metrics, statefulset,
 };
 use futures::future::BoxFuture;
 use kube::Client;
@@ -145,19 +145,19 @@ const ALL: &[Controller] = &[
         name: "serviceaccount-controller",
         account: "service-account-controller",
         scope: Cluster,
-        run: |context| Box::pin(accounts::run_accounts(context)),
+        run: |context| Box::pin(service_accounts::run_accounts(context)),
     },
     Controller {
         name: "root-ca-certificate-publisher-controller",
         account: "root-ca-cert-publisher",
         scope: Cluster,
-        run: |context| Box::pin(accounts::run_root_ca(context)),
+        run: |context| Box::pin(service_accounts::run_root_ca(context)),
     },
     Controller {
         name: "clusterrole-aggregation-controller",
         account: "clusterrole-aggregation-controller",
         scope: Cluster,
-        run: |context| Box::pin(roles::run(context)),
+        run: |context| Box::pin(clusterrole_aggregation::run(context)),
     },
     Controller {
         name: "disruption-controller",
@@ -229,7 +229,7 @@ const ALL: &[Controller] = &[
         name: "state-metrics",
         account: "state-metrics",
         scope: Namespaces,
-        run: |context| Box::pin(states::run(context)),
+        run: |context| Box::pin(state_metrics::run(context)),
     },
 ];
 

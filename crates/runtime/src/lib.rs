@@ -4,11 +4,11 @@
 //!
 //! Begin with `controllers` for the list of controllers, with [`worker`] for their common loop, and with [`cache`] for what they see.
 
-mod accounts;
 pub mod api;
 pub mod backoff;
 mod binder;
 pub mod cache;
+mod clusterrole_aggregation;
 mod controllers;
 pub mod csi;
 pub mod decode_cache;
@@ -28,9 +28,9 @@ mod podgc;
 mod protection;
 pub mod queue;
 mod refusals;
-mod roles;
+mod service_accounts;
+mod state_metrics;
 mod statefulset;
-mod states;
 mod strip_managed_fields;
 pub mod watcher;
 pub mod worker;

@@ -1,7 +1,7 @@
 //! Metrics of the controllers.
 
 use crate::refusals::Refusals;
-use crate::states::States;
+use crate::state_metrics::StateMetrics;
 use bytes::Bytes;
 use http::{Request, Response};
 use kube::client::Body;
@@ -67,7 +67,7 @@ pub struct Metrics {
     refusals: Refusals,
     pub csi: crate::csi::Metrics,
     /// The tables of the `state-metrics` controller, while it runs.
-    pub(crate) states: States,
+    pub(crate) state_metrics: StateMetrics,
     pub(crate) volumes: crate::binder::Figures,
     pub(crate) pod_gc: crate::podgc::Figures,
 }
@@ -100,7 +100,7 @@ impl Default for Metrics {
             set_delay: seconds(),
             refusals: Refusals::default(),
             csi: crate::csi::Metrics::default(),
-            states: States::default(),
+            state_metrics: StateMetrics::default(),
             volumes: crate::binder::Figures::default(),
             pod_gc: crate::podgc::Figures::default(),
         }
@@ -139,7 +139,7 @@ impl Metrics {
         );
         self.refusals.register(registry);
         self.csi.register(registry);
-        registry.register_collector(Box::new(self.states.clone()));
+        registry.register_collector(Box::new(self.state_metrics.clone()));
     }
 
     /// Returns a client for the controller that acts as this ServiceAccount. Refusals for lack of a

@@ -1,11 +1,11 @@
 //! The garbage collector: watches the metadata of all objects, calls the planner `plan::gc`, and executes its
 //! plans.
 //!
-//! `watch` feeds the graph, this module hands out work, `act` reads and writes, `sight` checks that no
+//! `watch` feeds the graph, this module hands out work, `executor` reads and writes, `live_dependents` checks that no
 //! dependent is missed.
 
-mod act;
-mod sight;
+mod executor;
+mod live_dependents;
 mod watch;
 
 use crate::api::{Api, ApiError, Resource};
@@ -13,8 +13,8 @@ use crate::backoff::DelayQueue;
 use crate::controllers::ControllerContext;
 use crate::discovery::{Discovery, Served};
 use crate::metrics::QueueMetrics;
+use live_dependents::Listings;
 use plan::gc::{Answers, Graph, GraphEvent, Place, Plan, Step, Work};
-use sight::Sights;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
@@ -35,7 +35,7 @@ pub async fn run(context: ControllerContext) {
         graph: Mutex::default(),
         kinds: RwLock::default(),
         delayed: Mutex::new(DelayQueue::new(RETRY_MAX)),
-        sights: Sights::default(),
+        listings: Listings::default(),
         work: Notify::new(),
         rediscover: Notify::new(),
         removed_definitions: Mutex::default(),
@@ -46,11 +46,11 @@ pub async fn run(context: ControllerContext) {
     let mut tasks = JoinSet::new();
     let followers = TaskTracker::new();
     let stop = collector.context.shutdown.child_token();
-    let unlooked = Unsynced::new(&collector.unsynced);
+    let undiscovered = Unsynced::new(&collector.unsynced);
     for _ in 0..WORKERS {
         tasks.spawn(collector.clone().work());
     }
-    tasks.spawn(collector.clone().discover(unlooked, followers.clone(), stop.clone()));
+    tasks.spawn(collector.clone().discover(undiscovered, followers.clone(), stop.clone()));
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
@@ -75,7 +75,7 @@ struct Collector {
     kinds: RwLock<HashMap<(Arc<str>, Arc<str>), Served>>,
     /// Work with a backoff. Lock `graph` first where both are locked.
     delayed: Mutex<DelayQueue<Work>>,
-    sights: Sights,
+    listings: Listings,
     work: Notify,
     rediscover: Notify,
     /// Names of deleted CustomResourceDefinitions: all their objects are deleted, too.
@@ -102,7 +102,7 @@ impl Collector {
         loop {
             let work = self.next().await;
             let started = Instant::now();
-            let result = self.attend(&work).await;
+            let result = self.reconcile(&work).await;
             self.context.metrics.reconciled(self.context.name, started.elapsed(), result.is_err());
             let mut graph = self.graph();
             let mut delayed = self.delayed();
@@ -170,7 +170,7 @@ impl Collector {
     }
 
     /// Plans and executes one piece of work; returns whether it must be repeated later.
-    async fn attend(&self, work: &Work) -> Result<bool, ApiError> {
+    async fn reconcile(&self, work: &Work) -> Result<bool, ApiError> {
         let mut answers = Answers::default();
         let mut plan = self.decide(work, &mut answers).await;
         let released = plan.releases().map(|(place, uid, version)| (place.clone(), uid.clone(), version.to_owned()));

@@ -24,7 +24,7 @@ const REDISCOVER_AFTER_ERROR: Duration = Duration::from_secs(1);
 const SYNC_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The watch of one resource.
-struct Follower {
+struct Watch {
     retire: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -47,24 +47,24 @@ impl Drop for Unsynced {
 
 impl Collector {
     /// Discovers the resources, watches each in one of `tasks`, and repeats this when definitions change.
-    /// `unlooked` delays all decisions until the first discovery.
-    pub(super) async fn discover(self: Arc<Self>, unlooked: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
-        let mut followers: HashMap<Resource, Follower> = HashMap::new();
-        let mut unlooked = Some(unlooked);
+    /// `undiscovered` delays all decisions until the first discovery.
+    pub(super) async fn discover(self: Arc<Self>, undiscovered: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
+        let mut followers: HashMap<Resource, Watch> = HashMap::new();
+        let mut undiscovered = Some(undiscovered);
         loop {
             let pause = match self.discovery.look().await {
                 Ok(served) => {
                     self.retire(&served, &mut followers).await;
-                    for served in served.iter().filter(|served| is_followed(served)) {
+                    for served in served.iter().filter(|served| is_watched(served)) {
                         followers.entry(served.resource.clone()).or_insert_with(|| {
                             let retire = stop.child_token();
                             let unsynced = Unsynced::new(&self.unsynced);
                             let follow = self.clone().follow(served.resource.clone(), unsynced, retire.clone());
-                            Follower { retire, task: tasks.spawn(follow) }
+                            Watch { retire, task: tasks.spawn(follow) }
                         });
                     }
                     self.learn(served);
-                    drop(unlooked.take());
+                    drop(undiscovered.take());
                     REDISCOVER_EVERY
                 }
                 Err(error) => {
@@ -82,9 +82,9 @@ impl Collector {
 
     /// Stops the watches of resources that are no longer served, before others take over the same objects in
     /// another version.
-    async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Follower>) {
+    async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Watch>) {
         let stays: HashSet<&Resource> =
-            served.iter().filter(|served| is_followed(served)).map(|served| &served.resource).collect();
+            served.iter().filter(|served| is_watched(served)).map(|served| &served.resource).collect();
         let leaving =
             followers.extract_if(|resource, follower| !stays.contains(resource) || follower.task.is_finished());
         for (resource, follower) in leaving.collect::<Vec<_>>() {
@@ -110,25 +110,25 @@ impl Collector {
     }
 
     async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
-        let mut scribe = Scribe::new(&self, resource);
+        let mut feed = GraphFeed::new(&self, resource);
         let mut unsynced = Some(unsynced);
-        let mut changes = Box::pin(watcher::metadata(&self.api, &scribe.resource));
+        let mut changes = Box::pin(watcher::metadata(&self.api, &feed.resource));
         let late = tokio::time::sleep(SYNC_TIME_MAX);
         tokio::pin!(late);
         loop {
             let change = tokio::select! {
                 biased;
-                () = retire.cancelled() => return scribe.leave(),
+                () = retire.cancelled() => return feed.leave(),
                 change = changes.next() => change,
                 () = late.as_mut(), if unsynced.is_some() => {
-                    tracing::warn!(resource = %scribe.resource.plural, "Failed to list a resource in time; garbage collection continues without it");
+                    tracing::warn!(resource = %feed.resource.plural, "Failed to list a resource in time; garbage collection continues without it");
                     unsynced = None;
                     continue;
                 }
             };
-            let Some(change) = change else { return scribe.leave() };
+            let Some(change) = change else { return feed.leave() };
             let ready = matches!(change, Event::InitDone);
-            scribe.write(change);
+            feed.write(change);
             if ready {
                 unsynced = None;
             }
@@ -137,14 +137,14 @@ impl Collector {
 }
 
 /// Whether the graph contains the objects of a resource.
-pub(super) fn is_followed(served: &Served) -> bool {
+pub(super) fn is_watched(served: &Served) -> bool {
     // Events own nothing, and there are many.
     let is_event = &*served.resource.plural == "events" && matches!(&*served.resource.group, "" | "events.k8s.io");
     !is_event && served.can(&["list", "watch", "delete"])
 }
 
 /// Applies the watch events of one resource to the graph.
-struct Scribe<'a> {
+struct GraphFeed<'a> {
     collector: &'a Collector,
     resource: Resource,
     api_version: Arc<str>,
@@ -154,9 +154,15 @@ struct Scribe<'a> {
     fresh: Option<HashSet<Uid>>,
 }
 
-impl Scribe<'_> {
-    fn new(collector: &Collector, resource: Resource) -> Scribe<'_> {
-        Scribe { collector, api_version: resource.api_version().into(), resource, known: HashSet::new(), fresh: None }
+impl GraphFeed<'_> {
+    fn new(collector: &Collector, resource: Resource) -> GraphFeed<'_> {
+        GraphFeed {
+            collector,
+            api_version: resource.api_version().into(),
+            resource,
+            known: HashSet::new(),
+            fresh: None,
+        }
     }
 
     fn write(&mut self, change: Event<ObjectMeta>) {

@@ -1,11 +1,11 @@
 //! The StatefulSet controller: collects a set and its objects, calls the planner `plan::statefulset`, and
 //! executes the plan.
 //!
-//! `sight` has the caches and their indexes; `act` is the only module that writes.
+//! `informers` has the caches and their indexes; `executor` is the only module that writes.
 
-mod act;
-mod sight;
-mod skew;
+mod executor;
+mod informers;
+mod server_capabilities;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
@@ -14,10 +14,10 @@ use crate::events::{About, Events};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
 use crate::worker::{self, ReconcileResult};
+use informers::Informers;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, Event, Plan};
-use sight::Sight;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -40,8 +40,8 @@ const COALESCE_PER_RECONCILE: u32 = 4;
 
 /// Reconciles all sets until shutdown.
 pub async fn run(context: ControllerContext) {
-    let sight = Sight::new();
-    let sources = sight.sources(&context.metrics);
+    let informers = Informers::new();
+    let sources = informers.sources(&context.metrics);
     let control = Arc::new(Control {
         api: context.api.clone(),
         events: context.events.clone(),
@@ -49,12 +49,12 @@ pub async fn run(context: ControllerContext) {
         gates: context.gates.clone(),
         clock: context.clock.clone(),
         judge: context.judge.clone(),
-        sight,
+        informers,
         known: Mutex::default(),
         growth: Growth::default(),
         turns: AtomicUsize::new(0),
     });
-    let skew = skew::tell(context.clone());
+    let capabilities = server_capabilities::warn_if_missing(context.clone());
     let work = worker::run(context, sources, WORKERS, move |key| {
         let control = control.clone();
         async move {
@@ -68,7 +68,7 @@ pub async fn run(context: ControllerContext) {
     tokio::select! {
         biased;
         () = &mut work => {}
-        () = skew => work.await,
+        () = capabilities => work.await,
     }
 }
 
@@ -79,7 +79,7 @@ struct Control {
     gates: Gates,
     clock: Clock,
     judge: Option<Judge>,
-    sight: Sight,
+    informers: Informers,
     known: Mutex<HashMap<Key, Known>>,
     /// Limits the rate at which sets create pods and claims.
     growth: Growth,
@@ -100,7 +100,7 @@ struct Known {
 impl Control {
     async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let started = Instant::now();
-        let Some(seen) = self.sight.look(&key) else {
+        let Some(seen) = self.informers.look(&key) else {
             self.forget(&key);
             return Ok(ReconcileResult::from(None));
         };
@@ -164,8 +164,12 @@ impl Control {
     }
 
     fn tell(&self, set: &Value, event: &Event) {
-        let about =
-            About { resource: &self.sight.sets.resource, namespace: namespace(set), name: name(set), uid: uid(set) };
+        let about = About {
+            resource: &self.informers.sets.resource,
+            namespace: namespace(set),
+            name: name(set),
+            uid: uid(set),
+        };
         let kind = if event.warning { "Warning" } else { "Normal" };
         self.events.say(&about, kind, event.reason, &event.message);
     }

@@ -160,7 +160,7 @@ async fn own_writes_that_no_watch_confirms_are_checked() {
     let world = World::bare().await;
     let client = |account: &str| world.client(account, User::apiserver(), world.faults.clone());
     let controllers = Controllers::start(&Setup::new(""), client).expect("no controllers");
-    let part = controllers.part("asker", "asker", Api::new(client("asker")));
+    let context = controllers.context("asker", "asker", Api::new(client("asker")));
     let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
     let source = Source::new(maps, |map| vec![worker::key(map)]).only("metadata.name=seen".to_owned());
     let cache = source.cache.clone();

@@ -26,7 +26,7 @@ fn volume(spec: Value) -> Slim<VolumeSpec, PhaseStatus> {
 }
 
 /// Returns all samples, without help lines.
-fn figures(states: &States) -> Vec<String> {
+fn figures(states: &StateMetrics) -> Vec<String> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(states.clone()));
     let mut text = String::new();
@@ -34,8 +34,8 @@ fn figures(states: &States) -> Vec<String> {
     text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect()
 }
 
-fn kept(change: impl FnOnce(&mut Tables)) -> States {
-    let states = States::default();
+fn kept(change: impl FnOnce(&mut Tables)) -> StateMetrics {
+    let states = StateMetrics::default();
     let mut tables = Tables::default();
     change(&mut tables);
     *states.lock() = Some(tables);
@@ -59,7 +59,7 @@ fn a_set_has_its_metrics_under_the_names_of_kube_state_metrics() {
             "observedGeneration": 6,
         },
     }));
-    let states = kept(|tables| tables.sets.hear(Event::Apply(whole), Set::of));
+    let states = kept(|tables| tables.sets.apply(Event::Apply(whole), Set::of));
     let both = "namespace=\"shop\",statefulset=\"web\"";
     let policy = format!("{both},when_deleted=\"Retain\",when_scaled=\"Delete\"");
     let expected = [
@@ -84,7 +84,7 @@ fn a_set_has_its_metrics_under_the_names_of_kube_state_metrics() {
 #[test]
 fn fields_that_a_set_lacks_have_no_samples() {
     let bare = set(json!({"metadata": {"namespace": "a", "name": "b"}, "spec": {"ordinals": {}}}));
-    let states = kept(|tables| tables.sets.hear(Event::Apply(bare), Set::of));
+    let states = kept(|tables| tables.sets.apply(Event::Apply(bare), Set::of));
     let figures = figures(&states).join("\n");
     assert!(figures.contains("kube_statefulset_replicas{namespace=\"a\",statefulset=\"b\"} 1"), "{figures}");
     assert!(figures.contains("kube_statefulset_ordinals_start{namespace=\"a\",statefulset=\"b\"} 0"), "{figures}");
@@ -95,9 +95,9 @@ fn fields_that_a_set_lacks_have_no_samples() {
 #[test]
 fn claims_and_volumes_have_a_sample_for_every_phase() {
     let states = kept(|tables| {
-        tables.claims.hear(Event::Apply(claim("a", "x", "Bound")), Claim::of);
-        tables.claims.hear(Event::Apply(claim("a", "y", "")), Claim::of);
-        tables.volumes.hear(Event::Apply(volume(json!({}))), |volume| Some(Volume::of(volume)));
+        tables.claims.apply(Event::Apply(claim("a", "x", "Bound")), Claim::of);
+        tables.claims.apply(Event::Apply(claim("a", "y", "")), Claim::of);
+        tables.volumes.apply(Event::Apply(volume(json!({}))), |volume| Some(Volume::of(volume)));
     });
     let expected = [
         r#"kube_persistentvolumeclaim_status_phase{namespace="a",persistentvolumeclaim="x",phase="Lost"} 0"#,
@@ -121,9 +121,9 @@ fn claims_and_volumes_show_their_size_class_and_backend() {
         "csi": {"driver": "d.example.com", "volumeHandle": "h-1", "volumeAttributes": {"a": "b"}},
     });
     let states = kept(|tables| {
-        tables.claims.hear(Event::Apply(claim("a", "x", "Bound")), Claim::of);
-        tables.claims.hear(Event::Apply(bare), Claim::of);
-        tables.volumes.hear(Event::Apply(volume(of_driver)), |volume| Some(Volume::of(volume)));
+        tables.claims.apply(Event::Apply(claim("a", "x", "Bound")), Claim::of);
+        tables.claims.apply(Event::Apply(bare), Claim::of);
+        tables.volumes.apply(Event::Apply(volume(of_driver)), |volume| Some(Volume::of(volume)));
     });
     let expected = [
         r#"kube_persistentvolumeclaim_info{namespace="a",persistentvolumeclaim="x",storageclass="fast",volumename="v",volumemode="Filesystem"} 1"#,
@@ -139,7 +139,7 @@ fn claims_and_volumes_show_their_size_class_and_backend() {
         (json!({"local": {"path": "/b"}}), r#"local_path="/b""#),
         (json!({"nfs": {"server": "s", "path": "/c"}}), r#"nfs_server="s",nfs_path="/c""#),
     ] {
-        let states = kept(|tables| tables.volumes.hear(Event::Apply(volume(spec)), |volume| Some(Volume::of(volume))));
+        let states = kept(|tables| tables.volumes.apply(Event::Apply(volume(spec)), |volume| Some(Volume::of(volume))));
         let info = format!("kube_persistentvolume_info{{persistentvolume=\"v\",storageclass=\"\",{labels}}} 1");
         assert!(figures(&states).contains(&info), "{info}: {:?}", figures(&states));
     }
@@ -150,26 +150,26 @@ fn a_table_follows_creations_changes_and_deletions() {
     let mut table = Table::default();
     let names = |table: &Table<Claim>| table.each().map(|(_, name, _)| name.to_owned()).collect::<Vec<_>>();
     for change in [Event::Init, Event::Apply(claim("a", "x", "Bound")), Event::Apply(claim("b", "y", "Bound"))] {
-        table.hear(change, Claim::of);
+        table.apply(change, Claim::of);
     }
     assert_eq!(names(&table), [] as [&str; 0], "an incomplete list is not shown");
-    table.hear(Event::InitDone, Claim::of);
+    table.apply(Event::InitDone, Claim::of);
     assert_eq!(names(&table), ["x", "y"]);
-    table.hear(Event::Apply(claim("a", "x", "Lost")), Claim::of);
+    table.apply(Event::Apply(claim("a", "x", "Lost")), Claim::of);
     assert_eq!(table.each().next().map(|(_, _, claim)| claim.is_lost()), Some(true));
-    table.hear(Event::Delete(claim("b", "y", "Bound")), Claim::of);
+    table.apply(Event::Delete(claim("b", "y", "Bound")), Claim::of);
     assert_eq!(names(&table), ["x"]);
     assert_eq!(table.rows.len(), 1, "a namespace without objects has no entry");
-    table.hear(Event::Init, Claim::of);
+    table.apply(Event::Init, Claim::of);
     assert_eq!(names(&table), ["x"], "the old rows are shown until the new list is complete");
-    table.hear(Event::Apply(claim("c", "z", "Pending")), Claim::of);
-    table.hear(Event::InitDone, Claim::of);
+    table.apply(Event::Apply(claim("c", "z", "Pending")), Claim::of);
+    table.apply(Event::InitDone, Claim::of);
     assert_eq!(names(&table), ["z"], "objects that the list lacks are removed");
 }
 
 #[test]
 fn label_values_are_escaped_and_nothing_is_shown_after_the_controller_stopped() {
-    let states = kept(|tables| tables.claims.hear(Event::Apply(claim("a\"b\\c\nd", "x", "Bound")), Claim::of));
+    let states = kept(|tables| tables.claims.apply(Event::Apply(claim("a\"b\\c\nd", "x", "Bound")), Claim::of));
     let line = figures(&states).remove(0);
     assert!(line.contains(r#"namespace="a\"b\\c\nd","#), "{line}");
     drop(Shown(states.clone()));

@@ -12,7 +12,7 @@ const AGAIN: Duration = Duration::from_secs(30);
 
 /// Warns once if the server does not know how claims are to be updated. Nothing else changes: sets of such a
 /// server have no such field, so their claims are updated `OnClaimDelete`.
-pub(super) async fn tell(context: ControllerContext) {
+pub(super) async fn warn_if_missing(context: ControllerContext) {
     if context.gates.on("StatefulSetUpdateVolumeClaimTemplate") && !is_known(&context.api).await {
         tracing::warn!(
             "This API server does not support spec.volumeClaimUpdatePolicy of StatefulSets: changed claim templates apply to new \

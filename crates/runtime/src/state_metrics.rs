@@ -22,7 +22,7 @@ mod volumes;
 
 /// Keeps the tables until shutdown. They are removed then, because another process may show them from now on.
 pub async fn run(context: ControllerContext) {
-    let states = context.metrics.states.clone();
+    let states = context.metrics.state_metrics.clone();
     *states.lock() = Some(Tables::default());
     let _shown = Shown(states.clone());
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
@@ -54,18 +54,18 @@ pub async fn run(context: ControllerContext) {
 
 /// The tables of all objects; `None` while the controller does not run. Clones share them.
 #[derive(Clone, Debug, Default)]
-pub struct States {
+pub struct StateMetrics {
     tables: Arc<Mutex<Option<Tables>>>,
 }
 
-impl States {
+impl StateMetrics {
     fn lock(&self) -> MutexGuard<'_, Option<Tables>> {
         self.tables.lock().expect("no panic happens under this lock")
     }
 }
 
 /// Removes the tables when it is dropped.
-struct Shown(States);
+struct Shown(StateMetrics);
 
 impl Drop for Shown {
     fn drop(&mut self) {
@@ -85,7 +85,7 @@ struct Tables {
 async fn keep<Spec, Status, Row>(
     context: ControllerContext,
     resource: Resource,
-    states: States,
+    states: StateMetrics,
     table: fn(&mut Tables) -> &mut Table<Row>,
     row: impl Fn(Slim<Spec, Status>) -> Row,
 ) where
@@ -95,7 +95,7 @@ async fn keep<Spec, Status, Row>(
     let mut changes = Box::pin(watcher::slim(&context.api, &resource));
     while let Some(change) = changes.next().await {
         if let Some(tables) = states.lock().as_mut() {
-            table(tables).hear(change, &row);
+            table(tables).apply(change, &row);
         }
     }
 }
@@ -117,7 +117,7 @@ impl<Row> Default for Table<Row> {
 }
 
 impl<Row> Table<Row> {
-    fn hear<Spec, Status>(&mut self, change: Event<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
+    fn apply<Spec, Status>(&mut self, change: Event<Slim<Spec, Status>>, row: impl Fn(Slim<Spec, Status>) -> Row) {
         match change {
             Event::Init => self.fresh = Some(Rows::new()),
             Event::Apply(mut object) => {
@@ -215,7 +215,7 @@ fn policy_name(what: &str) -> &'static str {
     }
 }
 
-impl Collector for States {
+impl Collector for StateMetrics {
     fn encode(&self, mut encoder: DescriptorEncoder) -> Result<(), Error> {
         let tables = self.lock();
         let Some(tables) = tables.as_ref() else { return Ok(()) };

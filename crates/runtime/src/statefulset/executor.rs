@@ -1,7 +1,7 @@
 //! The executor: sends the requests of a plan, each with its precondition, and records their events.
 
 use super::Control;
-use super::sight::Followed;
+use super::informers::Informer;
 use crate::api::ApiError;
 use crate::cache::key;
 use crate::growth::Grant;
@@ -114,38 +114,42 @@ impl Control {
     }
 
     async fn request(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
-        let sight = &self.sight;
+        let informers = &self.informers;
         match action {
             Action::ConfirmSet { uid, generation, leaving } => self.confirm(set, uid, *generation, *leaving).await,
             Action::AdoptPod { pod, uid, resource_version } => {
-                self.adopt(&sight.pods, set, pod, (uid, resource_version)).await
+                self.adopt(&informers.pods, set, pod, (uid, resource_version)).await
             }
             Action::AdoptRevision { revision, uid, resource_version } => {
-                self.adopt(&sight.revisions, set, revision, (uid, resource_version)).await
+                self.adopt(&informers.revisions, set, revision, (uid, resource_version)).await
             }
             Action::ReleasePod { pod, uid } => self.release(set, pod, uid).await,
-            Action::CreateRevision(revision) => self.create(&sight.revisions, revision).await,
+            Action::CreateRevision(revision) => self.create(&informers.revisions, revision).await,
             Action::RenumberRevision { revision, uid, resource_version, number } => {
                 let patch = json!({"metadata": {"uid": uid, "resourceVersion": resource_version}, "revision": number});
-                self.merge(&sight.revisions, set, revision, uid, &patch).await
+                self.merge(&informers.revisions, set, revision, uid, &patch).await
             }
-            Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, (uid, None)).await,
-            Action::CreateClaim { claim, applied: true, .. } => self.create_to_apply(&sight.claims, set, claim).await,
-            Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
-            Action::ApplyClaim { patch, .. } => self.apply(&sight.claims, set, patch).await,
+            Action::DeleteRevision { revision, uid } => {
+                self.delete(&informers.revisions, set, revision, (uid, None)).await
+            }
+            Action::CreateClaim { claim, applied: true, .. } => {
+                self.create_to_apply(&informers.claims, set, claim).await
+            }
+            Action::CreateClaim { claim, .. } => self.create(&informers.claims, claim).await,
+            Action::ApplyClaim { patch, .. } => self.apply(&informers.claims, set, patch).await,
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
                 let metadata = json!({"uid": uid, "resourceVersion": resource_version, "ownerReferences": owners});
-                self.merge(&sight.claims, set, claim, uid, &json!({"metadata": metadata})).await
+                self.merge(&informers.claims, set, claim, uid, &json!({"metadata": metadata})).await
             }
-            Action::CreatePod(pod) => self.create(&sight.pods, pod).await,
+            Action::CreatePod(pod) => self.create(&informers.pods, pod).await,
             Action::LabelPod { pod, uid, resource_version, labels } => {
                 let labels: object::Map = labels.iter().map(|(label, value)| (label.clone(), json!(value))).collect();
                 let metadata = json!({"uid": uid, "resourceVersion": resource_version, "labels": labels});
-                self.merge(&sight.pods, set, pod, uid, &json!({"metadata": metadata})).await
+                self.merge(&informers.pods, set, pod, uid, &json!({"metadata": metadata})).await
             }
             Action::DeletePod { pod, uid, resource_version, .. } => {
-                self.delete(&sight.pods, set, pod, (uid, resource_version.as_deref())).await
+                self.delete(&informers.pods, set, pod, (uid, resource_version.as_deref())).await
             }
         }
     }
@@ -153,7 +157,7 @@ impl Control {
     /// Reads the set from the server before anything is adopted or created: it must exist, be unchanged and
     /// have the same deletion state. The garbage collector checks the same.
     async fn confirm(&self, set: &Value, wanted: &str, generation: i64, leaving: bool) -> Result<(), ApiError> {
-        let sets = &self.sight.sets;
+        let sets = &self.informers.sets;
         let stale = |what: &str| Err(ApiError::stale(format!("{} {what}", name(set))));
         match self.api.find_promptly(&sets.resource.object(namespace(set), name(set))).await? {
             Some(live) if uid(&live) == wanted => {
@@ -175,7 +179,7 @@ impl Control {
 
     async fn adopt(
         &self,
-        kind: &Followed,
+        kind: &Informer,
         set: &Value,
         object: &str,
         (uid, version): (&str, &str),
@@ -194,7 +198,7 @@ impl Control {
     async fn release(&self, set: &Value, pod: &str, uid: &str) -> Result<(), ApiError> {
         let owner = json!({"$patch": "delete", "uid": object::access::uid(set)});
         let patch = json!({"metadata": {"uid": uid, "ownerReferences": [owner]}});
-        let pods = &self.sight.pods;
+        let pods = &self.informers.pods;
         let result = self.api.strategic(&pods.resource.object(namespace(set), pod), &patch).await;
         match self.keep(pods, set, pod, uid, result) {
             // The pod is deleted, or has no such owner reference any more: either way it is not owned by the
@@ -204,7 +208,7 @@ impl Control {
         }
     }
 
-    async fn create(&self, kind: &Followed, object: &Value) -> Result<(), ApiError> {
+    async fn create(&self, kind: &Informer, object: &Value) -> Result<(), ApiError> {
         let created = self.api.create(&kind.resource.collection(namespace(object)), object).await?;
         kind.cache.wrote(created);
         Ok(())
@@ -212,7 +216,7 @@ impl Control {
 
     async fn merge(
         &self,
-        kind: &Followed,
+        kind: &Informer,
         set: &Value,
         object: &str,
         uid: &str,
@@ -223,7 +227,7 @@ impl Control {
     }
 
     /// Server-side apply as the field manager [`MANAGER`].
-    async fn apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
+    async fn apply(&self, kind: &Informer, set: &Value, object: &Value) -> Result<(), ApiError> {
         let path = kind.resource.object(namespace(set), name(object));
         let result = self.api.apply(&path, MANAGER, object).await;
         self.keep(kind, set, name(object), uid(object), result)
@@ -232,7 +236,7 @@ impl Control {
     /// Creates an object that is applied from then on. An apply could create it as well; but a delayed apply
     /// would change an object of the same name that was created since, because it cannot require that the
     /// object is new.
-    async fn create_to_apply(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
+    async fn create_to_apply(&self, kind: &Informer, set: &Value, object: &Value) -> Result<(), ApiError> {
         let mut bare = object.clone();
         // Labels and annotations set by the create could not be removed by a later apply, so they are left to
         // the apply. The class annotation is an exception: it must take effect from the start, and never
@@ -264,7 +268,7 @@ impl Control {
 
     async fn delete(
         &self,
-        kind: &Followed,
+        kind: &Informer,
         set: &Value,
         object: &str,
         (uid, version): (&str, Option<&str>),
@@ -283,7 +287,7 @@ impl Control {
     }
 
     async fn write_status(&self, status: &Value, only_counts: bool) -> Result<(), ApiError> {
-        let sets = &self.sight.sets;
+        let sets = &self.informers.sets;
         let path = format!("{}/status", sets.resource.object(namespace(status), name(status)));
         match self.api.replace(&path, status).await {
             // The counts that the controller wrote itself require no reconcile.
@@ -298,7 +302,7 @@ impl Control {
     /// Stores the response to a write in the cache.
     fn keep(
         &self,
-        kind: &Followed,
+        kind: &Informer,
         set: &Value,
         object: &str,
         uid: &str,

@@ -16,11 +16,11 @@ use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
 
 /// The watched resources and their indexes.
-pub(super) struct Sight {
-    pub sets: Followed,
-    pub pods: Followed,
-    pub claims: Followed,
-    pub revisions: Followed,
+pub(super) struct Informers {
+    pub sets: Informer,
+    pub pods: Informer,
+    pub claims: Informer,
+    pub revisions: Informer,
     pods_by_controller: Index,
     pods_by_stem: Index,
     claims_by_stem: Index,
@@ -29,7 +29,7 @@ pub(super) struct Sight {
 }
 
 /// A watched resource and its cache.
-pub(super) struct Followed {
+pub(super) struct Informer {
     pub resource: Resource,
     pub cache: Cache,
 }
@@ -43,15 +43,15 @@ pub(super) struct Scene {
     contested: BTreeSet<String>,
 }
 
-impl Sight {
-    pub fn new() -> Sight {
-        let follow = |resource, cache| Followed { resource, cache };
+impl Informers {
+    pub fn new() -> Informers {
+        let follow = |resource, cache| Informer { resource, cache };
         let sets = follow(resource("apps/v1", "StatefulSet", "statefulsets"), Cache::default());
         let pods = follow(resource("v1", "Pod", "pods"), Cache::default().viewed(SeenPod::read));
         let claims = resource("v1", "PersistentVolumeClaim", "persistentvolumeclaims");
         let claims = follow(claims, Cache::default());
         let revisions = follow(resource("apps/v1", "ControllerRevision", "controllerrevisions"), Cache::default());
-        Sight {
+        Informers {
             pods_by_controller: pods.cache.index(by_controller),
             pods_by_stem: pods.cache.index(by_numbered_stem),
             claims_by_stem: claims.cache.index(by_numbered_stem),
@@ -164,7 +164,7 @@ impl ObservationDelays {
 
 /// Queues what `wakes` returns for an object before and after a change, if the change is relevant.
 fn on_difference(
-    followed: &Followed,
+    informer: &Informer,
     differs: fn(Option<&Value>, Option<&Value>) -> bool,
     wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static,
 ) -> Source {
@@ -172,7 +172,7 @@ fn on_difference(
         true => before.into_iter().chain(after).flat_map(&wakes).collect(),
         false => Vec::new(),
     };
-    Source::changing(followed.resource.clone(), wakes).into(followed.cache.clone())
+    Source::changing(informer.resource.clone(), wakes).into(informer.cache.clone())
 }
 
 /// The set that controls the object.
