@@ -6,7 +6,7 @@ use crate::voice::Voice;
 use futures::future::try_join_all;
 use object::access::Access;
 use object::{Value, json};
-use plan::kubelet::{self, ClaimState, Event, Plan, Seen, config};
+use plan::kubelet::{self, ClaimState, PodEvent, PodPlan, Seen, config};
 use plan::schedule::{Key, Volumes, claims_of};
 use runtime::Clock;
 use runtime::api::{Api, ApiError, Resource};
@@ -105,7 +105,7 @@ impl Kubelets {
         Ok(found)
     }
 
-    fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<Plan> {
+    fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<PodPlan> {
         let mut state = self.sight.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
@@ -138,13 +138,19 @@ impl Kubelets {
         Some(plan)
     }
 
-    async fn carry_out(&self, case: &Case, path: &str, pod: &Value, plan: Plan) -> Result<Option<Duration>, ApiError> {
+    async fn carry_out(
+        &self,
+        case: &Case,
+        path: &str,
+        pod: &Value,
+        plan: PodPlan,
+    ) -> Result<Option<Duration>, ApiError> {
         self.tell_once(case, &plan.warnings);
         if let Some(status) = &plan.status {
             let patch = json!({"metadata": {"uid": &*case.uid}, "status": status});
             let written = case.api.strategic(&format!("{path}/status"), &patch).await?;
             self.sight.lock().written(&case.key, written);
-            for Event { warning, reason, message } in &plan.events {
+            for PodEvent { warning, reason, message } in &plan.events {
                 self.voice.pod(&case.key, &case.uid, *warning, reason, message);
             }
         }
@@ -169,7 +175,7 @@ impl Kubelets {
     }
 
     /// Records the warnings that were not recorded for this pod before.
-    fn tell_once(&self, case: &Case, warnings: &[Event]) {
+    fn tell_once(&self, case: &Case, warnings: &[PodEvent]) {
         if warnings.is_empty() {
             return;
         }

@@ -5,7 +5,7 @@ use crate::line::Line;
 use futures::StreamExt;
 use object::Value;
 use object::access::{Access, name, terminating, uid};
-use plan::kubelet::{self, Event, expand};
+use plan::kubelet::{self, PodEvent, expand};
 use plan::schedule::{Cluster, Key, Moved, key};
 use runtime::Metrics;
 use runtime::api::{Api, ApiError, Resource};
@@ -69,7 +69,7 @@ pub struct Local {
     /// Number of failed lookups of the Secrets and ConfigMaps that it waits for.
     pub config_attempts: u32,
     /// Warnings already recorded for this pod, to suppress repeats.
-    pub told: Vec<Event>,
+    pub told: Vec<PodEvent>,
 }
 
 /// The state of a pod's volumes.

@@ -20,16 +20,16 @@ pub enum Scale {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct BudgetPlan {
     /// The budget with its new status, to PUT to `/status` if it changed.
     pub status: Option<Value>,
-    pub events: Vec<Event>,
+    pub events: Vec<BudgetEvent>,
     /// When a granted eviction times out: plan again then.
     pub next: Option<jiff::Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct BudgetEvent {
     /// The pod that the event is about; `None` for the budget.
     pub pod: Option<String>,
     pub warning: bool,
@@ -48,9 +48,9 @@ pub fn selects(budget: &Value, pod: &Value) -> bool {
 
 /// Plans the status of a budget. `pods` are those of its namespace; `scale` returns the scale of a
 /// controlling owner reference.
-pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, now: jiff::Timestamp) -> Plan {
+pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, now: jiff::Timestamp) -> BudgetPlan {
     let pods: Vec<&Value> = pods.iter().copied().filter(|pod| selects(budget, pod)).collect();
-    let mut plan = Plan::default();
+    let mut plan = BudgetPlan::default();
     if pods.is_empty() {
         plan.event(false, "NoPods", "No matching pods found".to_owned());
     }
@@ -85,9 +85,9 @@ pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, no
     plan
 }
 
-impl Plan {
+impl BudgetPlan {
     fn event(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.events.push(Event { pod: None, warning, reason, message });
+        self.events.push(BudgetEvent { pod: None, warning, reason, message });
     }
 }
 
@@ -110,7 +110,7 @@ fn desired(
     budget: &Value,
     pods: &[&Value],
     scale: impl Fn(&Value) -> Scale,
-    plan: &mut Plan,
+    plan: &mut BudgetPlan,
 ) -> Result<(i64, i64), String> {
     let counted = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     if let Some(most) = budget.at(&["spec", "maxUnavailable"]) {
@@ -128,7 +128,12 @@ fn desired(
 }
 
 /// The sum of the replicas of the pods' controllers.
-fn expected(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, plan: &mut Plan) -> Result<i64, String> {
+fn expected(
+    budget: &Value,
+    pods: &[&Value],
+    scale: impl Fn(&Value) -> Scale,
+    plan: &mut BudgetPlan,
+) -> Result<i64, String> {
     let mut counted: BTreeMap<&str, i64> = BTreeMap::new();
     let mut unmanaged: BTreeSet<&str> = BTreeSet::new();
     for pod in pods {
@@ -181,7 +186,7 @@ fn still_in_flight(
     budget: &Value,
     pods: &[&Value],
     now: jiff::Timestamp,
-    events: &mut Vec<Event>,
+    events: &mut Vec<BudgetEvent>,
 ) -> (BTreeMap<String, String>, Option<jiff::Timestamp>) {
     let mut kept = BTreeMap::new();
     let mut next: Option<jiff::Timestamp> = None;
@@ -191,7 +196,7 @@ fn still_in_flight(
         let Ok(since) = stamp.parse::<jiff::Timestamp>() else { continue };
         let until = since.saturating_add(jiff::SignedDuration::from_secs(DELETION_TIMEOUT_S)).unwrap_or(now);
         if until <= now {
-            events.push(Event {
+            events.push(BudgetEvent {
                 pod: Some(name(pod).to_owned()),
                 warning: true,
                 reason: "NotDeleted",
@@ -239,13 +244,13 @@ mod tests {
         })
     }
 
-    fn run(budget: &Value, pods: &[Value], replicas: i64) -> Plan {
+    fn run(budget: &Value, pods: &[Value], replicas: i64) -> BudgetPlan {
         let pods: Vec<&Value> = pods.iter().collect();
         plan(budget, &pods, |_| Scale::Replicas(replicas), now())
     }
 
     /// healthy, desired, expected, allowed.
-    fn numbers(plan: &Plan) -> (i64, i64, i64, i64) {
+    fn numbers(plan: &BudgetPlan) -> (i64, i64, i64, i64) {
         let status = plan.status.as_ref().unwrap();
         let number = |field: &str| status.int(&["status", field]).unwrap();
         (number("currentHealthy"), number("desiredHealthy"), number("expectedPods"), number("disruptionsAllowed"))

@@ -24,7 +24,7 @@ const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPres
 
 /// What to do about a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct NodePlan {
     /// A strategic merge patch of the node's status.
     pub status: Option<Value>,
     /// The node's new taints, if they must change.
@@ -36,10 +36,10 @@ pub struct Plan {
 }
 
 /// Plans for a node whose last heartbeat was at `heard`.
-pub fn node(node: &Value, heard: Timestamp, now: Timestamp) -> Plan {
+pub fn node(node: &Value, heard: Timestamp, now: Timestamp) -> NodePlan {
     let deadline = heard.checked_add(GRACE).unwrap_or(Timestamp::MAX);
     let mut seen = node.clone();
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     if now < deadline {
         plan.next = Some(deadline);
     } else {
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn a_node_with_heartbeats_is_not_changed() {
         let plan = node(&ready("True"), at(100), at(139));
-        assert_eq!(plan, Plan { next: Some(at(140)), ..Plan::default() });
+        assert_eq!(plan, NodePlan { next: Some(at(140)), ..NodePlan::default() });
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
         // A second plan changes nothing.
         silent["status"] = status;
         silent["spec"]["taints"] = json!(taints);
-        assert_eq!(node(&silent, at(100), at(200)), Plan::default());
+        assert_eq!(node(&silent, at(100), at(200)), NodePlan::default());
         silent["status"]["conditions"][0]["status"] = json!("True");
         let healed = node(&silent, at(201), at(201));
         assert_eq!((keys(&healed.taints.unwrap()), healed.lost), (vec!["mine:NoSchedule".to_owned()], false));

@@ -46,7 +46,7 @@ impl Content {
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct NamespacePlan {
     /// The namespace with its new status, to PUT to `/status`.
     pub status: Option<Value>,
     /// The namespace without the finalizer, to PUT to `/finalize` when nothing is left. The server then
@@ -66,10 +66,15 @@ pub fn due(content: &[Content]) -> Vec<usize> {
 
 /// Plans the deletion of a namespace. `content` has every namespaced resource that can be listed and deleted,
 /// including empty ones. With a `discovery_error` there may be more.
-pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str>, now: jiff::Timestamp) -> Plan {
+pub fn plan(
+    namespace: &Value,
+    content: &[Content],
+    discovery_error: Option<&str>,
+    now: jiff::Timestamp,
+) -> NamespacePlan {
     let finalizers = namespace.items(&["spec", "finalizers"]);
     if !terminating(namespace) || !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        return Plan::default();
+        return NamespacePlan::default();
     }
     let again = discovery_error.is_some() || !content.iter().all(Content::is_empty);
 
@@ -84,7 +89,7 @@ pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str
         changed.put(&["spec", "finalizers"], rest);
         changed
     });
-    Plan { status, finalize, again }
+    NamespacePlan { status, finalize, again }
 }
 
 fn is_pods(kind: &Content) -> bool {
@@ -258,9 +263,9 @@ mod tests {
     fn active_or_finalized_namespaces_are_not_changed() {
         let mut living = namespace();
         living.cut(&["metadata", "deletionTimestamp"]);
-        assert_eq!(plan(&living, &[], None, now()), Plan::default());
+        assert_eq!(plan(&living, &[], None, now()), NamespacePlan::default());
         let mut released = namespace();
         released.put(&["spec", "finalizers"], json!([]));
-        assert_eq!(plan(&released, &[], None, now()), Plan::default());
+        assert_eq!(plan(&released, &[], None, now()), NamespacePlan::default());
     }
 }

@@ -31,7 +31,7 @@ pub async fn run(context: ControllerContext) {
     let by_set = budget_source.cache.clone();
     let set_source =
         Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
-    let control = Arc::new(Control {
+    let this = Arc::new(DisruptionController {
         api: context.api.clone(),
         discovery: context.discovery.clone(),
         events: context.events.clone(),
@@ -43,13 +43,13 @@ pub async fn run(context: ControllerContext) {
         clock: context.clock.clone(),
     });
     worker::run(context, vec![budget_source, pod_source, set_source], 4, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+        let this = this.clone();
+        async move { this.sync(key).await }
     })
     .await;
 }
 
-struct Control {
+struct DisruptionController {
     api: Api,
     discovery: Discovery,
     events: Events,
@@ -61,7 +61,7 @@ struct Control {
     clock: Clock,
 }
 
-impl Control {
+impl DisruptionController {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         let Some(budget) = self.budget_cache.get(&key) else { return Ok(None) };
         let pods = self.pod_cache.in_namespace(&key.0);
@@ -80,7 +80,7 @@ impl Control {
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
+    fn tell(&self, event: &disruption::BudgetEvent, budget: &Value, pods: &[&Value]) {
         let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
         let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
         let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };

@@ -61,7 +61,7 @@ pub async fn run(context: ControllerContext) {
         keys.dedup();
         keys
     });
-    let control = Arc::new(Control {
+    let controller = Arc::new(EndpointsController {
         api: context.api.clone(),
         events: context.events.clone(),
         endpoints,
@@ -71,8 +71,8 @@ pub async fn run(context: ControllerContext) {
         deleted,
     });
     worker::run(context, vec![service_source, pod_source, endpoints_source], WORKERS, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+        let controller = controller.clone();
+        async move { controller.sync(key).await }
     })
     .await;
 }
@@ -113,7 +113,7 @@ impl Deleted {
     }
 }
 
-struct Control {
+struct EndpointsController {
     api: Api,
     events: Events,
     endpoints: Resource,
@@ -123,7 +123,7 @@ struct Control {
     deleted: Deleted,
 }
 
-impl Control {
+impl EndpointsController {
     async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let service = self.service_cache.get(&key);
         let current = self.endpoints_cache.get(&key);

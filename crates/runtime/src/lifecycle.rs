@@ -31,7 +31,7 @@ pub async fn run(context: ControllerContext) {
     let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
     let leases =
         Source::new(leases, |lease| vec![("".into(), name(lease).into())]).only(format!("metadata.namespace={LEASES}"));
-    let control = Arc::new(Control {
+    let this = Arc::new(NodeLifecycleController {
         api: context.api.clone(),
         events: context.events.clone(),
         clock: context.clock.clone(),
@@ -41,8 +41,8 @@ pub async fn run(context: ControllerContext) {
         wards: Mutex::default(),
     });
     worker::run(context, vec![nodes, leases], 4, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+        let this = this.clone();
+        async move { this.sync(key).await }
     })
     .await;
 }
@@ -55,7 +55,7 @@ fn pods() -> Resource {
     Resource::new("v1", "Pod", "pods", true)
 }
 
-struct Control {
+struct NodeLifecycleController {
     api: Api,
     events: Events,
     clock: Clock,
@@ -78,7 +78,7 @@ struct Wards {
     open: HashMap<Key, (watch::Sender<Trouble>, AbortHandle)>,
 }
 
-impl Control {
+impl NodeLifecycleController {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         let Some(node) = self.nodes.get(&key) else {
             lock(&self.signs).remove(&key);

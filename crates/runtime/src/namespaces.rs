@@ -26,7 +26,7 @@ pub async fn run(context: ControllerContext) {
     let source =
         Source::new(resource.clone(), |namespace| if terminating(namespace) { vec![key(namespace)] } else { vec![] });
     let cache = source.cache.clone();
-    let control = Arc::new(Control {
+    let controller = Arc::new(NamespaceController {
         api: context.api.clone(),
         discovery: context.discovery.clone(),
         namespaces: resource,
@@ -34,12 +34,12 @@ pub async fn run(context: ControllerContext) {
         clock: context.clock.clone(),
     });
     worker::run(context, vec![source], 4, move |key| {
-        let (cache, control) = (cache.clone(), control.clone());
+        let (cache, controller) = (cache.clone(), controller.clone());
         async move {
             match cache.get(&key).filter(|namespace| terminating(namespace)) {
-                Some(_) => control.empty(&key).await,
+                Some(_) => controller.empty(&key).await,
                 None => {
-                    control.waiting().remove(&key);
+                    controller.waiting().remove(&key);
                     Ok(None)
                 }
             }
@@ -48,7 +48,7 @@ pub async fn run(context: ControllerContext) {
     .await;
 }
 
-struct Control {
+struct NamespaceController {
     api: Api,
     discovery: Discovery,
     namespaces: Resource,
@@ -66,7 +66,7 @@ struct Waiting {
     left: Vec<Served>,
 }
 
-impl Control {
+impl NamespaceController {
     /// Deletes the content of a namespace, and finalizes the namespace when it is empty.
     async fn empty(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
         let path = self.namespaces.object("", &key.1);

@@ -7,7 +7,7 @@ use object::{Gates, Value, json};
 use plan::allowance::Allowance;
 use plan::bind::{self, Place};
 use plan::reclaim::Plugins;
-use plan::statefulset::{Action, Plan, Seen, SeenPod, Stage, plan};
+use plan::statefulset::{Action, Seen, SeenPod, SetPlan, Stage, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> SetPlan {
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (self.pods.iter().collect(), self.claims.iter().collect(), self.revisions.iter().collect());
         let seen = Seen {
@@ -60,7 +60,7 @@ impl World {
         plan(&seen, &Gates::default(), jiff::Timestamp::UNIX_EPOCH)
     }
 
-    fn take(&mut self, plan: Plan) {
+    fn take(&mut self, plan: SetPlan) {
         for action in plan.prepare.iter().chain(plan.stages.iter().flat_map(Stage::actions)) {
             match action {
                 Action::ConfirmSet { .. } => {}

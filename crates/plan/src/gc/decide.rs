@@ -24,11 +24,11 @@ pub type Answers = HashMap<Place, Answer>;
 pub enum Step {
     /// GET these (metadata is enough), then call `decide` again with the answers added.
     Ask(Vec<Place>),
-    Do(Plan),
+    Do(CollectionPlan),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CollectionPlan {
     /// Execute in order and stop at the first failure. [`Action::DropOwners`] are each about another object
     /// and may run concurrently.
     pub actions: Vec<Action>,
@@ -64,7 +64,7 @@ impl Held {
     }
 }
 
-impl Plan {
+impl CollectionPlan {
     /// The owner whose finalizer this plan removes; afterwards its dependents are not handled for it any
     /// more.
     pub fn releases(&self) -> Option<(&Place, &Uid, &str)> {
@@ -76,13 +76,13 @@ impl Plan {
         })
     }
     fn held(held: Held) -> Step {
-        Step::Do(Plan { held: Some(held), ..Plan::default() })
+        Step::Do(CollectionPlan { held: Some(held), ..CollectionPlan::default() })
     }
     fn nothing() -> Step {
-        Step::Do(Plan::default())
+        Step::Do(CollectionPlan::default())
     }
     fn act(actions: Vec<Action>) -> Step {
-        Step::Do(Plan { actions, ..Plan::default() })
+        Step::Do(CollectionPlan { actions, ..CollectionPlan::default() })
     }
 }
 
@@ -106,28 +106,28 @@ impl Graph {
     /// Decides about `work`, as far as the answers suffice.
     pub fn decide(&self, work: &Work, answers: &Answers) -> Step {
         let (Work::Attempt(uid) | Work::Orphan(uid)) = work;
-        let Some(node) = self.nodes.get(uid) else { return Plan::nothing() };
+        let Some(node) = self.nodes.get(uid) else { return CollectionPlan::nothing() };
         let live = match answers.get(&node.place) {
             None => return Step::Ask(vec![node.place.clone()]),
             Some(Answer::Found(live)) if live.uid == *uid => live,
             Some(Answer::Found(_) | Answer::NotFound) => {
-                return Step::Do(Plan { gone: vec![uid.clone()], ..Plan::default() });
+                return Step::Do(CollectionPlan { gone: vec![uid.clone()], ..CollectionPlan::default() });
             }
             Some(Answer::UnknownKind | Answer::NeedsNamespace | Answer::Failed) => {
-                return Plan::held(Held::Unanswered(node.place.clone()));
+                return CollectionPlan::held(Held::Unanswered(node.place.clone()));
             }
         };
         match work {
             Work::Orphan(_) => self.orphan(live),
             Work::Attempt(_) if live.waits_for_dependents() => self.foreground(live),
-            Work::Attempt(_) if live.deleting || live.owners.is_empty() => Plan::nothing(),
+            Work::Attempt(_) if live.deleting || live.owners.is_empty() => CollectionPlan::nothing(),
             Work::Attempt(_) => self.dependent(live, answers),
         }
     }
 
     fn orphan(&self, owner: &Fact) -> Step {
         if !owner.waits_for_orphans() {
-            return Plan::nothing();
+            return CollectionPlan::nothing();
         }
         let drop = |(uid, node): (&Uid, &Node)| Action::DropOwners {
             place: node.place.clone(),
@@ -136,18 +136,18 @@ impl Graph {
         };
         let mut actions: Vec<Action> = self.dependents(&owner.uid).map(drop).collect();
         actions.push(remove_finalizer(owner, ORPHAN));
-        Plan::act(actions)
+        CollectionPlan::act(actions)
     }
 
     fn foreground(&self, owner: &Fact) -> Step {
         if !self.is_blocked(&owner.uid) {
-            return Plan::act(vec![remove_finalizer(owner, FOREGROUND)]);
+            return CollectionPlan::act(vec![remove_finalizer(owner, FOREGROUND)]);
         }
         let blocking = blocking_owners(owner);
         if !blocking.is_empty() && self.waits_for_itself(&owner.uid) {
-            return Plan::act(vec![unblock(owner, blocking)]);
+            return CollectionPlan::act(vec![unblock(owner, blocking)]);
         }
-        Plan::held(Held::Blocked)
+        CollectionPlan::held(Held::Blocked)
     }
 
     fn dependent(&self, live: &Fact, answers: &Answers) -> Step {
@@ -159,14 +159,18 @@ impl Graph {
         if !owners.late.is_empty() {
             // The remaining owners are judged again after this change.
             actions.push(drop_owners(live, owners.late));
-            return Plan::act(actions);
+            return CollectionPlan::act(actions);
         }
         if !owners.solid.is_empty() {
             let lost: Vec<Uid> = owners.dangling.iter().chain(&owners.waiting).map(|owner| owner.uid.clone()).collect();
             if !lost.is_empty() {
                 actions.push(drop_owners(live, lost));
             }
-            return Step::Do(Plan { actions, held: owners.unwatched.map(Held::OwnerNotWatched), ..Plan::default() });
+            return Step::Do(CollectionPlan {
+                actions,
+                held: owners.unwatched.map(Held::OwnerNotWatched),
+                ..CollectionPlan::default()
+            });
         }
         let has_dependents = self.dependents(&live.uid).next().is_some();
         let policy = if !owners.waiting.is_empty() && has_dependents {
@@ -176,7 +180,7 @@ impl Graph {
                 // that breaks the cycle changes the object, which queues this work again; then the object is
                 // deleted.
                 actions.push(unblock(live, blocking));
-                return Plan::act(actions);
+                return CollectionPlan::act(actions);
             }
             Policy::Foreground
         } else if live.has_finalizer(ORPHAN) {
@@ -192,7 +196,7 @@ impl Graph {
             resource_version: live.resource_version.clone(),
             policy,
         });
-        Plan::act(actions)
+        CollectionPlan::act(actions)
     }
 
     /// Classifies the owner references of `live`, or returns what is missing to do so.
@@ -206,7 +210,7 @@ impl Graph {
                 match self.came_late(live, reference) {
                     Some(true) => owners.late.push(reference.uid.clone()),
                     Some(false) => owners.dangling.push(reference),
-                    None => return Err(Plan::held(Held::OwnerNotWatched(live.place.clone()))),
+                    None => return Err(CollectionPlan::held(Held::OwnerNotWatched(live.place.clone()))),
                 }
                 continue;
             }
@@ -218,14 +222,14 @@ impl Graph {
                     match if waits { self.can_wait(live, reference) } else { Some(true) } {
                         Some(true) => owners.solid.push(reference),
                         Some(false) => owners.waiting.push(reference),
-                        None => return Err(Plan::held(Held::OwnerNotWatched(place))),
+                        None => return Err(CollectionPlan::held(Held::OwnerNotWatched(place))),
                     }
                     if !self.nodes.contains_key(&reference.uid) {
                         owners.unwatched = Some(place);
                     }
                 }
                 Some(Answer::Found(_) | Answer::NotFound) if self.came_late(live, reference).is_none() => {
-                    return Err(Plan::held(Held::OwnerNotWatched(place)));
+                    return Err(CollectionPlan::held(Held::OwnerNotWatched(place)));
                 }
                 Some(Answer::Found(_) | Answer::NotFound) => {
                     owners.dangling.push(reference);
@@ -235,12 +239,12 @@ impl Graph {
                         owners.reports.push(invalid_namespace(live, reference));
                     }
                 }
-                Some(Answer::UnknownKind) => return Err(Plan::held(Held::UnknownOwnerKind(place))),
-                Some(Answer::Failed) => return Err(Plan::held(Held::Unanswered(place))),
+                Some(Answer::UnknownKind) => return Err(CollectionPlan::held(Held::UnknownOwnerKind(place))),
+                Some(Answer::Failed) => return Err(CollectionPlan::held(Held::Unanswered(place))),
                 Some(Answer::NeedsNamespace) => {
                     let actions = vec![invalid_namespace(live, reference)];
                     let held = Some(Held::NamespacedOwner(place));
-                    return Err(Step::Do(Plan { actions, held, ..Plan::default() }));
+                    return Err(Step::Do(CollectionPlan { actions, held, ..CollectionPlan::default() }));
                 }
             }
         }

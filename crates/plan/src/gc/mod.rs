@@ -21,7 +21,7 @@
 //! ```
 //!
 //! The dependents are those in the graph, which may lag behind. So before a driver executes a plan that
-//! [`Plan::releases`] an owner, it lists all objects and waits until the graph [`Graph::has_heard_of`] every
+//! [`CollectionPlan::releases`] an owner, it lists all objects and waits until the graph [`Graph::has_heard_of`] every
 //! dependent. A dependent that the graph does not know yet would be deleted instead of orphaned, or outlive
 //! an owner that must wait for it.
 
@@ -32,7 +32,7 @@ mod graph;
 mod tests;
 
 pub use action::{Action, Policy};
-pub use decide::{Answer, Answers, Held, Plan, Step};
+pub use decide::{Answer, Answers, CollectionPlan, Held, Step};
 pub use graph::{Graph, GraphEvent, Work};
 
 use object::Value;

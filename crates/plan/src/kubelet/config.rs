@@ -4,7 +4,7 @@
 //! cannot be read keeps its container in CreateContainerConfigError. Missing optional references delay
 //! nothing.
 
-use super::Event;
+use super::PodEvent;
 use super::status::all_have_begun;
 use object::Value;
 use object::access::{Access, namespace, terminating};
@@ -50,7 +50,7 @@ pub fn keys_of(object: &Value) -> BTreeSet<String> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trouble {
     /// Events of volumes that cannot be set up.
-    pub volumes: Vec<Event>,
+    pub volumes: Vec<PodEvent>,
     /// Why a container cannot be created, by container name.
     pub containers: BTreeMap<String, String>,
 }
@@ -97,7 +97,7 @@ pub fn trouble(pod: &Value, found: &Found) -> Trouble {
             Place::Environment { container } => drop(trouble.containers.entry(container.to_owned()).or_insert(why)),
             Place::Volume { name } => {
                 let message = format!("MountVolume.SetUp failed for volume {name:?} : {why}");
-                trouble.volumes.push(Event::warning("FailedMount", message));
+                trouble.volumes.push(PodEvent::warning("FailedMount", message));
             }
         }
     }

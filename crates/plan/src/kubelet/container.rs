@@ -1,6 +1,6 @@
 //! One container: computes its next status from the current one.
 
-use super::Event;
+use super::PodEvent;
 use super::behaviour::{Behaviour, Readiness};
 use super::config::Trouble;
 use jiff::{SignedDuration, Timestamp};
@@ -33,7 +33,7 @@ pub struct Next {
     pub status: Value,
     /// When the status changes without an event.
     pub at: Option<Timestamp>,
-    pub events: Vec<Event>,
+    pub events: Vec<PodEvent>,
 }
 
 impl Next {
@@ -73,17 +73,17 @@ pub fn unpullable(spec: &Value, around: &Around) -> Next {
         let message = format!("failed to pull image {image:?}: this is simulated, by annotation of the pod");
         let status = waiting(spec, "ErrImagePull", &message);
         let events = vec![
-            Event::warning(
+            PodEvent::warning(
                 "Failed",
                 format!("Failed to pull image {image:?}: this is simulated, by annotation of the pod"),
             ),
-            Event::warning("Failed", "Error: ErrImagePull".to_owned()),
+            PodEvent::warning("Failed", "Error: ErrImagePull".to_owned()),
         ];
         return Next { status, at: Some(after(attempt_at, PULL_ERROR_SHOWN)), events };
     }
     let message = format!("Back-off pulling image {image:?}");
     let status = waiting(spec, "ImagePullBackOff", &message);
-    Next { status, at: Some(next_at), events: vec![Event::normal("BackOff", message)] }
+    Next { status, at: Some(next_at), events: vec![PodEvent::normal("BackOff", message)] }
 }
 
 /// The times of the last and the next attempt to pull: each wait is twice the one before.
@@ -110,7 +110,7 @@ pub fn running(spec: &Value, before: Option<&Value>, around: &Around) -> Next {
         }
         Some(before) if before.has(&["state", "running"]) => {
             let name = spec.text(&["name"]);
-            events.push(Event::normal("Killing", format!("Container {name} definition changed, will be restarted")));
+            events.push(PodEvent::normal("Killing", format!("Container {name} definition changed, will be restarted")));
             restarted(spec, before, killed(before, around), around)
         }
         Some(before) => match back_off_end(before, around) {
@@ -158,8 +158,10 @@ fn crashed(spec: &Value, status: &Value, started: Timestamp, around: &Around) ->
     let mut status = stopped(status);
     status["lastState"] = ended;
     status["state"] = json!({"waiting": {"reason": "CrashLoopBackOff", "message": text}});
-    let event =
-        Event::warning("BackOff", format!("Back-off restarting failed container {name} in pod {}", pod_name(around)));
+    let event = PodEvent::warning(
+        "BackOff",
+        format!("Back-off restarting failed container {name} in pod {}", pod_name(around)),
+    );
     Crash::Stays(Next { status, at: Some(after(around.now, wait)), events: vec![event] })
 }
 
@@ -257,7 +259,7 @@ pub fn completed(spec: &Value, around: &Around) -> Value {
 }
 
 /// Sets whether a running container is ready, and when that changes.
-fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
+fn ready(mut status: Value, around: &Around, mut events: Vec<PodEvent>) -> Next {
     let started = time(&status, &["state", "running", "startedAt"]).unwrap_or(around.now);
     let (is_ready, at) = match around.behaviour.ready {
         Readiness::Never => (false, None),
@@ -265,7 +267,7 @@ fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
         Readiness::After(_) => (true, None),
     };
     if !is_ready && status.flag(&["ready"]) {
-        events.push(Event::warning(
+        events.push(PodEvent::warning(
             "Unhealthy",
             "Readiness probe failed: this is simulated, by annotation of the pod".to_owned(),
         ));

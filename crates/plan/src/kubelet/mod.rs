@@ -42,15 +42,15 @@ pub enum ClaimState {
 
 /// What to do, in this order.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct PodPlan {
     /// A strategic merge patch of the status; `None` if it needs no change.
     pub status: Option<Value>,
     /// The pod has terminated: delete it with grace period 0, with its uid as a precondition.
     pub remove: bool,
     /// Events to record after the status is written.
-    pub events: Vec<Event>,
+    pub events: Vec<PodEvent>,
     /// Events to record once, as long as their cause lasts.
-    pub warnings: Vec<Event>,
+    pub warnings: Vec<PodEvent>,
     /// When to plan again without a change.
     pub next: Option<Timestamp>,
     /// The pod waits for its claims.
@@ -63,27 +63,27 @@ pub struct Plan {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Event {
+pub struct PodEvent {
     pub warning: bool,
     pub reason: &'static str,
     pub message: String,
 }
 
-impl Event {
-    pub(crate) fn normal(reason: &'static str, message: String) -> Event {
-        Event { warning: false, reason, message }
+impl PodEvent {
+    pub(crate) fn normal(reason: &'static str, message: String) -> PodEvent {
+        PodEvent { warning: false, reason, message }
     }
-    pub(crate) fn warning(reason: &'static str, message: String) -> Event {
-        Event { warning: true, reason, message }
+    pub(crate) fn warning(reason: &'static str, message: String) -> PodEvent {
+        PodEvent { warning: true, reason, message }
     }
 }
 
 /// Plans the status of a pod on a node that is up.
-pub fn plan(seen: &Seen, now: Timestamp) -> Plan {
+pub fn plan(seen: &Seen, now: Timestamp) -> PodPlan {
     let pod = seen.pod;
     let (behaviour, complaints) = Behaviour::of(pod);
-    let mut plan = Plan::default();
-    plan.warnings.extend(complaints.into_iter().map(|why| Event::warning("InvalidSimulation", why)));
+    let mut plan = PodPlan::default();
+    plan.warnings.extend(complaints.into_iter().map(|why| PodEvent::warning("InvalidSimulation", why)));
     let config = config::trouble(pod, seen.configs);
     let around = Around {
         pod,
@@ -113,7 +113,7 @@ fn restarts(pod: &Value, behaviour: &Behaviour) -> bool {
     }
 }
 
-fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
+fn terminate(around: &Around, ended: bool, plan: &mut PodPlan) {
     let pod = around.pod;
     let wait = match around.behaviour.terminate {
         _ if ended => SignedDuration::ZERO,
@@ -132,7 +132,7 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
         return;
     }
     let names = status::names(pod.items(&["spec", "containers"]));
-    plan.warnings.push(Event::normal("Killing", format!("Stopping {names}")));
+    plan.warnings.push(PodEvent::normal("Killing", format!("Stopping {names}")));
     if end > around.now {
         plan.next = Some(end);
         return;
@@ -148,7 +148,7 @@ fn terminate(around: &Around, ended: bool, plan: &mut Plan) {
     plan.remove = true;
 }
 
-fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
+fn live(seen: &Seen, around: &Around, plan: &mut PodPlan) {
     let (pod, now) = (seen.pod, around.now);
     let mut draft = Draft::of(pod, now);
     draft.begin(seen, around);
@@ -179,7 +179,7 @@ fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
         plan.mounts = !seen.claims.is_empty();
     }
     plan.awaits_config = !around.config.containers.is_empty();
-    let failed = around.config.containers.values().map(|why| Event::warning("Failed", format!("Error: {why}")));
+    let failed = around.config.containers.values().map(|why| PodEvent::warning("Failed", format!("Error: {why}")));
     plan.warnings.extend(failed);
     let (next, events) = draft.run_containers(around);
     plan.next = earliest(plan.next, next);
@@ -197,7 +197,7 @@ fn live(seen: &Seen, around: &Around, plan: &mut Plan) {
 }
 
 /// Why its claims delay the pod.
-fn claim_trouble(seen: &Seen) -> Vec<Event> {
+fn claim_trouble(seen: &Seen) -> Vec<PodEvent> {
     let namespace = object::access::namespace(seen.pod);
     let troubles = seen.claims.iter().filter_map(|(name, state)| {
         let why = match state {
@@ -208,7 +208,7 @@ fn claim_trouble(seen: &Seen) -> Vec<Event> {
                 format!("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found")
             }
         };
-        Some(Event::warning("FailedMount", format!("error processing PVC {namespace}/{name}: {why}")))
+        Some(PodEvent::warning("FailedMount", format!("error processing PVC {namespace}/{name}: {why}")))
     });
     troubles.collect()
 }
@@ -240,7 +240,7 @@ enum Ending {
     Deadline,
 }
 
-fn finish(ending: Ending, around: &Around, mut draft: Draft, plan: &mut Plan) {
+fn finish(ending: Ending, around: &Around, mut draft: Draft, plan: &mut PodPlan) {
     match ending {
         Ending::Succeeded => {
             draft.end_containers(around, 0);
@@ -255,13 +255,13 @@ fn finish(ending: Ending, around: &Around, mut draft: Draft, plan: &mut Plan) {
             // Real kubelets remove the container statuses of an evicted pod.
             draft.drop_containers();
             draft.end("Failed", "Evicted", message);
-            plan.events.push(Event::warning("Evicted", message.to_owned()));
+            plan.events.push(PodEvent::warning("Evicted", message.to_owned()));
         }
         Ending::Deadline => {
             let message = "Pod was active on the node longer than the specified deadline";
             draft.end_containers(around, 137);
             draft.end("Failed", "DeadlineExceeded", message);
-            plan.events.push(Event::normal("DeadlineExceeded", message.to_owned()));
+            plan.events.push(PodEvent::normal("DeadlineExceeded", message.to_owned()));
         }
     }
     let target = (ending == Ending::Evicted).then_some("TerminationByKubelet");

@@ -1,7 +1,7 @@
 //! Builds the new status of a pod.
 
 use super::container::{self, Around, earliest, time};
-use super::{Event, Seen};
+use super::{PodEvent, Seen};
 use jiff::Timestamp;
 use object::access::Access;
 use object::write::stamp;
@@ -58,7 +58,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Advances all containers. Returns when a status changes without an event, and the events to record.
-    pub fn run_containers(&mut self, around: &Around) -> (Option<Timestamp>, Vec<Event>) {
+    pub fn run_containers(&mut self, around: &Around) -> (Option<Timestamp>, Vec<PodEvent>) {
         let (mut at, mut events, mut started) = (None, Vec::new(), Vec::new());
         for (list, statuses) in [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")] {
             let specs = around.pod.items(&["spec", list]);
@@ -88,7 +88,7 @@ impl<'a> Draft<'a> {
             self.new.put(&["status", statuses], after);
         }
         if !started.is_empty() {
-            events.insert(0, Event::normal("Started", format!("Started {}", joined(&started))));
+            events.insert(0, PodEvent::normal("Started", format!("Started {}", joined(&started))));
         }
         let running = all_have_begun(&self.new);
         self.new.put(&["status", "phase"], if running { "Running" } else { "Pending" });

@@ -84,7 +84,7 @@ pub enum Action {
 
 /// An event about the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SetEvent {
     pub warning: bool,
     pub reason: &'static str,
     pub message: String,
@@ -105,8 +105,8 @@ impl Action {
     }
 
     /// The event when it succeeds.
-    pub fn done(&self, set: &str) -> Option<Event> {
-        let normal = |reason, message| Some(Event { warning: false, reason, message });
+    pub fn done(&self, set: &str) -> Option<SetEvent> {
+        let normal = |reason, message| Some(SetEvent { warning: false, reason, message });
         match self {
             Action::CreateClaim { claim, pod, .. } => normal(
                 "SuccessfulCreate",
@@ -130,8 +130,8 @@ impl Action {
     }
 
     /// The events when it fails.
-    pub fn failed(&self, set: &str, error: &str) -> Vec<Event> {
-        let warning = |reason, message| Event { warning: true, reason, message };
+    pub fn failed(&self, set: &str, error: &str) -> Vec<SetEvent> {
+        let warning = |reason, message| SetEvent { warning: true, reason, message };
         let pod_create = |pod: &str, error: &str| {
             warning("FailedCreate", format!("Create Pod {pod} in StatefulSet {set} failed error: {error}"))
         };

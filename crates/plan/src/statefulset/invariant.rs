@@ -3,7 +3,7 @@
 
 mod in_place;
 
-use super::{Action, Plan, Seen};
+use super::{Action, Seen, SetPlan};
 use crate::allowance::{self, Written};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
@@ -74,7 +74,7 @@ fn unavailable_max(set: &Value, replicas: i64, gates: &Gates) -> i64 {
 const STEP_MAX: usize = 16;
 
 /// Returns a sentence for every invariant that the plan violates.
-pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
+pub fn check(seen: &Seen, plan: &SetPlan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
     let staged = stages.flat_map(|(stage, it)| it.actions().map(move |action| (stage, action)));
     let update = plan.status.as_ref().unwrap_or(seen.set).text(&["status", "updateRevision"]);
@@ -91,7 +91,7 @@ pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<Str
 
 /// What a plan creates and applies stays within its allowance, except for the last object; only few claims of
 /// a replica are written concurrently.
-fn size(seen: &Seen, plan: &Plan) -> Vec<String> {
+fn size(seen: &Seen, plan: &SetPlan) -> Vec<String> {
     let (mut written, mut broken) = (Written { withheld: plan.written.withheld, ..Written::default() }, Vec::new());
     let steps = plan.stages.iter().flat_map(|stage| &stage.lanes).flatten();
     if let Some(wide) = steps.clone().map(Vec::len).find(|actions| *actions > STEP_MAX) {

@@ -15,7 +15,7 @@ mod rollout;
 mod set;
 mod status;
 
-pub use action::{Action, Event};
+pub use action::{Action, SetEvent};
 
 use crate::allowance::{Allowance, Output, Written};
 use claims::{Claims, Moment};
@@ -48,7 +48,7 @@ pub struct Seen<'a> {
 
 /// What to do, in this order: `prepare`, `stages`, the status, `cleanup`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
+pub struct SetPlan {
     /// Adoptions, releases and revisions, executed one after the other. When one fails, nothing more is
     /// executed and the status is not written, except that `cleanup` is still executed.
     pub prepare: Vec<Action>,
@@ -61,7 +61,7 @@ pub struct Plan {
     /// Why not more is done.
     pub held: Vec<Held>,
     /// Events in addition to those of the actions.
-    pub events: Vec<Event>,
+    pub events: Vec<SetEvent>,
     /// When to plan again without a change.
     pub next: Option<Timestamp>,
     /// Values for metrics: the budget of unavailable replicas, and how many are unavailable.
@@ -115,10 +115,10 @@ pub enum Held {
 const ASK_AFTER: usize = 64;
 
 /// Plans the actions for a set.
-pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
+pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> SetPlan {
     let set = match Set::read(seen.set, gates) {
         Ok(set) => set,
-        Err(why) => return Plan { held: vec![Held::Unusable { why }], ..Plan::default() },
+        Err(why) => return SetPlan { held: vec![Held::Unusable { why }], ..SetPlan::default() },
     };
     let members = Members::of(&set, seen.pods);
     let claims = Claims::of(&set, seen);
@@ -127,7 +127,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     }
     if let Some((held, event)) = set.unusable(gates) {
         // The owners of claims do not depend on the invalid field.
-        let mut plan = Plan { held: vec![held], events: vec![event], ..Plan::default() };
+        let mut plan = SetPlan { held: vec![held], events: vec![event], ..SetPlan::default() };
         plan.own_claims(&set, &members, &claims, Moment::Any);
         return plan;
     }
@@ -142,7 +142,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         claims: &claims,
         revisions: &revisions,
         now,
-        plan: Plan::default(),
+        plan: SetPlan::default(),
         status,
         alike: seen_revisions.into_iter().filter(|revision| revisions.is_alike(revision)).collect(),
         reowned: reowned.iter().filter_map(Action::owned_claim).map(str::to_owned).collect(),
@@ -161,8 +161,8 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
 /// changed just before the deletion still applies. If the set orphans its dependents, the collector removes
 /// its owner references. If another finalizer holds the set, its dependents may be orphaned already, so it
 /// gets no new ones.
-fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Plan {
-    let mut plan = Plan { held: vec![Held::Deleting], ..Plan::default() };
+fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> SetPlan {
+    let mut plan = SetPlan { held: vec![Held::Deleting], ..SetPlan::default() };
     if !set.orphaning() {
         let moment = if set.waits_for_dependents() { Moment::Any } else { Moment::TooLate };
         plan.own_claims(set, members, claims, moment);
@@ -181,7 +181,7 @@ struct Planner<'a> {
     claims: &'a Claims<'a>,
     revisions: &'a Revisions<'a>,
     now: Timestamp,
-    plan: Plan,
+    plan: SetPlan,
     status: Status,
     /// The revisions of pods that differ from the update revision at most in claims.
     alike: BTreeSet<&'a str>,
@@ -217,7 +217,7 @@ impl Planner<'_> {
         self.plan.push(last);
     }
 
-    fn finish(mut self, gates: &Gates) -> Plan {
+    fn finish(mut self, gates: &Gates) -> SetPlan {
         self.plan.written = self.output.written();
         self.prepare();
         self.own_claims_first();
@@ -337,7 +337,7 @@ impl Stage {
     }
 }
 
-impl Plan {
+impl SetPlan {
     /// Whether the plan at most writes the status.
     pub fn is_idle(&self) -> bool {
         self.prepare.is_empty() && self.stages.is_empty() && self.cleanup.is_empty()

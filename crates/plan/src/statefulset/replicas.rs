@@ -4,7 +4,7 @@ use super::claims::Leaving;
 use super::pods::{self, Pod};
 use super::revisions::Revision;
 use super::set::{Rolling, Strategy};
-use super::{Action, Event, Held, Lane, Planner, Stage};
+use super::{Action, Held, Lane, Planner, SetEvent, Stage};
 use object::access::Access;
 
 /// The limit of pods that are created concurrently.
@@ -107,7 +107,7 @@ impl<'a> Planner<'a> {
             "it does not mount the claim {}, and the volumes of a pod are immutable: delete the pod, so that it is created again",
             self.set.claim_name(template, ordinal)
         );
-        self.plan.events.push(Event {
+        self.plan.events.push(SetEvent {
             warning: true,
             reason: "FailedUpdate",
             message: format!("Update Pod {} in StatefulSet {} failed error: {why}", pod.name(), self.set.name),
@@ -146,7 +146,7 @@ impl<'a> Planner<'a> {
 
     fn cannot_create(&mut self, pod: &str, why: &str) {
         let message = format!("Create Pod {pod} in StatefulSet {} failed error: {why}", self.set.name);
-        self.plan.events.push(Event { warning: true, reason: "FailedCreate", message });
+        self.plan.events.push(SetEvent { warning: true, reason: "FailedCreate", message });
     }
 
     /// The revision of a new pod of this ordinal.
@@ -233,7 +233,7 @@ fn steps(claims: Vec<Action>) -> Lane {
     lane
 }
 
-impl super::Plan {
+impl super::SetPlan {
     /// Executes lanes with growing concurrency, as long as all succeed: if the cluster refuses pods, few were
     /// attempted.
     fn slow_start(&mut self, lanes: Vec<Lane>) {

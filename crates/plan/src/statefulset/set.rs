@@ -1,6 +1,6 @@
 //! The spec of a set, parsed once from its object and the gates.
 
-use super::{Event, Held};
+use super::{Held, SetEvent};
 use jiff::SignedDuration;
 use object::access::{self, Access};
 use object::selector::LabelSelector;
@@ -145,7 +145,7 @@ impl<'a> Set<'a> {
     }
 
     /// Why the spec cannot be executed, if so.
-    pub fn unusable(&self, gates: &Gates) -> Option<(Held, Event)> {
+    pub fn unusable(&self, gates: &Gates) -> Option<(Held, SetEvent)> {
         let (reason, why) = if self.strategy == Strategy::Recreate && !gates.on("StatefulSetRecreateStrategy") {
             let (namespace, name) = (self.namespace, self.name);
             let why = format!(
@@ -162,7 +162,7 @@ impl<'a> Set<'a> {
         } else {
             return None;
         };
-        Some((Held::Unusable { why: why.clone() }, Event { warning: true, reason, message: why }))
+        Some((Held::Unusable { why: why.clone() }, SetEvent { warning: true, reason, message: why }))
     }
 }
 

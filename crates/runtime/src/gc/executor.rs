@@ -4,7 +4,7 @@ use super::Collector;
 use crate::api::{ApiError, Resource};
 use futures::future::try_join_all;
 use object::{Value, json};
-use plan::gc::{Action, Answer, Fact, GraphEvent, Place, Plan};
+use plan::gc::{Action, Answer, CollectionPlan, Fact, GraphEvent, Place};
 use std::sync::Arc;
 
 /// How many dependents of one owner are orphaned concurrently.
@@ -12,7 +12,7 @@ const TOGETHER: usize = 64;
 
 impl Collector {
     /// Executes a plan; returns whether the work must be repeated later.
-    pub(super) async fn carry_out(&self, plan: Plan) -> Result<bool, ApiError> {
+    pub(super) async fn carry_out(&self, plan: CollectionPlan) -> Result<bool, ApiError> {
         self.apply(plan.gone.into_iter().map(|uid| GraphEvent::Gone(uid, 0)));
         let (drops, rest): (Vec<Action>, Vec<Action>) =
             plan.actions.into_iter().partition(|action| matches!(action, Action::DropOwners { .. }));

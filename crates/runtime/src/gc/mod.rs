@@ -14,7 +14,7 @@ use crate::controllers::ControllerContext;
 use crate::discovery::{Discovery, Served};
 use crate::metrics::QueueMetrics;
 use live_dependents::Listings;
-use plan::gc::{Answers, Graph, GraphEvent, Place, Plan, Step, Work};
+use plan::gc::{Answers, CollectionPlan, Graph, GraphEvent, Place, Step, Work};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
@@ -184,7 +184,7 @@ impl Collector {
         self.carry_out(plan).await
     }
 
-    async fn decide(&self, work: &Work, answers: &mut Answers) -> Plan {
+    async fn decide(&self, work: &Work, answers: &mut Answers) -> CollectionPlan {
         loop {
             let step = self.graph().decide(work, answers);
             match step {

@@ -47,7 +47,7 @@ pub async fn run(context: ControllerContext) {
         "" => Vec::new(),
         node => vec![node_key(node)],
     };
-    let control = Arc::new(Control {
+    let controller = Arc::new(PodCollector {
         api: context.api.clone(),
         clock: context.clock.clone(),
         threshold: context.terminated_pod_threshold,
@@ -62,8 +62,8 @@ pub async fn run(context: ControllerContext) {
         missing: Mutex::default(),
     });
     worker::run(context, vec![nodes, pods, attachments], WORKERS, move |key| {
-        let control = control.clone();
-        async move { control.sync(&key).await }
+        let controller = controller.clone();
+        async move { controller.sync(&key).await }
     })
     .await;
 }
@@ -114,7 +114,7 @@ fn keys_of_pod(nodes: &Cache, before: Option<&Value>, after: Option<&Value>) -> 
     keys
 }
 
-struct Control {
+struct PodCollector {
     api: Api,
     clock: Clock,
     threshold: i64,
@@ -133,7 +133,7 @@ struct Control {
     missing: Mutex<HashMap<Key, Instant>>,
 }
 
-impl Control {
+impl PodCollector {
     async fn sync(&self, key: &Key) -> Result<ReconcileResult, ApiError> {
         if *key == ended_key() {
             self.remove_surplus().await?;

@@ -41,7 +41,7 @@ pub async fn run(context: ControllerContext) {
     let pods_of = pod_source
         .cache
         .index(|pod| protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect());
-    let control = Arc::new(Control {
+    let controller = Arc::new(ClaimProtection {
         api: context.api.clone(),
         gates: context.gates.clone(),
         clock: context.clock.clone(),
@@ -53,11 +53,11 @@ pub async fn run(context: ControllerContext) {
         queue: queue.clone(),
     });
     worker::run_with(context, queue, vec![claim_source, pod_source], WORKERS, move |key| {
-        let control = control.clone();
+        let controller = controller.clone();
         async move {
             let result = match &*key.1 {
-                "" => control.attend(&key.0, control.woken.take(&key.0), Patience::Some).await,
-                _ => control.attend(&key.0, HashSet::from([key.clone()]), Patience::None).await,
+                "" => controller.attend(&key.0, controller.woken.take(&key.0), Patience::Some).await,
+                _ => controller.attend(&key.0, HashSet::from([key.clone()]), Patience::None).await,
             };
             result.map(|()| None)
         }
@@ -86,7 +86,7 @@ impl Woken {
     }
 }
 
-struct Control {
+struct ClaimProtection {
     api: Api,
     gates: Gates,
     clock: Clock,
@@ -113,7 +113,7 @@ struct Request {
     step: ClaimStep,
 }
 
-impl Control {
+impl ClaimProtection {
     /// Reconciles the queued claims of a namespace. Claims that fail are queued again.
     async fn attend(&self, namespace: &str, woken: HashSet<Key>, patience: Patience) -> Result<(), ApiError> {
         let requests = woken.into_iter().filter_map(|key| {

@@ -1,6 +1,6 @@
 //! The executor: sends the requests of a plan, each with its precondition, and records their events.
 
-use super::Control;
+use super::StatefulSetController;
 use super::informers::Informer;
 use crate::api::ApiError;
 use crate::cache::key;
@@ -11,7 +11,7 @@ use object::access::{Access, name, namespace, terminating, uid};
 use object::kinds::volumes::BETA_CLASS;
 use object::{Value, json};
 use plan::gc;
-use plan::statefulset::{Action, Lane, Plan, Stage};
+use plan::statefulset::{Action, Lane, SetPlan, Stage};
 use std::sync::Arc;
 
 /// Field manager of claims that are brought to the revision of their pod.
@@ -26,12 +26,12 @@ const APPLY_ATTEMPTS: usize = 5;
 /// Failed actions, in the order of the plan.
 type Failures<'p> = Vec<(&'p Action, ApiError)>;
 
-impl Control {
+impl StatefulSetController {
     /// Executes a plan for a set. Unless an action fails, the status is written only if `status_now`.
     pub(super) async fn carry_out(
         &self,
         set: &Value,
-        plan: &Plan,
+        plan: &SetPlan,
         grant: &Grant<'_>,
         status_now: bool,
     ) -> Result<(), ApiError> {
@@ -49,7 +49,7 @@ impl Control {
     async fn carry_on(
         &self,
         set: &Value,
-        plan: &Plan,
+        plan: &SetPlan,
         grant: &Grant<'_>,
         status_now: bool,
     ) -> Result<(), Vec<ApiError>> {

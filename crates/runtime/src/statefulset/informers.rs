@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use object::access::{Access, controller, name, namespace, uid};
 use object::{Gates, Value};
 use plan::allowance::Allowance;
-use planner::{Plan, Seen, SeenPod};
+use planner::{Seen, SeenPod, SetPlan};
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex};
 use tokio::time::Instant;
@@ -116,7 +116,7 @@ impl Informers {
 }
 
 impl Scene {
-    pub fn plan(&self, allowance: Allowance, gates: &Gates, now: Timestamp) -> Plan {
+    pub fn plan(&self, allowance: Allowance, gates: &Gates, now: Timestamp) -> SetPlan {
         self.show(allowance, |seen| planner::plan(seen, gates, now))
     }
 
@@ -126,7 +126,7 @@ impl Scene {
     }
 
     /// The invariants that a plan for these objects breaks.
-    pub fn broken_by(&self, plan: &Plan, allowance: Allowance, gates: &Gates, now: Timestamp) -> Vec<String> {
+    pub fn broken_by(&self, plan: &SetPlan, allowance: Allowance, gates: &Gates, now: Timestamp) -> Vec<String> {
         self.show(allowance, |seen| planner::invariant::check(seen, plan, gates, now))
     }
 

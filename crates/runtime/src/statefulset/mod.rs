@@ -17,7 +17,7 @@ use crate::worker::{self, ReconcileResult};
 use informers::Informers;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
-use plan::statefulset::{self as planner, Event, Plan};
+use plan::statefulset::{self as planner, SetEvent, SetPlan};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -42,7 +42,7 @@ const COALESCE_PER_RECONCILE: u32 = 4;
 pub async fn run(context: ControllerContext) {
     let informers = Informers::new();
     let sources = informers.sources(&context.metrics);
-    let control = Arc::new(Control {
+    let controller = Arc::new(StatefulSetController {
         api: context.api.clone(),
         events: context.events.clone(),
         metrics: context.metrics.clone(),
@@ -56,11 +56,11 @@ pub async fn run(context: ControllerContext) {
     });
     let capabilities = server_capabilities::warn_if_missing(context.clone());
     let work = worker::run(context, sources, WORKERS, move |key| {
-        let control = control.clone();
+        let controller = controller.clone();
         async move {
-            control.turns.fetch_add(1, Ordering::Relaxed);
-            let turn = control.sync(key).await;
-            control.turns.fetch_sub(1, Ordering::Relaxed);
+            controller.turns.fetch_add(1, Ordering::Relaxed);
+            let turn = controller.sync(key).await;
+            controller.turns.fetch_sub(1, Ordering::Relaxed);
             turn
         }
     });
@@ -72,7 +72,7 @@ pub async fn run(context: ControllerContext) {
     }
 }
 
-struct Control {
+struct StatefulSetController {
     api: Api,
     events: Events,
     metrics: Metrics,
@@ -92,12 +92,12 @@ struct Known {
     uid: String,
     labels: SetLabels,
     /// The events of its last plan; they are not recorded again.
-    told: Vec<Event>,
+    told: Vec<SetEvent>,
     /// Until when changing counts may wait to be written.
     counts_wait_until: Option<Instant>,
 }
 
-impl Control {
+impl StatefulSetController {
     async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let started = Instant::now();
         let Some(seen) = self.informers.look(&key) else {
@@ -124,7 +124,7 @@ impl Control {
 
     /// How long the status may still wait to be written; `None` if it must not. When hundreds of pods become
     /// ready one after the other, not every count is worth a write; everything else is written at once.
-    fn patience(&self, set: &Value, plan: &Plan) -> Option<Duration> {
+    fn patience(&self, set: &Value, plan: &SetPlan) -> Option<Duration> {
         let mut all_known = self.known();
         let until = &mut all_known.get_mut(&key(set))?.counts_wait_until;
         if !plan.status_can_wait(set) {
@@ -143,7 +143,7 @@ impl Control {
     }
 
     /// Updates the metrics of a set and records its new events.
-    fn note(&self, set: &Value, plan: &Plan) {
+    fn note(&self, set: &Value, plan: &SetPlan) {
         let mut all_known = self.known();
         let known = all_known.entry(key(set)).or_insert_with(|| Known::of(set));
         if known.uid != uid(set) {
@@ -163,7 +163,7 @@ impl Control {
         }
     }
 
-    fn tell(&self, set: &Value, event: &Event) {
+    fn tell(&self, set: &Value, event: &SetEvent) {
         let about = About {
             resource: &self.informers.sets.resource,
             namespace: namespace(set),
@@ -195,13 +195,13 @@ impl Known {
 }
 
 /// The event for a set whose creations are limited.
-fn slowed(set: &Value) -> Event {
+fn slowed(set: &Value) -> SetEvent {
     let message = format!(
         "StatefulSet {} created many megabytes of pods and claims in a short time: the rest is created slowly, to leave \
          room for other objects",
         name(set)
     );
-    Event { warning: true, reason: "CreationSlowed", message }
+    SetEvent { warning: true, reason: "CreationSlowed", message }
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

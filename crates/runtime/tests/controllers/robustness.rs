@@ -164,7 +164,7 @@ async fn own_writes_that_no_watch_confirms_are_checked() {
     let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
     let source = Source::new(maps, |map| vec![worker::key(map)]).only("metadata.name=seen".to_owned());
     let cache = source.cache.clone();
-    let running = tokio::spawn(worker::run(part, vec![source], 1, |_| async { Ok(None) }));
+    let running = tokio::spawn(worker::run(context, vec![source], 1, |_| async { Ok(None) }));
     world.create(config_map("default", "seen")).await;
     world.until_moment("it is filled", || !cache.is_empty()).await;
     // The watch does not select these: one exists, one was deleted before any event.

@@ -1,7 +1,7 @@
 //! Claim templates that change in place: scenarios P, contract T3 to T10.
 
 use super::world::{World, actions, is_idle, set};
-use crate::statefulset::{Action, Held, Plan};
+use crate::statefulset::{Action, Held, SetPlan};
 use object::access::{Access, name, uid};
 use object::{Value, condition, json};
 
@@ -27,7 +27,7 @@ pub fn budget(max: i64) -> impl FnOnce(&mut Value) {
 }
 
 /// The claims that a plan applies, those it creates (`+`), the pods it deletes (`-`) and relabels (`=`).
-pub fn moves(plan: &Plan) -> Vec<String> {
+pub fn moves(plan: &SetPlan) -> Vec<String> {
     let moves = actions(plan).into_iter().filter_map(|action| match action {
         Action::ApplyClaim { patch, .. } => Some(name(patch).to_owned()),
         Action::CreateClaim { claim, .. } => Some(format!("+{}", name(claim))),

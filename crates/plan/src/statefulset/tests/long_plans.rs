@@ -2,12 +2,12 @@
 
 use super::retention::parallel;
 use super::world::{Fate, World, set};
-use crate::statefulset::{Action, Plan, Stage};
+use crate::statefulset::{Action, SetPlan, Stage};
 use object::access::{Access, uid};
 use object::json;
 
 /// The number of creations or deletions in each stage; `?` is a confirmation.
-fn stages(plan: &Plan) -> String {
+fn stages(plan: &SetPlan) -> String {
     let told = plan.stages.iter().map(|stage| {
         let of = |what: fn(&Action) -> bool| stage.actions().filter(|action| what(action)).count();
         match of(|action| matches!(action, Action::ConfirmSet { .. })) {
@@ -69,7 +69,7 @@ fn the_failed_confirmation_decides_what_was_done() {
     let mut status = set.clone();
     status.put(&["status", "currentReplicas"], 1);
     let stages = vec![ask(), delete("web-2"), ask(), delete("web-1")];
-    let plan = Plan { stages, status: Some(status), ..Plan::default() };
+    let plan = SetPlan { stages, status: Some(status), ..SetPlan::default() };
     for (at, kept) in [(0, 2), (2, 1)] {
         let failed = plan.stages[at].actions().next().unwrap();
         let after = plan.status_after(&set, &[(failed, None)]).unwrap();

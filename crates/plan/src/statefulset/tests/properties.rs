@@ -55,7 +55,7 @@ enum Happening {
     Kubelet,
     Collect,
     /// A plan is made, and executed after another change.
-    Plan,
+    SetPlan,
     Do(Fate),
     Step,
 }
@@ -112,7 +112,7 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => others,
         4 => Just(Kubelet),
         2 => Just(Collect),
-        1 => Just(Plan),
+        1 => Just(SetPlan),
         2 => fates().prop_map(Do),
         6 => Just(Step),
     ]
@@ -147,7 +147,7 @@ fn claim_happening() -> impl Strategy<Value = Happening> {
         1 => (0_usize..8).prop_map(Unlabel),
         1 => (0_usize..4).prop_map(DeleteRevision),
     ];
-    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(Plan), 2 => fates().prop_map(Do), 5 => Just(Step)]
+    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(SetPlan), 2 => fates().prop_map(Do), 5 => Just(Step)]
 }
 
 fn fates() -> impl Strategy<Value = Fate> {
@@ -191,7 +191,7 @@ fn nth(objects: &super::world::Objects, at: usize) -> Option<String> {
 }
 
 impl World {
-    fn happen(&mut self, happening: &Happening, waiting: &mut Option<crate::statefulset::Plan>) {
+    fn happen(&mut self, happening: &Happening, waiting: &mut Option<crate::statefulset::SetPlan>) {
         use Happening::*;
         let pod = |world: &World, at: usize| nth(&world.pods, at).unwrap_or_default();
         let claim = |world: &World, at: usize| nth(&world.claims, at).unwrap_or_default();
@@ -286,7 +286,7 @@ impl World {
             Time(seconds) => self.advance(*seconds),
             Kubelet => self.kubelet(),
             Collect => drop(self.collect()),
-            Plan => {
+            SetPlan => {
                 self.doom();
                 *waiting = Some(self.plan());
             }

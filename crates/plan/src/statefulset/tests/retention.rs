@@ -32,7 +32,7 @@ fn config_map(controller: bool) -> Value {
 }
 
 /// The names of claims that get owners, by stage.
-fn owned(plan: &crate::statefulset::Plan) -> Vec<Vec<&str>> {
+fn owned(plan: &crate::statefulset::SetPlan) -> Vec<Vec<&str>> {
     plan.stages.iter().map(|stage| stage.actions().filter_map(owned_claim).collect()).collect()
 }
 

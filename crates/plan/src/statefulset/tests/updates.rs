@@ -21,7 +21,7 @@ fn rolling(partition: i64, max: impl Into<Value>) -> Value {
     json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition, "maxUnavailable": max}})
 }
 
-fn deleted(plan: &crate::statefulset::Plan) -> Vec<&str> {
+fn deleted(plan: &crate::statefulset::SetPlan) -> Vec<&str> {
     let pods = actions(plan).into_iter().filter_map(|action| match action {
         Action::DeletePod { pod, .. } => Some(pod.as_str()),
         _ => None,

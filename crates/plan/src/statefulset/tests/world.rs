@@ -3,7 +3,7 @@
 
 use crate::allowance::Allowance;
 use crate::finalizers;
-use crate::statefulset::{Action, Event, Plan, Seen, SeenPod, Stage, invariant, plan};
+use crate::statefulset::{Action, Seen, SeenPod, SetEvent, SetPlan, Stage, invariant, plan};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, json};
@@ -20,7 +20,7 @@ pub struct World {
     pub now: Timestamp,
     pub gates: Gates,
     /// The recorded events, in order.
-    pub events: Vec<Event>,
+    pub events: Vec<SetEvent>,
     /// The creations and deletions of pods by the planner, in order: `+web-0`, `-web-0`.
     pub log: Vec<String>,
     /// Claims that a policy or a user allows to be deleted.
@@ -161,7 +161,7 @@ impl World {
     // Planning.
 
     /// Makes a plan. Every plan is checked by the invariants.
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> SetPlan {
         let set = self.set.as_ref().expect("there is a set");
         let pods: Vec<SeenPod> = self.pods.values().map(|pod| SeenPod::read(pod.clone().into())).collect();
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
@@ -175,11 +175,11 @@ impl World {
     }
 
     /// Makes a plan and executes it.
-    pub fn step(&mut self) -> Plan {
+    pub fn step(&mut self) -> SetPlan {
         self.step_with(Fate::default())
     }
 
-    pub fn step_with(&mut self, fate: Fate) -> Plan {
+    pub fn step_with(&mut self, fate: Fate) -> SetPlan {
         self.doom();
         let plan = self.plan();
         if self.execute(&plan, fate) {
@@ -189,7 +189,7 @@ impl World {
     }
 
     /// Executes a plan as the runtime does. Returns whether all of it was executed.
-    pub fn execute(&mut self, plan: &Plan, fate: Fate) -> bool {
+    pub fn execute(&mut self, plan: &SetPlan, fate: Fate) -> bool {
         self.events.extend(plan.events.clone());
         let mut run = Run { fate, at: 0, crashed: false };
         let prepared = plan.prepare.iter().all(|action| run.attempt(self, action));
@@ -516,11 +516,11 @@ impl World {
     }
 
     /// Runs all components until nothing changes.
-    pub fn settle(&mut self) -> Plan {
+    pub fn settle(&mut self) -> SetPlan {
         for _ in 0..300 {
             let plan = match &self.set {
                 Some(_) => self.step(),
-                None => Plan::default(),
+                None => SetPlan::default(),
             };
             let before = (self.pods.clone(), self.claims.clone());
             let collected = self.collect();
@@ -691,11 +691,11 @@ fn drop_owners(object: &mut Value, dropped: impl Fn(&Value) -> bool) {
 }
 
 /// Whether a plan has no action and no status.
-pub fn is_idle(plan: &Plan) -> bool {
+pub fn is_idle(plan: &SetPlan) -> bool {
     plan.prepare.is_empty() && plan.stages.is_empty() && plan.status.is_none() && plan.cleanup.is_empty()
 }
 
 /// All actions of the stages, in order.
-pub fn actions(plan: &Plan) -> Vec<&Action> {
+pub fn actions(plan: &SetPlan) -> Vec<&Action> {
     plan.stages.iter().flat_map(Stage::actions).collect()
 }
