@@ -51,7 +51,7 @@ node/src/register.rs sync strategic: nodes nodes/status
 node/src/scheduler.rs bind create: scheduler pods/binding
 node/src/scheduler.rs take_steps merge: scheduler persistentvolumeclaims persistentvolumes
 node/src/scheduler.rs tell strategic: scheduler pods/status
-node/src/sight.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
+node/src/informers.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
 runtime/src/service_accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
 runtime/src/service_accounts.rs keep replace: root-ca-cert-publisher configmaps
 runtime/src/binder/act.rs act find: persistent-volume-binder persistentvolumes

@@ -1,8 +1,8 @@
 //! The kubelets of all simulated nodes: one set of workers carries out the plan for each pod.
 
 use crate::addresses;
-use crate::sight::{Sight, Watched, confirm_claim};
-use crate::voice::Voice;
+use crate::event_recorder::EventRecorder;
+use crate::informers::{Informers, Watched, confirm_claim};
 use futures::future::try_join_all;
 use object::access::Access;
 use object::{Value, json};
@@ -18,10 +18,10 @@ use std::time::Duration;
 
 #[derive(Clone)]
 pub struct Kubelets {
-    pub sight: Arc<Sight>,
+    pub informers: Arc<Informers>,
     /// The API client of each node.
     pub apis: Arc<HashMap<Arc<str>, Api>>,
-    pub voice: Voice,
+    pub recorder: EventRecorder,
     pub clock: Clock,
 }
 
@@ -37,13 +37,13 @@ struct Case {
 impl Kubelets {
     /// Reconciles one pod after the other, for ever.
     pub async fn work(self) {
-        self.sight.filled().await;
+        self.informers.filled().await;
         loop {
-            let key = self.sight.pods.next().await;
+            let key = self.informers.pods.next().await;
             match self.sync(&key).await {
-                Ok(again) => self.sight.pods.done(&key, again),
+                Ok(again) => self.informers.pods.done(&key, again),
                 Err(error) => {
-                    let delay = self.sight.pods.failed(&key);
+                    let delay = self.informers.pods.failed(&key);
                     if error.is_conflict() {
                         tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "Pod changed meanwhile; retrying");
                     } else {
@@ -83,7 +83,7 @@ impl Kubelets {
 
     /// Collects what reconciling the pod needs; `None` if the pod is deleted or its node is down.
     fn open(&self, key: &Key) -> Option<Case> {
-        let state = self.sight.lock();
+        let state = self.informers.lock();
         let local = state.local.get(key)?;
         let host = state.hosts.get(&local.node).filter(|host| !host.down)?;
         let api = self.apis.get(&local.node)?.clone();
@@ -106,7 +106,7 @@ impl Kubelets {
     }
 
     fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<PodPlan> {
-        let mut state = self.sight.lock();
+        let mut state = self.informers.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
         let claims: Vec<(&str, ClaimState)> = uses
@@ -145,17 +145,17 @@ impl Kubelets {
         pod: &Value,
         plan: PodPlan,
     ) -> Result<Option<Duration>, ApiError> {
-        self.tell_once(case, &plan.warnings);
+        self.record_once(case, &plan.warnings);
         if let Some(status) = &plan.status {
             let patch = json!({"metadata": {"uid": &*case.uid}, "status": status});
             let written = case.api.strategic(&format!("{path}/status"), &patch).await?;
-            self.sight.lock().written(&case.key, written);
+            self.informers.lock().written(&case.key, written);
             for PodEvent { warning, reason, message } in &plan.events {
-                self.voice.pod(&case.key, &case.uid, *warning, reason, message);
+                self.recorder.pod(&case.key, &case.uid, *warning, reason, message);
             }
         }
         if plan.remove {
-            self.sight.lock().unmounted(&case.key, &case.uid);
+            self.informers.lock().mark_unmounted(&case.key, &case.uid);
             let options = json!({
                 "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
                 "preconditions": {"uid": &*case.uid},
@@ -169,22 +169,22 @@ impl Kubelets {
         }
         let now = (self.clock)();
         if plan.next.is_none() && !plan.held {
-            self.sight.lock().settled(&case.key, pod);
+            self.informers.lock().mark_settled(&case.key, pod);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
     /// Records the warnings that were not recorded for this pod before.
-    fn tell_once(&self, case: &Case, warnings: &[PodEvent]) {
+    fn record_once(&self, case: &Case, warnings: &[PodEvent]) {
         if warnings.is_empty() {
             return;
         }
-        let mut state = self.sight.lock();
+        let mut state = self.informers.lock();
         let Some(local) = state.local.get_mut(&case.key) else { return };
         for event in warnings {
-            if !local.told.contains(event) {
-                local.told.push(event.clone());
-                self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
+            if !local.reported.contains(event) {
+                local.reported.push(event.clone());
+                self.recorder.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
             }
         }
     }

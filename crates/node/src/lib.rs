@@ -8,27 +8,27 @@
 //! Begin with `scheduler` for the scheduling of pods, and with `kubelet` for the status of pods on a node.
 
 mod addresses;
-mod expansion;
+mod event_recorder;
+mod informers;
 mod kubelet;
-mod line;
-mod register;
+mod registrar;
 mod scheduler;
-mod sight;
-mod voice;
+mod scheduling_queue;
+mod volume_expansion;
 
-use expansion::Expansions;
+use event_recorder::EventRecorder;
+use informers::{Informers, Watched};
 use kube::Client;
 use kubelet::Kubelets;
 use object::Value;
 use object::quantity::Quantity;
 use plan::node::Machine;
-use register::Registrar;
+use registrar::Registrar;
 use runtime::api::Api;
 use runtime::decode_cache::DecodeCache;
 use runtime::events::Events;
 use runtime::{Clock, Metrics};
 use scheduler::Scheduler;
-use sight::{Sight, Watched};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,7 +36,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use voice::Voice;
+use volume_expansion::VolumeExpansions;
 
 /// Number of pods reconciled concurrently: about as many writes as one group commit holds.
 const KUBELET_WORKERS: usize = 64;
@@ -200,42 +200,52 @@ impl Fleet {
     /// Starts all tasks. Those that send events end by themselves when all recorders are dropped.
     fn launch(&self, first: &Api, tracker: &TaskTracker) -> JoinSet<()> {
         let Setup { metrics, clock, .. } = &self.setup;
-        let voice =
-            |api: &Api, component| Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown));
-        let sight = Arc::new(Sight::new(&self.setup.scheduler, &self.names, metrics));
+        let recorder = |api: &Api, component| {
+            EventRecorder::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown))
+        };
+        let informers = Arc::new(Informers::new(&self.setup.scheduler, &self.names, metrics));
         let mut tasks = JoinSet::new();
         let watching = self.scheduler.as_ref().unwrap_or(first).clone();
         for watched in Watched::ALL {
-            let (sight, api) = (sight.clone(), watching.clone());
-            tasks.spawn(async move { sight.follow(api, watched).await });
+            let (informers, api) = (informers.clone(), watching.clone());
+            tasks.spawn(async move { informers.watch(api, watched).await });
         }
         if let Some(api) = &self.scheduler {
-            let voice = voice(api, "default-scheduler");
-            tasks.spawn(Scheduler { sight: sight.clone(), api: api.clone(), voice, clock: clock.clone() }.run());
+            let recorder = recorder(api, "default-scheduler");
+            tasks.spawn(
+                Scheduler { informers: informers.clone(), api: api.clone(), recorder, clock: clock.clone() }.run(),
+            );
         }
-        let voice = voice(first, "kubelet");
-        let kubelets =
-            Kubelets { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone(), clock: clock.clone() };
+        let recorder = recorder(first, "kubelet");
+        let kubelets = Kubelets {
+            informers: informers.clone(),
+            apis: self.apis.clone(),
+            recorder: recorder.clone(),
+            clock: clock.clone(),
+        };
         for _ in 0..KUBELET_WORKERS {
             tasks.spawn(kubelets.clone().work());
         }
-        tasks.spawn(Expansions { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone() }.work());
-        let registrar = self.registrar(sight, voice);
+        tasks.spawn(
+            VolumeExpansions { informers: informers.clone(), apis: self.apis.clone(), recorder: recorder.clone() }
+                .work(),
+        );
+        let registrar = self.registrar(informers, recorder);
         for _ in 0..NODE_WORKERS.min(self.names.len()) {
             tasks.spawn(registrar.clone().work());
         }
         tasks
     }
 
-    fn registrar(&self, sight: Arc<Sight>, voice: Voice) -> Registrar {
+    fn registrar(&self, informers: Arc<Informers>, recorder: EventRecorder) -> Registrar {
         let machines = self.names.iter().enumerate();
         let machines = machines.map(|(number, name)| (name.clone(), machine(&self.setup, number, name))).collect();
-        self.names.iter().for_each(|name| sight.nodes.add(name.clone()));
+        self.names.iter().for_each(|name| informers.nodes.add(name.clone()));
         Registrar {
-            sight,
+            informers,
             machines: Arc::new(machines),
             apis: self.apis.clone(),
-            voice,
+            recorder,
             clock: self.setup.clock.clone(),
             beats: Arc::default(),
             registered: self.registered.clone(),

@@ -1,6 +1,6 @@
 //! Drivers move between sockets, replace each other and are upgraded, while they are idle.
 
-use crate::neighbours::{OTHER, other_options};
+use crate::interference::{OTHER, other_options};
 use crate::pairs::*;
 use crate::storage::*;
 use crate::world::*;

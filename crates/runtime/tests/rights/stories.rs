@@ -1,6 +1,6 @@
 //! Everything that each controller does, with as few objects as possible.
 
-use crate::lack::Stage;
+use crate::missing_permission::Stage;
 use crate::pairs::*;
 use crate::storage::{self, DRIVER, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
 use crate::world::*;

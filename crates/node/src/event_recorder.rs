@@ -1,22 +1,22 @@
 //! Records the events of the scheduler and of the simulated kubelets.
 
-use crate::sight::Watched;
+use crate::informers::Watched;
 use plan::schedule::Key;
 use runtime::api::Resource;
 use runtime::events::{About, Events};
 
 #[derive(Clone)]
-pub struct Voice {
+pub struct EventRecorder {
     events: Events,
     pods: Resource,
     nodes: Resource,
     claims: Resource,
 }
 
-impl Voice {
-    pub fn new(events: Events) -> Voice {
+impl EventRecorder {
+    pub fn new(events: Events) -> EventRecorder {
         let [pods, nodes, claims] = [Watched::Pods, Watched::Nodes, Watched::Claims].map(Watched::resource);
-        Voice { events, pods, nodes, claims }
+        EventRecorder { events, pods, nodes, claims }
     }
 
     pub fn pod(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// Claims are usually bound within moments; only a longer wait is reported to the user.
-const PATIENCE: Duration = Duration::from_millis(500);
+const REPORT_DELAY: Duration = Duration::from_millis(500);
 
 /// After this time, unbound claims are given up and the pod is scheduled anew.
 const CLAIMS_TIME_MAX: Duration = Duration::from_secs(600);
@@ -19,8 +19,8 @@ const CLAIMS_TIME_MAX: Duration = Duration::from_secs(600);
 type Place = (Reverse<i64>, u64);
 
 /// Each pod is in at most one state: queued, busy or waiting.
-pub struct Line {
-    line: BTreeSet<(Place, Key)>,
+pub struct SchedulingQueue {
+    queued: BTreeSet<(Place, Key)>,
     places: HashMap<Key, Place>,
     /// Pods that are being scheduled or written, with their place.
     busy: HashMap<Key, Place>,
@@ -30,9 +30,9 @@ pub struct Line {
     /// Pods whose claims have a selected node, and since when.
     prepared: HashMap<Key, Instant>,
     /// Pods in backoff after a failure.
-    delays: DelayQueue<Key>,
+    delayed: DelayQueue<Key>,
     /// Pods with a `FailedScheduling` event to record, and when.
-    tellings: DelayQueue<Key>,
+    reports: DelayQueue<Key>,
     came: u64,
 }
 
@@ -45,22 +45,22 @@ struct Waiting {
 /// What the scheduler does next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Work {
-    Decide(Key),
+    Schedule(Key),
     /// Record why the pod is unschedulable.
-    Tell(Key, String),
+    Report(Key, String),
 }
 
-impl Line {
-    pub fn new() -> Line {
-        Line {
-            line: BTreeSet::new(),
+impl SchedulingQueue {
+    pub fn new() -> SchedulingQueue {
+        SchedulingQueue {
+            queued: BTreeSet::new(),
             places: HashMap::new(),
             busy: HashMap::new(),
             again: HashSet::new(),
             waiting: HashMap::new(),
             prepared: HashMap::new(),
-            delays: DelayQueue::new(BACKOFF_MAX),
-            tellings: DelayQueue::new(BACKOFF_MAX),
+            delayed: DelayQueue::new(BACKOFF_MAX),
+            reports: DelayQueue::new(BACKOFF_MAX),
             came: 0,
         }
     }
@@ -75,49 +75,49 @@ impl Line {
 
     fn put(&mut self, key: &Key, place: Place) {
         self.waiting.remove(key);
-        self.delays.cancel(key);
+        self.delayed.cancel(key);
         if self.busy.contains_key(key) {
             self.again.insert(key.clone());
             self.places.insert(key.clone(), place);
         } else if let Some(old) = self.places.insert(key.clone(), place) {
-            self.line.remove(&(old, key.clone()));
+            self.queued.remove(&(old, key.clone()));
             self.places.insert(key.clone(), old.min(place));
-            self.line.insert((old.min(place), key.clone()));
+            self.queued.insert((old.min(place), key.clone()));
         } else {
-            self.line.insert((place, key.clone()));
+            self.queued.insert((place, key.clone()));
         }
     }
 
-    /// Returns the next work; a pod to decide about is busy until [`Line::done`] or a similar call.
+    /// Returns the next work; a pod to decide about is busy until [`SchedulingQueue::done`] or a similar call.
     pub fn next(&mut self, now: Instant) -> Option<Work> {
-        for key in self.delays.take_due(now) {
+        for key in self.delayed.take_due(now) {
             if let Some(Waiting { place, .. }) = self.waiting.remove(&key) {
                 self.put(&key, place);
             }
         }
-        if let Some((place, key)) = self.line.pop_first() {
+        if let Some((place, key)) = self.queued.pop_first() {
             self.places.remove(&key);
             self.busy.insert(key.clone(), place);
-            return Some(Work::Decide(key));
+            return Some(Work::Schedule(key));
         }
-        let told = self.tellings.take_due(now);
+        let told = self.reports.take_due(now);
         let mut told = told.into_iter();
         let next = told.by_ref().find_map(|key| {
             let message = self.waiting.get(&key)?.message.clone();
-            Some(Work::Tell(key, message))
+            Some(Work::Report(key, message))
         });
         // The remaining ones follow in the next calls.
-        told.for_each(|key| self.tellings.wait_until(key, now));
+        told.for_each(|key| self.reports.wait_until(key, now));
         next
     }
 
     pub fn next_at(&self) -> Option<Instant> {
-        self.delays.next_at().into_iter().chain(self.tellings.next_at()).min()
+        self.delayed.next_at().into_iter().chain(self.reports.next_at()).min()
     }
 
     /// Nothing is to be done for the pod until it changes.
     pub fn done(&mut self, key: &Key) {
-        self.delays.forget(key);
+        self.delayed.forget(key);
         self.release(key);
     }
 
@@ -136,10 +136,10 @@ impl Line {
         self.rest(key, helps, message);
         let known = pod.and_then(|pod| pod.said.as_ref()).is_some_and(|said| said.message == message);
         if known {
-            self.tellings.cancel(key);
+            self.reports.cancel(key);
         } else {
-            let soon = if helps.nodes { now } else { now + PATIENCE };
-            self.tellings.wait_until(key.clone(), soon);
+            let soon = if helps.nodes { now } else { now + REPORT_DELAY };
+            self.reports.wait_until(key.clone(), soon);
         }
         self.done(key);
     }
@@ -153,8 +153,8 @@ impl Line {
     /// Scheduling failed: the pod is retried after a backoff.
     pub fn failed(&mut self, key: &Key, now: Instant) -> Duration {
         self.rest(key, Helps::default(), "");
-        self.tellings.cancel(key);
-        let delay = self.delays.wait_after_failure(key, now);
+        self.reports.cancel(key);
+        let delay = self.delayed.wait_after_failure(key, now);
         self.release(key);
         delay
     }
@@ -164,7 +164,7 @@ impl Line {
         let since = *self.prepared.entry(key.clone()).or_insert(now);
         self.rest(key, Helps::default(), "");
         self.done(key);
-        self.delays.wait_until(key.clone(), since + CLAIMS_TIME_MAX);
+        self.delayed.wait_until(key.clone(), since + CLAIMS_TIME_MAX);
     }
 
     /// Whether the pod has waited for its claims for too long.
@@ -173,7 +173,7 @@ impl Line {
     }
 
     /// Whether the pod's claims had a selected node; forgets it.
-    pub fn unprepare(&mut self, key: &Key) -> bool {
+    pub fn clear_prepared(&mut self, key: &Key) -> bool {
         self.prepared.remove(key).is_some()
     }
 
@@ -191,13 +191,13 @@ impl Line {
     /// The pod is deleted, or needs no node any more.
     pub fn forget(&mut self, key: &Key) {
         if let Some(place) = self.places.remove(key) {
-            self.line.remove(&(place, key.clone()));
+            self.queued.remove(&(place, key.clone()));
         }
         self.again.remove(key);
         self.waiting.remove(key);
         self.prepared.remove(key);
-        self.delays.forget(key);
-        self.tellings.forget(key);
+        self.delayed.forget(key);
+        self.reports.forget(key);
     }
 }
 
@@ -216,19 +216,19 @@ mod tests {
     }
 
     /// A queue, and pods that can be in it: the second has priority.
-    fn world() -> (Line, Cluster) {
+    fn world() -> (SchedulingQueue, Cluster) {
         let mut cluster = Cluster::new("default-scheduler");
         for (name, priority) in [("a", 0), ("b", 9), ("c", 0)] {
             cluster.apply_pod(&pod(name, priority));
         }
-        (Line::new(), cluster)
+        (SchedulingQueue::new(), cluster)
     }
 
-    fn all(line: &mut Line, now: Instant) -> Vec<String> {
+    fn all(line: &mut SchedulingQueue, now: Instant) -> Vec<String> {
         std::iter::from_fn(|| line.next(now))
             .map(|work| match work {
-                Work::Decide(key) => key.1.to_string(),
-                Work::Tell(key, message) => format!("{}: {message}", key.1),
+                Work::Schedule(key) => key.1.to_string(),
+                Work::Report(key, message) => format!("{}: {message}", key.1),
             })
             .collect()
     }
@@ -260,16 +260,16 @@ mod tests {
     async fn a_waiting_pod_is_reported_and_retried_after_a_helpful_change() {
         let (mut line, cluster) = world();
         let now = Instant::now();
-        let wait = |line: &mut Line, name: &str, helps: Helps| {
+        let wait = |line: &mut SchedulingQueue, name: &str, helps: Helps| {
             line.add(&key(name), cluster.pod(&key(name)));
-            assert_eq!(line.next(now), Some(Work::Decide(key(name))));
+            assert_eq!(line.next(now), Some(Work::Schedule(key(name))));
             line.wait(&key(name), cluster.pod(&key(name)), helps, "no room", now);
         };
         wait(&mut line, "a", Helps { nodes: true, leaving: true, ..Helps::default() });
         wait(&mut line, "b", Helps { volumes: true, ..Helps::default() });
         assert_eq!(line.next_at(), Some(now));
         assert_eq!(all(&mut line, now), ["a: no room"], "waiting for claims is reported later");
-        assert_eq!(all(&mut line, now + PATIENCE), ["b: no room"]);
+        assert_eq!(all(&mut line, now + REPORT_DELAY), ["b: no room"]);
         line.retry(|helps| helps.arriving);
         assert_eq!(all(&mut line, now), [""; 0]);
         line.retry(|helps| helps.leaving || helps.volumes);
@@ -295,6 +295,6 @@ mod tests {
         assert!(!line.is_overdue(&key("a"), now));
         assert_eq!(all(&mut line, now + CLAIMS_TIME_MAX), ["a"]);
         assert!(line.is_overdue(&key("a"), now + CLAIMS_TIME_MAX));
-        assert!(line.unprepare(&key("a")) && !line.unprepare(&key("a")));
+        assert!(line.clear_prepared(&key("a")) && !line.clear_prepared(&key("a")));
     }
 }

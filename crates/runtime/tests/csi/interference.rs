@@ -2,7 +2,7 @@
 //! the same name, a namespace that is deleted with all its content.
 
 use crate::deletion::{bare_volume, static_volume};
-use crate::last_words::doomed_volume;
+use crate::last_state::doomed_volume;
 use crate::pairs::*;
 use crate::policies::set_policy;
 use crate::storage::*;

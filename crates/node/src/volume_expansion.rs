@@ -1,7 +1,7 @@
 //! Finishes the expansion of claims whose file system must be expanded on the node that has them mounted.
 
-use crate::sight::{Mounts, Sight, Watched};
-use crate::voice::Voice;
+use crate::event_recorder::EventRecorder;
+use crate::informers::{Informers, Mounts, Watched};
 use object::Value;
 use object::access::{Access, uid};
 use object::quantity::Quantity;
@@ -11,10 +11,10 @@ use runtime::api::{Api, ApiError};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub struct Expansions {
-    pub sight: Arc<Sight>,
+pub struct VolumeExpansions {
+    pub informers: Arc<Informers>,
     pub apis: Arc<HashMap<Arc<str>, Api>>,
-    pub voice: Voice,
+    pub recorder: EventRecorder,
 }
 
 /// A claim to finish, and a pod that has it mounted on that node.
@@ -26,16 +26,16 @@ struct Case {
     patch: Value,
 }
 
-impl Expansions {
+impl VolumeExpansions {
     /// Finishes expansions one after the other, for ever.
     pub async fn work(self) {
-        self.sight.filled().await;
+        self.informers.filled().await;
         loop {
-            let key = self.sight.claims.next().await;
+            let key = self.informers.claims.next().await;
             match self.finish(&key).await {
-                Ok(()) => self.sight.claims.done(&key, None),
+                Ok(()) => self.informers.claims.done(&key, None),
                 Err(error) => {
-                    let delay = self.sight.claims.failed(&key);
+                    let delay = self.informers.claims.failed(&key);
                     tracing::debug!(namespace = %key.0, claim = %key.1, %error, ?delay, "Failed to finish a volume expansion; retrying");
                 }
             }
@@ -53,13 +53,13 @@ impl Expansions {
         }
         let volume = case.claim.text(&["spec", "volumeName"]);
         let message = format!("MountVolume.NodeExpandVolume succeeded for volume {volume:?} {}", case.node);
-        self.voice.pod(&case.pod, &case.pod_uid, false, "FileSystemResizeSuccessful", &message);
-        self.voice.claim(key, uid(&case.claim), false, "FileSystemResizeSuccessful", &message);
+        self.recorder.pod(&case.pod, &case.pod_uid, false, "FileSystemResizeSuccessful", &message);
+        self.recorder.claim(key, uid(&case.claim), false, "FileSystemResizeSuccessful", &message);
         Ok(())
     }
 
     fn open(&self, key: &Key) -> Option<Case> {
-        let state = self.sight.lock();
+        let state = self.informers.lock();
         let claim = state.expanding.get(key)?.clone();
         let volumes = state.cluster.volumes();
         let is_up = |node: &Arc<str>| state.hosts.get(node).is_some_and(|host| !host.down);

@@ -1,7 +1,7 @@
 //! Work of controllers with a missing permission: independent scenarios, and the permissions that each does
 //! not need.
 
-use crate::lack::Stage;
+use crate::missing_permission::Stage;
 use crate::pairs::*;
 use crate::storage::{self, DRIVER, until_volume};
 use crate::stories::{attachment, attributes, comes_back, unprotected, with_driver, with_secrets};
@@ -13,14 +13,14 @@ use std::pin::Pin;
 type Told<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
 /// What a controller does, in independent scenarios.
-pub struct Errands {
+pub struct Scenarios {
     pub begin: for<'a> fn(&'a mut Stage) -> Told<'a>,
     /// Permissions that only the first of some scenarios needs, in unspecified order.
     pub by_chance: &'static [&'static str],
-    pub all: &'static [Errand],
+    pub all: &'static [Scenario],
 }
 
-pub struct Errand {
+pub struct Scenario {
     pub name: &'static str,
     /// The permissions that it does not need, as verb and resource. It is not done without any other
     /// permission. Permissions to list and watch are named only if the result is certain, because what a
@@ -30,9 +30,9 @@ pub struct Errand {
 }
 
 /// A scenario, written as a function of the test cluster.
-macro_rules! errand {
+macro_rules! scenario {
     ($name:literal, $without:expr, |$world:ident| $run:expr) => {
-        Errand { name: $name, without: $without, run: |$world| Box::pin(async move { $run }) }
+        Scenario { name: $name, without: $without, run: |$world| Box::pin(async move { $run }) }
     };
 }
 
@@ -46,17 +46,17 @@ macro_rules! begin {
     };
 }
 
-pub const COLLECTION: Errands = Errands {
+pub const COLLECTION: Scenarios = Scenarios {
     begin: begin!(GC),
     by_chance: &[],
     all: &[
-        errand!("a dependent goes", &["patch *"], |world| {
+        scenario!("a dependent goes", &["patch *"], |world| {
             let owner = world.create(config_map("default", "owner")).await;
             let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
             world.delete(&owner, "Background").await;
             world.until_gone(&dependent).await;
         }),
-        errand!("an orphan is let go", &["delete *"], |world| {
+        scenario!("an orphan is let go", &["delete *"], |world| {
             let owner = world.create(config_map("default", "orphaned")).await;
             let orphan = world.create(owned(secret("default", "orphan"), &[&owner])).await;
             world.delete(&owner, "Orphan").await;
@@ -65,24 +65,24 @@ pub const COLLECTION: Errands = Errands {
     ],
 };
 
-pub const NAMESPACES_GO: Errands = Errands {
+pub const NAMESPACES_GO: Scenarios = Scenarios {
     begin: begin!(NAMESPACES),
     by_chance: &[],
     all: &[
-        errand!("its content goes", &["update namespaces/finalize", "update namespaces/status"], |world| {
+        scenario!("its content goes", &["update namespaces/finalize", "update namespaces/status"], |world| {
             let space = world.create(new_namespace("full")).await;
             let content = world.create(secret("full", "content")).await;
             world.delete(&space, "").await;
             world.until_gone(&content).await;
         }),
-        errand!("it says what is left", &["delete *", "update namespaces/finalize"], |world| {
+        scenario!("it says what is left", &["delete *", "update namespaces/finalize"], |world| {
             let space = world.create(new_namespace("held")).await;
             world.create(held(config_map("held", "held"))).await;
             world.delete(&space, "").await;
             let says = |space: &Value| condition::is_true(space, "NamespaceContentRemaining");
             world.until_is(&space, "says what is left", says).await;
         }),
-        errand!("it goes", &[], |world| {
+        scenario!("it goes", &[], |world| {
             let space = world.create(new_namespace("empty")).await;
             world.delete(&space, "").await;
             world.until_gone(&space).await;
@@ -90,15 +90,15 @@ pub const NAMESPACES_GO: Errands = Errands {
     ],
 };
 
-pub const CERTIFICATES: Errands = Errands {
+pub const CERTIFICATES: Scenarios = Scenarios {
     begin: begin!("root-ca-certificate-publisher-controller"),
     by_chance: &[],
     all: &[
-        errand!("a lost one is made again", &["update configmaps"], |world| {
+        scenario!("a lost one is made again", &["update configmaps"], |world| {
             world.create(new_namespace("new")).await;
             comes_back(world, config_map("new", "kube-root-ca.crt")).await;
         }),
-        errand!("a changed one is repaired", &["create configmaps"], |world| {
+        scenario!("a changed one is repaired", &["create configmaps"], |world| {
             let certificate = config_map("default", "kube-root-ca.crt");
             world.merge(&certificate, json!({"data": {"x": "y"}})).await;
             world.until_is(&certificate, "repaired", |map| map["data"]["x"].is_null()).await;
@@ -106,11 +106,11 @@ pub const CERTIFICATES: Errands = Errands {
     ],
 };
 
-pub const BUDGETS: Errands = Errands {
+pub const BUDGETS: Scenarios = Scenarios {
     begin: begin!("disruption-controller"),
     by_chance: &[],
     all: &[
-        errand!("pods are counted", &["get */scale"], |world| {
+        scenario!("pods are counted", &["get */scale"], |world| {
             let mut alone = pod("default", "alone");
             alone["metadata"]["labels"] = json!({"app": "alone"});
             world.create(alone).await;
@@ -118,7 +118,7 @@ pub const BUDGETS: Errands = Errands {
             let budget = world.create(a_budget("alone", spec)).await;
             world.until_is(&budget, "counted", |budget| budget.int(&["status", "expectedPods"]) == Some(1)).await;
         }),
-        errand!("a scale is asked for", &["update poddisruptionbudgets/status"], |world| {
+        scenario!("a scale is asked for", &["update poddisruptionbudgets/status"], |world| {
             let mut owned = pod("default", "owned");
             let owner = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "unknown", "uid": "u", "controller": true});
             owned["metadata"]["ownerReferences"] = json!([owner]);
@@ -140,26 +140,26 @@ fn a_budget(name: &str, spec: Value) -> Value {
     })
 }
 
-pub const NODES_FALL_SILENT: Errands = Errands {
+pub const NODES_FALL_SILENT: Scenarios = Scenarios {
     begin: begin!("node-lifecycle-controller"),
     by_chance: &[],
     all: &[
-        errand!("it is marked", &["delete pods", "patch nodes", "patch pods/status"], |world| {
+        scenario!("it is marked", &["delete pods", "patch nodes", "patch pods/status"], |world| {
             let node = a_node(world, "marked").await;
             let unknown =
                 |node: &Value| condition::get(node, "Ready").is_some_and(|ready| ready["status"] == "Unknown");
             world.until_is(&node, "marked", unknown).await;
         }),
-        errand!("it is tainted", &["delete pods", "patch pods/status"], |world| {
+        scenario!("it is tainted", &["delete pods", "patch pods/status"], |world| {
             let node = a_node(world, "tainted").await;
             let tainted = |node: &Value| node["spec"]["taints"].to_string().contains("node.kubernetes.io/unreachable");
             world.until_is(&node, "tainted", tainted).await;
         }),
-        errand!("its pods are not ready", &["delete pods"], |world| {
+        scenario!("its pods are not ready", &["delete pods"], |world| {
             let here = a_pod_on(world, "unready").await;
             world.until_is(&here, "not ready", |pod| !condition::is_true(pod, "Ready")).await;
         }),
-        errand!("its pods are told to go", &[], |world| {
+        scenario!("its pods are told to go", &[], |world| {
             let here = a_pod_on(world, "left").await;
             world.until_is(&here, "told to go", terminating).await;
         }),
@@ -182,17 +182,17 @@ async fn a_pod_on(world: &World, node: &str) -> Value {
     here
 }
 
-pub const PODS_ARE_COLLECTED: Errands = Errands {
+pub const PODS_ARE_COLLECTED: Scenarios = Scenarios {
     begin: begin!("pod-garbage-collector-controller"),
     by_chance: &[],
     all: &[
-        errand!("an orphan fails and goes", &["delete volumeattachments", "get persistentvolumes"], |world| {
+        scenario!("an orphan fails and goes", &["delete volumeattachments", "get persistentvolumes"], |world| {
             let mut orphan = pod("default", "orphan");
             orphan["spec"]["nodeName"] = json!("gone");
             let orphan = world.create(orphan).await;
             world.until_gone(&orphan).await;
         }),
-        errand!(
+        scenario!(
             "an unscheduled pod fails",
             &["delete pods", "delete volumeattachments", "get nodes", "get persistentvolumes"],
             |world| {
@@ -201,7 +201,7 @@ pub const PODS_ARE_COLLECTED: Errands = Errands {
                 world.until_is(&waits, "failed", |pod| pod["status"]["phase"] == "Failed").await;
             }
         ),
-        errand!("a volume is detached", &["delete pods", "patch pods/status"], |world| {
+        scenario!("a volume is detached", &["delete pods", "patch pods/status"], |world| {
             world.create(volume("v")).await;
             let attachment = world.create(attachment("v", "away")).await;
             world.until_gone(&attachment).await;
@@ -209,7 +209,7 @@ pub const PODS_ARE_COLLECTED: Errands = Errands {
     ],
 };
 
-pub const SETS: Errands = Errands {
+pub const SETS: Scenarios = Scenarios {
     begin: |stage| {
         Box::pin(async move {
             stage.world.faults.guard_owners();
@@ -218,7 +218,7 @@ pub const SETS: Errands = Errands {
     },
     by_chance: &[],
     all: &[
-        errand!(
+        scenario!(
             "a replica is made",
             &[
                 "delete persistentvolumeclaims",
@@ -237,7 +237,7 @@ pub const SETS: Errands = Errands {
                 world.until_is(&pod("made", "made-0"), "there", |_| true).await;
             }
         ),
-        errand!(
+        scenario!(
             "a replica goes",
             &[
                 "delete persistentvolumeclaims",
@@ -257,7 +257,7 @@ pub const SETS: Errands = Errands {
                 world.until_gone(&replica).await;
             }
         ),
-        errand!(
+        scenario!(
             "the status is told",
             &[
                 "delete persistentvolumeclaims",
@@ -276,7 +276,7 @@ pub const SETS: Errands = Errands {
                 world.until_is(&set, "told", |set| set.int(&["status", "observedGeneration"]) == Some(1)).await;
             }
         ),
-        errand!(
+        scenario!(
             "a pod is adopted",
             &[
                 "delete persistentvolumeclaims",
@@ -296,7 +296,7 @@ pub const SETS: Errands = Errands {
                 world.until_is(&orphan, "adopted", |pod| pod.has(&["metadata", "ownerReferences"])).await;
             }
         ),
-        errand!(
+        scenario!(
             "a claim is given its owner",
             &[
                 "get persistentvolumeclaims",
@@ -322,7 +322,7 @@ pub const SETS: Errands = Errands {
                 world.until_is(&data, "owned", |claim| claim.has(&["metadata", "ownerReferences"])).await;
             }
         ),
-        errand!(
+        scenario!(
             "a claim is made",
             &[
                 "delete persistentvolumeclaims",
@@ -344,7 +344,7 @@ pub const SETS: Errands = Errands {
                 world.until_is(&claim("claims", "data-claims-0"), "there", |_| true).await;
             }
         ),
-        errand!(
+        scenario!(
             "an old revision is forgotten",
             &[
                 "delete persistentvolumeclaims",
@@ -392,7 +392,7 @@ fn controlled(pod: Value, set: &Value) -> Value {
     pod
 }
 
-pub const BINDING: Errands = Errands {
+pub const BINDING: Scenarios = Scenarios {
     begin: |stage| {
         Box::pin(async move {
             stage.world.patience = crate::stories::REAL_TIME_MAX;
@@ -402,7 +402,7 @@ pub const BINDING: Errands = Errands {
     },
     by_chance: &[],
     all: &[
-        errand!(
+        scenario!(
             "a pair is found",
             &[
                 "create persistentvolumes",
@@ -417,7 +417,7 @@ pub const BINDING: Errands = Errands {
                 until_bound(world, &claim, "v").await;
             }
         ),
-        errand!(
+        scenario!(
             "a volume is released",
             &[
                 "create persistentvolumes",
@@ -434,7 +434,7 @@ pub const BINDING: Errands = Errands {
                 until_phase(world, &left, "Released").await;
             }
         ),
-        errand!(
+        scenario!(
             "a volume is made",
             &["delete persistentvolumes", "get nodes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
@@ -443,7 +443,7 @@ pub const BINDING: Errands = Errands {
                 until_phase(world, &claim, "Bound").await;
             }
         ),
-        errand!(
+        scenario!(
             "a volume is made on a node",
             &["delete persistentvolumes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
@@ -471,16 +471,16 @@ pub const BINDING: Errands = Errands {
     ],
 };
 
-pub const CLAIMS_ARE_PROTECTED: Errands = Errands {
+pub const CLAIMS_ARE_PROTECTED: Scenarios = Scenarios {
     begin: begin!("persistentvolumeclaim-protection-controller"),
     by_chance: &[],
     all: &[
-        errand!("an unused one is told", &["patch persistentvolumeclaims"], |world| {
+        scenario!("an unused one is told", &["patch persistentvolumeclaims"], |world| {
             let unused = world.create(claim("default", "unused")).await;
             world.set_status(&unused, json!({"phase": "Bound"})).await;
             world.until_is(&unused, "seen as unused", |claim| condition::get(claim, "Unused").is_some()).await;
         }),
-        errand!("a deleted one goes", &["patch persistentvolumeclaims/status"], |world| {
+        scenario!("a deleted one goes", &["patch persistentvolumeclaims/status"], |world| {
             let deleted = world.create(claim("default", "deleted")).await;
             world.delete(&deleted, "").await;
             world.until_gone(&deleted).await;
@@ -488,12 +488,12 @@ pub const CLAIMS_ARE_PROTECTED: Errands = Errands {
     ],
 };
 
-pub const PROVISIONING: Errands = Errands {
+pub const PROVISIONING: Scenarios = Scenarios {
     begin: |stage| Box::pin(async move { with_driver(stage, &storage::everything()).await }),
     // The first entry of the journal creates it.
     by_chance: &["patch configmaps"],
     all: &[
-        errand!(
+        scenario!(
             "a volume is made",
             &[
                 "create csistoragecapacities",
@@ -515,7 +515,7 @@ pub const PROVISIONING: Errands = Errands {
                 until_phase(world, &claim, "Bound").await;
             }
         ),
-        errand!(
+        scenario!(
             "one is made with secrets",
             &[
                 "create csistoragecapacities",
@@ -536,7 +536,7 @@ pub const PROVISIONING: Errands = Errands {
                 until_phase(world, &claim, "Bound").await;
             }
         ),
-        errand!(
+        scenario!(
             "one is made with attributes",
             &[
                 "create csistoragecapacities",
@@ -560,7 +560,7 @@ pub const PROVISIONING: Errands = Errands {
                 until_phase(world, &claim, "Bound").await;
             }
         ),
-        errand!(
+        scenario!(
             "the capacity is told",
             &[
                 "create configmaps",
@@ -589,7 +589,7 @@ pub const PROVISIONING: Errands = Errands {
                     .await;
             }
         ),
-        errand!(
+        scenario!(
             "a volume is deleted",
             &[
                 "create csistoragecapacities",
@@ -613,27 +613,31 @@ pub const PROVISIONING: Errands = Errands {
     ],
 };
 
-pub const RESIZING: Errands = Errands {
+pub const RESIZING: Scenarios = Scenarios {
     begin: |stage| Box::pin(async move { with_driver(stage, &storage::everything()).await }),
     by_chance: &[],
     all: &[
-        errand!("a volume grows", &["get persistentvolumeclaims", "get persistentvolumes", "get secrets"], |world| {
+        scenario!("a volume grows", &["get persistentvolumeclaims", "get persistentvolumes", "get secrets"], |world| {
             world.create(storage::class("plain", "Delete", json!({}))).await;
             grows(world, "plain").await;
         }),
-        errand!("one grows with secrets", &["get persistentvolumeclaims", "get persistentvolumes"], |world| {
+        scenario!("one grows with secrets", &["get persistentvolumeclaims", "get persistentvolumes"], |world| {
             world.create(storage::class("secret", "Delete", with_secrets())).await;
             grows(world, "secret").await;
         }),
-        errand!("one is modified", &["get persistentvolumeclaims", "get persistentvolumes", "get secrets"], |world| {
-            world.create(attributes("gold")).await;
-            world.create(storage::class("gold", "Delete", json!({}))).await;
-            let claim = world.create(storage::claim_of("gold", "gold")).await;
-            until_volume(world, &claim).await;
-            world.merge(&claim, json!({"spec": {"volumeAttributesClassName": "gold"}})).await;
-            let is_gold = |claim: &Value| claim["status"]["currentVolumeAttributesClassName"] == "gold";
-            world.until_is(&claim, "as wished", is_gold).await;
-        }),
+        scenario!(
+            "one is modified",
+            &["get persistentvolumeclaims", "get persistentvolumes", "get secrets"],
+            |world| {
+                world.create(attributes("gold")).await;
+                world.create(storage::class("gold", "Delete", json!({}))).await;
+                let claim = world.create(storage::claim_of("gold", "gold")).await;
+                until_volume(world, &claim).await;
+                world.merge(&claim, json!({"spec": {"volumeAttributesClassName": "gold"}})).await;
+                let is_gold = |claim: &Value| claim["status"]["currentVolumeAttributesClassName"] == "gold";
+                world.until_is(&claim, "as wished", is_gold).await;
+            }
+        ),
     ],
 };
 
@@ -644,11 +648,11 @@ async fn grows(world: &World, class: &str) {
     world.until_is(&claim, "larger", |claim| claim["status"]["capacity"]["storage"] == "2Gi").await;
 }
 
-pub const COUNTING: Errands = Errands {
+pub const COUNTING: Scenarios = Scenarios {
     begin: begin!("state-metrics"),
     by_chance: &[],
     all: &[
-        errand!(
+        scenario!(
             "sets are counted",
             &[
                 "list persistentvolumeclaims",
@@ -661,7 +665,7 @@ pub const COUNTING: Errands = Errands {
                 until_counted(world, "kube_statefulset_replicas{").await;
             }
         ),
-        errand!(
+        scenario!(
             "claims are counted",
             &["list persistentvolumes", "list statefulsets", "watch persistentvolumes", "watch statefulsets"],
             |world| {
@@ -669,7 +673,7 @@ pub const COUNTING: Errands = Errands {
                 until_counted(world, "kube_persistentvolumeclaim_status_phase{").await;
             }
         ),
-        errand!(
+        scenario!(
             "volumes are counted",
             &["list persistentvolumeclaims", "list statefulsets", "watch persistentvolumeclaims", "watch statefulsets"],
             |world| {

@@ -1,6 +1,6 @@
 //! Runs controllers with one permission removed at a time.
 
-use crate::errands::Errands;
+use crate::permission_scenarios::Scenarios;
 use crate::world::*;
 use futures::StreamExt;
 use object::access::Access;
@@ -45,18 +45,19 @@ pub async fn each_right(account: &'static str, story: Story) {
 
 /// Removes each single permission of an account and grants it again only when everything that is possible
 /// without it is done.
-pub async fn each_right_for_long(account: &'static str, errands: &'static Errands) {
+pub async fn each_right_for_long(account: &'static str, scenarios: &'static Scenarios) {
     let names: Vec<String> = rights_of(account).iter().map(name_of).collect();
-    let named = |right: &Rule| errands.all.iter().any(|errand| errand.without.contains(&name_of(right).as_str()));
+    let named = |right: &Rule| scenarios.all.iter().any(|scenario| scenario.without.contains(&name_of(right).as_str()));
     let is_of_sight = |right: &Rule| right.verbs == ["list"] || right.verbs == ["watch"];
     let lacks = rights_of(account).into_iter().filter(|right| named(right) || !is_of_sight(right));
     let lacks = lacks.filter(|right| right.resources != ["events"]);
-    for errand in errands.all {
-        let unknown: Vec<_> = errand.without.iter().filter(|right| !names.iter().any(|name| name == *right)).collect();
-        assert!(unknown.is_empty(), "{}: {account} has no {unknown:?}", errand.name);
+    for scenario in scenarios.all {
+        let unknown: Vec<_> =
+            scenario.without.iter().filter(|right| !names.iter().any(|name| name == *right)).collect();
+        assert!(unknown.is_empty(), "{}: {account} has no {unknown:?}", scenario.name);
     }
     futures::stream::iter(lacks)
-        .for_each_concurrent(AT_ONCE, |lack| async move { run_without(account, &lack, errands).await })
+        .for_each_concurrent(AT_ONCE, |lack| async move { run_without(account, &lack, scenarios).await })
         .await;
 }
 
@@ -69,29 +70,29 @@ fn is_refused(world: &World) -> bool {
     !world.requests.refused().is_empty()
 }
 
-async fn run_without(account: &'static str, lack: &Rule, errands: &'static Errands) {
+async fn run_without(account: &'static str, lack: &Rule, scenarios: &'static Scenarios) {
     let case = name_of(lack);
     let mut stage = Stage { world: World::timed().await, storage: None };
     let left = rights_of(account).into_iter().filter(|right| right != lack);
     let left: Vec<Value> = left.map(|right| right.to_value()).collect();
     stage.world.merge(&role_of(account), json!({"rules": left})).await;
-    (errands.begin)(&mut stage).await;
+    (scenarios.begin)(&mut stage).await;
     let world = &stage.world;
     let done = Mutex::new(BTreeSet::new());
-    let running = errands.all.iter().map(|errand| async {
-        (errand.run)(world).await;
-        done.lock().expect("no panic").insert(errand.name);
+    let running = scenarios.all.iter().map(|scenario| async {
+        (scenario.run)(world).await;
+        done.lock().expect("no panic").insert(scenario.name);
     });
-    let go_on = errands.all.iter().filter(|errand| errand.without.contains(&case.as_str()));
-    let go_on: BTreeSet<&str> = go_on.map(|errand| errand.name).collect();
+    let go_on = scenarios.all.iter().filter(|scenario| scenario.without.contains(&case.as_str()));
+    let go_on: BTreeSet<&str> = go_on.map(|scenario| scenario.name).collect();
     let healing = async {
         let is_done = |name: &str| done.lock().expect("no panic").contains(name);
-        let none_waits = go_on.len() == errands.all.len();
+        let none_waits = go_on.len() == scenarios.all.len();
         while !go_on.iter().all(|name| is_done(name)) || !(none_waits || is_refused(world)) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         // Scenarios that need the permission are not done, however long it is missing.
-        if !errands.by_chance.contains(&case.as_str()) {
+        if !scenarios.by_chance.contains(&case.as_str()) {
             assert_eq!(*done.lock().expect("no panic"), go_on, "without {case}");
         }
         let all: Vec<Value> = rights_of(account).iter().map(Rule::to_value).collect();

@@ -1,7 +1,7 @@
 //! The watch caches that the scheduler and all kubelets share.
 
 use crate::addresses::Addresses;
-use crate::line::Line;
+use crate::scheduling_queue::SchedulingQueue;
 use futures::StreamExt;
 use object::Value;
 use object::access::{Access, name, terminating, uid};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, watch};
 
 /// Shared by the watches, the scheduler and the kubelets.
-pub struct Sight {
+pub struct Informers {
     state: Mutex<State>,
     /// Pods of simulated nodes to reconcile.
     pub pods: Queue<Key>,
@@ -33,11 +33,11 @@ pub struct Sight {
 
 pub struct State {
     pub cluster: Cluster,
-    pub line: Line,
+    pub queue: SchedulingQueue,
     /// The simulated nodes, by name.
-    pub hosts: HashMap<Arc<str>, Host>,
+    pub hosts: HashMap<Arc<str>, SimulatedNode>,
     /// The pods that are bound to them.
-    pub local: HashMap<Key, Local>,
+    pub local: HashMap<Key, BoundPod>,
     pub addresses: Addresses,
     /// The claims that wait for a node to expand their file system.
     pub expanding: HashMap<Key, Arc<Value>>,
@@ -45,7 +45,7 @@ pub struct State {
 
 /// A simulated node.
 #[derive(Default)]
-pub struct Host {
+pub struct SimulatedNode {
     pub number: usize,
     /// The Node object as last received.
     pub node: Option<Arc<Value>>,
@@ -55,7 +55,7 @@ pub struct Host {
 }
 
 /// A pod that is bound to a simulated node.
-pub struct Local {
+pub struct BoundPod {
     pub uid: Box<str>,
     pub node: Arc<str>,
     /// The newest version received; older ones are ignored.
@@ -69,16 +69,16 @@ pub struct Local {
     /// Number of failed lookups of the Secrets and ConfigMaps that it waits for.
     pub config_attempts: u32,
     /// Warnings already recorded for this pod, to suppress repeats.
-    pub told: Vec<PodEvent>,
+    pub reported: Vec<PodEvent>,
 }
 
 /// The state of a pod's volumes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mounts {
-    Awaited,
+    Waiting,
     Mounted,
     /// Unmounted for good, whatever older events of the pod still arrive.
-    Over,
+    Unmounted,
 }
 
 /// The watched resources.
@@ -108,19 +108,20 @@ impl Watched {
     }
 }
 
-impl Sight {
-    pub fn new(scheduler: &str, nodes: &[Arc<str>], metrics: &Metrics) -> Sight {
+impl Informers {
+    pub fn new(scheduler: &str, nodes: &[Arc<str>], metrics: &Metrics) -> Informers {
         let hosts = nodes.iter().enumerate();
-        let hosts = hosts.map(|(number, name)| (name.clone(), Host { number, ..Host::default() })).collect();
+        let hosts =
+            hosts.map(|(number, name)| (name.clone(), SimulatedNode { number, ..SimulatedNode::default() })).collect();
         let state = State {
             cluster: Cluster::new(scheduler),
-            line: Line::new(),
+            queue: SchedulingQueue::new(),
             hosts,
             local: HashMap::new(),
             addresses: Addresses::new(nodes.len()),
             expanding: HashMap::new(),
         };
-        Sight {
+        Informers {
             state: Mutex::new(state),
             pods: Queue::new(metrics.queue("kubelet")),
             nodes: Queue::new(metrics.queue("node-registration")),
@@ -141,7 +142,7 @@ impl Sight {
     }
 
     /// Watches one resource for ever.
-    pub async fn follow(&self, api: Api, watched: Watched) {
+    pub async fn watch(&self, api: Api, watched: Watched) {
         let mut changes = Box::pin(watcher::objects(&api, &watched.resource(), None));
         let mut fresh: Option<HashSet<Key>> = None;
         let mut filled = false;
@@ -152,14 +153,14 @@ impl Sight {
                     if let Some(fresh) = &mut fresh {
                         fresh.insert(key(&object));
                     }
-                    self.seen(watched, object);
+                    self.apply(watched, object);
                 }
-                Event::Delete(object) => self.gone(watched, &key(&object)),
+                Event::Delete(object) => self.delete(watched, &key(&object)),
                 Event::InitDone => {
                     let fresh = fresh.take().unwrap_or_default();
                     let stale = self.lock().keys(watched).into_iter().filter(|key| !fresh.contains(key));
                     for key in stale.collect::<Vec<Key>>() {
-                        self.gone(watched, &key);
+                        self.delete(watched, &key);
                     }
                     if !std::mem::replace(&mut filled, true) {
                         self.unfilled.send_modify(|count| *count -= 1);
@@ -169,19 +170,19 @@ impl Sight {
         }
     }
 
-    fn seen(&self, watched: Watched, object: Arc<Value>) {
+    fn apply(&self, watched: Watched, object: Arc<Value>) {
         let mut state = self.lock();
         match watched {
             Watched::Pods => {
                 let key = key(&object);
                 if state.is_another(&key, uid(&object)) {
-                    self.pod_gone(&mut state, &key);
+                    self.delete_pod(&mut state, &key);
                 }
                 let moved = state.cluster.apply_pod(&object);
-                self.look_after(&mut state, object);
+                self.apply_bound_pod(&mut state, object);
                 state.pod_moved(&key, moved);
             }
-            Watched::Nodes => self.node_seen(&mut state, object),
+            Watched::Nodes => self.apply_node(&mut state, object),
             Watched::Claims => {
                 let (key, changed) = (key(&object), state.cluster.volumes_mut().apply_claim(&object));
                 self.claim_changed(&mut state, &key, changed);
@@ -194,26 +195,26 @@ impl Sight {
             }
             Watched::Volumes => {
                 if state.cluster.volumes_mut().apply_volume(&object) {
-                    state.line.retry(|helps| helps.volumes);
+                    state.queue.retry(|helps| helps.volumes);
                 }
             }
             Watched::Classes => {
                 state.cluster.volumes_mut().apply_class(&object);
-                state.line.retry(|helps| helps.volumes);
+                state.queue.retry(|helps| helps.volumes);
             }
             Watched::Namespaces => {
                 state.cluster.apply_namespace(&object);
-                state.line.retry(|helps| helps.arriving || helps.leaving);
+                state.queue.retry(|helps| helps.arriving || helps.leaving);
             }
         }
         drop(state);
         self.scheduling.notify_one();
     }
 
-    fn gone(&self, watched: Watched, key: &Key) {
+    fn delete(&self, watched: Watched, key: &Key) {
         let mut state = self.lock();
         match watched {
-            Watched::Pods => self.pod_gone(&mut state, key),
+            Watched::Pods => self.delete_pod(&mut state, key),
             Watched::Nodes => {
                 state.cluster.remove_node(&key.1);
                 if let Some(host) = state.hosts.get_mut(&key.1) {
@@ -228,7 +229,7 @@ impl Sight {
             }
             Watched::Volumes => {
                 state.cluster.volumes_mut().remove_volume(&key.1);
-                state.line.retry(|helps| helps.volumes);
+                state.queue.retry(|helps| helps.volumes);
             }
             Watched::Classes => state.cluster.volumes_mut().remove_class(&key.1),
             Watched::Namespaces => state.cluster.remove_namespace(&key.1),
@@ -237,7 +238,7 @@ impl Sight {
         self.scheduling.notify_one();
     }
 
-    fn pod_gone(&self, state: &mut State, key: &Key) {
+    fn delete_pod(&self, state: &mut State, key: &Key) {
         let moved = state.cluster.remove_pod(key);
         if let Some(address) = state.local.remove(key).and_then(|local| local.address) {
             state.addresses.take_back(address);
@@ -246,20 +247,20 @@ impl Sight {
     }
 
     fn claim_changed(&self, state: &mut State, claim: &Key, changed: bool) {
-        let State { cluster, line, local, .. } = &mut *state;
+        let State { cluster, queue, local, .. } = &mut *state;
         for pod in cluster.volumes().users(claim) {
             match local.get(pod) {
                 Some(local) if local.held => self.pods.add(pod.clone()),
                 Some(_) => {}
-                None if changed => line.add(pod, cluster.pod(pod)),
+                None if changed => queue.add(pod, cluster.pod(pod)),
                 None => {}
             }
         }
     }
 
-    fn node_seen(&self, state: &mut State, node: Arc<Value>) {
+    fn apply_node(&self, state: &mut State, node: Arc<Value>) {
         if state.cluster.apply_node(&node) {
-            state.line.retry(|helps| helps.nodes);
+            state.queue.retry(|helps| helps.nodes);
         }
         let Some(host) = state.hosts.get_mut(name(&node)) else { return };
         let was_down = host.down;
@@ -283,7 +284,7 @@ impl Sight {
     }
 
     /// Stores a pod that is bound to a simulated node.
-    fn look_after(&self, state: &mut State, pod: Arc<Value>) {
+    fn apply_bound_pod(&self, state: &mut State, pod: Arc<Value>) {
         let Some((node, _)) = state.hosts.get_key_value(pod.text(&["spec", "nodeName"])) else {
             return;
         };
@@ -291,16 +292,16 @@ impl Sight {
         let version = version(&pod);
         let had: Option<Ipv4Addr> = pod.text(&["status", "podIP"]).parse().ok();
         let had = had.filter(|_| !pod.flag(&["spec", "hostNetwork"]));
-        let local = state.local.entry(key.clone()).or_insert_with(|| Local {
+        let local = state.local.entry(key.clone()).or_insert_with(|| BoundPod {
             uid: uid(&pod).into(),
             node: node.clone(),
             version: 0,
             object: None,
             address: None,
-            volumes: Mounts::Awaited,
+            volumes: Mounts::Waiting,
             held: false,
             config_attempts: 0,
-            told: Vec::new(),
+            reported: Vec::new(),
         });
         if version < local.version {
             return;
@@ -309,7 +310,7 @@ impl Sight {
             state.addresses.note(address);
             local.address = Some(address);
         }
-        let started = pod.text(&["status", "phase"]) == "Running" && local.volumes == Mounts::Awaited;
+        let started = pod.text(&["status", "phase"]) == "Running" && local.volumes == Mounts::Waiting;
         if started {
             local.volumes = Mounts::Mounted;
         }
@@ -333,11 +334,11 @@ impl State {
     fn pod_moved(&mut self, key: &Key, moved: Moved) {
         let pod = self.cluster.pod(key);
         if moved.pending {
-            self.line.add(key, pod);
+            self.queue.add(key, pod);
         } else if pod.is_none_or(|pod| pod.wants.is_none()) {
-            self.line.forget(key);
+            self.queue.forget(key);
         }
-        self.line.retry(|helps| (helps.leaving && moved.gave_way) || (helps.arriving && moved.arrived));
+        self.queue.retry(|helps| (helps.leaving && moved.gave_way) || (helps.arriving && moved.arrived));
     }
 
     /// Stores the response to a write, unless a newer version was received since.
@@ -362,16 +363,16 @@ impl State {
         }
     }
 
-    /// A pod is about to be deleted, and its volumes are unmounted.
-    pub fn unmounted(&mut self, key: &Key, uid: &str) {
+    /// A pod is about to be deleted, and its volumes are mark_unmounted.
+    pub fn mark_unmounted(&mut self, key: &Key, uid: &str) {
         if let Some(local) = self.local.get_mut(key).filter(|local| *local.uid == *uid) {
-            local.volumes = Mounts::Over;
+            local.volumes = Mounts::Unmounted;
         }
     }
 
     /// Nothing more is to be done for a pod in this version. There may be many such pods, so the object is
     /// dropped.
-    pub fn settled(&mut self, key: &Key, pod: &Value) {
+    pub fn mark_settled(&mut self, key: &Key, pod: &Value) {
         if let Some(local) = self.local.get_mut(key)
             && local.version <= version(pod)
         {
@@ -413,7 +414,7 @@ fn version(object: &Value) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::line::Work;
+    use crate::scheduling_queue::Work;
     use object::json;
     use tokio::time::Instant;
 
@@ -431,18 +432,18 @@ mod tests {
     #[test]
     fn a_pod_with_a_new_uid_replaces_the_known_one() {
         for first_node in ["", "n"] {
-            let sight = Sight::new("s", &["n".into()], &Metrics::default());
-            sight.seen(Watched::Pods, pod("first", first_node));
+            let informers = Informers::new("s", &["n".into()], &Metrics::default());
+            informers.seen(Watched::Pods, pod("first", first_node));
             let key: Key = ("default".into(), "p".into());
             if first_node.is_empty() {
-                let mut state = sight.lock();
-                assert_eq!(state.line.next(Instant::now()), Some(Work::Decide(key.clone())));
-                state.line.done(&key);
+                let mut state = informers.lock();
+                assert_eq!(state.queue.next(Instant::now()), Some(Work::Schedule(key.clone())));
+                state.queue.done(&key);
             }
-            assert_eq!(sight.lock().local.len(), usize::from(!first_node.is_empty()));
-            sight.seen(Watched::Pods, pod("second", ""));
-            let mut state = sight.lock();
-            assert_eq!(state.line.next(Instant::now()), Some(Work::Decide(key)), "{first_node:?}");
+            assert_eq!(informers.lock().local.len(), usize::from(!first_node.is_empty()));
+            informers.seen(Watched::Pods, pod("second", ""));
+            let mut state = informers.lock();
+            assert_eq!(state.queue.next(Instant::now()), Some(Work::Schedule(key)), "{first_node:?}");
             assert!(state.local.is_empty());
         }
     }
@@ -450,20 +451,20 @@ mod tests {
     /// its node had deleted, because the deletion event had not arrived yet.
     #[test]
     fn a_deleted_pod_stays_unmounted_when_older_events_arrive() {
-        let sight = Sight::new("s", &["n".into()], &Metrics::default());
+        let informers = Informers::new("s", &["n".into()], &Metrics::default());
         let key: Key = ("default".into(), "p".into());
-        let volumes = || sight.lock().local[&key].volumes;
+        let volumes = || informers.lock().local[&key].volumes;
         let mut running = pod("u", "n").as_ref().clone();
         running["status"] = json!({"phase": "Running"});
         let running = Arc::new(running);
-        sight.seen(Watched::Pods, pod("u", "n"));
-        assert_eq!(volumes(), Mounts::Awaited);
-        sight.seen(Watched::Pods, running.clone());
+        informers.seen(Watched::Pods, pod("u", "n"));
+        assert_eq!(volumes(), Mounts::Waiting);
+        informers.seen(Watched::Pods, running.clone());
         assert_eq!(volumes(), Mounts::Mounted);
-        sight.lock().unmounted(&key, "another");
+        informers.lock().mark_unmounted(&key, "another");
         assert_eq!(volumes(), Mounts::Mounted);
-        sight.lock().unmounted(&key, "u");
-        sight.seen(Watched::Pods, running);
-        assert_eq!(volumes(), Mounts::Over);
+        informers.lock().mark_unmounted(&key, "u");
+        informers.seen(Watched::Pods, running);
+        assert_eq!(volumes(), Mounts::Unmounted);
     }
 }

@@ -1,7 +1,7 @@
 //! Registers the simulated Nodes, renews their leases and corrects their status.
 
-use crate::sight::{Sight, Watched};
-use crate::voice::Voice;
+use crate::event_recorder::EventRecorder;
+use crate::informers::{Informers, Watched};
 use object::Value;
 use object::access::uid;
 use plan::kubelet;
@@ -15,19 +15,19 @@ use tokio::sync::watch;
 
 #[derive(Clone)]
 pub struct Registrar {
-    pub sight: Arc<Sight>,
+    pub informers: Arc<Informers>,
     pub machines: Arc<HashMap<Arc<str>, Machine>>,
     pub apis: Arc<HashMap<Arc<str>, Api>>,
-    pub voice: Voice,
+    pub recorder: EventRecorder,
     pub clock: Clock,
     /// The heartbeat state of each node.
-    pub beats: Arc<Mutex<HashMap<Arc<str>, Beat>>>,
+    pub beats: Arc<Mutex<HashMap<Arc<str>, Heartbeat>>>,
     /// Number of nodes that have registered since the start.
     pub registered: Arc<watch::Sender<usize>>,
 }
 
 #[derive(Clone, Default)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The uid of the Node for which CSINode and lease were created.
     uid: String,
     renewed: Option<jiff::Timestamp>,
@@ -39,11 +39,11 @@ impl Registrar {
     /// Reconciles one node after the other, for ever.
     pub async fn work(self) {
         loop {
-            let name = self.sight.nodes.next().await;
+            let name = self.informers.nodes.next().await;
             match self.sync(&name).await {
-                Ok(again) => self.sight.nodes.done(&name, again),
+                Ok(again) => self.informers.nodes.done(&name, again),
                 Err(error) => {
-                    let delay = self.sight.nodes.failed(&name);
+                    let delay = self.informers.nodes.failed(&name);
                     tracing::warn!(node = %name, %error, ?delay, "Failed to update a simulated node; retrying");
                 }
             }
@@ -53,7 +53,7 @@ impl Registrar {
     async fn sync(&self, name: &Arc<str>) -> Result<Option<Duration>, ApiError> {
         let (Some(machine), Some(api)) = (self.machines.get(name), self.apis.get(name)) else { return Ok(None) };
         let known = {
-            let state = self.sight.lock();
+            let state = self.informers.lock();
             let Some(host) = state.hosts.get(name) else { return Ok(None) };
             if host.down {
                 return Ok(None);
@@ -65,7 +65,7 @@ impl Registrar {
             Some(node) => node,
             None => self.register(machine, api, now).await?,
         };
-        self.complain(name, &node);
+        self.report_annotation(name, &node);
         let mut beat = self.beats().get(name).cloned().unwrap_or_default();
         if beat.uid != uid(&node) {
             self.settle_in(machine, api, &node, now).await?;
@@ -129,17 +129,17 @@ impl Registrar {
         Ok(())
     }
 
-    fn complain(&self, name: &Arc<str>, node: &Value) {
+    fn report_annotation(&self, name: &Arc<str>, node: &Value) {
         let complaint = kubelet::is_down(node).err();
         let mut beats = self.beats();
         let beat = beats.entry(name.clone()).or_default();
         if let Some(text) = complaint.as_ref().filter(|_| beat.complaint != complaint) {
-            self.voice.node(name, uid(node), true, "InvalidSimulation", text);
+            self.recorder.node(name, uid(node), true, "InvalidSimulation", text);
         }
         beat.complaint = complaint;
     }
 
-    fn beats(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Beat>> {
+    fn beats(&self) -> std::sync::MutexGuard<'_, HashMap<Arc<str>, Heartbeat>> {
         self.beats.lock().expect("no panic happens under this lock")
     }
 }
