@@ -3,7 +3,7 @@
 use crate::informers::Watched;
 use plan::schedule::Key;
 use runtime::api::Resource;
-use runtime::events::{About, Events};
+use runtime::events::{EventSubject, Events};
 
 #[derive(Clone)]
 pub struct EventRecorder {
@@ -20,18 +20,28 @@ impl EventRecorder {
     }
 
     pub fn pod(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
-        self.say(&About { resource: &self.pods, namespace: &key.0, name: &key.1, uid }, warning, reason, message);
+        self.record(
+            &EventSubject { resource: &self.pods, namespace: &key.0, name: &key.1, uid },
+            warning,
+            reason,
+            message,
+        );
     }
 
     pub fn node(&self, name: &str, uid: &str, warning: bool, reason: &'static str, message: &str) {
-        self.say(&About { resource: &self.nodes, namespace: "", name, uid }, warning, reason, message);
+        self.record(&EventSubject { resource: &self.nodes, namespace: "", name, uid }, warning, reason, message);
     }
 
     pub fn claim(&self, key: &Key, uid: &str, warning: bool, reason: &'static str, message: &str) {
-        self.say(&About { resource: &self.claims, namespace: &key.0, name: &key.1, uid }, warning, reason, message);
+        self.record(
+            &EventSubject { resource: &self.claims, namespace: &key.0, name: &key.1, uid },
+            warning,
+            reason,
+            message,
+        );
     }
 
-    fn say(&self, about: &About<'_>, warning: bool, reason: &'static str, message: &str) {
-        self.events.say(about, if warning { "Warning" } else { "Normal" }, reason, message);
+    fn record(&self, about: &EventSubject<'_>, warning: bool, reason: &'static str, message: &str) {
+        self.events.record(about, if warning { "Warning" } else { "Normal" }, reason, message);
     }
 }

@@ -3,7 +3,7 @@
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::{Clock, ControllerContext};
 use crate::discovery::Discovery;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::worker::{self, Cache, Key, Source, key};
 use object::Value;
 use object::access::{Access, controller, name, namespace, uid};
@@ -75,17 +75,17 @@ impl DisruptionController {
             self.api.replace(&path, status).await?;
         }
         for event in &plan.events {
-            self.tell(event, &budget, &pods);
+            self.record_event(event, &budget, &pods);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    fn tell(&self, event: &disruption::BudgetEvent, budget: &Value, pods: &[&Value]) {
+    fn record_event(&self, event: &disruption::BudgetEvent, budget: &Value, pods: &[&Value]) {
         let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
         let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
-        let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
+        let about = EventSubject { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message);
+        self.events.record(&about, kind, event.reason, &event.message);
     }
 
     /// The scale of each controller of the budget's pods, by uid.

@@ -3,7 +3,7 @@
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
 use crate::controllers::ControllerContext;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::watcher::{self, Event};
 use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
@@ -173,7 +173,7 @@ impl EndpointsController {
             Err(error) if error.is_namespace_ending() => Ok(()),
             Err(error) => {
                 if error.is_refusal() && !error.is_stale() {
-                    self.tell(&wanted, reason, &error);
+                    self.record_event(&wanted, reason, &error);
                 }
                 Err(error)
             }
@@ -192,11 +192,11 @@ impl EndpointsController {
         Ok(())
     }
 
-    fn tell(&self, endpoints: &Value, reason: &'static str, error: &ApiError) {
+    fn record_event(&self, endpoints: &Value, reason: &'static str, error: &ApiError) {
         let (space, named) = (namespace(endpoints), name(endpoints));
-        let about = About { resource: &self.endpoints, namespace: space, name: named, uid: uid(endpoints) };
+        let about = EventSubject { resource: &self.endpoints, namespace: space, name: named, uid: uid(endpoints) };
         let verb = if reason == "FailedToCreateEndpoint" { "create" } else { "update" };
         let message = format!("Endpoints {space}/{named}: failed to {verb}: {}", error.message());
-        self.events.say(&about, "Warning", reason, &message);
+        self.events.record(&about, "Warning", reason, &message);
     }
 }

@@ -36,14 +36,14 @@ const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 /// Records events as one controller.
 #[derive(Clone)]
 pub struct Events {
-    said: mpsc::Sender<Said>,
+    queue: mpsc::Sender<Occurrence>,
     component: &'static str,
     metrics: Metrics,
     clock: Clock,
 }
 
 /// The object of an event.
-pub struct About<'a> {
+pub struct EventSubject<'a> {
     pub resource: &'a Resource,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -61,13 +61,13 @@ impl Events {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Events {
-        let (sender, said) = mpsc::channel(WAITING_MAX);
-        let scribe = Scribe {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let worker = Sender {
             api: api.clone(),
             component,
             metrics: metrics.clone(),
             written: HashMap::new(),
-            allowances: HashMap::new(),
+            buckets: HashMap::new(),
         };
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
@@ -77,36 +77,36 @@ impl Events {
             };
             tokio::select! {
                 biased;
-                () = scribe.write_down(said) => {}
+                () = worker.run(receiver) => {}
                 () = deadline => {}
             }
         });
-        Events { said: sender, component, metrics: metrics.clone(), clock: clock.clone() }
+        Events { queue: sender, component, metrics: metrics.clone(), clock: clock.clone() }
     }
 
     pub fn warn(&self, resource: &Resource, place: &Place, uid: &str, reason: &'static str, message: &str) {
-        let about = About { resource, namespace: &place.namespace, name: &place.name, uid };
-        self.say(&about, "Warning", reason, message);
+        let about = EventSubject { resource, namespace: &place.namespace, name: &place.name, uid };
+        self.record(&about, "Warning", reason, message);
     }
 
-    pub fn say(&self, about: &About<'_>, kind: &'static str, reason: &'static str, message: &str) {
-        let said = Said {
-            what: What { uid: about.uid.into(), reason, message: message.to_owned() },
+    pub fn record(&self, about: &EventSubject<'_>, kind: &'static str, reason: &'static str, message: &str) {
+        let occurrence = Occurrence {
+            what: EventKey { uid: about.uid.into(), reason, message: message.to_owned() },
             resource: about.resource.clone(),
             namespace: about.namespace.to_owned(),
             name: about.name.to_owned(),
             kind,
             at: (self.clock)(),
         };
-        if self.said.try_send(said).is_err() {
+        if self.queue.try_send(occurrence).is_err() {
             self.metrics.event_lost(self.component, Lost::Overflow);
         }
     }
 }
 
 /// An occurrence to record; the rate limit may drop it.
-struct Said {
-    what: What,
+struct Occurrence {
+    what: EventKey,
     resource: Resource,
     namespace: String,
     name: String,
@@ -114,7 +114,7 @@ struct Said {
     at: Timestamp,
 }
 
-impl Said {
+impl Occurrence {
     /// Events about cluster-scoped objects are in namespace `default`.
     fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
@@ -147,80 +147,80 @@ impl Said {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct What {
+struct EventKey {
     uid: Arc<str>,
     reason: &'static str,
     message: String,
 }
 
 /// Sends the queued events.
-struct Scribe {
+struct Sender {
     api: Api,
     component: &'static str,
     metrics: Metrics,
-    written: HashMap<What, Written>,
+    written: HashMap<EventKey, StoredEvent>,
     /// By the uid of the object.
-    allowances: HashMap<Arc<str>, Allowance>,
+    buckets: HashMap<Arc<str>, TokenBucket>,
 }
 
 /// A stored event and its count.
-struct Written {
+struct StoredEvent {
     path: String,
     count: u64,
 }
 
 /// The token bucket of an object.
-struct Allowance {
+struct TokenBucket {
     left: f64,
     at: Instant,
 }
 
-impl Scribe {
-    async fn write_down(mut self, mut all_said: mpsc::Receiver<Said>) {
-        while let Some(said) = all_said.recv().await {
-            if !self.may_say(&said.what.uid) {
+impl Sender {
+    async fn run(mut self, mut queue: mpsc::Receiver<Occurrence>) {
+        while let Some(occurrence) = queue.recv().await {
+            if !self.take_token(&occurrence.what.uid) {
                 self.metrics.event_lost(self.component, Lost::Limit);
                 continue;
             }
-            if let Err(error) = self.persist(&said).await {
-                tracing::debug!(%error, event = %said.event(self.component), "Failed to record an event");
+            if let Err(error) = self.send_with_retries(&occurrence).await {
+                tracing::debug!(%error, event = %occurrence.event(self.component), "Failed to record an event");
                 self.metrics.event_lost(self.component, Lost::Refused);
             }
         }
     }
 
-    fn may_say(&mut self, uid: &Arc<str>) -> bool {
+    fn take_token(&mut self, uid: &Arc<str>) -> bool {
         let now = Instant::now();
-        if self.allowances.len() >= REMEMBERED_MAX {
-            self.allowances.retain(|_, allowance| allowance.now(now) < BURST);
+        if self.buckets.len() >= REMEMBERED_MAX {
+            self.buckets.retain(|_, bucket| bucket.now(now) < BURST);
         }
-        if self.allowances.len() >= REMEMBERED_MAX {
-            self.allowances.clear();
+        if self.buckets.len() >= REMEMBERED_MAX {
+            self.buckets.clear();
         }
-        let allowance = self.allowances.entry(uid.clone()).or_insert(Allowance { left: BURST, at: now });
-        let left = allowance.now(now);
+        let bucket = self.buckets.entry(uid.clone()).or_insert(TokenBucket { left: BURST, at: now });
+        let left = bucket.now(now);
         let may = left >= 1.0;
-        *allowance = Allowance { left: if may { left - 1.0 } else { left }, at: now };
+        *bucket = TokenBucket { left: if may { left - 1.0 } else { left }, at: now };
         may
     }
 
     /// Retries a few times while the server is unavailable.
-    async fn persist(&mut self, said: &Said) -> Result<(), ApiError> {
+    async fn send_with_retries(&mut self, occurrence: &Occurrence) -> Result<(), ApiError> {
         for attempt in 1..ATTEMPTS_MAX {
-            match self.write(said).await {
+            match self.write(occurrence).await {
                 Err(error) if error.code() == 0 || error.code() == 429 || error.code() >= 500 => {
                     tokio::time::sleep(BACKOFF.after(attempt - 1)).await;
                 }
                 result => return result,
             }
         }
-        self.write(said).await
+        self.write(occurrence).await
     }
 
-    async fn write(&mut self, said: &Said) -> Result<(), ApiError> {
-        if let Some(written) = self.written.get_mut(&said.what) {
+    async fn write(&mut self, occurrence: &Occurrence) -> Result<(), ApiError> {
+        if let Some(written) = self.written.get_mut(&occurrence.what) {
             let count = written.count + 1;
-            let patch = json!({"count": count, "lastTimestamp": object::write::stamp(said.at)});
+            let patch = json!({"count": count, "lastTimestamp": object::write::stamp(occurrence.at)});
             match self.api.merge(&written.path, &patch).await {
                 Ok(_) => {
                     written.count = count;
@@ -232,18 +232,18 @@ impl Scribe {
             }
         }
         let events = Resource::new("v1", "Event", "events", true);
-        let namespace = said.event_namespace();
-        let created = self.api.create(&events.collection(namespace), &said.event(self.component)).await?;
+        let namespace = occurrence.event_namespace();
+        let created = self.api.create(&events.collection(namespace), &occurrence.event(self.component)).await?;
         if self.written.len() >= REMEMBERED_MAX {
             self.written.clear();
         }
         let path = events.object(namespace, object::access::name(&created));
-        self.written.insert(said.what.clone(), Written { path, count: 1 });
+        self.written.insert(occurrence.what.clone(), StoredEvent { path, count: 1 });
         Ok(())
     }
 }
 
-impl Allowance {
+impl TokenBucket {
     fn now(&self, now: Instant) -> f64 {
         (self.left + now.duration_since(self.at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
     }

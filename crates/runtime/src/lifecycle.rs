@@ -7,7 +7,7 @@
 use crate::api::{Api, ApiError, Resource};
 use crate::backoff::DelayQueue;
 use crate::controllers::{Clock, ControllerContext};
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::watcher::{self, Event};
 use crate::worker::{self, Cache, Key, Source, key};
 use futures::StreamExt;
@@ -37,8 +37,8 @@ pub async fn run(context: ControllerContext) {
         clock: context.clock.clone(),
         nodes: nodes.cache.clone(),
         leases: leases.cache.clone(),
-        signs: Mutex::default(),
-        wards: Mutex::default(),
+        heartbeats: Mutex::default(),
+        pod_watches: Mutex::default(),
     });
     worker::run(context, vec![nodes, leases], 4, move |key| {
         let this = this.clone();
@@ -62,18 +62,18 @@ struct NodeLifecycleController {
     nodes: Cache,
     leases: Cache,
     /// The last heartbeat of each node, and when it arrived.
-    signs: Mutex<HashMap<Key, Sign>>,
-    wards: Mutex<Wards>,
+    heartbeats: Mutex<HashMap<Key, Heartbeat>>,
+    pod_watches: Mutex<PodWatches>,
 }
 
-struct Sign {
+struct Heartbeat {
     said: [String; 2],
     at: Timestamp,
 }
 
 /// The tasks that handle the pods of unhealthy nodes. Pods of healthy nodes are not watched.
 #[derive(Default)]
-struct Wards {
+struct PodWatches {
     tasks: JoinSet<()>,
     open: HashMap<Key, (watch::Sender<Trouble>, AbortHandle)>,
 }
@@ -81,8 +81,8 @@ struct Wards {
 impl NodeLifecycleController {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         let Some(node) = self.nodes.get(&key) else {
-            lock(&self.signs).remove(&key);
-            self.attend(&key, None);
+            lock(&self.heartbeats).remove(&key);
+            self.update_pod_watch(&key, None);
             return Ok(None);
         };
         let now = (self.clock)();
@@ -92,9 +92,9 @@ impl NodeLifecycleController {
             let patch = json!({"metadata": {"uid": uid(&node)}, "status": status});
             self.nodes.wrote(self.api.strategic(&format!("{path}/status"), &patch).await?);
             if plan.lost {
-                let about = About { resource: &nodes(), namespace: "", name: &key.1, uid: uid(&node) };
+                let about = EventSubject { resource: &nodes(), namespace: "", name: &key.1, uid: uid(&node) };
                 let message = format!("Node {} status is now: NodeNotReady", key.1);
-                self.events.say(&about, "Normal", "NodeNotReady", &message);
+                self.events.record(&about, "Normal", "NodeNotReady", &message);
             }
             // The taints depend on the new status of the node.
             return Ok(Some(Duration::ZERO));
@@ -105,7 +105,7 @@ impl NodeLifecycleController {
             self.nodes.wrote(self.api.merge(&path, &patch).await?);
             return Ok(Some(Duration::ZERO));
         }
-        self.attend(&key, Some(&node));
+        self.update_pod_watch(&key, Some(&node));
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
@@ -117,27 +117,27 @@ impl NodeLifecycleController {
         let ready = object::condition::get(node, "Ready");
         let reported = ready.map(|ready| ready.text(&["lastHeartbeatTime"]).to_owned()).unwrap_or_default();
         let said = [renewed, reported];
-        let mut signs = lock(&self.signs);
-        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { said: said.clone(), at: now });
-        if sign.said != said {
-            *sign = Sign { said, at: now };
+        let mut heartbeats = lock(&self.heartbeats);
+        let heartbeat = heartbeats.entry(key.clone()).or_insert_with(|| Heartbeat { said: said.clone(), at: now });
+        if heartbeat.said != said {
+            *heartbeat = Heartbeat { said, at: now };
         }
-        sign.at
+        heartbeat.at
     }
 
     /// Starts, updates or stops the task that handles the pods of an unhealthy node.
-    fn attend(&self, key: &Key, node: Option<&Value>) {
-        let mut wards = lock(&self.wards);
-        while let Some(ended) = wards.tasks.try_join_next() {
+    fn update_pod_watch(&self, key: &Key, node: Option<&Value>) {
+        let mut pod_watches = lock(&self.pod_watches);
+        while let Some(ended) = pod_watches.tasks.try_join_next() {
             if let Err(error) = ended
                 && error.is_panic()
             {
                 std::panic::resume_unwind(error.into_panic());
             }
         }
-        let before = wards.open.get(key).map(|(trouble, _)| trouble.borrow().clone());
+        let before = pod_watches.open.get(key).map(|(trouble, _)| trouble.borrow().clone());
         let trouble = node.and_then(|node| Trouble::of(node, before.as_ref(), (self.clock)()));
-        match (trouble, wards.open.get(key)) {
+        match (trouble, pod_watches.open.get(key)) {
             (Some(trouble), Some((open, _))) => {
                 open.send_if_modified(|known| {
                     let changed = *known != trouble;
@@ -147,7 +147,7 @@ impl NodeLifecycleController {
             }
             (Some(trouble), None) => {
                 let (sender, told) = watch::channel(trouble);
-                let ward = Ward {
+                let pod_watch = PodWatch {
                     api: self.api.clone(),
                     events: self.events.clone(),
                     clock: self.clock.clone(),
@@ -155,12 +155,12 @@ impl NodeLifecycleController {
                     pods: HashMap::new(),
                     due: DelayQueue::new(RETRY_MAX),
                 };
-                let handle = wards.tasks.spawn(ward.watch(key.1.clone()));
-                wards.open.insert(key.clone(), (sender, handle));
+                let handle = pod_watches.tasks.spawn(pod_watch.watch(key.1.clone()));
+                pod_watches.open.insert(key.clone(), (sender, handle));
             }
             (None, Some((_, handle))) => {
                 handle.abort();
-                wards.open.remove(key);
+                pod_watches.open.remove(key);
             }
             (None, None) => {}
         }
@@ -168,7 +168,7 @@ impl NodeLifecycleController {
 }
 
 /// Handles the pods of one unhealthy node.
-struct Ward {
+struct PodWatch {
     api: Api,
     events: Events,
     clock: Clock,
@@ -177,7 +177,7 @@ struct Ward {
     due: DelayQueue<Key>,
 }
 
-impl Ward {
+impl PodWatch {
     async fn watch(mut self, node: Arc<str>) {
         let mut changes = Box::pin(watcher::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
         let mut fresh: Option<HashSet<Key>> = None;
@@ -192,7 +192,7 @@ impl Ward {
             tokio::select! {
                 biased;
                 change = changes.next() => match change {
-                    Some(change) => self.hear(change, &mut fresh).await,
+                    Some(change) => self.apply(change, &mut fresh).await,
                     None => return,
                 },
                 told = self.trouble.changed() => {
@@ -200,19 +200,19 @@ impl Ward {
                         return;
                     }
                     for key in self.pods.keys().cloned().collect::<Vec<Key>>() {
-                        self.judge(&key).await;
+                        self.reconcile_pod(&key).await;
                     }
                 }
                 () = wait => {
                     for key in self.due.take_due(Instant::now()) {
-                        self.judge(&key).await;
+                        self.reconcile_pod(&key).await;
                     }
                 }
             }
         }
     }
 
-    async fn hear(&mut self, change: Event<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
+    async fn apply(&mut self, change: Event<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
         match change {
             Event::Init => *fresh = Some(HashSet::new()),
             Event::Apply(pod) => {
@@ -221,7 +221,7 @@ impl Ward {
                     fresh.insert(key.clone());
                 }
                 self.pods.insert(key.clone(), pod);
-                self.judge(&key).await;
+                self.reconcile_pod(&key).await;
             }
             Event::Delete(pod) => self.forget(&key(&pod)),
             Event::InitDone => {
@@ -237,7 +237,7 @@ impl Ward {
         self.due.forget(key);
     }
 
-    async fn judge(&mut self, key: &Key) {
+    async fn reconcile_pod(&mut self, key: &Key) {
         let Some(pod) = self.pods.get(key) else { return };
         let now = (self.clock)();
         let verdict = lifecycle::pod(pod, &self.trouble.borrow(), now);
@@ -267,7 +267,7 @@ impl Ward {
 
     async fn mark_unready(&self, pod: &Value, now: Timestamp) -> Result<(), ApiError> {
         self.set_condition(pod, json!({"type": "Ready", "status": "False"}), now).await?;
-        self.say(pod, "Warning", "NodeNotReady", "Node is not ready");
+        self.record_event(pod, "Warning", "NodeNotReady", "Node is not ready");
         Ok(())
     }
 
@@ -280,7 +280,7 @@ impl Ward {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid(pod)}});
         self.api.delete(&pods().object(namespace(pod), name(pod)), &options).await?;
         let message = format!("Marking for deletion Pod {}/{}", namespace(pod), name(pod));
-        self.say(pod, "Normal", "TaintManagerEviction", &message);
+        self.record_event(pod, "Normal", "TaintManagerEviction", &message);
         Ok(())
     }
 
@@ -291,9 +291,9 @@ impl Ward {
         Ok(())
     }
 
-    fn say(&self, pod: &Value, kind: &'static str, reason: &'static str, message: &str) {
-        let about = About { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
-        self.events.say(&about, kind, reason, message);
+    fn record_event(&self, pod: &Value, kind: &'static str, reason: &'static str, message: &str) {
+        let about = EventSubject { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
+        self.events.record(&about, kind, reason, message);
     }
 }
 

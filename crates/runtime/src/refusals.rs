@@ -3,7 +3,7 @@
 //! and continue when it is granted.
 
 use crate::api::Resource;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::{Method, Request, Response, StatusCode, Uri};
@@ -92,8 +92,9 @@ impl Refusals {
             let unreported = std::mem::take(&mut self.reported().unreported);
             for missing in unreported {
                 let Some(events) = recorders.get(&*missing.account) else { continue };
-                let about = About { resource: &accounts, namespace: "kube-system", name: &missing.account, uid: "" };
-                events.say(&about, "Warning", "Forbidden", &missing.sentence());
+                let about =
+                    EventSubject { resource: &accounts, namespace: "kube-system", name: &missing.account, uid: "" };
+                events.record(&about, "Warning", "Forbidden", &missing.sentence());
             }
             self.pending.notified().await;
         }

@@ -30,7 +30,7 @@ async fn an_unreachable_node_is_marked_its_pods_are_deleted_and_it_recovers() {
     fleet.until_ready(&pod).await;
     fleet.until_ready(&patient).await;
     fleet.pass(300).await;
-    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    let node = fleet.now(&node_named(0)).await.expect("the object exists");
     assert!(condition::is_true(&node, "Ready") && taints(&node).is_empty(), "a healthy node is not changed");
 
     let down = Instant::now();
@@ -39,7 +39,7 @@ async fn an_unreachable_node_is_marked_its_pods_are_deleted_and_it_recovers() {
     let lost = fleet.until_is(&node, "unknown", unknown).await;
     let silence = down.elapsed();
     assert!((Duration::from_secs(30)..Duration::from_secs(51)).contains(&silence), "{silence:?}");
-    assert_eq!(condition::get(&lost, "Ready").expect("it is there")["reason"], "NodeStatusUnknown");
+    assert_eq!(condition::get(&lost, "Ready").expect("the object exists")["reason"], "NodeStatusUnknown");
     let tainted = |node: &Value| {
         taints(node) == ["node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"]
     };

@@ -18,7 +18,7 @@ fn scheduled(pod: &Value) -> bool {
 async fn until_said(fleet: &Fleet, pod: &Value, message: &str) {
     let said = |pod: &Value| condition::get(pod, "PodScheduled").is_some_and(|said| said["message"] == message);
     let pod = fleet.until_is(pod, message, said).await;
-    let condition = condition::get(&pod, "PodScheduled").expect("it is there");
+    let condition = condition::get(&pod, "PodScheduled").expect("the object exists");
     assert_eq!((condition.text(&["status"]), condition.text(&["reason"])), ("False", "Unschedulable"));
     let event = fleet.until_event(&pod, "FailedScheduling").await;
     assert_eq!(event["source"]["component"], "default-scheduler");
@@ -85,8 +85,8 @@ async fn gated_pods_and_those_of_other_schedulers_are_not_scheduled() {
     others["spec"]["schedulerName"] = json!("another");
     let others = fleet.create(others).await;
     fleet.pass(60).await;
-    assert!(!scheduled(&fleet.now(&gated).await.expect("it is there")));
-    assert!(!scheduled(&fleet.now(&others).await.expect("it is there")));
+    assert!(!scheduled(&fleet.now(&gated).await.expect("the object exists")));
+    assert!(!scheduled(&fleet.now(&others).await.expect("the object exists")));
     fleet.merge(&gated, json!({"spec": {"schedulingGates": null}})).await;
     fleet.until_ready(&gated).await;
     fleet.stop().await;
@@ -203,7 +203,7 @@ async fn a_pod_is_not_scheduled_by_a_claim_that_was_replaced() {
         fleet.requests.take().await;
         let pod = fleet.create(using("after")).await;
         fleet.until_moment("the scheduler asks", || fleet.requests.count(asks_for_claim("scheduler")) > 0).await;
-        assert_eq!(fleet.now(&pod).await.expect("it is there").text(&["spec", "nodeName"]), "");
+        assert_eq!(fleet.now(&pod).await.expect("the object exists").text(&["spec", "nodeName"]), "");
         let second = match second {
             Some(second) => second,
             None => replace().await,
@@ -241,7 +241,7 @@ async fn claims_that_wait_for_their_pod_get_a_selected_node() {
     let told = fleet.until_is(&claim, "told", |claim| !selected(claim).is_empty()).await;
     assert_eq!(selected(&told), "simulated-0");
     fleet.pass(30).await;
-    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")), "not before its claim is bound");
+    assert!(!scheduled(&fleet.now(&pod).await.expect("the object exists")), "not before its claim is bound");
     // The provisioner cannot serve that node: it removes the selected node, and gets another (or the same)
     // one.
     fleet.merge(&node_named(0), json!({"spec": {"unschedulable": true}})).await;
@@ -273,7 +273,7 @@ async fn static_volumes_are_given_to_claims_that_wait() {
     let given = fleet.until_is(&there, "given", |volume| volume.has(&["spec", "claimRef"])).await;
     assert_eq!(given["spec"]["claimRef"]["uid"], claim["metadata"]["uid"]);
     assert_eq!(given["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"], "yes");
-    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")));
+    assert!(!scheduled(&fleet.now(&pod).await.expect("the object exists")));
     bind(&fleet, &claim, "there", json!({})).await;
     assert_eq!(fleet.until_ready(&pod).await["spec"]["nodeName"], "simulated-1");
     fleet.stop().await;
@@ -291,7 +291,7 @@ async fn a_kubelet_refuses_terminating_claims() {
     let bound = fleet.create(bound).await;
     let event = fleet.until_event(&bound, "FailedMount").await;
     assert_eq!(event["message"], "error processing PVC default/data: PVC is being deleted");
-    let waiting = fleet.now(&bound).await.expect("it is there");
+    let waiting = fleet.now(&bound).await.expect("the object exists");
     assert_eq!((waiting.text(&["status", "phase"]), word(&waiting)), ("Pending", "ContainerCreating"));
     fleet.stop().await;
 }
@@ -314,7 +314,7 @@ async fn a_kubelet_reads_claims_before_it_uses_them() {
     let bound = fleet.create(bound).await;
     fleet.requests.take().await;
     fleet.until_moment("the kubelet asks, again", || fleet.requests.count(asks_for_claim("node")) > 3).await;
-    let waiting = fleet.now(&bound).await.expect("it is there");
+    let waiting = fleet.now(&bound).await.expect("the object exists");
     assert!(!waiting.has(&["status", "containerStatuses"]), "nothing has started: {waiting}");
     fleet.faults.release();
     let event = fleet.until_event(&bound, "FailedMount").await;
@@ -336,7 +336,7 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     fleet.set_status(&claim, pending).await;
     fleet.pass(60).await;
     assert_eq!(
-        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        fleet.now(&claim).await.expect("the object exists")["status"]["capacity"]["storage"],
         "1Gi",
         "it is not mounted"
     );

@@ -11,7 +11,7 @@ async fn nodes_register_with_csi_node_and_lease() {
     let fleet = Fleet::of(3).await;
     assert_eq!(fleet.names("/api/v1/nodes").await, ["simulated-0", "simulated-1", "simulated-2"]);
     assert_eq!(fleet.names("/apis/storage.k8s.io/v1/csinodes").await.len(), 3);
-    let node = fleet.now(&node_named(1)).await.expect("it is there");
+    let node = fleet.now(&node_named(1)).await.expect("the object exists");
     assert!(condition::is_true(&node, "Ready"));
     assert_eq!(node["metadata"]["labels"]["topology.kubernetes.io/zone"], "zone-b");
     assert_eq!(node["metadata"]["labels"]["mainstay.dev/simulated"], "true");
@@ -42,7 +42,7 @@ async fn an_idle_node_renews_every_ten_seconds_and_reports_every_five_minutes() 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_node_registers_again_and_changed_fields_are_corrected() {
     let fleet = Fleet::of(1).await;
-    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    let node = fleet.now(&node_named(0)).await.expect("the object exists");
     fleet.delete(&node, "").await;
     let again = fleet.until_is(&node_named(0), "another", |found| uid(found) != uid(&node)).await;
     let lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": "kube-node-lease", "name": "simulated-0"}});
@@ -68,11 +68,11 @@ async fn restarted_nodes_use_the_existing_objects() {
     let mut fleet = Fleet::of(2).await;
     let pod = fleet.create(pod("default", "p")).await;
     let before = fleet.until_ready(&pod).await;
-    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    let node = fleet.now(&node_named(0)).await.expect("the object exists");
     fleet.stop_nodes().await;
     fleet.pass(3600).await;
     fleet.start().await;
-    assert_eq!(uid(&fleet.now(&node_named(0)).await.expect("it is there")), uid(&node));
+    assert_eq!(uid(&fleet.now(&node_named(0)).await.expect("the object exists")), uid(&node));
     let other = fleet.create(crate::world::pod("default", "q")).await;
     let other = fleet.until_ready(&other).await;
     assert_ne!(other["spec"]["nodeName"], before["spec"]["nodeName"], "running pods count");

@@ -99,7 +99,7 @@ async fn a_pod_becomes_ready_when_its_readiness_gates_are_set() {
     gated["spec"]["readinessGates"] = json!([{"conditionType": "example.com/lb"}]);
     let gated = fleet.create(gated).await;
     let waiting = fleet.until_is(&gated, "all but the gate", |pod| condition::is_true(pod, "ContainersReady")).await;
-    assert_eq!(condition::get(&waiting, "Ready").expect("it is there")["reason"], "ReadinessGatesNotReady");
+    assert_eq!(condition::get(&waiting, "Ready").expect("the object exists")["reason"], "ReadinessGatesNotReady");
     let path = format!("{}/status", path(&gated));
     let patch = json!({"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}});
     fleet.send("PATCH", &path, "application/strategic-merge-patch+json", Some(&patch)).await;

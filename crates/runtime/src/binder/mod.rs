@@ -17,7 +17,7 @@ pub use figures::Figures;
 use crate::api::{Api, ApiError};
 use crate::cache::Key;
 use crate::controllers::ControllerContext;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
 use crate::worker;
@@ -198,8 +198,8 @@ impl Control {
     fn tell(&self, event: &Event) {
         let Target { namespace, name, uid } = &event.about;
         let place = if event.about.is_volume() { &self.sight.volumes } else { &self.sight.claims };
-        let about = About { resource: &place.resource, namespace, name, uid };
-        self.events.say(&about, if event.warning { "Warning" } else { "Normal" }, event.reason, &event.message);
+        let about = EventSubject { resource: &place.resource, namespace, name, uid };
+        self.events.record(&about, if event.warning { "Warning" } else { "Normal" }, event.reason, &event.message);
     }
 
     fn forget(&self, key: &Key) {

@@ -104,10 +104,10 @@ impl StatefulSetController {
     async fn act(&self, set: &Value, action: &Action) -> Result<(), ApiError> {
         let result = self.request(set, action).await;
         match &result {
-            Ok(()) => action.done(name(set)).iter().for_each(|event| self.tell(set, event)),
+            Ok(()) => action.done(name(set)).iter().for_each(|event| self.record_event(set, event)),
             Err(error) if !is_news(error) => {}
             Err(error) => {
-                action.failed(name(set), &error.message()).iter().for_each(|event| self.tell(set, event));
+                action.failed(name(set), &error.message()).iter().for_each(|event| self.record_event(set, event));
             }
         }
         result

@@ -10,7 +10,7 @@ mod server_capabilities;
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
 use crate::controllers::{Clock, ControllerContext, Judge};
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
 use crate::worker::{self, ReconcileResult};
@@ -153,7 +153,7 @@ impl StatefulSetController {
         self.metrics.set_budget(&known.labels, plan.max_unavailable, plan.unavailable);
         let told = std::mem::replace(&mut known.told, plan.events.clone());
         for event in plan.events.iter().filter(|event| !told.contains(event)) {
-            self.tell(set, event);
+            self.record_event(set, event);
         }
     }
 
@@ -163,15 +163,15 @@ impl StatefulSetController {
         }
     }
 
-    fn tell(&self, set: &Value, event: &SetEvent) {
-        let about = About {
+    fn record_event(&self, set: &Value, event: &SetEvent) {
+        let about = EventSubject {
             resource: &self.informers.sets.resource,
             namespace: namespace(set),
             name: name(set),
             uid: uid(set),
         };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message);
+        self.events.record(&about, kind, event.reason, &event.message);
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {

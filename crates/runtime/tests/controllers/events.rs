@@ -4,7 +4,7 @@ use crate::world::*;
 use object::Value;
 use object::access::{Access, uid};
 use runtime::api::{Api, Resource};
-use runtime::events::{About, Events};
+use runtime::events::{EventSubject, Events};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -30,8 +30,8 @@ impl Teller {
 
     fn say(&self, message: &str) {
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let about = About { resource: &resource, namespace: "default", name: "subject", uid: uid(&self.about) };
-        self.events.say(&about, "Normal", "Said", message);
+        let about = EventSubject { resource: &resource, namespace: "default", name: "subject", uid: uid(&self.about) };
+        self.events.record(&about, "Normal", "Said", message);
     }
 
     /// Stops the recorder; returns the metrics of lost events.

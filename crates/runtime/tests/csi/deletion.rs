@@ -243,7 +243,7 @@ async fn f1_f3_f5_h5_static_volumes_are_managed_once_they_are_bound() {
     // Never bound: the PV is removed at once, and the volume is kept.
     let volume = world.create(static_volume(&handle, "Delete")).await;
     until_phase(&world, &volume, "Available").await;
-    assert!(!has_finalizer(&world.now(&volume).await.expect("it is there")));
+    assert!(!has_finalizer(&world.now(&volume).await.expect("the object exists")));
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
     // Retain: never changed, in either order.

@@ -210,7 +210,7 @@ async fn drivers_without_expansion_are_not_called() {
     let other = world.create(claim_of("other", "c")).await;
     until_volume(&world, &other).await;
     assert_eq!(asked(&storage), [] as [i64; 0]);
-    let claim = world.now(&claim).await.expect("it is there");
+    let claim = world.now(&claim).await.expect("the object exists");
     assert_eq!((claim["status"]["capacity"]["storage"].as_str(), state(&claim)), (Some("1Gi"), ""));
     world.stop().await;
 }

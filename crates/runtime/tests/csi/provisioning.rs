@@ -455,7 +455,7 @@ async fn drivers_may_be_started_later_and_stop_for_a_while() {
     storage.start().await;
     until_volume(&world, &second).await;
     world.until_gone(&volume).await;
-    assert_eq!(phase(&world.now(&nobodys).await.expect("it is there")), "Pending");
+    assert_eq!(phase(&world.now(&nobodys).await.expect("the object exists")), "Pending");
     assert_eq!(storage.handles(), handles(&world).await);
     world.stop().await;
 }

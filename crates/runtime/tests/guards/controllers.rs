@@ -74,7 +74,7 @@ async fn sets() {
     .await;
     let ready = |set: &Value| set.at(&["status", "readyReplicas"]) == Some(&json!(REPLICAS));
     for set in &made {
-        let now = world.now(set).await.expect("it is there");
+        let now = world.now(set).await.expect("the object exists");
         assert!(ready(&now), "{now}");
     }
     guard("pod of an ordered set created", SETS * REPLICAS, &created);
@@ -85,7 +85,7 @@ async fn sets() {
     })
     .await;
     for set in &made {
-        let now = world.now(set).await.expect("it is there");
+        let now = world.now(set).await.expect("the object exists");
         let updated = now.at(&["status", "updatedReplicas"]) == Some(&json!(REPLICAS));
         assert!(ready(&now) && updated, "{now}");
     }
@@ -114,7 +114,7 @@ async fn pairs() {
     })
     .await;
     for claim in &claims {
-        let now = world.now(claim).await.expect("it is there");
+        let now = world.now(claim).await.expect("the object exists");
         assert_eq!(now.text(&["status", "phase"]), "Bound", "{}", name(claim));
     }
     guard("pair bound", PAIRS, &bound);
@@ -125,7 +125,7 @@ async fn pairs() {
     })
     .await;
     for volume in &volumes {
-        let now = world.now(volume).await.expect("it is there");
+        let now = world.now(volume).await.expect("the object exists");
         assert_eq!(now.text(&["status", "phase"]), "Released", "{}", name(volume));
     }
     guard("pair released", PAIRS, &released);

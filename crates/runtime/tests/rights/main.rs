@@ -25,7 +25,7 @@ async fn rights_of_the_garbage_collector() {
 #[tokio::test(start_paused = true)]
 async fn rights_of_the_namespace_controller() {
     each_right("namespace-controller", stories::empty_a_namespace).await;
-    each_right_for_long("namespace-controller", &permission_scenarios::NAMESPACES_GO).await;
+    each_right_for_long("namespace-controller", &permission_scenarios::NAMESPACE_DELETION).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -54,13 +54,13 @@ async fn rights_of_the_endpoints_controller() {
 #[tokio::test(start_paused = true)]
 async fn rights_of_the_node_life_cycle() {
     each_right("node-controller", stories::lose_a_node).await;
-    each_right_for_long("node-controller", &permission_scenarios::NODES_FALL_SILENT).await;
+    each_right_for_long("node-controller", &permission_scenarios::UNREACHABLE_NODES).await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn rights_of_the_pod_garbage_collector() {
     each_right("pod-garbage-collector", stories::collect_pods).await;
-    each_right_for_long("pod-garbage-collector", &permission_scenarios::PODS_ARE_COLLECTED).await;
+    each_right_for_long("pod-garbage-collector", &permission_scenarios::POD_COLLECTION).await;
 }
 
 #[tokio::test(start_paused = true)]

@@ -50,13 +50,13 @@ pub const COLLECTION: Scenarios = Scenarios {
     begin: begin!(GC),
     by_chance: &[],
     all: &[
-        scenario!("a dependent goes", &["patch *"], |world| {
+        scenario!("a dependent is deleted", &["patch *"], |world| {
             let owner = world.create(config_map("default", "owner")).await;
             let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
             world.delete(&owner, "Background").await;
             world.until_gone(&dependent).await;
         }),
-        scenario!("an orphan is let go", &["delete *"], |world| {
+        scenario!("an orphan is released", &["delete *"], |world| {
             let owner = world.create(config_map("default", "orphaned")).await;
             let orphan = world.create(owned(secret("default", "orphan"), &[&owner])).await;
             world.delete(&owner, "Orphan").await;
@@ -65,17 +65,17 @@ pub const COLLECTION: Scenarios = Scenarios {
     ],
 };
 
-pub const NAMESPACES_GO: Scenarios = Scenarios {
+pub const NAMESPACE_DELETION: Scenarios = Scenarios {
     begin: begin!(NAMESPACES),
     by_chance: &[],
     all: &[
-        scenario!("its content goes", &["update namespaces/finalize", "update namespaces/status"], |world| {
+        scenario!("its content is deleted", &["update namespaces/finalize", "update namespaces/status"], |world| {
             let space = world.create(new_namespace("full")).await;
             let content = world.create(secret("full", "content")).await;
             world.delete(&space, "").await;
             world.until_gone(&content).await;
         }),
-        scenario!("it says what is left", &["delete *", "update namespaces/finalize"], |world| {
+        scenario!("it reports what is left", &["delete *", "update namespaces/finalize"], |world| {
             let space = world.create(new_namespace("held")).await;
             world.create(held(config_map("held", "held"))).await;
             world.delete(&space, "").await;
@@ -94,7 +94,7 @@ pub const CERTIFICATES: Scenarios = Scenarios {
     begin: begin!("root-ca-certificate-publisher-controller"),
     by_chance: &[],
     all: &[
-        scenario!("a lost one is made again", &["update configmaps"], |world| {
+        scenario!("a deleted one is created again", &["update configmaps"], |world| {
             world.create(new_namespace("new")).await;
             comes_back(world, config_map("new", "kube-root-ca.crt")).await;
         }),
@@ -140,7 +140,7 @@ fn a_budget(name: &str, spec: Value) -> Value {
     })
 }
 
-pub const NODES_FALL_SILENT: Scenarios = Scenarios {
+pub const UNREACHABLE_NODES: Scenarios = Scenarios {
     begin: begin!("node-lifecycle-controller"),
     by_chance: &[],
     all: &[
@@ -159,7 +159,7 @@ pub const NODES_FALL_SILENT: Scenarios = Scenarios {
             let here = a_pod_on(world, "unready").await;
             world.until_is(&here, "not ready", |pod| !condition::is_true(pod, "Ready")).await;
         }),
-        scenario!("its pods are told to go", &[], |world| {
+        scenario!("its pods are deleted", &[], |world| {
             let here = a_pod_on(world, "left").await;
             world.until_is(&here, "told to go", terminating).await;
         }),
@@ -182,11 +182,11 @@ async fn a_pod_on(world: &World, node: &str) -> Value {
     here
 }
 
-pub const PODS_ARE_COLLECTED: Scenarios = Scenarios {
+pub const POD_COLLECTION: Scenarios = Scenarios {
     begin: begin!("pod-garbage-collector-controller"),
     by_chance: &[],
     all: &[
-        scenario!("an orphan fails and goes", &["delete volumeattachments", "get persistentvolumes"], |world| {
+        scenario!("an orphan fails and is deleted", &["delete volumeattachments", "get persistentvolumes"], |world| {
             let mut orphan = pod("default", "orphan");
             orphan["spec"]["nodeName"] = json!("gone");
             let orphan = world.create(orphan).await;
@@ -219,7 +219,7 @@ pub const SETS: Scenarios = Scenarios {
     by_chance: &[],
     all: &[
         scenario!(
-            "a replica is made",
+            "a replica is created",
             &[
                 "delete persistentvolumeclaims",
                 "get persistentvolumeclaims",
@@ -238,7 +238,7 @@ pub const SETS: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "a replica goes",
+            "a replica is deleted",
             &[
                 "delete persistentvolumeclaims",
                 "get persistentvolumeclaims",
@@ -258,7 +258,7 @@ pub const SETS: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "the status is told",
+            "the status is written",
             &[
                 "delete persistentvolumeclaims",
                 "get persistentvolumeclaims",
@@ -297,7 +297,7 @@ pub const SETS: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "a claim is given its owner",
+            "a claim gets its owner",
             &[
                 "get persistentvolumeclaims",
                 "create persistentvolumeclaims",
@@ -323,7 +323,7 @@ pub const SETS: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "a claim is made",
+            "a claim is created",
             &[
                 "delete persistentvolumeclaims",
                 "get persistentvolumeclaims",
@@ -345,7 +345,7 @@ pub const SETS: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "an old revision is forgotten",
+            "an old revision is deleted",
             &[
                 "delete persistentvolumeclaims",
                 "get persistentvolumeclaims",
@@ -403,7 +403,7 @@ pub const BINDING: Scenarios = Scenarios {
     by_chance: &[],
     all: &[
         scenario!(
-            "a pair is found",
+            "a pair is bound",
             &[
                 "create persistentvolumes",
                 "delete persistentvolumes",
@@ -435,7 +435,7 @@ pub const BINDING: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "a volume is made",
+            "a volume is provisioned",
             &["delete persistentvolumes", "get nodes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
                 world.create(a_class("now", "kubernetes.io/host-path", json!({}))).await;
@@ -444,7 +444,7 @@ pub const BINDING: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "a volume is made on a node",
+            "a volume is provisioned on a node",
             &["delete persistentvolumes", "get persistentvolumeclaims", "patch persistentvolumes"],
             |world| {
                 world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})).await;
@@ -475,12 +475,12 @@ pub const CLAIMS_ARE_PROTECTED: Scenarios = Scenarios {
     begin: begin!("persistentvolumeclaim-protection-controller"),
     by_chance: &[],
     all: &[
-        scenario!("an unused one is told", &["patch persistentvolumeclaims"], |world| {
+        scenario!("an unused one gets its condition", &["patch persistentvolumeclaims"], |world| {
             let unused = world.create(claim("default", "unused")).await;
             world.set_status(&unused, json!({"phase": "Bound"})).await;
             world.until_is(&unused, "seen as unused", |claim| condition::get(claim, "Unused").is_some()).await;
         }),
-        scenario!("a deleted one goes", &["patch persistentvolumeclaims/status"], |world| {
+        scenario!("a deleted one is removed", &["patch persistentvolumeclaims/status"], |world| {
             let deleted = world.create(claim("default", "deleted")).await;
             world.delete(&deleted, "").await;
             world.until_gone(&deleted).await;
@@ -494,7 +494,7 @@ pub const PROVISIONING: Scenarios = Scenarios {
     by_chance: &["patch configmaps"],
     all: &[
         scenario!(
-            "a volume is made",
+            "a volume is provisioned",
             &[
                 "create csistoragecapacities",
                 "delete csistoragecapacities",
@@ -516,7 +516,7 @@ pub const PROVISIONING: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "one is made with secrets",
+            "one is provisioned with secrets",
             &[
                 "create csistoragecapacities",
                 "delete csistoragecapacities",
@@ -537,7 +537,7 @@ pub const PROVISIONING: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "one is made with attributes",
+            "one is provisioned with attributes",
             &[
                 "create csistoragecapacities",
                 "delete csistoragecapacities",
@@ -561,7 +561,7 @@ pub const PROVISIONING: Scenarios = Scenarios {
             }
         ),
         scenario!(
-            "the capacity is told",
+            "the capacity is published",
             &[
                 "create configmaps",
                 "create persistentvolumes",

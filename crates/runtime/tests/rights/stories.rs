@@ -9,7 +9,7 @@ use csi::directory::{Gate, Order};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, condition, json};
 use runtime::api::{Api, Resource};
-use runtime::events::About;
+use runtime::events::EventSubject;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -487,12 +487,16 @@ pub fn say_twice(stage: &mut Stage) -> Told<'_> {
         let metrics = &world.setup.metrics;
         let events = runtime::events::Events::start(&api, account, metrics, &world.setup.clock, &tasks, &shutdown);
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let about =
-            About { resource: &resource, namespace: namespace(&subject), name: name(&subject), uid: uid(&subject) };
+        let about = EventSubject {
+            resource: &resource,
+            namespace: namespace(&subject),
+            name: name(&subject),
+            uid: uid(&subject),
+        };
         let count = |event: &Value| event.int(&["count"]);
         // A refused event is lost; it is recorded again until it was stored twice.
         loop {
-            events.say(&about, "Normal", "Said", "something");
+            events.record(&about, "Normal", "Said", "something");
             tokio::time::sleep(Duration::from_secs(1)).await;
             let told = world.get("/api/v1/namespaces/default/events").await.expect("a list");
             if told.items(&["items"]).iter().any(|event| event["reason"] == "Said" && count(event) >= Some(2)) {

@@ -201,7 +201,7 @@ async fn the_set_may_be_deleted_in_the_middle_of_any_write() {
                 () = until_mishap(&world) => None,
             }
         };
-        let set = world.now(&web(0)).await.expect("it is there");
+        let set = world.now(&web(0)).await.expect("the object exists");
         world.delete(&set, if after % 2 == 0 { "Background" } else { "Foreground" }).await;
         // The held write may be executed while the collector works, or after it has finished.
         if after % 3 == 0 {

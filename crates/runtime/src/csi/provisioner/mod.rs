@@ -17,7 +17,7 @@ use super::{say, tell};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Key, key};
 use crate::controllers::{Clock, ControllerContext};
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::queue::Queue;
 use crate::worker;
 use notes::Notes;
@@ -239,7 +239,7 @@ impl Control {
     fn tell_claim(&self, reference: &Value, event: &Event) {
         let text = |field| reference.text(&[field]);
         let about =
-            About { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
+            EventSubject { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
         say(&self.events, &about, event);
     }
 
