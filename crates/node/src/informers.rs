@@ -363,7 +363,7 @@ impl State {
         }
     }
 
-    /// A pod is about to be deleted, and its volumes are mark_unmounted.
+    /// A pod is about to be deleted, and its volumes are unmounted.
     pub fn mark_unmounted(&mut self, key: &Key, uid: &str) {
         if let Some(local) = self.local.get_mut(key).filter(|local| *local.uid == *uid) {
             local.volumes = Mounts::Unmounted;
@@ -433,7 +433,7 @@ mod tests {
     fn a_pod_with_a_new_uid_replaces_the_known_one() {
         for first_node in ["", "n"] {
             let informers = Informers::new("s", &["n".into()], &Metrics::default());
-            informers.seen(Watched::Pods, pod("first", first_node));
+            informers.apply(Watched::Pods, pod("first", first_node));
             let key: Key = ("default".into(), "p".into());
             if first_node.is_empty() {
                 let mut state = informers.lock();
@@ -441,7 +441,7 @@ mod tests {
                 state.queue.done(&key);
             }
             assert_eq!(informers.lock().local.len(), usize::from(!first_node.is_empty()));
-            informers.seen(Watched::Pods, pod("second", ""));
+            informers.apply(Watched::Pods, pod("second", ""));
             let mut state = informers.lock();
             assert_eq!(state.queue.next(Instant::now()), Some(Work::Schedule(key)), "{first_node:?}");
             assert!(state.local.is_empty());
@@ -457,14 +457,14 @@ mod tests {
         let mut running = pod("u", "n").as_ref().clone();
         running["status"] = json!({"phase": "Running"});
         let running = Arc::new(running);
-        informers.seen(Watched::Pods, pod("u", "n"));
+        informers.apply(Watched::Pods, pod("u", "n"));
         assert_eq!(volumes(), Mounts::Waiting);
-        informers.seen(Watched::Pods, running.clone());
+        informers.apply(Watched::Pods, running.clone());
         assert_eq!(volumes(), Mounts::Mounted);
         informers.lock().mark_unmounted(&key, "another");
         assert_eq!(volumes(), Mounts::Mounted);
         informers.lock().mark_unmounted(&key, "u");
-        informers.seen(Watched::Pods, running);
+        informers.apply(Watched::Pods, running);
         assert_eq!(volumes(), Mounts::Unmounted);
     }
 }

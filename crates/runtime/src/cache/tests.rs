@@ -233,10 +233,10 @@ enum Wire {
 /// A listener gets the last state of a deleted object if the server sent it, and else `last_state_unknown`.
 #[test]
 fn a_deletion_is_reported_with_the_last_state_if_it_is_known() {
-    let watched_version: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
+    let reported: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let cache = Cache::default();
     let (listening, color) =
-        (watched_version.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
+        (reported.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
     cache.listen(move |Changed { before, after, last_state_unknown }| {
         let said = match (before, after) {
             (_, Some(after)) => color(after),
@@ -251,7 +251,7 @@ fn a_deletion_is_reported_with_the_last_state_if_it_is_known() {
     };
     let told = |changes: Vec<Event<Arc<Value>>>| {
         changes.into_iter().for_each(|change| cache.apply(change));
-        std::mem::take(&mut *watched_version.lock().expect("no panic"))
+        std::mem::take(&mut *reported.lock().expect("no panic"))
     };
     let said = |text: &str, last_state_unknown: bool| (text.to_owned(), last_state_unknown);
     let red = || vec![Event::Init, Event::Apply(object("1", "red")), Event::InitDone];

@@ -107,7 +107,7 @@ impl Remote {
     }
 
     /// Fails if another driver has come to the socket: of the volumes of this one it knows nothing, and would say that they are gone.
-    async fn recognise(&self) -> Result<Arc<csi::EventSubject>, Failure> {
+    async fn recognise(&self) -> Result<Arc<csi::About>, Failure> {
         let about = self.driver.about().await.map_err(|failure| self.note(failure))?;
         if self.name.is_empty() || about.name == self.name {
             return Ok(about);

@@ -102,7 +102,7 @@ async fn a_failing_server_is_retried_with_backoff() {
     world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let asked = world.requests.take().await;
-    // EventSubject forty resources are watched, and the backoff doubles with each attempt.
+    // About forty resources are watched, and the backoff doubles with each attempt.
     assert!(asked.len() < 1000, "{} requests in a minute", asked.len());
     tokio::time::sleep(Duration::from_secs(600)).await;
     let asked = world.requests.take().await;

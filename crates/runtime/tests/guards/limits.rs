@@ -17,7 +17,7 @@ const fn limit(what: &'static str, times: u64, bytes: u64) -> Limit {
     Limit { what, times, bytes }
 }
 
-/// EventSubject 6 % above the figures of November 2026; runs differ by 1 %. (The cost of an event is a small
+/// About 6 % above the figures of November 2026; runs differ by 1 %. (The cost of an event is a small
 /// difference of large figures, and has more room.) Debug builds, and so these tests, also compare the
 /// server's caches with the store; that is included.
 const LIMITS: &[Limit] = &[
