@@ -56,14 +56,14 @@ impl Discovery {
     async fn read_root(&self, at: usize, root: &str) -> Result<Arc<Vec<Served>>, ApiError> {
         let known = self.lock()[at].clone();
         let Some(document) = self.api.document(root, ACCEPT, &known.etag).await? else { return Ok(known.served) };
-        let read_root = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
+        let fresh = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
             Root { etag: document.etag, served: Arc::new(aggregated(&document.value, &known.served)) }
         } else {
             // The documents below this one can change while its ETag stays, so it is not cached.
             Root { etag: String::new(), served: Arc::new(self.plain(root, &document.value).await?) }
         };
-        self.lock()[at] = read_root.clone();
-        Ok(read_root.served)
+        self.lock()[at] = fresh.clone();
+        Ok(fresh.served)
     }
 
     /// Reads servers without aggregated discovery: one document per group version.

@@ -235,8 +235,7 @@ enum Wire {
 fn a_deletion_is_reported_with_the_last_state_if_it_is_known() {
     let reported: Arc<Mutex<Vec<(String, bool)>>> = Arc::default();
     let cache = Cache::default();
-    let (listening, color) =
-        (reported.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
+    let (listening, color) = (reported.clone(), |object: &Arc<Value>| object.text(&["spec", "color"]).to_owned());
     cache.listen(move |Changed { before, after, last_state_unknown }| {
         let said = match (before, after) {
             (_, Some(after)) => color(after),

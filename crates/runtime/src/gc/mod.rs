@@ -44,13 +44,13 @@ pub async fn run(context: ControllerContext) {
         context,
     });
     let mut tasks = JoinSet::new();
-    let followers = TaskTracker::new();
+    let watches = TaskTracker::new();
     let stop = collector.context.shutdown.child_token();
     let undiscovered = Unsynced::new(&collector.unsynced);
     for _ in 0..WORKERS {
         tasks.spawn(collector.clone().work());
     }
-    tasks.spawn(collector.clone().discover(undiscovered, followers.clone(), stop.clone()));
+    tasks.spawn(collector.clone().discover(undiscovered, watches.clone(), stop.clone()));
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
@@ -62,8 +62,8 @@ pub async fn run(context: ControllerContext) {
         }
     }
     tasks.shutdown().await;
-    followers.close();
-    followers.wait().await;
+    watches.close();
+    watches.wait().await;
 }
 
 struct Collector {

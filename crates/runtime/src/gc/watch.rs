@@ -49,18 +49,18 @@ impl Collector {
     /// Discovers the resources, watches each in one of `tasks`, and repeats this when definitions change.
     /// `undiscovered` delays all decisions until the first discovery.
     pub(super) async fn discover(self: Arc<Self>, undiscovered: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
-        let mut followers: HashMap<Resource, Watch> = HashMap::new();
+        let mut watches: HashMap<Resource, Watch> = HashMap::new();
         let mut undiscovered = Some(undiscovered);
         loop {
             let pause = match self.discovery.look().await {
                 Ok(served) => {
-                    self.retire(&served, &mut followers).await;
+                    self.retire(&served, &mut watches).await;
                     for served in served.iter().filter(|served| is_watched(served)) {
-                        followers.entry(served.resource.clone()).or_insert_with(|| {
+                        watches.entry(served.resource.clone()).or_insert_with(|| {
                             let retire = stop.child_token();
                             let unsynced = Unsynced::new(&self.unsynced);
-                            let follow = self.clone().follow(served.resource.clone(), unsynced, retire.clone());
-                            Watch { retire, task: tasks.spawn(follow) }
+                            let run = self.clone().watch(served.resource.clone(), unsynced, retire.clone());
+                            Watch { retire, task: tasks.spawn(run) }
                         });
                     }
                     self.learn(served);
@@ -82,14 +82,13 @@ impl Collector {
 
     /// Stops the watches of resources that are no longer served, before others take over the same objects in
     /// another version.
-    async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Watch>) {
+    async fn retire(&self, served: &[Served], watches: &mut HashMap<Resource, Watch>) {
         let stays: HashSet<&Resource> =
             served.iter().filter(|served| is_watched(served)).map(|served| &served.resource).collect();
-        let leaving =
-            followers.extract_if(|resource, follower| !stays.contains(resource) || follower.task.is_finished());
-        for (resource, follower) in leaving.collect::<Vec<_>>() {
-            follower.retire.cancel();
-            if let Err(error) = follower.task.await {
+        let leaving = watches.extract_if(|resource, watch| !stays.contains(resource) || watch.task.is_finished());
+        for (resource, watch) in leaving.collect::<Vec<_>>() {
+            watch.retire.cancel();
+            if let Err(error) = watch.task.await {
                 tracing::error!(%error, resource = %resource.plural, "A watch panicked");
             }
         }
@@ -109,7 +108,7 @@ impl Collector {
         }
     }
 
-    async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
+    async fn watch(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
         let mut feed = GraphFeed::new(&self, resource);
         let mut unsynced = Some(unsynced);
         let mut changes = Box::pin(watcher::metadata(&self.api, &feed.resource));

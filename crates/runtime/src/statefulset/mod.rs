@@ -52,16 +52,16 @@ pub async fn run(context: ControllerContext) {
         informers,
         known: Mutex::default(),
         growth: Growth::default(),
-        turns: AtomicUsize::new(0),
+        active: AtomicUsize::new(0),
     });
     let capabilities = server_capabilities::warn_if_missing(context.clone());
     let work = worker::run(context, sources, WORKERS, move |key| {
         let controller = controller.clone();
         async move {
-            controller.turns.fetch_add(1, Ordering::Relaxed);
-            let turn = controller.sync(key).await;
-            controller.turns.fetch_sub(1, Ordering::Relaxed);
-            turn
+            controller.active.fetch_add(1, Ordering::Relaxed);
+            let result = controller.sync(key).await;
+            controller.active.fetch_sub(1, Ordering::Relaxed);
+            result
         }
     });
     tokio::pin!(work);
@@ -84,7 +84,7 @@ struct StatefulSetController {
     /// Limits the rate at which sets create pods and claims.
     growth: Growth,
     /// Number of sets being reconciled now.
-    turns: AtomicUsize,
+    active: AtomicUsize,
 }
 
 /// What is remembered of a set between reconciles.
@@ -132,7 +132,7 @@ impl StatefulSetController {
             return None;
         }
         let now = Instant::now();
-        let busy = self.turns.load(Ordering::Relaxed) >= BUSY_FROM;
+        let busy = self.active.load(Ordering::Relaxed) >= BUSY_FROM;
         let most = if busy { COUNTS_WAIT_MAX_WHEN_BUSY } else { COUNTS_WAIT_MAX };
         let end = *until.get_or_insert(now + most);
         if end <= now {
