@@ -435,7 +435,7 @@ fn d09_an_adopted_pod_without_its_volume_is_reported() {
     assert_eq!(
         last.events[0].message,
         "Update Pod web-0 in StatefulSet web failed error: it does not mount the claim \
-        data-web-0, and volumes of a pod never change: delete the pod, so that it is created anew"
+        data-web-0, and the volumes of a pod are immutable: delete the pod, so that it is created again"
     );
 }
 
