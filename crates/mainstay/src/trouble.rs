@@ -9,7 +9,7 @@ use futures::StreamExt;
 use object::Value;
 use object::access::{self, Access};
 use runtime::api::{Api, ApiError, Resource};
-use runtime::follow::{self, Change};
+use runtime::watcher::{self, Event};
 use state::{Line, Tracker};
 pub use state::{is_complete, is_ready};
 use std::io::Write;
@@ -28,11 +28,11 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let nodes = Resource::new("v1", "Node", "nodes", false);
     let events = Resource::new("v1", "Event", "events", true);
-    let mut sets = Box::pin(follow::objects(&api, &sets, None));
-    let mut nodes = Box::pin(follow::objects(&api, &nodes, None));
+    let mut sets = Box::pin(watcher::objects(&api, &sets, None));
+    let mut nodes = Box::pin(watcher::objects(&api, &nodes, None));
     let about_volumes = VOLUME_REASONS.map(|reason| {
         let selector = format!("reason={reason},involvedObject.kind=PersistentVolume");
-        Box::pin(follow::objects(&api, &events, Some(&selector)))
+        Box::pin(watcher::objects(&api, &events, Some(&selector)))
     });
     let mut about_volumes = futures::stream::select_all(about_volumes);
     let mut tracker = Tracker::new(stuck_after);
@@ -46,7 +46,7 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
             Some(change) = sets.next() => note(change, |set, gone| tracker.set(set, gone, Instant::now())),
             Some(change) = nodes.next() => note(change, |node, gone| tracker.node(node, gone, Instant::now())),
             Some(change) = about_volumes.next() => {
-                if let Change::Seen(event) = change
+                if let Event::Apply(event) = change
                     && last_seen(&event).is_some_and(|at| at >= started)
                     && tracker.is_new_event(&event)
                 {
@@ -67,11 +67,11 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
     }
 }
 
-fn note(change: Change<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)) {
+fn note(change: Event<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)) {
     match change {
-        Change::Seen(object) => take(&object, false),
-        Change::Gone(object) => take(&object, true),
-        Change::Restart | Change::Ready => {}
+        Event::Apply(object) => take(&object, false),
+        Event::Delete(object) => take(&object, true),
+        Event::Init | Event::InitDone => {}
     }
 }
 

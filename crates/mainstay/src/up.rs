@@ -45,7 +45,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
     // Bad input is refused before anything is opened or written.
-    runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
+    runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
     let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
@@ -70,8 +70,9 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         let lease = format!("{}/{}", election.namespace, election.name);
         // All that a leader runs writes through a fenced client, so that none of it writes after the term.
         let start = |term: &Term| {
-            let fenced =
-                |local| runtime::fence::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term);
+            let fenced = |local| {
+                runtime::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
+            };
             Work {
                 controllers: controllers(&setup, &running, |name, local| setup.metrics.client_of(name, fenced(local))),
                 nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
@@ -111,7 +112,7 @@ async fn introduce(
 ) -> JoinHandle<()> {
     announce::ready(place, started);
     let client = kube::Client::new(running.local(User::apiserver()), "default");
-    let api = Api::sharing(client, &setup.reader);
+    let api = Api::sharing(client, &setup.decoded);
     let contents = Contents::read(&api).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot count the objects of the store");
         Contents::default()

@@ -203,7 +203,7 @@ fn bad_arguments_get_one_line_and_code_2() {
         (vec!["up", "--listen", "nowhere"], "--listen"),
         (vec!["up", "--in-memory", "--listen", &taken], "choose another address with --listen"),
         (vec!["up", "--in-memory", "--data-dir", "x"], "cannot be used with"),
-        (vec!["up", "--in-memory", "--controllers", "gardener"], "there is no controller \"gardener\""),
+        (vec!["up", "--in-memory", "--controllers", "gardener"], "unknown controller \"gardener\""),
         (vec!["up", "--in-memory", "--feature-gates", "Flowers=true"], "Flowers"),
         (vec!["up", "--in-memory", "--token-auth-file", "missing"], "missing"),
         (vec!["up", "--data-dir", "/dev/null/here"], "--data-dir"),

@@ -4,6 +4,11 @@ use crate::field::{Errors, FieldError};
 use crate::{Map, Value, json};
 use std::fmt;
 
+/// The reason of a cause that names the permission that the user lacks.
+pub const MISSING_PERMISSION: &str = "MissingPermission";
+/// The reason of a cause that tells a refusal by admission from a missing permission.
+pub const ADMISSION_DENIED: &str = "AdmissionDenied";
+
 /// An API error. `Box`ed details keep `Result<_, Status>` small.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
@@ -135,6 +140,19 @@ impl Status {
             (false, false) => format!("{what} {name:?} is forbidden: {why}"),
         };
         Status::new(403, "Forbidden", message).about(group, plural, name)
+    }
+
+    /// Adds the permission that a 403 is about, so that clients need not parse the message: the reason
+    /// [`MISSING_PERMISSION`], and as field the verb and the resource, as in `update statefulsets/status.apps`, or
+    /// the verb and the path.
+    pub fn missing_permission(self, verb: &str, group: &str, resource: &str) -> Status {
+        let field = format!("{verb} {}", qualified(group, resource));
+        self.with_cause(MISSING_PERMISSION, "the user does not have this permission", &field)
+    }
+
+    /// Marks a 403 of admission: the user has the permission, and the request is refused for another reason.
+    pub fn denied_by_admission(self) -> Status {
+        self.with_cause(ADMISSION_DENIED, "the request is refused by admission", "")
     }
 
     pub fn method_not_allowed() -> Status {

@@ -1,4 +1,4 @@
-//! Simulated nodes as objects: what they say of themselves, and when they say it anew.
+//! The objects of simulated nodes: Node, CSINode and Lease, and when they are updated.
 
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, uid};
@@ -16,11 +16,11 @@ pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 
-/// What a simulated node is made of.
+/// The properties of a simulated node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub name: String,
-    /// Its number among the nodes: it decides the zone.
+    /// The index of the node; it determines the zone.
     pub number: usize,
     pub address: String,
     /// `amd64`, `arm64`.
@@ -58,7 +58,7 @@ impl Machine {
         })
     }
 
-    /// The status but for its conditions.
+    /// The status without conditions.
     fn status(&self) -> Value {
         let id = format!("simulated-{}", self.name);
         json!({
@@ -72,7 +72,7 @@ impl Machine {
         })
     }
 
-    /// Sets the conditions as a healthy node does, with the time of this report.
+    /// Sets the conditions of a healthy node, with the time of this report.
     fn report(&self, node: &mut Value, now: Timestamp) {
         let healthy = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -88,8 +88,8 @@ impl Machine {
         }
     }
 
-    /// A merge patch with the labels and the annotation that a registered Node lacks or has with another value. All its other
-    /// labels and annotations are the user's.
+    /// A merge patch with the labels and the annotation that a registered Node lacks or that differ. Other
+    /// labels and annotations belong to the user.
     pub fn missing_metadata(&self, node: &Value) -> Option<Value> {
         let wanted = [("labels", self.labels()), ("annotations", json!({SIMULATED: "true"}))];
         let mut metadata = object::Map::new();
@@ -104,7 +104,7 @@ impl Machine {
         (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
     }
 
-    /// The node's status to be merged strategically, when it is not what it should be or the last report is old.
+    /// A strategic merge patch of the node's status, if it differs or the last report is too old.
     pub fn correction(&self, node: &Value, now: Timestamp) -> Option<Value> {
         let mut wanted = json!({"status": {"conditions": node.items(&["status", "conditions"])}});
         self.report(&mut wanted, now);
@@ -127,7 +127,7 @@ impl Machine {
         (!as_it_should_be).then_some(wanted)
     }
 
-    /// The CSINode: which drivers the node has, none by itself.
+    /// The CSINode; it lists no drivers.
     pub fn csi_node(&self, node: &Value) -> Value {
         json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
@@ -136,7 +136,7 @@ impl Machine {
         })
     }
 
-    /// The lease whose renewal says that the node lives.
+    /// The lease whose renewal is the node's heartbeat.
     pub fn lease(&self, node: &Value, now: Timestamp) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -146,7 +146,7 @@ impl Machine {
     }
 }
 
-/// A renewal, as a merge patch.
+/// A renewal of the lease, as a merge patch.
 pub fn renewal(now: Timestamp) -> Value {
     json!({"spec": {"renewTime": micros(now)}})
 }
@@ -155,18 +155,18 @@ fn owner(node: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node.text(&["metadata", "name"]), "uid": uid(node)})
 }
 
-/// RFC 3339 with microseconds, as leases have it.
+/// RFC 3339 with microseconds, as in Leases.
 fn micros(now: Timestamp) -> String {
     format!("{now:.6}")
 }
 
-/// Whether `have` says all that `wanted` says; more is the user's.
+/// Whether `have` contains everything in `wanted`; other members belong to the user.
 fn holds(have: &Value, wanted: &Value) -> bool {
     match (have, wanted) {
         (Value::Object(have), Value::Object(wanted)) => {
             wanted.iter().all(|(key, value)| have.get(key).is_some_and(|have| holds(have, value)))
         }
-        // Amounts are the same however they are written.
+        // Quantities are compared by value.
         _ => have == wanted || Quantity::of(wanted).is_some_and(|wanted| Quantity::of(have) == Some(wanted)),
     }
 }
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_is_put_right_and_what_they_added_is_kept() {
+    fn changed_fields_are_corrected_and_added_fields_are_kept() {
         let (machine, mut node) = (machine(), machine().node(at(0)));
         node["status"]["capacity"]["example.com/gpu"] = json!("2");
         node["status"]["capacity"]["cpu"] = json!("8000m");

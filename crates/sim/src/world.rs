@@ -481,7 +481,8 @@ impl World {
         };
         let start = move |term: &Term| {
             let lease = format!("kube-system/{LEASE}");
-            let fenced = |account: &str| runtime::fence::client(client(account), server::LEASE_HEADER, &lease, term);
+            let fenced =
+                |account: &str| runtime::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
             Controllers::start(&setup, fenced).expect("all controllers can be started")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());

@@ -1,4 +1,4 @@
-//! Claims, volumes and classes as the scheduler sees them, and what a pod's claims mean for where it can be.
+//! The scheduler's view of claims, PVs and classes, and the constraints that a pod's claims put on its node.
 
 use super::Key;
 use super::facts::{ClaimUse, Node, Pod, key};
@@ -15,20 +15,20 @@ use std::sync::Arc;
 
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// Claims, volumes, classes, and which pods use which claims.
+/// Claims, PVs, classes, and which pods use which claims.
 #[derive(Debug, Default)]
 pub struct Volumes {
     claims: HashMap<Key, Claim>,
     volumes: HashMap<Arc<str>, Volume>,
     classes: HashMap<Arc<str>, Class>,
     users: HashMap<Key, Vec<Key>>,
-    /// Volumes that nobody claims, by class, the smallest first.
+    /// PVs without a claimRef, by class, the smallest first.
     free: BTreeMap<Arc<str>, BTreeSet<(Quantity, Arc<str>)>>,
-    /// Volumes that name a claim and are not bound yet, by that claim.
+    /// PVs with a claimRef that are not bound yet, by the claim.
     meant: HashMap<Key, BTreeSet<Arc<str>>>,
 }
 
-/// A claim: of a bound one little is kept.
+/// A claim; of a bound one only a few fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub uid: Box<str>,
@@ -36,11 +36,11 @@ pub struct Claim {
     pub lost: bool,
     pub terminating: bool,
     pub volume: Arc<str>,
-    /// Only one pod at a time may use it.
+    /// Whether only one pod at a time may use it.
     pub exclusive: bool,
     /// The uids of its owners.
     owners: Box<[Box<str>]>,
-    /// The claim itself, trimmed, while it is not bound.
+    /// The fields of the claim that matching needs, while it is not bound.
     wants: Option<Arc<Value>>,
 }
 
@@ -49,9 +49,9 @@ struct Volume {
     affinity: Option<Value>,
     class: Arc<str>,
     capacity: Quantity,
-    /// The claim that it names, and that claim's uid (empty: any).
+    /// The claim in its claimRef, and that claim's uid (empty: any).
     claim: Option<(Key, Box<str>)>,
-    /// The volume itself, trimmed, while it can still be chosen.
+    /// The fields of the PV that matching needs, while it can still be chosen.
     offers: Option<Arc<Value>>,
 }
 
@@ -65,20 +65,20 @@ struct Class {
 /// What to write before a pod can be bound.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Give the claim this volume, by the volume's `claimRef`.
+    /// Give the claim this PV, by setting the PV's `claimRef`.
     Give { volume: Arc<str>, volume_version: String, claim: Key, claim_uid: String },
-    /// Ask the claim's provisioner for a volume that the node can reach.
+    /// Set the selected node of the claim, so that its provisioner creates a volume for that node.
     Select { claim: Key, claim_version: String },
 }
 
-/// What a pod's claims need of its node.
+/// The constraints that a pod's claims put on its node.
 #[derive(Debug, Default)]
 pub struct Needs<'a> {
-    /// The volumes of bound claims; `None` where there is no such volume.
+    /// The PVs of bound claims; `None` for a PV that does not exist.
     bound: Vec<Option<&'a Volume>>,
-    /// Claims that wait for the choice of a node, the smallest first.
+    /// Unbound claims that wait for the first consumer, the smallest first.
     waiting: Vec<(Key, &'a Claim)>,
-    /// Another pod uses a claim that only one may use.
+    /// Whether another pod uses a ReadWriteOncePod claim.
     exclusive_taken: bool,
 }
 
@@ -89,7 +89,7 @@ impl Needs<'_> {
 }
 
 impl Volumes {
-    /// True when anything changed that can matter to a pod.
+    /// Returns whether a field changed that can affect pods.
     pub fn apply_claim(&mut self, claim: &Value) -> bool {
         let facts = Claim::of(claim);
         let key = key(claim);
@@ -142,7 +142,7 @@ impl Volumes {
         }
     }
 
-    /// The size of a volume.
+    /// The capacity of a PV.
     pub fn size(&self, volume: &str) -> Option<Quantity> {
         self.volumes.get(volume).map(|volume| volume.capacity)
     }
@@ -185,12 +185,12 @@ impl Volumes {
         }
     }
 
-    /// The pods that use a claim and have not ended.
+    /// The pods that use a claim and have not terminated.
     pub fn users(&self, claim: &Key) -> &[Key] {
         self.users.get(claim).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes a volume out of the choice before the server has confirmed that it is given away.
+    /// Marks a PV as given to a claim before the server has confirmed it, so that it is not chosen again.
     pub fn assume_given(&mut self, volume: &Arc<str>, claim: &Key, claim_uid: &str) {
         let Some(mut facts) = self.volumes.get(volume).cloned() else { return };
         self.remove_volume(volume);
@@ -199,7 +199,7 @@ impl Volumes {
         self.volumes.insert(volume.clone(), facts);
     }
 
-    /// What the pod's claims need, or the sentence that says why no node will do.
+    /// The constraints of the pod's claims, or the message why no node fits.
     pub(super) fn needs(
         &self,
         pod_key: &Key,
@@ -251,7 +251,7 @@ impl Volumes {
         self.classes.get(class_of(claim.wants.as_deref()?)?)
     }
 
-    /// Why the node cannot serve the claims; otherwise what to write first.
+    /// The steps to write first, or why the node does not fit the claims.
     pub(super) fn fit(&self, needs: &Needs<'_>, name: &str, node: &Node) -> Result<Vec<Step>, Reason> {
         if needs.exclusive_taken {
             return Err(Reason::ExclusiveClaim);
@@ -296,7 +296,8 @@ impl Volumes {
         Ok(steps)
     }
 
-    /// A volume that is meant for the claim, or else the smallest free one that suits it and reaches the node.
+    /// Finds a PV with a claimRef to the claim, or else the smallest free one that matches it and is
+    /// reachable from the node.
     fn find(
         &self,
         key: &Key,
@@ -310,7 +311,8 @@ impl Volumes {
             |volume: &Volume| volume.claim.as_ref().is_some_and(|(_, uid)| uid.is_empty() || *uid == claim.uid);
         let meant = self.meant.get(key).into_iter().flatten().filter_map(known);
         let wants = claim.wants.as_deref()?;
-        // One that the binder will not give it, because it does not fit, is none: the claim takes another, or one is made.
+        // A PV with a claimRef that does not match is ignored, as the binder does: the claim gets another
+        // one, or one is provisioned.
         let fits = |volume: &Volume| volume.offers.as_deref().is_none_or(|offers| serves(offers, wants));
         let meant =
             meant.into_iter().find(|(_, volume)| is_meant(volume) && fits(volume) && volume.reaches(name, node));
@@ -369,7 +371,7 @@ impl Volume {
         });
         let phase_allows = match volume.text(&["status", "phase"]) {
             "Available" => true,
-            // The binder has not looked at it yet; whoever it names may count on it all the same.
+            // The binder has not handled it yet, but the claim in its claimRef may rely on it.
             "Pending" | "" => claim.is_some(),
             _ => false,
         };
@@ -386,7 +388,7 @@ impl Volume {
         self.affinity.as_ref().is_none_or(|affinity| selector::takes(affinity, name, node))
     }
 
-    /// Whether a free volume of the claim's class is one that the claim can use.
+    /// Whether a free PV of the claim's class matches the claim.
     fn suits(&self, wants: &Value) -> bool {
         let Some(offers) = self.offers.as_deref() else { return false };
         let chooses = |selector: &Value| {
@@ -397,7 +399,7 @@ impl Volume {
     }
 }
 
-/// Whether what a volume offers is enough for a claim, whatever its class and labels.
+/// Whether a PV satisfies size, modes and attributes of a claim, regardless of class and labels.
 fn serves(offers: &Value, wants: &Value) -> bool {
     let mode = |object: &Value| match object.text(&["spec", "volumeMode"]) {
         "" => "Filesystem".to_owned(),
@@ -426,7 +428,7 @@ impl Class {
     }
 }
 
-/// What is read of an unbound claim or a free volume.
+/// The fields of an unbound claim or a free PV that matching needs.
 fn trimmed(object: &Value) -> Value {
     let mut kept = json!({});
     let paths: [&[&str]; 11] = [

@@ -7,7 +7,7 @@ use super::claims::{self, Claims};
 use super::pods;
 use super::revisions::Revision;
 use super::set::Set;
-use super::{Action, Event, Held, Planner};
+use super::{Action, Held, Planner, SetEvent as Event};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use object::quantity::Quantity;

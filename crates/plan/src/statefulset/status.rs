@@ -1,4 +1,4 @@
-//! The status of a set: what its pods are like at the moment of the plan.
+//! The status of a set, computed from its pods.
 
 use super::claims_in_place::advice;
 use super::pods::{Members, Pod};
@@ -9,7 +9,7 @@ use object::access::{Access, name};
 use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
-/// Whether the claims of all replicas are what the update revision says.
+/// Whether the claims of all replicas are at the update revision.
 const CLAIMS_UPDATED: &str = "VolumeClaimsUpdated";
 const CLAIM_REFUSED: &str = "ClaimUpdateFailed";
 
@@ -25,11 +25,11 @@ pub(super) struct Status {
     collisions: i64,
     /// The condition `Progressing`: status, reason, message.
     progress: Option<(&'static str, &'static str, &'static str)>,
-    /// The condition `VolumeClaimsUpdated`; none where claims do not follow revisions.
+    /// The condition `VolumeClaimsUpdated`; `None` if claims do not follow revisions.
     pub claims: Option<ClaimsUpdated>,
 }
 
-/// Whether all claims are up to date, and what is waited for if not.
+/// Whether all claims are up to date, and the reason if not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClaimsUpdated {
     pub done: bool,
@@ -38,7 +38,7 @@ pub(super) struct ClaimsUpdated {
 }
 
 impl Planner<'_> {
-    /// What is to be said of the claims.
+    /// The condition about the claims.
     pub(super) fn claims_condition(&self) -> Option<ClaimsUpdated> {
         if !self.set.claims_in_place {
             return None;
@@ -60,7 +60,7 @@ impl Planner<'_> {
         let said = said.map(|it| it.text(&["message"]));
         let (updated, replicas) = (self.status.updated, self.set.replicas);
         Some(match (begun, waits, said) {
-            // It is tried again, and so far nothing else is known.
+            // The update is retried, and its result is not known yet.
             (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
             (_, Some(waits), _) => waits,
             (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
@@ -74,7 +74,7 @@ impl Planner<'_> {
     }
 }
 
-/// Says in the set's condition why a claim could not be written. Whether it could be said.
+/// Sets the condition for a refused claim update. Returns whether there was a condition to change.
 pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
     let Action::ApplyClaim { patch, pod, with_pod } = action else { return false };
     let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
@@ -114,7 +114,7 @@ impl Status {
         status
     }
 
-    /// One pod fewer at the current revision; whether it was counted there.
+    /// Counts one pod fewer at the current revision; returns whether it was counted there.
     pub fn leaves(&mut self, pod: Pod) -> bool {
         let counted = !pod.terminating && pod.revision() == self.current_revision && self.current > 0;
         self.current -= i64::from(counted);
@@ -125,7 +125,7 @@ impl Status {
         self.progress = Some(("True", "RecreateInProgress", message));
     }
 
-    /// When all replicas are there, ready and at the update revision, that becomes the current one.
+    /// When all replicas exist, are ready and at the update revision, that becomes the current one.
     pub fn complete(&mut self, set: &Set) -> bool {
         let done = [self.updated, self.ready, self.replicas].iter().all(|count| *count == set.replicas);
         if done {
@@ -141,7 +141,7 @@ impl Status {
         }
     }
 
-    /// The set with this status, when it says anything new.
+    /// The set with this status, if it changed.
     pub fn written(&self, set: &Set, now: Timestamp) -> Option<Value> {
         let before = set.object.at(&["status"]);
         let mut status = before.filter(|status| status.is_object()).cloned().unwrap_or_else(|| json!({}));
@@ -168,7 +168,7 @@ impl Status {
             condition::set(&mut status, &["conditions"], progress, now);
         }
         self.write_claims(&mut status, now);
-        // Alone the count of collisions is no news.
+        // A change of the collision count alone is not written.
         if before == Some(&status) {
             return None;
         }
@@ -198,8 +198,9 @@ impl Status {
 
 const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
 
-/// Whether two states of a set's status differ in counts alone, and in none that plans go by: in a rollout without a block of its own,
-/// how many pods are at the current revision says which ones stay there. How many collisions there were is no news alone.
+/// Whether two statuses of a set differ in counts only, and in none that plans depend on. Without a
+/// rollingUpdate block, `currentReplicas` determines which pods stay at the current revision, so it matters.
+/// The collision count does not.
 pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
     let by_count = !set.has(&["spec", "updateStrategy", "rollingUpdate", "partition"]);
     let is_count = |member: &str| match member {
@@ -212,13 +213,13 @@ pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
     before.eq(after)
 }
 
-/// Whether all counts of a set are what they are to be.
+/// Whether all counts of a set are as desired.
 pub(super) fn has_arrived(set: &Value) -> bool {
     let goal = set.int(&["spec", "replicas"]);
     COUNTS.iter().all(|count| set.int(&["status", count]).or(Some(0)) == goal)
 }
 
-/// Counters at zero and empty names are left out.
+/// Counts of zero and empty names are omitted.
 fn put_or_cut(status: &mut Value, field: &str, value: impl Into<Value>, empty: bool) {
     if empty {
         status.cut(&[field]);

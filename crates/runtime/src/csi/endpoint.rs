@@ -1,5 +1,6 @@
 //! `--csi`: where a driver is, and how it is to be used.
 
+use crate::backoff::Backoff;
 use plan::csi::Options;
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ impl Default for Pace {
 
 impl Pace {
     pub fn after(&self, failures: u32, is_away: bool) -> Duration {
-        let longest = if is_away { self.longest_away } else { self.longest };
-        self.first.saturating_mul(1 << failures.min(20)).min(longest)
+        let max = if is_away { self.longest_away } else { self.longest };
+        Backoff { first: self.first, max }.after(failures)
     }
 }
 

@@ -64,7 +64,7 @@ impl Write<'_> {
 
     /// 403 about this object.
     fn forbidden(&self, why: impl std::fmt::Display) -> Status {
-        Status::forbidden(&self.kind.group, &self.kind.plural, self.name, why)
+        Status::forbidden(&self.kind.group, &self.kind.plural, self.name, why).denied_by_admission()
     }
 }
 

@@ -1,4 +1,4 @@
-//! Scenarios by their ids in the specification, and properties.
+//! Scenarios by their ids in the specification, and property tests.
 
 mod world;
 

@@ -7,7 +7,7 @@ use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::{journal, secrets};
-use crate::events::About;
+use crate::events::EventSubject;
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
@@ -227,7 +227,7 @@ impl Control {
             return Ok(None);
         }
         if let Err(failure) = self.call(doomed, &known, secrets).await {
-            let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
+            let about = EventSubject { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
             return Ok(Some(self.attempts.failed(&attempt, &doomed.uid, &known.pace, is_away)));
@@ -268,7 +268,7 @@ impl Control {
             );
             tracing::warn!("{message}");
             let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
-            let about = About { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
+            let about = EventSubject { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", message));
         }
         Ok(found)
