@@ -39,10 +39,13 @@ const SENT: &str = "
 node/src/expansion.rs finish merge: nodes persistentvolumeclaims/status
 node/src/kubelet.rs carry_out delete: nodes pods
 node/src/kubelet.rs carry_out strategic: nodes pods/status
+node/src/kubelet.rs configs find: nodes secrets configmaps
 node/src/kubelet.rs sync find: nodes pods
 node/src/register.rs register create: nodes nodes
 node/src/register.rs register get: nodes nodes
-node/src/register.rs settle_in create: nodes csinodes
+node/src/register.rs keep_csi_node create: nodes csinodes
+node/src/register.rs keep_csi_node find: nodes csinodes
+node/src/register.rs keep_csi_node merge: nodes csinodes
 node/src/register.rs settle_in create: nodes leases
 node/src/register.rs settle_in merge: nodes nodes
 node/src/register.rs settle_in merge: nodes leases
@@ -99,6 +102,9 @@ runtime/src/discovery.rs part document:
 runtime/src/discovery.rs plain find_if_served:
 runtime/src/disruption.rs scale find_if_served: disruption-controller */scale
 runtime/src/disruption.rs sync replace: disruption-controller poddisruptionbudgets/status
+runtime/src/endpoints.rs carry_out create: endpoint-controller endpoints
+runtime/src/endpoints.rs carry_out replace: endpoint-controller endpoints
+runtime/src/endpoints.rs delete delete: endpoint-controller endpoints
 runtime/src/events.rs write create: EVERY events
 runtime/src/events.rs write merge: EVERY events
 runtime/src/follow.rs advance page: EVERY FOLLOWED
@@ -155,6 +161,7 @@ clusterrole-aggregation-controller clusterroles
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets
+endpoint-controller pods services endpoints
 generic-garbage-collector *
 namespace-controller namespaces
 node-controller nodes pods leases

@@ -15,6 +15,7 @@ mod register;
 mod scheduler;
 mod sight;
 mod voice;
+mod volume_stats;
 
 use expansion::Expansions;
 use kube::Client;
@@ -37,6 +38,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use voice::Voice;
+use volume_stats::StatsCollector;
+
+pub use volume_stats::{Bytes, Driver, Probe, Usage, VolumeStats};
 
 /// How many pods are looked after at once: as many writes as share one sync to disk well.
 const KUBELET_WORKERS: usize = 64;
@@ -61,6 +65,10 @@ pub struct Setup {
     pub metrics: Metrics,
     /// What is read once for all of them, and for whoever else of the process has a clone of it.
     pub reader: Reader,
+    /// The CSI drivers that are registered on every node.
+    pub drivers: Vec<Driver>,
+    /// Where the usage of their volumes is published.
+    pub volume_stats: VolumeStats,
 }
 
 impl Setup {
@@ -77,11 +85,18 @@ impl Setup {
             clock: Arc::new(jiff::Timestamp::now),
             metrics: Metrics::default(),
             reader: Reader::default(),
+            drivers: Vec::new(),
+            volume_stats: VolumeStats::default(),
         }
     }
 }
 
 impl Setup {
+    /// The names of the nodes.
+    pub fn names(&self) -> Vec<String> {
+        (0..self.count).map(|number| format!("{}{number}", self.prefix)).collect()
+    }
+
     /// Whether there are addresses for so many nodes and pods; the error is one sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.count > addresses::NODES_MAX {
@@ -119,7 +134,7 @@ pub struct Nodes {
 impl Nodes {
     /// Starts the nodes and, unless it is to place none, the scheduler. `client` makes the client of each.
     pub fn start(setup: &Setup, client: impl Fn(Identity<'_>) -> Client) -> Nodes {
-        let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
+        let names: Vec<Arc<str>> = setup.names().into_iter().map(Arc::from).collect();
         let apis = names
             .iter()
             .map(|name| (name.clone(), Api::sharing(client(Identity::Node(name)), &setup.reader)))
@@ -194,10 +209,15 @@ impl Fleet {
 
     /// Starts all tasks; those that write events down end by themselves when nobody has anything to say.
     fn launch(&self, first: &Api, tracker: &TaskTracker) -> JoinSet<()> {
-        let Setup { metrics, clock, .. } = &self.setup;
+        let Setup { metrics, clock, drivers, .. } = &self.setup;
         let voice =
             |api: &Api, component| Voice::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown));
-        let sight = Arc::new(Sight::new(&self.setup.scheduler, &self.names, metrics));
+        let sight = Arc::new(Sight::new(
+            &self.setup.scheduler,
+            &self.names,
+            drivers.iter().map(|driver| driver.name.as_str().into()).collect(),
+            metrics,
+        ));
         let mut tasks = JoinSet::new();
         let watching = self.scheduler.as_ref().unwrap_or(first).clone();
         for watched in Watched::ALL {
@@ -215,6 +235,10 @@ impl Fleet {
             tasks.spawn(kubelets.clone().work());
         }
         tasks.spawn(Expansions { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone() }.work());
+        if !drivers.is_empty() {
+            let (drivers, stats) = (drivers.clone(), self.setup.volume_stats.clone());
+            tasks.spawn(StatsCollector { sight: sight.clone(), drivers, stats }.work());
+        }
         let registrar = self.registrar(sight, voice);
         for _ in 0..NODE_WORKERS.min(self.names.len()) {
             tasks.spawn(registrar.clone().work());
@@ -246,5 +270,6 @@ fn machine(setup: &Setup, number: usize, name: &str) -> Machine {
         architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         capacity: setup.capacity.clone(),
         taints: setup.taints.clone(),
+        drivers: setup.drivers.iter().map(|driver| driver.name.clone()).collect(),
     }
 }

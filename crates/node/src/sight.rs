@@ -27,6 +27,10 @@ pub struct Sight {
     pub claims: Queue<Key>,
     /// The scheduler has something to do.
     pub scheduling: Notify,
+    /// A pod has its volumes mounted.
+    pub mounting: Notify,
+    /// The CSI drivers of the nodes, by name.
+    drivers: Vec<Arc<str>>,
     /// How many watches have not yet heard all that there is.
     unfilled: watch::Sender<usize>,
 }
@@ -41,6 +45,15 @@ pub struct State {
     pub addresses: Addresses,
     /// The claims that wait for a node to finish their expansion.
     pub expanding: HashMap<Key, Arc<Value>>,
+    /// The PersistentVolumes of the nodes' CSI drivers, by name: driver and volume handle.
+    handles: HashMap<Arc<str>, (Arc<str>, Arc<str>)>,
+}
+
+/// A volume that a pod of a running node has mounted.
+pub struct MountedVolume {
+    pub claim: Key,
+    pub driver: Arc<str>,
+    pub handle: Arc<str>,
 }
 
 /// A simulated node.
@@ -109,7 +122,7 @@ impl Watched {
 }
 
 impl Sight {
-    pub fn new(scheduler: &str, nodes: &[Arc<str>], metrics: &Metrics) -> Sight {
+    pub fn new(scheduler: &str, nodes: &[Arc<str>], drivers: Vec<Arc<str>>, metrics: &Metrics) -> Sight {
         let hosts = nodes.iter().enumerate();
         let hosts = hosts.map(|(number, name)| (name.clone(), Host { number, ..Host::default() })).collect();
         let state = State {
@@ -119,6 +132,7 @@ impl Sight {
             local: HashMap::new(),
             addresses: Addresses::new(nodes.len()),
             expanding: HashMap::new(),
+            handles: HashMap::new(),
         };
         Sight {
             state: Mutex::new(state),
@@ -126,6 +140,8 @@ impl Sight {
             nodes: Queue::new(metrics.queue("node-registration")),
             claims: Queue::new(metrics.queue("node-expansion")),
             scheduling: Notify::new(),
+            mounting: Notify::new(),
+            drivers,
             unfilled: watch::Sender::new(Watched::ALL.len()),
         }
     }
@@ -193,6 +209,7 @@ impl Sight {
                 }
             }
             Watched::Volumes => {
+                self.volume_seen(&mut state, &object);
                 if state.cluster.volumes_mut().apply_volume(&object) {
                     state.line.retry(|helps| helps.volumes);
                 }
@@ -227,6 +244,7 @@ impl Sight {
                 self.claim_changed(&mut state, key, true);
             }
             Watched::Volumes => {
+                state.handles.remove(&key.1);
                 state.cluster.volumes_mut().remove_volume(&key.1);
                 state.line.retry(|helps| helps.volumes);
             }
@@ -235,6 +253,15 @@ impl Sight {
         }
         drop(state);
         self.scheduling.notify_one();
+    }
+
+    /// Keeps the handle of a volume of the nodes' drivers: usage is asked for by handle.
+    fn volume_seen(&self, state: &mut State, volume: &Value) {
+        let driver = volume.text(&["spec", "csi", "driver"]);
+        if let Some(driver) = self.drivers.iter().find(|known| ***known == *driver) {
+            let handle = volume.text(&["spec", "csi", "volumeHandle"]).into();
+            state.handles.insert(name(volume).into(), (driver.clone(), handle));
+        }
     }
 
     fn pod_gone(&self, state: &mut State, key: &Key) {
@@ -316,6 +343,7 @@ impl Sight {
         (local.version, local.object) = (version, Some(pod));
         if started {
             state.mounted(&key, &self.claims);
+            self.mounting.notify_one();
         }
         self.pods.add(key);
     }
@@ -359,6 +387,19 @@ impl State {
         for claim in used.map(|used| (key.0.clone(), used.name.clone())).filter(|it| self.expanding.contains_key(it)) {
             claims.add(claim);
         }
+    }
+
+    /// The volumes of the nodes' drivers that pods of running nodes have mounted.
+    pub fn mounted_volumes(&self) -> Vec<MountedVolume> {
+        let is_up = |node: &Arc<str>| self.hosts.get(node).is_some_and(|host| !host.down);
+        let pods = self.local.iter().filter(|(_, local)| local.volumes == Mounts::Mounted && is_up(&local.node));
+        let uses = pods.filter_map(|(key, _)| Some((key, self.cluster.pod(key)?)));
+        let claims = uses.flat_map(|(key, pod)| pod.claims.iter().map(|used| (key.0.clone(), used.name.clone())));
+        let volume = |claim: Key| {
+            let (driver, handle) = self.handles.get(&self.cluster.volumes().claim(&claim)?.volume)?.clone();
+            Some(MountedVolume { claim, driver, handle })
+        };
+        claims.filter_map(volume).collect()
     }
 
     /// A pod is about to be removed: by then it has let go of its volumes.
@@ -427,7 +468,7 @@ mod tests {
     #[test]
     fn a_pod_in_the_place_of_another_is_a_new_one() {
         for first_node in ["", "n"] {
-            let sight = Sight::new("s", &["n".into()], &Metrics::default());
+            let sight = Sight::new("s", &["n".into()], Vec::new(), &Metrics::default());
             sight.seen(Watched::Pods, pod("first", first_node));
             let key: Key = ("default".into(), "p".into());
             if first_node.is_empty() {
@@ -445,7 +486,7 @@ mod tests {
     /// `grown_on_nodes` 14003966 of the simulation: a volume grew by a pod that its node had removed, and of whose end it had not heard yet.
     #[test]
     fn a_pod_that_was_removed_has_no_volumes_whatever_is_heard_of_it() {
-        let sight = Sight::new("s", &["n".into()], &Metrics::default());
+        let sight = Sight::new("s", &["n".into()], Vec::new(), &Metrics::default());
         let key: Key = ("default".into(), "p".into());
         let volumes = || sight.lock().local[&key].volumes;
         let mut running = pod("u", "n").as_ref().clone();
