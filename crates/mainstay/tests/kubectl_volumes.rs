@@ -54,8 +54,8 @@ fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
     kubectl.ok(BOUND);
     kubectl.ok("wait --for=condition=Ready pod/user --timeout=60s");
     // The node has registered the driver, and measures the volume that its pod has mounted.
-    let drivers = "get csinode simulated-0 -o jsonpath={.spec.drivers[*]['name','nodeID']}";
-    kubectl.prints(drivers, "directory.csi.mainstay.dev simulated-0");
+    let drivers = "get csinode simulated-0 -o jsonpath={.spec.drivers[*].name}={.spec.drivers[*].nodeID}";
+    kubectl.prints(drivers, "directory.csi.mainstay.dev=simulated-0");
     let claim_labels = format!("{{namespace=\"{}\",persistentvolumeclaim=\"data\"}}", kubectl.namespace());
     let capacity = format!("kubelet_volume_stats_capacity_bytes{claim_labels} 1073741824");
     kubectl.until("get --raw /metrics", |page| page.lines().any(|line| line == capacity));
