@@ -379,7 +379,7 @@ fn no_request_is_sent_in_another_way() {
                 for (used, _) in text.match_indices(name).filter(|_| name != "api") {
                     let method = method_after(&text, used + name.len());
                     assert!(
-                        !method.as_deref().is_some_and(|method| verb_of(method).is_some()),
+                        method.as_deref().is_none_or(|method| verb_of(method).is_none()),
                         "{file}: {name} is an Api: call it `api`, so that its requests are found"
                     );
                 }
