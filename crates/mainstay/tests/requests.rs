@@ -161,7 +161,7 @@ clusterrole-aggregation-controller clusterroles
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets
-endpoint-controller pods services endpoints
+endpoint-controller services pods endpoints
 generic-garbage-collector *
 namespace-controller namespaces
 node-controller nodes pods leases
