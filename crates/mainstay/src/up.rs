@@ -46,12 +46,14 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let mut signals = Signals::listen()?;
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
-    let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
+    let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
-    let builtin = if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running).await?) };
+    let builtin =
+        if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running, &nodes.names()).await?) };
     if let Some(builtin) = &builtin {
         drivers.push(builtin.endpoint()?);
+        nodes.drivers.push(builtin.on_nodes());
     }
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
@@ -61,7 +63,10 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         drivers,
         ..runtime::Setup::new(&args.controllers)
     };
-    running.server.metrics.extend(|registry| setup.metrics.register(registry));
+    running.server.metrics.extend(|registry| {
+        setup.metrics.register(registry);
+        nodes.volume_stats.register(registry);
+    });
     let shutdown = signals.stop();
     if matches!(place.backend, Backend::Etcd(_)) {
         // Other processes may run on the same store.
@@ -93,6 +98,8 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         work.stop().await;
         trouble.await.context("the trouble reports broke down")?;
     }
+    // They hold the driver.
+    drop(nodes);
     if let Some(builtin) = builtin {
         builtin.stop().await;
     }

@@ -41,9 +41,11 @@ node/src/kubelet.rs carry_out delete: nodes pods
 node/src/kubelet.rs carry_out strategic: nodes pods/status
 node/src/kubelet.rs configs find: nodes secrets configmaps
 node/src/kubelet.rs sync find: nodes pods
+node/src/registrar.rs keep_csi_node create: nodes csinodes
+node/src/registrar.rs keep_csi_node find: nodes csinodes
+node/src/registrar.rs keep_csi_node merge: nodes csinodes
 node/src/registrar.rs register create: nodes nodes
 node/src/registrar.rs register get: nodes nodes
-node/src/registrar.rs settle_in create: nodes csinodes
 node/src/registrar.rs settle_in create: nodes leases
 node/src/registrar.rs settle_in merge: nodes leases
 node/src/registrar.rs settle_in merge: nodes nodes

@@ -27,6 +27,10 @@ pub struct Informers {
     pub claims: Queue<Key>,
     /// Notified when the scheduler may have work.
     pub scheduling: Notify,
+    /// Notified when a pod's volumes are mounted.
+    pub mounting: Notify,
+    /// The CSI drivers of the nodes, by name.
+    drivers: Vec<Arc<str>>,
     /// Number of watches whose first list is not complete.
     unfilled: watch::Sender<usize>,
 }
@@ -41,6 +45,15 @@ pub struct State {
     pub addresses: Addresses,
     /// The claims that wait for a node to expand their file system.
     pub expanding: HashMap<Key, Arc<Value>>,
+    /// The PersistentVolumes of the nodes' CSI drivers, by name: driver and volume handle.
+    handles: HashMap<Arc<str>, (Arc<str>, Arc<str>)>,
+}
+
+/// A volume that a pod of a running node has mounted.
+pub struct MountedVolume {
+    pub claim: Key,
+    pub driver: Arc<str>,
+    pub handle: Arc<str>,
 }
 
 /// A simulated node.
@@ -109,7 +122,7 @@ impl Watched {
 }
 
 impl Informers {
-    pub fn new(scheduler: &str, nodes: &[Arc<str>], metrics: &Metrics) -> Informers {
+    pub fn new(scheduler: &str, nodes: &[Arc<str>], drivers: Vec<Arc<str>>, metrics: &Metrics) -> Informers {
         let hosts = nodes.iter().enumerate();
         let hosts =
             hosts.map(|(number, name)| (name.clone(), SimulatedNode { number, ..SimulatedNode::default() })).collect();
@@ -120,6 +133,7 @@ impl Informers {
             local: HashMap::new(),
             addresses: Addresses::new(nodes.len()),
             expanding: HashMap::new(),
+            handles: HashMap::new(),
         };
         Informers {
             state: Mutex::new(state),
@@ -127,6 +141,8 @@ impl Informers {
             nodes: Queue::new(metrics.queue("node-registration")),
             claims: Queue::new(metrics.queue("node-expansion")),
             scheduling: Notify::new(),
+            mounting: Notify::new(),
+            drivers,
             unfilled: watch::Sender::new(Watched::ALL.len()),
         }
     }
@@ -194,6 +210,7 @@ impl Informers {
                 }
             }
             Watched::Volumes => {
+                self.apply_volume(&mut state, &object);
                 if state.cluster.volumes_mut().apply_volume(&object) {
                     state.queue.retry(|helps| helps.volumes);
                 }
@@ -228,6 +245,7 @@ impl Informers {
                 self.claim_changed(&mut state, key, true);
             }
             Watched::Volumes => {
+                state.handles.remove(&key.1);
                 state.cluster.volumes_mut().remove_volume(&key.1);
                 state.queue.retry(|helps| helps.volumes);
             }
@@ -236,6 +254,15 @@ impl Informers {
         }
         drop(state);
         self.scheduling.notify_one();
+    }
+
+    /// Keeps the handle of a volume of the nodes' drivers: usage is asked for by handle.
+    fn apply_volume(&self, state: &mut State, volume: &Value) {
+        let driver = volume.text(&["spec", "csi", "driver"]);
+        if let Some(driver) = self.drivers.iter().find(|known| ***known == *driver) {
+            let handle = volume.text(&["spec", "csi", "volumeHandle"]).into();
+            state.handles.insert(name(volume).into(), (driver.clone(), handle));
+        }
     }
 
     fn delete_pod(&self, state: &mut State, key: &Key) {
@@ -317,6 +344,7 @@ impl Informers {
         (local.version, local.object) = (version, Some(pod));
         if started {
             state.mounted(&key, &self.claims);
+            self.mounting.notify_one();
         }
         self.pods.add(key);
     }
@@ -361,6 +389,19 @@ impl State {
         for claim in used.map(|used| (key.0.clone(), used.name.clone())).filter(|it| self.expanding.contains_key(it)) {
             claims.add(claim);
         }
+    }
+
+    /// The volumes of the nodes' drivers that pods of running nodes have mounted.
+    pub fn mounted_volumes(&self) -> Vec<MountedVolume> {
+        let is_up = |node: &Arc<str>| self.hosts.get(node).is_some_and(|host| !host.down);
+        let pods = self.local.iter().filter(|(_, local)| local.volumes == Mounts::Mounted && is_up(&local.node));
+        let uses = pods.filter_map(|(key, _)| Some((key, self.cluster.pod(key)?)));
+        let claims = uses.flat_map(|(key, pod)| pod.claims.iter().map(|used| (key.0.clone(), used.name.clone())));
+        let volume = |claim: Key| {
+            let (driver, handle) = self.handles.get(&self.cluster.volumes().claim(&claim)?.volume)?.clone();
+            Some(MountedVolume { claim, driver, handle })
+        };
+        claims.filter_map(volume).collect()
     }
 
     /// A pod is about to be deleted, and its volumes are unmounted.
@@ -432,7 +473,7 @@ mod tests {
     #[test]
     fn a_pod_with_a_new_uid_replaces_the_known_one() {
         for first_node in ["", "n"] {
-            let informers = Informers::new("s", &["n".into()], &Metrics::default());
+            let informers = Informers::new("s", &["n".into()], Vec::new(), &Metrics::default());
             informers.apply(Watched::Pods, pod("first", first_node));
             let key: Key = ("default".into(), "p".into());
             if first_node.is_empty() {
@@ -451,7 +492,7 @@ mod tests {
     /// its node had deleted, because the deletion event had not arrived yet.
     #[test]
     fn a_deleted_pod_stays_unmounted_when_older_events_arrive() {
-        let informers = Informers::new("s", &["n".into()], &Metrics::default());
+        let informers = Informers::new("s", &["n".into()], Vec::new(), &Metrics::default());
         let key: Key = ("default".into(), "p".into());
         let volumes = || informers.lock().local[&key].volumes;
         let mut running = pod("u", "n").as_ref().clone();

@@ -15,6 +15,7 @@ mod registrar;
 mod scheduler;
 mod scheduling_queue;
 mod volume_expansion;
+mod volume_stats;
 
 use event_recorder::EventRecorder;
 use informers::{Informers, Watched};
@@ -37,6 +38,9 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use volume_expansion::VolumeExpansions;
+use volume_stats::StatsCollector;
+
+pub use volume_stats::{Bytes, Driver, Probe, Usage, VolumeStats};
 
 /// Number of pods reconciled concurrently: about as many writes as one group commit holds.
 const KUBELET_WORKERS: usize = 64;
@@ -61,6 +65,10 @@ pub struct Setup {
     pub metrics: Metrics,
     /// Decodes each object once for all of them and for other users of a clone in this process.
     pub decoded: DecodeCache,
+    /// The CSI drivers that are registered on every node.
+    pub drivers: Vec<Driver>,
+    /// Where the usage of their volumes is published.
+    pub volume_stats: VolumeStats,
 }
 
 impl Setup {
@@ -77,11 +85,18 @@ impl Setup {
             clock: Arc::new(jiff::Timestamp::now),
             metrics: Metrics::default(),
             decoded: DecodeCache::default(),
+            drivers: Vec::new(),
+            volume_stats: VolumeStats::default(),
         }
     }
 }
 
 impl Setup {
+    /// The names of the nodes.
+    pub fn names(&self) -> Vec<String> {
+        (0..self.count).map(|number| format!("{}{number}", self.prefix)).collect()
+    }
+
     /// Checks that the address ranges suffice for these nodes and pods; the error is one sentence.
     pub fn check(&self) -> Result<(), String> {
         if self.count > addresses::NODES_MAX {
@@ -123,7 +138,7 @@ impl Nodes {
     /// Starts the nodes and, unless it is disabled, the scheduler. `client` returns a client for each
     /// identity.
     pub fn start(setup: &Setup, client: impl Fn(Identity<'_>) -> Client) -> Nodes {
-        let names: Vec<Arc<str>> = (0..setup.count).map(|number| format!("{}{number}", setup.prefix).into()).collect();
+        let names: Vec<Arc<str>> = setup.names().into_iter().map(Arc::from).collect();
         let apis = names
             .iter()
             .map(|name| (name.clone(), Api::sharing(client(Identity::Node(name)), &setup.decoded)))
@@ -199,11 +214,16 @@ impl Fleet {
 
     /// Starts all tasks. Those that send events end by themselves when all recorders are dropped.
     fn launch(&self, first: &Api, tracker: &TaskTracker) -> JoinSet<()> {
-        let Setup { metrics, clock, .. } = &self.setup;
+        let Setup { metrics, clock, drivers, .. } = &self.setup;
         let recorder = |api: &Api, component| {
             EventRecorder::new(Events::start(api, component, metrics, clock, tracker, &self.shutdown))
         };
-        let informers = Arc::new(Informers::new(&self.setup.scheduler, &self.names, metrics));
+        let informers = Arc::new(Informers::new(
+            &self.setup.scheduler,
+            &self.names,
+            drivers.iter().map(|driver| driver.name.as_str().into()).collect(),
+            metrics,
+        ));
         let mut tasks = JoinSet::new();
         let watching = self.scheduler.as_ref().unwrap_or(first).clone();
         for watched in Watched::ALL {
@@ -230,6 +250,10 @@ impl Fleet {
             VolumeExpansions { informers: informers.clone(), apis: self.apis.clone(), recorder: recorder.clone() }
                 .work(),
         );
+        if !drivers.is_empty() {
+            let (drivers, stats) = (drivers.clone(), self.setup.volume_stats.clone());
+            tasks.spawn(StatsCollector { informers: informers.clone(), drivers, stats }.work());
+        }
         let registrar = self.registrar(informers, recorder);
         for _ in 0..NODE_WORKERS.min(self.names.len()) {
             tasks.spawn(registrar.clone().work());
@@ -261,5 +285,6 @@ fn machine(setup: &Setup, number: usize, name: &str) -> Machine {
         architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
         capacity: setup.capacity.clone(),
         taints: setup.taints.clone(),
+        drivers: setup.drivers.iter().map(|driver| driver.name.clone()).collect(),
     }
 }

@@ -123,11 +123,29 @@ impl Registrar {
         if let Some(missing) = machine.missing_metadata(node) {
             api.merge(&Watched::Nodes.resource().object("", &machine.name), &missing).await?;
         }
-        let csi_nodes = Resource::new("storage.k8s.io/v1", "CSINode", "csinodes", false);
-        unless_there(api.create(&csi_nodes.collection(""), &machine.csi_node(node)).await)?;
+        self.keep_csi_node(machine, api, node).await?;
         let lease = machine.lease(node, now);
         if !unless_there(api.create(&leases().collection(LEASES), &lease).await)? {
             api.merge(&leases().object(LEASES, &machine.name), &lease).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the CSINode, or corrects an existing one: that of a deleted Node has an owner that no longer exists, and the garbage
+    /// collector would delete it.
+    async fn keep_csi_node(&self, machine: &Machine, api: &Api, node: &Value) -> Result<(), ApiError> {
+        let csi_nodes = Resource::new("storage.k8s.io/v1", "CSINode", "csinodes", false);
+        let created = api.create(&csi_nodes.collection(""), &machine.csi_node(node)).await;
+        let exists = match created {
+            Ok(_) => return Ok(()),
+            Err(error) if error.is_conflict() => error,
+            Err(error) => return Err(error),
+        };
+        let path = csi_nodes.object("", &machine.name);
+        // It was deleted in between: the retry creates it.
+        let Some(stored) = api.find(&path).await? else { return Err(exists) };
+        if let Some(correction) = machine.csi_node_correction(&stored, node) {
+            api.merge(&path, &correction).await?;
         }
         Ok(())
     }

@@ -136,7 +136,22 @@ fn beginning(name: &str) -> &str {
 
 /// The place of something, as far as it is shown.
 pub(crate) fn shown_place(place: &impl fmt::Display) -> String {
-    shortened(place.to_string(), SHOWN_BYTES_MAX)
+    // Formatting stops at the limit: a path may have a key of megabytes, and many fields below it.
+    let mut text = Beginning(String::new());
+    let _ = fmt::Write::write_fmt(&mut text, format_args!("{place}"));
+    shortened(text.0, SHOWN_BYTES_MAX)
+}
+
+/// A text that takes no more once it is longer than what is shown.
+struct Beginning(String);
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = (SHOWN_BYTES_MAX + 1).saturating_sub(self.0.len());
+        // Up to three bytes more, so that what is shortened begins as the whole text does.
+        self.0.push_str(&part[..part.ceil_char_boundary(room)]);
+        if self.0.len() > SHOWN_BYTES_MAX { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 /// The text, or its beginning where it is longer than what is shown.

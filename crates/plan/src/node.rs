@@ -28,6 +28,8 @@ pub struct Machine {
     pub capacity: BTreeMap<String, String>,
     /// Entries of `spec.taints`.
     pub taints: Vec<Value>,
+    /// The CSI drivers that are registered on this node, by name. Their ID of the node is its name.
+    pub drivers: Vec<String>,
 }
 
 impl Machine {
@@ -127,13 +129,40 @@ impl Machine {
         (!as_it_should_be).then_some(wanted)
     }
 
-    /// The CSINode; it lists no drivers.
+    /// The CSINode to create. It lists the drivers of this node, as a kubelet does after their registration.
     pub fn csi_node(&self, node: &Value) -> Value {
         json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
             "metadata": {"name": self.name, "ownerReferences": [owner(node)]},
-            "spec": {"drivers": []},
+            "spec": {"drivers": self.drivers.iter().map(|driver| self.csi_node_driver(driver)).collect::<Vec<_>>()},
         })
+    }
+
+    /// The driver's volumes are reachable from every node, and their number is not limited: no topology keys, no `allocatable`.
+    fn csi_node_driver(&self, driver: &str) -> Value {
+        json!({"name": driver, "nodeID": self.name, "topologyKeys": []})
+    }
+
+    /// A merge patch for an existing CSINode: the owner is the current Node, and the drivers of this node are listed. Entries of
+    /// other drivers stay. The patch fails with a conflict if the CSINode has changed since.
+    pub fn csi_node_correction(&self, csi_node: &Value, node: &Value) -> Option<Value> {
+        let owners = json!([owner(node)]);
+        let is_owned = csi_node["metadata"]["ownerReferences"] == owners;
+        let listed = csi_node.items(&["spec", "drivers"]);
+        let is_missing = |driver: &&String| !listed.iter().any(|entry| entry["name"] == ***driver);
+        let missing: Vec<Value> =
+            self.drivers.iter().filter(is_missing).map(|driver| self.csi_node_driver(driver)).collect();
+        if is_owned && missing.is_empty() {
+            return None;
+        }
+        let drivers: Vec<Value> = listed.iter().cloned().chain(missing).collect();
+        Some(json!({
+            "metadata": {
+                "uid": uid(csi_node), "resourceVersion": csi_node.text(&["metadata", "resourceVersion"]),
+                "ownerReferences": owners,
+            },
+            "spec": {"drivers": drivers},
+        }))
     }
 
     /// The lease whose renewal is the node's heartbeat.
@@ -184,6 +213,7 @@ mod tests {
             architecture: "amd64",
             capacity: capacity.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
             taints: Vec::new(),
+            drivers: vec!["directory.example.com".to_owned()],
         }
     }
 
@@ -221,5 +251,30 @@ mod tests {
             machine.missing_metadata(&node),
             Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}))
         );
+    }
+
+    #[test]
+    fn an_existing_csi_node_gets_its_owner_and_missing_drivers_and_keeps_others() {
+        let (machine, mut node) = (machine(), machine().node(at(0)));
+        node["metadata"]["uid"] = json!("u");
+        let mut csi_node = machine.csi_node(&node);
+        assert_eq!(
+            csi_node["spec"]["drivers"],
+            json!([{"name": "directory.example.com", "nodeID": "simulated-0", "topologyKeys": []}])
+        );
+        assert_eq!(machine.csi_node_correction(&csi_node, &node), None);
+
+        let own = csi_node["spec"]["drivers"][0].clone();
+        let other = json!({"name": "other.example.com", "nodeID": "x", "topologyKeys": ["zone"]});
+        csi_node["spec"]["drivers"] = json!([other]);
+        let patch = machine.csi_node_correction(&csi_node, &node).unwrap();
+        assert_eq!(patch["spec"]["drivers"], json!([other, own]));
+
+        // The Node was deleted and has registered again.
+        let csi_node = machine.csi_node(&node);
+        node["metadata"]["uid"] = json!("v");
+        let patch = machine.csi_node_correction(&csi_node, &node).unwrap();
+        assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "v");
+        assert_eq!(patch["spec"], csi_node["spec"]);
     }
 }

@@ -116,3 +116,36 @@ async fn a_node_deleted_while_it_is_down_registers_when_it_is_created_again() {
     fleet.until_is(&back, "labelled", labelled).await;
     fleet.stop().await;
 }
+
+fn driver(name: &str) -> node::Driver {
+    node::Driver { name: name.to_owned(), probe: std::sync::Arc::new(|_| Box::pin(std::future::ready(None))) }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_csi_node_lists_the_drivers_and_belongs_to_the_node_that_exists() {
+    let with_driver = |setup: &mut node::Setup| setup.drivers = vec![driver("directory.example.com")];
+    let mut fleet = Fleet::with(1, with_driver).await;
+    fleet.world.start("garbage-collector-controller");
+    let csi_node = json!({"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": "simulated-0"}});
+    let listed = |csi_node: &object::Value| csi_node["spec"]["drivers"].clone();
+    let own = json!({"name": "directory.example.com", "nodeID": "simulated-0", "topologyKeys": []});
+    let stored = fleet.now(&csi_node).await.expect("it is registered");
+    assert_eq!(listed(&stored), json!([own]));
+
+    // The Node registers again at once. The CSINode of the deleted Node must not be collected for good.
+    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    fleet.delete(&node, "").await;
+    let again = fleet.until_is(&node_named(0), "another", |found| uid(found) != uid(&node)).await;
+    fleet.settle().await;
+    let is_owned = |csi_node: &object::Value| csi_node["metadata"]["ownerReferences"][0]["uid"] == uid(&again);
+    fleet.until_is(&csi_node, "owned by the Node that exists", is_owned).await;
+
+    // A CSINode of an earlier run, with the driver of another process.
+    fleet.stop_nodes().await;
+    let other = json!({"name": "other.example.com", "nodeID": "x", "topologyKeys": ["zone"]});
+    let stored = fleet.now(&csi_node).await.expect("it is there");
+    fleet.merge(&stored, json!({"spec": {"drivers": [other]}})).await;
+    fleet.start().await;
+    fleet.until_is(&csi_node, "both drivers", |csi_node| listed(csi_node) == json!([other, own])).await;
+    fleet.stop().await;
+}

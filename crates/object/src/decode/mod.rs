@@ -6,14 +6,14 @@ use crate::status::Status;
 
 mod conform;
 mod duplicates;
+mod order;
 mod read;
 mod scalar;
 mod strict;
 mod trail;
 
 pub(crate) use scalar::instant;
-pub(crate) use strict::refuse_object;
-pub use strict::{Duplicates, FieldValidation, Strict};
+pub use strict::{Duplicates, FieldValidation, Strict, refuse_object, refuse_patch};
 
 /// How deep objects and lists may nest. Stored objects travel inside lists and watch events, and most JSON readers stop at 128
 /// levels, so that nothing deeper than this may ever be stored.

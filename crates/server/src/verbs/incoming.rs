@@ -1,7 +1,7 @@
 //! Request bodies: read, checked against the kind's schema, and against the URL they came to.
 
 use super::Call;
-use crate::negotiate::{self, Language};
+use crate::negotiate::{self, Language, PatchType};
 use crate::request::WriteOptions;
 use object::access::Access;
 use object::decode::{self, Decoded, Duplicates, FieldValidation, Strict};
@@ -12,7 +12,12 @@ pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String
     let decoded = read(call)?;
     let mut value = decoded.value;
     identify(&call.kind, &mut value)?;
-    conform(&call.kind, &mut value, decoded.duplicates, options.field_validation, warnings)?;
+    let strict = Strict { unknown: unknown(&call.kind, &mut value, None)?, duplicates: decoded.duplicates };
+    let is_json = matches!(negotiate::object_language(call.headers)?, Language::Json);
+    warnings.extend(match is_json && !call.kind.custom {
+        true => strict.judge_json(options.field_validation, &value, &call.body)?,
+        false => strict.judge(options.field_validation, &value)?,
+    });
     Ok(value)
 }
 
@@ -73,32 +78,33 @@ fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Makes `value` an object of the kind's schema, and treats what does not belong there as the client asked.
-pub fn conform(
-    kind: &Kind,
-    value: &mut Value,
-    duplicates: Duplicates,
-    validation: FieldValidation,
-    warnings: &mut Vec<String>,
-) -> Result<(), Status> {
-    let unknown = unknown(kind, value, None)?;
-    warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
-    Ok(())
+/// What is wrong with the fields of a patch itself.
+pub struct PatchFields<'a> {
+    pub patch_type: PatchType,
+    pub duplicates: &'a Duplicates,
+    /// JSON patch: the unknown fields of its operations.
+    pub operations: &'a [String],
 }
 
-/// The same for an object that came out of a patch: a refusal shows the patch, unless that might show a secret.
+/// Makes what came out of a patch an object of the kind's schema, and treats unknown and duplicate fields as the client asked. A refusal
+/// shows the patch, unless that might show a secret.
 pub fn conform_patched(
     call: &Call<'_>,
     value: &mut Value,
     old: &Value,
-    duplicates: Duplicates,
+    fields: &PatchFields<'_>,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates };
-    warnings.extend(match call.kind.storage.as_ref() {
-        "core/secrets" => strict.judge(validation, value)?,
-        _ => strict.judge_patch(validation, &String::from_utf8_lossy(&call.body))?,
+    let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates: fields.duplicates.clone() };
+    let patch = String::from_utf8_lossy(&call.body);
+    let refuse = |sentence: &str| match call.kind.storage.as_ref() {
+        "core/secrets" => decode::refuse_object(value, sentence),
+        _ => decode::refuse_patch(&patch, sentence),
+    };
+    warnings.extend(match fields.patch_type {
+        PatchType::Json => strict.judge_json_patch(validation, &patch, fields.operations, refuse)?,
+        _ => strict.judge_with(validation, refuse)?,
     });
     Ok(())
 }
