@@ -59,7 +59,7 @@ pub struct BackupArgs {
     kubeconfig: Option<PathBuf>,
     /// Include the data of the built-in class's volumes, of DIR where the driver keeps them elsewhere [default: volumes in the data
     /// directory]. Programs may use them meanwhile; each file is as it was when it was read
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(long, env = "MAINSTAY_BACKUP_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,
@@ -74,7 +74,7 @@ pub struct RestoreArgs {
     #[arg(value_name = "TO")]
     to: String,
     /// Restore the data of volumes, into DIR where the driver keeps them elsewhere [default: volumes in the data directory]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(long, env = "MAINSTAY_RESTORE_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,

@@ -73,8 +73,13 @@ fn plain_or_quoted(text: &str) -> String {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./@:+=".contains(c))
         && !text.ends_with(':')
         && !NOT_TEXT.contains(&text.to_ascii_lowercase().as_str());
-    // A JSON string is a YAML string.
-    if is_plain { text.to_owned() } else { Value::from(text).to_string() }
+    if is_plain {
+        return text.to_owned();
+    }
+    // A JSON string is a YAML string, but for the control characters that JSON leaves as they are.
+    let json = Value::from(text).to_string();
+    let escaped = json.chars().map(|c| if c.is_control() { format!("\\u{:04x}", u32::from(c)) } else { c.to_string() });
+    escaped.collect()
 }
 
 #[cfg(test)]
