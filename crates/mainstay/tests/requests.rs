@@ -39,6 +39,7 @@ const SENT: &str = "
 node/src/expansion.rs finish merge: nodes persistentvolumeclaims/status
 node/src/kubelet.rs carry_out delete: nodes pods
 node/src/kubelet.rs carry_out strategic: nodes pods/status
+node/src/kubelet.rs configs find: nodes secrets configmaps
 node/src/kubelet.rs sync find: nodes pods
 node/src/register.rs register create: nodes nodes
 node/src/register.rs register get: nodes nodes
@@ -99,6 +100,9 @@ runtime/src/discovery.rs part document:
 runtime/src/discovery.rs plain find_if_served:
 runtime/src/disruption.rs scale find_if_served: disruption-controller */scale
 runtime/src/disruption.rs sync replace: disruption-controller poddisruptionbudgets/status
+runtime/src/endpoints.rs carry_out create: endpoint-controller endpoints
+runtime/src/endpoints.rs carry_out replace: endpoint-controller endpoints
+runtime/src/endpoints.rs delete delete: endpoint-controller endpoints
 runtime/src/events.rs write create: EVERY events
 runtime/src/events.rs write merge: EVERY events
 runtime/src/follow.rs advance page: EVERY FOLLOWED
@@ -155,6 +159,7 @@ clusterrole-aggregation-controller clusterroles
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets
+endpoint-controller services pods endpoints
 generic-garbage-collector *
 namespace-controller namespaces
 node-controller nodes pods leases
@@ -372,7 +377,7 @@ fn no_request_is_sent_in_another_way() {
                 for (used, _) in text.match_indices(name).filter(|_| name != "api") {
                     let method = method_after(&text, used + name.len());
                     assert!(
-                        !method.as_deref().is_some_and(|method| verb_of(method).is_some()),
+                        method.as_deref().is_none_or(|method| verb_of(method).is_none()),
                         "{file}: {name} is an Api: call it `api`, so that its requests are found"
                     );
                 }

@@ -158,7 +158,7 @@ fn what_is_written_and_what_is_left_alone() {
     empty.put(&["spec", "selector"], json!({}));
     let mut external = web.clone();
     external.put(&["spec", "type"], "ExternalName");
-    let mut going = web.clone();
+    let mut going = web;
     going.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
     for other in [without, empty, external, going] {
         assert_eq!(plan(Ok(&other), &[&one], None), Step::Nothing, "{other}");

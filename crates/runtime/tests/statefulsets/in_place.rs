@@ -329,19 +329,24 @@ async fn t9_t10_claims_of_new_pods_are_of_their_revision() {
     world.stop().await;
 }
 
-/// T15.
+/// T15. The role may delete claims only because the admission plugin OwnerReferencesPermissionEnforcement demands that
+/// right of a client that writes owner references.
 #[tokio::test(start_paused = true)]
-async fn t15_the_controller_may_not_delete_claims() {
-    let world = World::bare().await;
-    let role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/system:controller:statefulset-controller";
-    let role = world.get(role).await.expect("a role");
-    let rules = role.items(&["rules"]).iter();
-    let verbs: Vec<&str> = rules
-        .filter(|rule| rule.items(&["resources"]).contains(&json!("persistentvolumeclaims")))
-        .flat_map(|rule| rule.items(&["verbs"]).iter().filter_map(Value::as_str))
+async fn t15_the_controller_deletes_no_claim() {
+    let (world, _kubelet, _storage, set) = World::settled(in_place(3)).await;
+    let set = world.grow(&set, "20Gi").await;
+    world.until_done(&set).await;
+    let policy = json!({"replicas": 1, "persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}});
+    let set = world.change(&set, policy).await;
+    world.until_done(&set).await;
+    let sent = world.requests.take().await;
+    let deleted: Vec<&str> = sent
+        .iter()
+        .filter(|sent| sent.method == "DELETE" && sent.account.contains("statefulset-controller"))
+        .map(|sent| sent.path.as_str())
         .collect();
-    assert!(verbs.contains(&"patch") && verbs.contains(&"create"), "{verbs:?}");
-    assert!(!verbs.iter().any(|verb| verb.contains("delete") || *verb == "*"), "{verbs:?}");
+    assert!(deleted.iter().any(|path| path.contains("/pods/web-2")), "{deleted:?}");
+    assert!(!deleted.iter().any(|path| path.contains("/persistentvolumeclaims")), "{deleted:?}");
     world.stop().await;
 }
 

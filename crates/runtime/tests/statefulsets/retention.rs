@@ -433,7 +433,8 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
         verbs.sort();
         verbs
     };
-    assert_eq!(verbs("persistentvolumeclaims"), ["create", "list", "patch", "watch"]);
+    // "delete" is for API servers with OwnerReferencesPermissionEnforcement: they demand it of a client that writes owner references.
+    assert_eq!(verbs("persistentvolumeclaims"), ["create", "delete", "get", "list", "patch", "watch"]);
     assert_eq!(verbs("pods"), ["create", "delete", "list", "patch", "watch"]);
     assert_eq!(verbs("controllerrevisions"), ["create", "delete", "list", "patch", "watch"]);
     assert_eq!(verbs("statefulsets"), ["get", "list", "watch"]);

@@ -173,10 +173,13 @@ mod tests {
         assert_eq!((held[0].len(), pool.available()), (512, 512));
         held.push(greedy(&pool, "b"));
         assert_eq!(held[1].len(), 256);
-        // A user that comes to a crowded pool is admitted all the same.
-        held.extend((0..100).map(|at| greedy(&pool, &format!("u{at}"))));
+        // Eight more greedy users get half of the rest each, and one unit stays free for a ninth.
+        held.extend((0..8).map(|at| greedy(&pool, &format!("u{at}"))));
         assert!(held.iter().all(|held| !held.is_empty()));
-        assert!(pool.would_admit(None), "{}", pool.available());
+        assert_eq!(pool.available(), 1);
+        let newcomer = pool.try_acquire(Some(&Flow::of("newcomer")), 1);
+        assert!(newcomer.is_some() && pool.available() == 0);
+        drop(newcomer);
         held.clear();
         assert_eq!(pool.available(), 1024);
         assert!(pool.state().flows.is_empty(), "users that hold nothing are forgotten");
