@@ -306,7 +306,7 @@ fn merge_target(given: Option<&Path>, admin_kubeconfig: &Path) -> Result<PathBuf
 fn default_target() -> Result<PathBuf, BadInput> {
     let listed = std::env::var_os("KUBECONFIG").unwrap_or_default();
     let listed: Vec<PathBuf> = std::env::split_paths(&listed).filter(|path| !path.as_os_str().is_empty()).collect();
-    if let Some(file) = listed.iter().find(|path| path.exists()).or(listed.last()) {
+    if let Some(file) = listed.iter().find(|path| path.exists()).or_else(|| listed.last()) {
         return Ok(file.clone());
     }
     let home = std::env::var_os("HOME").filter(|home| !home.is_empty());

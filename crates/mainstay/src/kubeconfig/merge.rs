@@ -194,7 +194,7 @@ mod tests {
         chosen["contexts"][1]["context"]["namespace"] = json!("shop");
         chosen["clusters"][1]["cluster"]["proxy-url"] = json!("http://q");
         let chosen = yaml::to_text(&Value::Object(chosen));
-        let renewed = Identity { admin: self::identity().admin, ..identity.clone() };
+        let renewed = Identity { admin: self::identity().admin, ..identity };
         let moved = entries(&renewed, "https://two").merge_into(&chosen, false).unwrap();
         let after = parse(&moved.text).unwrap();
         for list in ["clusters", "users", "contexts"] {
