@@ -10,6 +10,7 @@ mod controllers;
 mod copies;
 mod csi;
 mod health;
+mod kubeconfig;
 mod log;
 mod nodes;
 mod open_files;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
             cli::Command::Store { command } => copies::run(*command).await,
+            cli::Command::Kubeconfig(args) => kubeconfig::run(*args).await,
             cli::Command::Example => cli::print_example(),
             cli::Command::Bench(args) => bench::run(args).await,
         }

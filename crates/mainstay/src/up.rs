@@ -225,9 +225,10 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         store = backend.open() => store.map_err(|error| second_start(args, error))?,
         () = signals.next() => return Err(anyhow::anyhow!("stopped before the store was open")),
     };
-    let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
+    let wanted = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
-    let identity = authn::kept::identity(&*store, older, &names, jiff::Timestamp::now()).await?;
+    let identity = authn::kept::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
+    let names = identity.serving_names()?;
     let url = url(address);
     let scratch_dir = (data_dir.is_none() && args.kubeconfig.is_none()).then(paths::scratch_dir);
     let kubeconfig = match (&args.kubeconfig, &data_dir, &scratch_dir) {

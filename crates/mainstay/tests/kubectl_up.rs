@@ -188,11 +188,32 @@ fn trouble_is_told_as_it_happens_and_once() {
 fn a_server_on_all_addresses_tells_its_addresses_and_names() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = support::mainstay(home.path());
-    command.args(["server", "--in-memory", "--listen", "0.0.0.0:0", "--tls-san", "api.example.org"]);
+    let file = home.path().join("kubeconfig");
+    command.args([
+        "server",
+        "--in-memory",
+        "--listen",
+        "0.0.0.0:0",
+        "--tls-san",
+        "api.example.org,192.0.2.7",
+        "--kubeconfig",
+    ]);
+    command.arg(&file);
     let mut program = Running::start(command);
     program.line_with(&["API", "https://127.0.0.1:"]);
     program.line_with(&["listens on", "port", "127.0.0.1"]);
-    program.line_with(&["certificate", "localhost", "127.0.0.1", "api.example.org"]);
+    let names = program.line_with(&["certificate", "localhost", "127.0.0.1", "api.example.org, 192.0.2.7"]);
+    program.line_with(&["Ctrl-C"]);
+    // Clients find each of these names in the certificate, and no other.
+    let Some(kubectl) = support::kubectl_by(home.path(), &file) else { return };
+    for name in names.trim_start().trim_start_matches("certificate").split(',') {
+        kubectl(&format!("--tls-server-name={} get --raw /version", name.trim()), "");
+    }
+    let mut command = std::process::Command::new(std::env::var_os("KUBECTL").unwrap_or_else(|| "kubectl".into()));
+    command.env("HOME", home.path()).env("KUBECONFIG", &file);
+    command.args(["--tls-server-name=other.example.org", "get", "--raw", "/version"]);
+    let error = support::program::run(command, "").failed();
+    assert!(error.contains("other.example.org"), "{error}");
 }
 
 #[test]

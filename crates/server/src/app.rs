@@ -41,6 +41,8 @@ pub struct Server {
     pub gates: Gates,
     pub env: Env,
     pub authn: Authenticator,
+    /// The CA that signs client certificates; `None` signs none.
+    pub(crate) ca: Option<authn::Pair>,
     pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
@@ -84,6 +86,7 @@ impl Server {
             gates,
             env,
             authn,
+            ca: None,
             authz,
         }
     }
@@ -152,7 +155,7 @@ impl Server {
             Target::Path => {
                 self.authz.check(&user, &crate::paths::attributes(&parts.method, path))?;
                 label.resource("", "");
-                crate::paths::answer(self, parts, path, &query).await
+                crate::paths::answer(self, parts, path, &query, &user).await
             }
             Target::Resource(target) => {
                 // The parts of this process share its lease, and their users need no right to it.

@@ -49,4 +49,4 @@ pub use env::{Clock, Env, Ids};
 pub use fence::HEADER as LEASE_HEADER;
 pub use launch::{Launch, LaunchError, Running};
 pub use local::Local;
-pub use paths::BACKUP_PATH;
+pub use paths::{BACKUP_PATH, CLIENT_CERTIFICATE_PATH};

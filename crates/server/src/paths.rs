@@ -1,7 +1,8 @@
 //! Paths that are not resources: health, version, discovery, OpenAPI, metrics.
 
 use crate::app::Server;
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, User};
+use crate::authn::CertificateRequest;
 use crate::body::Body;
 use crate::exposition::Format;
 use crate::request::Query;
@@ -9,20 +10,30 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{Method, Response, request::Parts};
 use object::Status;
+use std::time::Duration;
 
 /// The whole store as one file: every Secret and the keys of the CA.
 pub const BACKUP_PATH: &str = "/mainstay/backup";
 
-/// The right that a request for this path needs. The backup needs verb `backup` on resource `stores` in group `mainstay.dev`, and not
-/// the path: rules with the path `*` are commonly given to monitoring, and rules that read every resource to auditors. Of the rules
+/// Signs a client certificate, which makes its holder the user that it names. Query: `user`, `group` (any number), `seconds`,
+/// `publicKey` (PEM).
+pub const CLIENT_CERTIFICATE_PATH: &str = "/mainstay/clientcertificate";
+
+/// The right that a request for this path needs. The backup needs verb `backup` on resource `stores` in group `mainstay.dev`, a client
+/// certificate verb `sign` on resource `clientcertificates` there, and not the path: rules with the path `*` are commonly given to monitoring, and rules that read every resource to auditors. Of the rules
 /// with wildcards only those that allow every verb on every resource include it.
 pub fn attributes(method: &Method, path: &str) -> Attributes {
-    if trimmed(path) == BACKUP_PATH {
+    let own = match trimmed(path) {
+        BACKUP_PATH => Some(("backup", "stores")),
+        CLIENT_CERTIFICATE_PATH => Some(("sign", "clientcertificates")),
+        _ => None,
+    };
+    if let Some((verb, resource)) = own {
         return Attributes {
-            verb: "backup".to_owned(),
+            verb: verb.to_owned(),
             group: "mainstay.dev".to_owned(),
             version: "v1".to_owned(),
-            resource: "stores".to_owned(),
+            resource: resource.to_owned(),
             ..Attributes::default()
         };
     }
@@ -34,7 +45,20 @@ fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -> Result<Response<Body>, Status> {
+pub async fn answer(
+    server: &Server,
+    parts: &Parts,
+    path: &str,
+    query: &Query,
+    user: &User,
+) -> Result<Response<Body>, Status> {
+    if trimmed(path) == CLIENT_CERTIFICATE_PATH {
+        return if parts.method == Method::POST {
+            sign(server, query, user)
+        } else {
+            Err(Status::method_not_allowed())
+        };
+    }
     if parts.method != Method::GET && parts.method != Method::HEAD {
         return Err(Status::method_not_allowed());
     }
@@ -69,6 +93,23 @@ async fn backup(server: &Server) -> Result<Response<Body>, Status> {
         .header(http::header::CONTENT_TYPE, "application/octet-stream")
         .body(body)
         .map_err(Status::internal)
+}
+
+/// Answers with a client certificate in PEM.
+fn sign(server: &Server, query: &Query, by: &User) -> Result<Response<Body>, Status> {
+    let Some(ca) = &server.ca else { return Err(Status::no_such_path()) };
+    let seconds = query.get("seconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let request = CertificateRequest {
+        user: query.get("user").unwrap_or_default().to_owned(),
+        groups: query.all("group").map(str::to_owned).collect(),
+        lifetime: Duration::from_secs(seconds),
+    };
+    request.validate().map_err(Status::bad_request)?;
+    let public_key = query.get("publicKey").unwrap_or_default();
+    let signed = request.sign(ca, public_key, server.env.clock.now());
+    let pem = signed.map_err(|error| Status::bad_request(error.to_string()))?;
+    tracing::info!(user = request.user, groups = ?request.groups, seconds, by = by.name, "signed a client certificate");
+    Ok(plain(200, "application/x-pem-file", pem))
 }
 
 pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<Body> {

@@ -39,6 +39,10 @@ pub(crate) trait Disk: Send {
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Fault>;
     /// Tries to become able to commit again after a refusal.
     fn recover(&mut self) -> Result<(), Fault>;
+    /// The file, for log messages; empty where there is none.
+    fn place(&self) -> String {
+        String::new()
+    }
 }
 
 /// No disk: remembers the rows, since only their finished form is in the memory that readers share.

@@ -272,7 +272,11 @@ impl Engine {
         let Some(database) = self.database.take() else { return };
         if let Err(panic) = caught(|| drop(database)) {
             let why = panic_text(&*panic);
-            tracing::error!(why, "the file of the store is damaged where no records are: make a copy of what it holds");
+            tracing::error!(
+                why,
+                file = self.medium.place(),
+                "the file of the store is damaged where no records are: make a copy of what it holds"
+            );
         }
     }
 
@@ -281,7 +285,7 @@ impl Engine {
     fn mark(&mut self) {
         let noted = self.medium.note(&mark::encode(self.head.revision));
         if let (Err(error), false) = (&noted, self.unmarked) {
-            tracing::warn!(%error, "{} cannot be written: damage to the newest writes may go unnoticed", mark::FILE);
+            tracing::warn!(%error, store = self.medium.place(), "{} cannot be written: damage to the newest writes may go unnoticed", mark::FILE);
         }
         self.unmarked = noted.is_err();
     }
@@ -351,6 +355,10 @@ impl Disk for Engine {
             Ok(_) => Ok(()),
             Err(error) => self.judge(&error, self.head.revision),
         }
+    }
+
+    fn place(&self) -> String {
+        self.medium.place()
     }
 }
 
@@ -437,24 +445,29 @@ impl Drafted {
 
     pub fn add(&mut self, rows: Rows) -> Result<(), OpenError> {
         let writes: Vec<_> = rows.into_iter().map(|(key, row)| Write { key, row: Some(row) }).collect();
-        self.engine.head = self.engine.try_commit(&writes, self.revision).map_err(opening)?;
+        let committed = self.engine.try_commit(&writes, self.revision).map_err(opening);
+        self.engine.head = committed.map_err(|error| error.in_directory(&self.unfinished.dir))?;
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<(), OpenError> {
+    pub fn finish(self) -> Result<(), OpenError> {
+        let dir = self.unfinished.dir.clone();
+        self.finish_in(&dir).map_err(|error| error.in_directory(&dir))
+    }
+
+    fn finish_in(mut self, dir: &Path) -> Result<(), OpenError> {
         // An empty store, too, begins at this revision.
         self.add(Vec::new())?;
         drop(self.engine);
-        let dir = self.unfinished.dir.clone();
         self.draft.sync()?;
         // One that is left of a store that was here says nothing about this one. It goes first, for good.
         remove_if_there(&dir.join(mark::FILE))?;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         std::fs::rename(&self.draft.path, dir.join(FILE))?;
         self.unfinished.finished = true;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         remove_if_there(&dir.join(INCOMPLETE))?;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         Ok(())
     }
 }

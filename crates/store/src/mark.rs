@@ -31,7 +31,11 @@ fn decode(bytes: &[u8]) -> Option<Revision> {
 /// The revision that was noted last. A mark that is not there or cannot be read says nothing: the store is no worse than without one.
 fn read(medium: &dyn Medium) -> Option<Revision> {
     let unreadable = |why: &str| {
-        tracing::warn!(why, "{FILE} cannot be read: whether the newest writes are there is not known by it")
+        tracing::warn!(
+            why,
+            store = medium.place(),
+            "{FILE} cannot be read: whether the newest writes are there is not known by it"
+        )
     };
     match medium.noted() {
         Ok(bytes) if bytes.is_empty() => None,

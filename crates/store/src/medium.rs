@@ -23,6 +23,10 @@ pub trait Medium: Send + Sync {
     fn note(&self, bytes: &[u8]) -> io::Result<()>;
     /// What was noted last; nothing where nothing was.
     fn noted(&self) -> io::Result<Vec<u8>>;
+    /// The file, for log messages; empty where there is none.
+    fn place(&self) -> String {
+        String::new()
+    }
 }
 
 const NOTE_BYTES_MAX: u64 = 512;
@@ -108,13 +112,17 @@ impl Medium for FileMedium {
         Ok(Box::new(backend))
     }
 
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn forget_cached(&self) -> io::Result<()> {
         let file = open_regular(private().read(true).write(true).create(true).truncate(false), &self.path)?;
         // Only what is not waiting to be written is forgotten.
         file.sync_data()?;
         #[cfg(target_os = "linux")]
         if let Err(error) = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed) {
-            tracing::warn!(%error, "what is cached of the store cannot be forgotten: its last commits are trusted to be on the disk");
+            tracing::warn!(%error, file = self.place(), "what is cached of the store cannot be forgotten: its last commits are trusted to be on the disk");
         }
         Ok(())
     }

@@ -136,7 +136,7 @@ impl Writer {
                 (reason, false)
             }
         };
-        tracing::error!(reason, "a batch of writes was not kept");
+        tracing::error!(reason, store = self.disk.place(), "a batch of writes was not kept");
         for (to, outcome) in decided {
             let wrote = outcome.is_ok();
             let error =

@@ -34,9 +34,7 @@ pub async fn identity(
     loop {
         // Asked before the identity is: whoever writes anything else has written that before.
         let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();
-        if let Some(record) = store.get(KEY) {
-            let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
-            let mut identity = Identity::from_pem(kept.text(&["identity"]))?;
+        if let Some(mut identity) = read(store)? {
             identity.renew(names, now)?;
             return Ok(identity);
         }
@@ -54,6 +52,13 @@ pub async fn identity(
         };
         keep(store, &identity).await?;
     }
+}
+
+/// The identity in the store, as it was kept.
+pub fn read(store: &dyn Store) -> Result<Option<Identity>, CertError> {
+    let Some(record) = store.get(KEY) else { return Ok(None) };
+    let kept = crate::reader::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
+    Identity::from_pem(kept.text(&["identity"])).map(Some)
 }
 
 /// Keeps an identity where there is none yet. Afterwards this one or, where another server was faster, the other's is there.

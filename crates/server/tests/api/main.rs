@@ -5,6 +5,7 @@ mod support;
 mod admission;
 mod backup;
 mod bounds;
+mod client_certificates;
 mod connections;
 mod definitions;
 mod deletion;
