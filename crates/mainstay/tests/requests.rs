@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
-const VERBS: [(&str, &str); 19] = [
+const VERBS: [(&str, &str); 20] = [
     ("apply", "patch"),
+    ("check_apply", "patch"),
     ("create", "create"),
     ("delete", "delete"),
     ("document", ""),
@@ -137,6 +138,7 @@ runtime/src/protection/mod.rs patch merge_if_there: pvc-protection-controller pe
 runtime/src/roles.rs run apply: clusterrole-aggregation-controller clusterroles
 runtime/src/statefulset/act.rs adopt strategic: statefulset-controller KIND
 runtime/src/statefulset/act.rs apply apply: statefulset-controller KIND
+runtime/src/statefulset/act.rs check check_apply: statefulset-controller KIND
 runtime/src/statefulset/act.rs confirm find_promptly: statefulset-controller statefulsets
 runtime/src/statefulset/act.rs create create: statefulset-controller KIND
 runtime/src/statefulset/act.rs create_to_apply create: statefulset-controller KIND

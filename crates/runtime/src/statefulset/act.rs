@@ -131,6 +131,7 @@ impl Control {
             Action::DeleteRevision { revision, uid } => self.delete(&sight.revisions, set, revision, (uid, None)).await,
             Action::CreateClaim { claim, applied: true, .. } => self.create_to_apply(&sight.claims, set, claim).await,
             Action::CreateClaim { claim, .. } => self.create(&sight.claims, claim).await,
+            Action::CheckClaim { patch, .. } => self.check(&sight.claims, set, patch).await,
             Action::ApplyClaim { patch, .. } => self.apply(&sight.claims, set, patch).await,
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
@@ -223,6 +224,15 @@ impl Control {
         let path = kind.resource.object(namespace(set), name(object));
         let result = self.api.apply(&path, MANAGER, object).await;
         self.keep(kind, set, name(object), uid(object), result)
+    }
+
+    /// The same as a dry run. Its answer is an object that is not stored, so it is not kept.
+    async fn check(&self, kind: &Followed, set: &Value, object: &Value) -> Result<(), ApiError> {
+        let path = kind.resource.object(namespace(set), name(object));
+        match self.api.check_apply(&path, MANAGER, object).await {
+            Ok(_) => Ok(()),
+            refused => self.keep(kind, set, name(object), uid(object), refused),
+        }
     }
 
     /// Creates what is applied from then on. An apply alone would create it, too; but one that arrives late would make something that is there, and is
