@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
-const VERBS: [(&str, &str); 19] = [
+const VERBS: [(&str, &str); 20] = [
     ("apply", "patch"),
+    ("check_apply", "patch"),
     ("create", "create"),
     ("delete", "delete"),
     ("document", ""),
@@ -141,6 +142,7 @@ runtime/src/service_accounts.rs keep create: service-account-controller servicea
 runtime/src/service_accounts.rs keep replace: root-ca-cert-publisher configmaps
 runtime/src/statefulset/executor.rs adopt strategic: statefulset-controller KIND
 runtime/src/statefulset/executor.rs apply apply: statefulset-controller KIND
+runtime/src/statefulset/executor.rs check check_apply: statefulset-controller KIND
 runtime/src/statefulset/executor.rs confirm find_promptly: statefulset-controller statefulsets
 runtime/src/statefulset/executor.rs create create: statefulset-controller KIND
 runtime/src/statefulset/executor.rs create_to_apply create: statefulset-controller KIND

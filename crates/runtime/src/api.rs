@@ -285,6 +285,11 @@ impl Api {
         let path = format!("{path}?fieldManager={manager}&force=true");
         self.send("PATCH", &path, "application/apply-patch+yaml", Some(body)).await
     }
+    /// Whether the server would admit this apply: a dry run.
+    pub async fn check_apply(&self, path: &str, manager: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
+        let path = format!("{path}?fieldManager={manager}&force=true&dryRun=All");
+        self.send("PATCH", &path, "application/apply-patch+yaml", Some(body)).await
+    }
     pub async fn delete(&self, path: &str, options: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("DELETE", path, "application/json", Some(options)).await
     }

@@ -50,11 +50,19 @@ pub enum Action {
         with_pod: bool,
         applied: bool,
     },
-    /// Server-side apply of a revision's claim template; the patch has the preconditions.
+    /// Asks the server whether it would admit an `ApplyClaim` (a dry run). It changes nothing.
+    CheckClaim {
+        patch: Value,
+        pod: String,
+        with_pod: bool,
+        class: String,
+    },
+    /// Server-side apply of a revision's claim template; the patch has the preconditions. `class` is the claim's StorageClass.
     ApplyClaim {
         patch: Value,
         pod: String,
         with_pod: bool,
+        class: String,
     },
     /// Sets all owner references of a claim.
     OwnClaim {
@@ -145,11 +153,11 @@ impl Action {
                 }
                 events
             }
-            Action::ApplyClaim { patch, pod, with_pod } => {
+            Action::CheckClaim { patch, pod, with_pod, .. } | Action::ApplyClaim { patch, pod, with_pod, .. } => {
                 let claim = name(patch);
                 let message = format!(
-                    "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}; {}",
-                    super::claims_in_place::advice(*with_pod)
+                    "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {}",
+                    super::claims_in_place::refusal(self, error)
                 );
                 let mut events = vec![warning("FailedUpdate", message)];
                 if *with_pod {

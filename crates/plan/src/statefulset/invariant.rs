@@ -84,7 +84,7 @@ pub fn check(seen: &Seen, plan: &SetPlan, gates: &Gates, now: Timestamp) -> Vec<
     broken.extend(judge.budget());
     broken.extend(judge.order());
     broken.extend(judge.owners());
-    broken.extend(judge.claims());
+    broken.extend(judge.claims(plan));
     broken.extend(size(seen, plan));
     broken
 }

@@ -222,13 +222,20 @@ impl Stage {
     }
 }
 
-/// Writes claims of one replica with growing concurrency, as long as all succeed.
+/// Writes claims of one replica with growing concurrency, as long as all succeed. An applied size cannot be taken back,
+/// so all checks and creations come before the first apply.
 fn steps(claims: Vec<Action>) -> Lane {
-    let (mut lane, mut claims) = (Lane::new(), claims.into_iter().peekable());
-    let mut size = CLAIMS_MIN;
-    while claims.peek().is_some() {
-        lane.push(claims.by_ref().take(size).collect());
-        size = (size * 2).min(CLAIMS_MAX);
+    let (checks, writes): (Vec<_>, Vec<_>) =
+        claims.into_iter().partition(|action| matches!(action, Action::CheckClaim { .. }));
+    let (applies, creations): (Vec<_>, Vec<_>) =
+        writes.into_iter().partition(|action| matches!(action, Action::ApplyClaim { .. }));
+    let mut lane = Lane::new();
+    for claims in [checks, creations, applies] {
+        let (mut claims, mut size) = (claims.into_iter().peekable(), CLAIMS_MIN);
+        while claims.peek().is_some() {
+            lane.push(claims.by_ref().take(size).collect());
+            size = (size * 2).min(CLAIMS_MAX);
+        }
     }
     lane
 }

@@ -1,6 +1,6 @@
 //! The status of a set, computed from its pods.
 
-use super::claims_in_place::advice;
+use super::claims_in_place::refusal;
 use super::pods::{Members, Pod};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
@@ -45,11 +45,14 @@ impl Planner<'_> {
         }
         let not_yet = |reason: &str, message: String| ClaimsUpdated { done: false, reason: reason.to_owned(), message };
         let update = &self.revisions.update.name;
-        let mut actions = self.plan.stages.iter().flat_map(Stage::actions);
-        let begun = actions.find_map(|action| match action {
-            Action::ApplyClaim { patch, pod, .. } => Some(claim_of(name(patch), pod)),
+        let actions = || self.plan.stages.iter().flat_map(Stage::actions);
+        let written = |action: &Action| match action {
+            Action::CheckClaim { patch, pod, .. } | Action::ApplyClaim { patch, pod, .. } => {
+                Some(claim_of(name(patch), pod))
+            }
             _ => None,
-        });
+        };
+        let begun = actions().find_map(written);
         let waits = self.plan.held.iter().find_map(|held| match held {
             Held::ClaimNotReady { pod, claim, reason, why } => {
                 Some(not_yet(reason, format!("{}: {why}", claim_of(claim, pod))))
@@ -58,10 +61,11 @@ impl Planner<'_> {
         });
         let said = condition::get(self.set.object, CLAIMS_UPDATED).filter(|it| it.text(&["reason"]) == CLAIM_REFUSED);
         let said = said.map(|it| it.text(&["message"]));
+        let again = said.filter(|said| actions().filter_map(written).any(|claim| said.starts_with(&claim)));
         let (updated, replicas) = (self.status.updated, self.set.replicas);
-        Some(match (begun, waits, said) {
+        Some(match (begun, waits, again) {
             // The update is retried, and its result is not known yet.
-            (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
+            (_, _, Some(said)) => not_yet(CLAIM_REFUSED, said.to_owned()),
             (_, Some(waits), _) => waits,
             (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
             _ if updated < replicas => not_yet("RollingOut", format!("not all replicas are at revision {update}")),
@@ -76,11 +80,11 @@ impl Planner<'_> {
 
 /// Sets the condition for a refused claim update. Returns whether there was a condition to change.
 pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
-    let Action::ApplyClaim { patch, pod, with_pod } = action else { return false };
+    let (Action::CheckClaim { patch, pod, .. } | Action::ApplyClaim { patch, pod, .. }) = action else { return false };
     let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
     let Some(said) = conditions.find(|it| it.text(&["type"]) == CLAIMS_UPDATED) else { return false };
     said.put(&["reason"], CLAIM_REFUSED);
-    let message = format!("{} cannot be updated: {why}; {}", claim_of(name(patch), pod), advice(*with_pod));
+    let message = format!("{} cannot be updated: {}", claim_of(name(patch), pod), refusal(action, why));
     said.put(&["message"], message);
     true
 }

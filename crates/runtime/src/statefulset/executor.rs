@@ -136,6 +136,7 @@ impl StatefulSetController {
                 self.create_to_apply(&informers.claims, set, claim).await
             }
             Action::CreateClaim { claim, .. } => self.create(&informers.claims, claim).await,
+            Action::CheckClaim { patch, .. } => self.check(&informers.claims, set, patch).await,
             Action::ApplyClaim { patch, .. } => self.apply(&informers.claims, set, patch).await,
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 let owners = if owners.is_empty() { Value::Null } else { json!(owners) };
@@ -231,6 +232,15 @@ impl StatefulSetController {
         let path = kind.resource.object(namespace(set), name(object));
         let result = self.api.apply(&path, MANAGER, object).await;
         self.keep(kind, set, name(object), uid(object), result)
+    }
+
+    /// The same as a dry run. The response is an object that is not stored, so it is not cached.
+    async fn check(&self, kind: &Informer, set: &Value, object: &Value) -> Result<(), ApiError> {
+        let path = kind.resource.object(namespace(set), name(object));
+        match self.api.check_apply(&path, MANAGER, object).await {
+            Ok(_) => Ok(()),
+            refused => self.keep(kind, set, name(object), uid(object), refused),
+        }
     }
 
     /// Creates an object that is applied from then on. An apply could create it as well; but a delayed apply

@@ -46,6 +46,88 @@ async fn t11_t18_a_class_that_does_not_allow_it() {
     world.stop().await;
 }
 
+/// Two replicas with two claims each: `data` of a class that grows, and `logs` of the class `fixed`, which does not.
+async fn with_a_fixed_class() -> (World, crate::kubelet::Kubelet, Storage, Value) {
+    let (world, kubelet) = World::lively().await;
+    let storage = Storage::start(&world);
+    world.create(growing_class()).await;
+    let mut fixed = growing_class();
+    fixed["metadata"]["name"] = json!("fixed");
+    fixed["allowVolumeExpansion"] = json!(false);
+    world.create(fixed).await;
+    let mut set = in_place(2);
+    let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+    logs["metadata"]["name"] = json!("logs");
+    logs["spec"]["storageClassName"] = json!("fixed");
+    set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    let set = world.create(set).await;
+    let set = world.until_done(&set).await;
+    (world, kubelet, storage, set)
+}
+
+/// Both claim templates ask for this much.
+async fn grow_both(world: &World, set: &Value, size: &str) -> Value {
+    let mut templates = set["spec"]["volumeClaimTemplates"].clone();
+    for template in templates.as_array_mut().unwrap() {
+        template["spec"]["resources"]["requests"]["storage"] = json!(size);
+    }
+    world.change(set, json!({"volumeClaimTemplates": templates})).await
+}
+
+/// T11, T17: one of two classes does not allow growth, so no claim of the replica grows; it goes on by itself when cured.
+#[tokio::test(start_paused = true)]
+async fn t11_t17_no_claim_grows_beside_one_that_cannot() {
+    let (world, _kubelet, _storage, set) = with_a_fixed_class().await;
+    let uids = world.pod_uids().await;
+    let set = grow_both(&world, &set, "20Gi").await;
+    let message = "Update Claim logs-web-1 for Pod web-1 in StatefulSet web failed error: ";
+    world.until_told(&set, "FailedUpdate", message).await;
+    let blocks = |set: &Value| {
+        let said = object::condition::get(set, "VolumeClaimsUpdated").map_or("", |it| it.text(&["message"]));
+        said.starts_with("claim logs-web-1 of pod web-1 cannot be updated: ")
+            && said.contains("must support resize (the claim's storage class is fixed); no claim of the pod is changed")
+    };
+    world.until_is(&set, "the condition names claim and class", blocks).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    for claim in world.claims().await {
+        assert_eq!(world.size(&claim).await, "10Gi", "{claim}");
+    }
+    assert_eq!(world.applies().await.iter().filter(|claim| claim.ends_with("-web-1")).count(), 2, "their creation");
+    let fixed = world.get("/apis/storage.k8s.io/v1/storageclasses/fixed").await.expect("the class");
+    world.merge(&fixed, json!({"allowVolumeExpansion": true})).await;
+    world.until_done(&set).await;
+    for claim in world.claims().await {
+        assert_eq!(world.size(&claim).await, "20Gi", "{claim}");
+    }
+    assert_eq!(world.pod_uids().await, uids);
+    world.stop().await;
+}
+
+/// T11: a later replica has an older claim of another class: none of its claims grows.
+#[tokio::test(start_paused = true)]
+async fn t11_an_older_claim_of_another_class_stops_its_replica_whole() {
+    let (world, _kubelet) = World::lively().await;
+    let _storage = Storage::start(&world);
+    world.create(growing_class()).await;
+    let mut older = claim("default", "logs-web-0");
+    older["spec"]["storageClassName"] = json!("older");
+    older["spec"]["resources"]["requests"]["storage"] = json!("10Gi");
+    world.create(older).await;
+    let mut set = with(in_place(2), json!({"volumeClaimUpdatePolicy": "OnClaimDelete"}));
+    let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+    logs["metadata"]["name"] = json!("logs");
+    set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    let set = world.create(set).await;
+    let set = world.until_done(&set).await;
+    let set = grow_both(&world, &set, "20Gi").await;
+    let set = world.change(&set, json!({"volumeClaimUpdatePolicy": "InPlace"})).await;
+    world.until_told(&set, "FailedUpdate", "Update Claim logs-web-0 for Pod web-0").await;
+    world.until_told(&set, "FailedUpdate", "no claim of the pod is changed").await;
+    let sizes = [world.size("data-web-0").await, world.size("logs-web-0").await, world.size("data-web-1").await];
+    assert_eq!(sizes, ["10Gi", "10Gi", "20Gi"]);
+    world.stop().await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn t11_a_quota_for_storage() {
     let (world, _kubelet, _storage, set) = World::settled(in_place(2)).await;

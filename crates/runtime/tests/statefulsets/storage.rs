@@ -90,7 +90,8 @@ impl World {
         let mut applies = Vec::new();
         for asked in self.requests.take().await {
             let ours = &*asked.account == SETS && asked.method == "PATCH" && asked.code == 200;
-            if ours && asked.path.starts_with(CLAIMS) && asked.path.contains("fieldManager") {
+            let is_check = asked.path.contains("dryRun");
+            if ours && !is_check && asked.path.starts_with(CLAIMS) && asked.path.contains("fieldManager") {
                 let place = asked.path.split('?').next().unwrap_or_default();
                 applies.push(place.rsplit('/').next().unwrap_or_default().to_owned());
             }

@@ -4,6 +4,7 @@
 //! Every step is a function over a [`Write`] and what is stored. Whatever a judgement relies on becomes a condition of the
 //! transaction, so nothing is decided on a state that is no longer there: such a write is tried again from the start.
 
+mod claim_growth;
 mod limits;
 mod namespace;
 mod nodes;
@@ -127,6 +128,7 @@ impl Admission {
         namespace::bind(&self.reader, self.ids.as_ref(), &self.root_ca, write, &mut together)?;
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
+        claim_growth::warn(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
         definitions::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;

@@ -14,6 +14,8 @@ use store::{Condition, Operation, Store, Txn};
 pub struct World {
     pub store: Arc<dyn Store>,
     pub admission: Admission,
+    /// The warnings of the last step.
+    pub warnings: Vec<String>,
 }
 
 /// The refusal.
@@ -34,7 +36,7 @@ impl World {
     pub fn new() -> World {
         let store = store::Volatile::new(codec::finish, store::Options::default());
         let reader = Reader { store: store.clone() };
-        World { admission: Admission::new(reader, Env::default().ids), store }
+        World { admission: Admission::new(reader, Env::default().ids), store, warnings: Vec::new() }
     }
 
     /// With one namespace and its default service account.
@@ -145,6 +147,7 @@ impl World {
             object.put(&["metadata", "uid"], self.admission.ids.uid());
         }
         let (object_name, object_namespace) = (name(object).to_owned(), namespace(object).to_owned());
+        self.warnings.clear();
         let mut write = Write {
             verb,
             kind: &kind(plural),
@@ -157,7 +160,7 @@ impl World {
             gates: &Gates::default(),
             object,
             old,
-            warnings: &mut Vec::new(),
+            warnings: &mut self.warnings,
         };
         step(&self.admission, &mut write)
     }

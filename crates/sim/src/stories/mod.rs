@@ -81,6 +81,7 @@ stories![
     exact templates::several: "two claim templates: one grows, the other stays; all go with their replicas",
     exact templates::labelled: "KEP-4650: labels and annotations of the template come and go in place, also when InPlace is said while the controllers are down",
     exact templates::out_of_quota: "KEP-4650: a quota blocks a rollout of claims, which goes on by itself when there is room",
+    exact templates::blocked_whole: "KEP-4650: one of two classes cannot grow: no claim of a replica grows before both can",
     exact templates::blocked: "KEP-4650: a class without growth, and an attributes class that is not there, block a rollout: the ways out",
     exact refusals::refused: "KEP-4650: admission and a quota of an attributes class refuse a rollout of claims, until a person allows it",
     exact refusals::mismatched: "KEP-4650: a claim of another class blocks a rollout until a person deletes it",

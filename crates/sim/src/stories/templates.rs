@@ -220,6 +220,28 @@ pub async fn blocked(me: Operator) -> Told {
     me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
 }
 
+/// T11, T17: one of two templates is of a class that cannot grow: no claim of a replica grows before both can.
+pub async fn blocked_whole(me: Operator) -> Told {
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
+    me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
+    let templates = |size: &str| json!([template("data", "quick", size), template("log", "fixed", size)]);
+    let more = json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": templates("1Gi")});
+    me.create(set("web", 2, "quick", more)).await;
+    me.until_whole("web").await?;
+    let pods = me.pod_uids("web");
+    me.patch(&the("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
+    me.until_blocked("web", "ClaimUpdateFailed").await?;
+    me.pause(Duration::from_secs(60)).await;
+    me.expect("no claim has grown", sizes(&me.world.checker()) == ["1Gi"; 4])?;
+    // A new replica gets claims of the new template, which need no growth.
+    me.scale("web", 3).await;
+    me.until_whole("web").await?;
+    me.expect("only new claims are large", sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi", "1Gi", "1Gi", "2Gi"])?;
+    me.patch(&class, json!({"allowVolumeExpansion": true})).await;
+    me.until("all have grown", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 6]).await?;
+    me.expect("no pod was made anew", pods == me.pod_uids("web")[..2])
+}
+
 /// What is on a claim besides what everybody's has.
 fn marks(claim: &Value) -> [&str; 4] {
     let label = |name: &str| claim.text(&["metadata", "labels", name]);

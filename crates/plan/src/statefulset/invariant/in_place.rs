@@ -1,7 +1,7 @@
 //! Invariants of claims that follow revisions.
 
-use super::Judge;
-use crate::statefulset::Action;
+use super::{Judge, is_contested};
+use crate::statefulset::{Action, Lane, SetPlan};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use object::quantity::Quantity;
@@ -11,8 +11,10 @@ use std::collections::BTreeSet;
 const LABEL: &[&str] = &["metadata", "labels", "controller-revision-hash"];
 
 impl Judge<'_> {
-    pub(super) fn claims(&self) -> Vec<String> {
+    pub(super) fn claims(&self, plan: &SetPlan) -> Vec<String> {
         let mut broken = self.applies();
+        let lanes = plan.stages.iter().flat_map(|stage| &stage.lanes);
+        broken.extend(lanes.flat_map(|lane| self.partial_growth(lane, plan.written.withheld)));
         broken.extend(self.ends());
         broken.extend(self.flights());
         broken
@@ -53,6 +55,37 @@ impl Judge<'_> {
             ];
             let sentences = forbidden.iter().filter(|(is_so, _)| *is_so);
             broken.extend(sentences.map(|(_, how)| format!("the claim {claim_name} is written {how}")));
+        }
+        broken
+    }
+
+    /// A claim's volume changes only if all claims of its replica can follow: none of them is known to be refused, and the server was
+    /// asked about all of them in an earlier step. A plan that is cut off by its allowance asks only about the claims that it writes.
+    fn partial_growth(&self, lane: &Lane, withheld: bool) -> Vec<String> {
+        let (mut broken, mut checked) = (Vec::new(), BTreeSet::<&str>::new());
+        for step in lane {
+            for action in step {
+                let Action::ApplyClaim { patch, pod, with_pod, .. } = action else { continue };
+                let Some(claim) = self.seen.claims.iter().find(|it| name(it) == name(patch)) else { continue };
+                if !changes_volume(patch, claim) {
+                    continue;
+                }
+                let others = self.claims_of(pod).filter(|it| name(it) != name(patch) && !terminating(it));
+                for other in others.filter(|it| it.text(LABEL) != patch.text(LABEL)) {
+                    let (contested, other_name) = (is_contested(self.seen, name(other)), name(other));
+                    if !with_pod && (contested || !is_bound(other)) {
+                        broken.push(format!("{} changes while {other_name} cannot", name(patch)));
+                    }
+                    let is_checked = [name(patch), other_name].iter().all(|it| checked.contains(it));
+                    if !(is_checked || contested || withheld) {
+                        broken.push(format!("{} changes before the server was asked about {other_name}", name(patch)));
+                    }
+                }
+            }
+            checked.extend(step.iter().filter_map(|action| match action {
+                Action::CheckClaim { patch, .. } => Some(name(patch)),
+                _ => None,
+            }));
         }
         broken
     }
@@ -171,6 +204,12 @@ impl Judge<'_> {
             && claim.text(&["spec", "volumeAttributesClassName"])
                 == claim.text(&["status", "currentVolumeAttributesClassName"])
     }
+}
+
+fn changes_volume(patch: &Value, claim: &Value) -> bool {
+    let size = |object: &Value| object.at(&["spec", "resources", "requests", "storage"]).and_then(Quantity::of);
+    let class = |object: &Value| object.text(&["spec", "volumeAttributesClassName"]).to_owned();
+    size(patch) != size(claim) || class(patch) != class(claim)
 }
 
 fn is_bound(claim: &Value) -> bool {

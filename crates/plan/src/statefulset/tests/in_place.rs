@@ -47,6 +47,20 @@ impl World {
         self.edit_template(|template| template.put(&["spec", "resources", "requests", "storage"], size));
     }
 
+    /// The volume of one claim becomes what this asks for.
+    pub fn provide(&mut self, claim: &str) {
+        self.edit_claim(claim, |claim| {
+            let mut status = json!({"phase": "Bound"});
+            if let Some(requests) = claim.at(&["spec", "resources", "requests"]) {
+                status.put(&["capacity"], requests.clone());
+            }
+            if let Some(class) = claim.at(&["spec", "volumeAttributesClassName"]) {
+                status.put(&["currentVolumeAttributesClassName"], class.clone());
+            }
+            claim.put(&["status"], status);
+        });
+    }
+
     pub fn sizes(&self) -> Vec<&str> {
         self.claims.values().map(|claim| claim.text(&["spec", "resources", "requests", "storage"])).collect()
     }
@@ -259,7 +273,7 @@ fn t5_p47_what_is_applied() {
     world.grow("20Gi");
     let plan = world.plan();
     let found = actions(&plan);
-    let [Action::ApplyClaim { patch, pod, with_pod: false }] = found.as_slice() else { panic!("{plan:#?}") };
+    let [Action::ApplyClaim { patch, pod, with_pod: false, .. }] = found.as_slice() else { panic!("{plan:#?}") };
     let claim = &world.claims["data-web-0"];
     let update = plan.status.as_ref().unwrap().text(&["status", "updateRevision"]);
     assert_eq!(pod, "web-0");

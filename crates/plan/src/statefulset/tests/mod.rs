@@ -14,6 +14,7 @@ mod retention;
 mod scaling;
 mod total;
 mod updates;
+mod whole_replicas;
 
 use super::Held;
 

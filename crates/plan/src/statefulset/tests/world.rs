@@ -272,6 +272,7 @@ impl World {
             }
             Action::DeleteRevision { revision, .. } => self.revisions.remove(revision).is_some(),
             Action::CreateClaim { claim, applied, .. } => self.create_claim(claim, *applied),
+            Action::CheckClaim { patch, .. } => self.admitted(patch).is_some(),
             Action::ApplyClaim { patch, .. } => self.apply_claim(patch),
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 change(&mut self.claims, &mut self.version, claim, uid, Some(resource_version), |claim| {
@@ -311,21 +312,27 @@ impl World {
         create(&mut self.claims, &mut self.version, &owned, self.now)
     }
 
-    /// As the server does it: with a precondition, and never to a smaller size than the volume has.
-    fn apply_claim(&mut self, patch: &Value) -> bool {
-        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
-        let Some(old) = self.claims.get(name(patch)) else { return false };
+    /// The claim as a patch makes it, if the server admits that: with a precondition, and never to a smaller size than the volume has.
+    fn admitted(&self, patch: &Value) -> Option<Value> {
+        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]));
+        let old = self.claims.get(name(patch))?;
         let stale = uid(old) != asked || old.text(&["metadata", "resourceVersion"]) != version;
         if stale || self.refused.contains(name(patch)) || terminating(old) {
-            return false;
+            return None;
         }
         let mut new = applied_to(Some(old), patch, self.now);
-        new.put(&["metadata", "resourceVersion"], version.as_str());
+        new.put(&["metadata", "resourceVersion"], version);
         let changed = new["spec"] != old["spec"];
         if changed && old.text(&["status", "phase"]) != "Bound" {
-            return false;
+            return None;
         }
         assert!(size(&new, &["spec", "resources", "requests"]) >= size(old, &["spec", "resources", "requests"]));
+        Some(new)
+    }
+
+    fn apply_claim(&mut self, patch: &Value) -> bool {
+        let Some(new) = self.admitted(patch) else { return false };
+        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
         let done =
             change(&mut self.claims, &mut self.version, name(patch), asked, Some(&version), |claim| *claim = new);
         self.applied.extend(done.then(|| name(patch).to_owned()));
@@ -343,20 +350,6 @@ impl World {
         });
         let waiting: Vec<String> = waiting.map(|claim| name(claim).to_owned()).collect();
         waiting.iter().for_each(|claim| self.provide(claim));
-    }
-
-    /// Provisions or changes the volume of one claim.
-    pub fn provide(&mut self, claim: &str) {
-        self.edit_claim(claim, |claim| {
-            let mut status = json!({"phase": "Bound"});
-            if let Some(requests) = claim.at(&["spec", "resources", "requests"]) {
-                status.put(&["capacity"], requests.clone());
-            }
-            if let Some(class) = claim.at(&["spec", "volumeAttributesClassName"]) {
-                status.put(&["currentVolumeAttributesClassName"], class.clone());
-            }
-            claim.put(&["status"], status);
-        });
     }
 
     /// An owner reference to the set, as on pods and revisions.
