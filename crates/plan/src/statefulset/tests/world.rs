@@ -1,5 +1,4 @@
-//! A model: a namespace with one set, a server's rules for writes, a kubelet, a garbage collector and the
-//! protection of claims, each driven by the test.
+//! A model: a namespace with one set, the server's write rules, a kubelet, a collector and protection, driven by tests.
 
 use crate::allowance::Allowance;
 use crate::finalizers;
