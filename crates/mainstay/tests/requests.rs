@@ -149,6 +149,7 @@ runtime/src/statefulset/act.rs delete delete: statefulset-controller KIND
 runtime/src/statefulset/act.rs merge merge: statefulset-controller KIND
 runtime/src/statefulset/act.rs release strategic: statefulset-controller pods
 runtime/src/statefulset/act.rs write_status replace: statefulset-controller statefulsets/status
+runtime/src/statefulset/departed.rs remains find: statefulset-controller statefulsets
 runtime/src/statefulset/skew.rs is_known document:
 runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 ";

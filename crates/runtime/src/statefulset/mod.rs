@@ -3,6 +3,7 @@
 //! `sight` knows where to look and whom a change concerns, `act` is the only writer.
 
 mod act;
+mod departed;
 mod sight;
 mod skew;
 
@@ -17,7 +18,7 @@ use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, Event, Plan};
 use sight::Sight;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -93,10 +94,13 @@ struct Known {
     told: Vec<Event>,
     /// Until when counts that go on changing may wait to be written.
     counts_wait_until: Option<Instant>,
+    /// The uids of claims whose deletion while in use was told.
+    warned: HashSet<String>,
 }
 
 impl Control {
     async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+        self.tell_departed(&key).await?;
         let started = Instant::now();
         let Some(seen) = self.sight.look(&key) else {
             self.forget(&key);
@@ -112,6 +116,7 @@ impl Control {
         grant.plan(plan.written);
         plan.events.extend(grant.limits().then(|| slowed(&seen.set)));
         self.note(&seen.set, &plan);
+        self.warn_of_deleted_claims(&seen).await?;
         let wait = self.patience(&seen.set, &plan);
         self.carry_out(&seen.set, &plan, &grant, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
@@ -184,6 +189,7 @@ impl Known {
             },
             told: Vec::new(),
             counts_wait_until: None,
+            warned: HashSet::new(),
         }
     }
 }
