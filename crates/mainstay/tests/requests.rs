@@ -68,6 +68,10 @@ runtime/src/csi/capacity.rs keep replace: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs refresh get: csi-provisioner list:csistoragecapacities
 runtime/src/csi/capacity.rs remove delete: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs wants find: csi-provisioner csidrivers
+runtime/src/csi/health.rs write find: csi-health-monitor persistentvolumes
+runtime/src/csi/health.rs write_claim find: csi-health-monitor persistentvolumeclaims
+runtime/src/csi/health.rs write_claim merge: csi-health-monitor persistentvolumeclaims/status
+runtime/src/csi/health.rs write_volume merge: csi-health-monitor persistentvolumes/status
 runtime/src/csi/journal.rs look find: csi-provisioner configmaps
 runtime/src/csi/journal.rs send create: csi-provisioner configmaps
 runtime/src/csi/journal.rs send merge: csi-provisioner configmaps
@@ -157,6 +161,7 @@ runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 /// What each account follows: lists and watches.
 const FOLLOWED: &str = "
 clusterrole-aggregation-controller clusterroles
+csi-health-monitor persistentvolumes
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets

@@ -225,6 +225,12 @@ const ALL: &[Controller] = &[
         run: |part| Box::pin(csi::run_resizer(part)),
     },
     Controller {
+        name: "csi-health-monitor-controller",
+        account: "csi-health-monitor",
+        span: Cluster,
+        run: |part| Box::pin(csi::run_monitor(part)),
+    },
+    Controller {
         name: "state-metrics",
         account: "state-metrics",
         span: Namespaces,

@@ -84,7 +84,8 @@ async fn nothing_that_the_controllers_do_is_forbidden_to_them() {
         .inspect(|asked| assert_ne!(asked.code, 403, "{asked:?}"))
         .map(|asked| asked.account)
         .collect();
-    assert_eq!(accounts.len(), runtime::NAMES.len(), "all of them worked: {accounts:?}");
+    // The health monitor does nothing until a driver answers.
+    assert_eq!(accounts.len(), runtime::NAMES.len() - 1, "all others worked: {accounts:?}");
     world.stop().await;
 }
 

@@ -5,6 +5,7 @@ mod cost;
 mod crashes;
 mod deletion;
 mod expansion;
+mod health;
 mod last_words;
 mod modification;
 mod moments;
