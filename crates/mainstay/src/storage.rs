@@ -6,15 +6,19 @@ use crate::up::Place;
 use anyhow::{Context, Result};
 use clap::Args;
 use csi::directory::{DEFAULT_NAME, DirectoryDriver, Faults, Options, Serving};
+use futures::future::BoxFuture;
 use object::{Value, json};
 use runtime::api::{Api, Resource};
 use runtime::csi::Endpoint;
 use server::authn::files::create_private_directory;
 use server::{Running, User};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// The class of claims that name none.
 const CLASS: &str = "standard";
+/// Volumes are compared with the driver's directory this often.
+const MONITOR_INTERVAL_S: u64 = 60;
 const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 #[derive(Debug, Args)]
@@ -33,6 +37,7 @@ impl DriverArgs {
 
 /// The directory driver of this process.
 pub struct Builtin {
+    driver: Arc<DirectoryDriver>,
     serving: Serving,
     /// What is only for this run.
     scratch_dir: Option<PathBuf>,
@@ -56,13 +61,20 @@ impl Builtin {
         let options = Options { durable: place.data_dir.is_some(), ..Options::default() };
         let opened = tokio::task::spawn_blocking(move || DirectoryDriver::open(&volumes, options, Faults::default()));
         let driver = opened.await.context("the directory driver broke down")?.context("no storage")?;
-        let serving = Serving::start(driver, &socket).await.context("no storage")?;
+        let serving = Serving::start(driver.clone(), &socket).await.context("no storage")?;
         make_objects(running).await.context("the objects of the directory driver cannot be made")?;
-        Ok(Builtin { serving, scratch_dir: scratch })
+        Ok(Builtin { driver, serving, scratch_dir: scratch })
     }
 
     pub fn endpoint(&self) -> Result<Endpoint> {
-        Ok(Endpoint::parse(&self.serving.endpoint()).map_err(BadInput)?)
+        let mut endpoint = Endpoint::parse(&self.serving.endpoint()).map_err(BadInput)?;
+        endpoint.options.monitor_interval_s = MONITOR_INTERVAL_S;
+        Ok(endpoint)
+    }
+
+    /// For simulated nodes: they start no pod on a volume that has no data.
+    pub fn volume_data(&self) -> Arc<dyn node::VolumeData> {
+        Arc::new(VolumeData(self.driver.clone()))
     }
 
     pub async fn stop(self) {
@@ -72,6 +84,21 @@ impl Builtin {
         {
             tracing::warn!(%error, directory = %directory.display(), "cannot remove the scratch directory");
         }
+    }
+}
+
+struct VolumeData(Arc<DirectoryDriver>);
+
+impl node::VolumeData for VolumeData {
+    fn problem(&self, driver: String, handle: String) -> BoxFuture<'static, Option<String>> {
+        let directory = self.0.clone();
+        if driver != directory.options().name {
+            return Box::pin(std::future::ready(None));
+        }
+        Box::pin(async move {
+            let asked = tokio::task::spawn_blocking(move || directory.problem(&handle)).await;
+            asked.unwrap_or_else(|error| Some(format!("the directory driver broke down: {error}")))
+        })
     }
 }
 

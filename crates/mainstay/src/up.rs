@@ -45,12 +45,13 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let mut signals = Signals::listen()?;
     // Bad input is refused before anything is opened or written.
     runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
-    let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
+    let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
     let builtin = if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running).await?) };
     if let Some(builtin) = &builtin {
         drivers.push(builtin.endpoint()?);
+        nodes.volume_data = Some(builtin.volume_data());
     }
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),

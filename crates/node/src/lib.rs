@@ -17,6 +17,7 @@ mod sight;
 mod voice;
 
 use expansion::Expansions;
+use futures::future::BoxFuture;
 use kube::Client;
 use kubelet::Kubelets;
 use object::Value;
@@ -61,6 +62,14 @@ pub struct Setup {
     pub metrics: Metrics,
     /// What is read once for all of them, and for whoever else of the process has a clone of it.
     pub reader: Reader,
+    /// The storage of a CSI driver in this process: asked before a pod starts on a volume. Without it the claim's condition decides alone.
+    pub volume_data: Option<Arc<dyn VolumeData>>,
+}
+
+/// The storage behind volumes, for nodes that mount nothing themselves.
+pub trait VolumeData: Send + Sync {
+    /// Why a volume cannot be mounted, if it is of this storage's driver: its data may be missing.
+    fn problem(&self, driver: String, handle: String) -> BoxFuture<'static, Option<String>>;
 }
 
 impl Setup {
@@ -77,6 +86,7 @@ impl Setup {
             clock: Arc::new(jiff::Timestamp::now),
             metrics: Metrics::default(),
             reader: Reader::default(),
+            volume_data: None,
         }
     }
 }
@@ -209,8 +219,13 @@ impl Fleet {
             tasks.spawn(Scheduler { sight: sight.clone(), api: api.clone(), voice, clock: clock.clone() }.run());
         }
         let voice = voice(first, "kubelet");
-        let kubelets =
-            Kubelets { sight: sight.clone(), apis: self.apis.clone(), voice: voice.clone(), clock: clock.clone() };
+        let kubelets = Kubelets {
+            sight: sight.clone(),
+            apis: self.apis.clone(),
+            voice: voice.clone(),
+            clock: clock.clone(),
+            volume_data: self.setup.volume_data.clone(),
+        };
         for _ in 0..KUBELET_WORKERS {
             tasks.spawn(kubelets.clone().work());
         }

@@ -64,6 +64,8 @@ pub struct Local {
     pub object: Option<Arc<Value>>,
     pub address: Option<Ipv4Addr>,
     pub volumes: Mounts,
+    /// The driver was asked whether it has the data of the pod's volumes.
+    pub volumes_checked: bool,
     /// It waits for its claims.
     pub held: bool,
     /// How often the Secrets and ConfigMaps that it waits for were looked up in vain.
@@ -298,6 +300,7 @@ impl Sight {
             object: None,
             address: None,
             volumes: Mounts::Awaited,
+            volumes_checked: false,
             held: false,
             config_attempts: 0,
             told: Vec::new(),
