@@ -19,6 +19,8 @@ use std::sync::Arc;
 
 /// The class of claims that name none.
 const CLASS: &str = "standard";
+/// Volumes are compared with the driver's directory this often.
+const MONITOR_INTERVAL_S: u64 = 60;
 const DEFAULT: &str = "storageclass.kubernetes.io/is-default-class";
 
 #[derive(Debug, Args)]
@@ -37,8 +39,8 @@ impl DriverArgs {
 
 /// The directory driver of this process.
 pub struct Builtin {
-    serving: Serving,
     driver: Arc<DirectoryDriver>,
+    serving: Serving,
     /// What is only for this run.
     scratch_dir: Option<PathBuf>,
 }
@@ -67,11 +69,18 @@ impl Builtin {
         let driver = opened.await.context("the directory driver broke down")?.context("no storage")?;
         let serving = Serving::start(Arc::clone(&driver), &socket).await.context("no storage")?;
         make_objects(running).await.context("the objects of the directory driver cannot be made")?;
-        Ok(Builtin { serving, driver, scratch_dir: scratch })
+        Ok(Builtin { driver, serving, scratch_dir: scratch })
     }
 
     pub fn endpoint(&self) -> Result<Endpoint> {
-        Ok(Endpoint::parse(&self.serving.endpoint()).map_err(BadInput)?)
+        let mut endpoint = Endpoint::parse(&self.serving.endpoint()).map_err(BadInput)?;
+        endpoint.options.monitor_interval_s = MONITOR_INTERVAL_S;
+        Ok(endpoint)
+    }
+
+    /// For simulated nodes: they start no pod on a volume that has no data.
+    pub fn volume_data(&self) -> Arc<dyn node::VolumeData> {
+        Arc::new(VolumeData(self.driver.clone()))
     }
 
     /// The driver as simulated nodes register it.
@@ -100,6 +109,21 @@ fn usage(stats: &NodeGetVolumeStatsResponse) -> Usage {
     let bytes = |usage: &VolumeUsage| Bytes { capacity: usage.total, available: usage.available, used: usage.used };
     let condition = stats.volume_condition.as_ref();
     Usage { bytes: stats.usage.first().map(bytes), is_abnormal: condition.is_some_and(|condition| condition.abnormal) }
+}
+
+struct VolumeData(Arc<DirectoryDriver>);
+
+impl node::VolumeData for VolumeData {
+    fn problem(&self, driver: String, handle: String) -> BoxFuture<'static, Option<String>> {
+        let directory = self.0.clone();
+        if driver != directory.options().name {
+            return Box::pin(std::future::ready(None));
+        }
+        Box::pin(async move {
+            let asked = tokio::task::spawn_blocking(move || directory.problem(&handle)).await;
+            asked.unwrap_or_else(|error| Some(format!("the directory driver broke down: {error}")))
+        })
+    }
 }
 
 /// What is there already is the user's, whatever it says.

@@ -54,6 +54,7 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     if let Some(builtin) = &builtin {
         drivers.push(builtin.endpoint()?);
         nodes.drivers.push(builtin.on_nodes());
+        nodes.volume_data = Some(builtin.volume_data());
     }
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),

@@ -70,6 +70,10 @@ runtime/src/csi/capacity.rs keep replace: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs refresh get: csi-provisioner list:csistoragecapacities
 runtime/src/csi/capacity.rs remove delete: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs wants find: csi-provisioner csidrivers
+runtime/src/csi/health.rs write find: csi-health-monitor persistentvolumes
+runtime/src/csi/health.rs write_claim find: csi-health-monitor persistentvolumeclaims
+runtime/src/csi/health.rs write_claim merge: csi-health-monitor persistentvolumeclaims/status
+runtime/src/csi/health.rs write_volume merge: csi-health-monitor persistentvolumes/status
 runtime/src/csi/journal.rs look find: csi-provisioner configmaps
 runtime/src/csi/journal.rs send create: csi-provisioner configmaps
 runtime/src/csi/journal.rs send merge: csi-provisioner configmaps
@@ -140,6 +144,7 @@ runtime/src/protection/classes.rs is_named_now each: volumeattributesclass-prote
 runtime/src/protection/mod.rs patch merge_if_there: pvc-protection-controller persistentvolumeclaims persistentvolumeclaims/status; pv-protection-controller persistentvolumes; volumeattributesclass-protection-controller volumeattributesclasses
 runtime/src/service_accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
 runtime/src/service_accounts.rs keep replace: root-ca-cert-publisher configmaps
+runtime/src/statefulset/departed.rs remains find: statefulset-controller statefulsets
 runtime/src/statefulset/executor.rs adopt strategic: statefulset-controller KIND
 runtime/src/statefulset/executor.rs apply apply: statefulset-controller KIND
 runtime/src/statefulset/executor.rs check check_apply: statefulset-controller KIND
@@ -160,6 +165,7 @@ runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 /// What each account follows: lists and watches.
 const FOLLOWED: &str = "
 clusterrole-aggregation-controller clusterroles
+csi-health-monitor persistentvolumes
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets

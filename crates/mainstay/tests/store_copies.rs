@@ -381,6 +381,49 @@ fn the_data_of_volumes_is_backed_up_and_restored_when_asked_for() {
     assert_eq!(std::fs::read_to_string(at("back/volumes/volumes").join(name).join("data/rows")).unwrap(), "precious");
 }
 
+/// Objects that come back without the data of their volumes: no pod starts on an empty volume, and each object says what is missing.
+#[test]
+fn pods_restored_without_their_data_are_held_until_it_is_back() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (data, back) = (at("data"), at("back"));
+    let cluster = Arc::new(Cluster::start(Place::Directory(&data)));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok_with("apply -f -", POD_WITH_DATA);
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    let kubeconfig = text(&cluster.kubeconfig).to_owned();
+    store(root.path(), &["backup", text(&data), text(&at("backup")), "--kubeconfig", &kubeconfig]).succeeded();
+    drop(kubectl);
+    Arc::into_inner(cluster).unwrap().stop();
+    store(root.path(), &["restore", text(&at("backup")), text(&back)]).succeeded();
+
+    let restored = Arc::new(Cluster::start(Place::Directory(&back)));
+    let kubectl = kubectl_on(&restored).unwrap();
+    // Also the pod that ran at the time of the backup.
+    kubectl.ok("wait --for=condition=Ready=false pod/app --timeout=60s");
+    let missing = |said: &str| said.contains("VolumeDataMissing");
+    kubectl.ok("wait --for=condition=VolumeDataMissing pvc/data --timeout=60s");
+    kubectl.until("get pv -o jsonpath={.items[*].status.reason}", missing);
+    kubectl.until("get events -o jsonpath={.items[?(@.involvedObject.kind==\"PersistentVolume\")].reason}", missing);
+    kubectl
+        .until("get events -o jsonpath={.items[?(@.involvedObject.kind==\"PersistentVolumeClaim\")].reason}", missing);
+    let failed = |said: &str| said.contains("FailedMount");
+    kubectl.until("get events -o jsonpath={.items[?(@.involvedObject.name==\"app\")].reason}", failed);
+    let metric = "csi_volumes_data_missing{driver_name=\"directory.csi.mainstay.dev\"} 1\n";
+    kubectl.until("get --raw /metrics", |said| said.contains(metric));
+    restored.line_with(&["VolumeDataMissing: PersistentVolume pvc-"]);
+    let state = "get pod app -o jsonpath={.status.phase}/{.status.containerStatuses[0].state.waiting.reason}";
+    assert_eq!(kubectl.ok(state), "Pending/ContainerCreating");
+    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "nothing was made in its place");
+
+    let [volume] = &backend_volumes(&data)[..] else { panic!("one volume") };
+    std::fs::rename(volume, back.join("volumes/volumes").join(volume.file_name().unwrap())).unwrap();
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    kubectl.until("get pvc data -o jsonpath={.status.conditions[*].type}", |said| !missing(said));
+    kubectl.until("get pv -o jsonpath={.items[*].status.reason}", |said| !missing(said));
+    kubectl.until("get --raw /metrics", |said| said.contains(&metric.replace("} 1\n", "} 0\n")));
+}
+
 /// A directory with something in it, and a volume that stands for it and whose claim is gone.
 fn released_directory(kubectl: &Kubectl, root: &Path, policy: &str) -> PathBuf {
     let name = policy.to_lowercase();

@@ -77,6 +77,8 @@ pub struct BoundPod {
     pub object: Option<Arc<Value>>,
     pub address: Option<Ipv4Addr>,
     pub volumes: Mounts,
+    /// Whether the driver was asked if it has the data of the pod's volumes.
+    pub volumes_checked: bool,
     /// Whether it waits for its claims.
     pub held: bool,
     /// Number of failed lookups of the Secrets and ConfigMaps that it waits for.
@@ -326,6 +328,7 @@ impl Informers {
             object: None,
             address: None,
             volumes: Mounts::Waiting,
+            volumes_checked: false,
             held: false,
             config_attempts: 0,
             reported: Vec::new(),

@@ -1,11 +1,11 @@
 //! The kubelets of all simulated nodes: one set of workers carries out the plan for each pod.
 
-use crate::addresses;
 use crate::event_recorder::EventRecorder;
 use crate::informers::{Informers, Watched, confirm_claim};
+use crate::{VolumeData, addresses};
 use futures::future::try_join_all;
 use object::access::Access;
-use object::{Value, json};
+use object::{Value, condition, json};
 use plan::kubelet::{self, ClaimState, PodEvent, PodPlan, Seen, config};
 use plan::schedule::{Key, Volumes, claims_of};
 use runtime::Clock;
@@ -23,6 +23,7 @@ pub struct Kubelets {
     pub apis: Arc<HashMap<Arc<str>, Api>>,
     pub recorder: EventRecorder,
     pub clock: Clock,
+    pub volume_data: Option<Arc<dyn VolumeData>>,
 }
 
 /// A pod to reconcile, with what that needs.
@@ -65,9 +66,12 @@ impl Kubelets {
             },
         };
         let configs = self.configs(&case, &pod).await?;
-        let Some(plan) = self.plan(&case, &pod, &configs) else { return Ok(None) };
+        let broken_volumes = self.broken_volumes(key, &pod).await?;
+        let Some(plan) = self.plan(&case, &pod, &configs, &broken_volumes) else { return Ok(None) };
         if plan.mounts {
-            let is_bound = |live: &Value| live.text(&["status", "phase"]) == "Bound";
+            let is_bound = |live: &Value| {
+                live.text(&["status", "phase"]) == "Bound" && !condition::is_true(live, plan::csi::health::MISSING)
+            };
             let used = claims_of(&pod).into_iter().map(|used| (key.0.clone(), used.name));
             try_join_all(used.map(|claim| confirm_claim(&case.api, claim, is_bound))).await?;
         }
@@ -105,7 +109,57 @@ impl Kubelets {
         Ok(found)
     }
 
-    fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<PodPlan> {
+    /// Asks the driver whether it has the data of the volumes that a pod is about to mount, and once of a pod that ran when this process
+    /// started: its status may come from a backup. Each is the volume and the reason.
+    async fn broken_volumes(&self, key: &Key, pod: &Value) -> Result<Vec<(String, String)>, ApiError> {
+        let mut broken = Vec::new();
+        let Some(volume_data) = self.volume_data.as_ref().filter(|_| kubelet::is_to_run(pod)) else {
+            return Ok(broken);
+        };
+        if kubelet::has_started(pod) && self.informers.lock().local.get(key).is_some_and(|local| local.volumes_checked) {
+            return Ok(broken);
+        }
+        for (volume, driver, handle) in self.sources(key, pod)? {
+            if let Some(why) = volume_data.problem(driver, handle).await {
+                broken.push((volume, why));
+            }
+        }
+        let mut state = self.informers.lock();
+        let local = state.local.get_mut(key).filter(|local| *local.uid == *object::access::uid(pod));
+        if let Some(local) = local {
+            // Where data is missing the pod is yet to be written, which may fail.
+            local.volumes_checked = broken.is_empty();
+        }
+        drop(state);
+        Ok(broken)
+    }
+
+    /// The PersistentVolume, the driver and the handle of each bound claim of a pod that has a CSI volume.
+    fn sources(&self, key: &Key, pod: &Value) -> Result<Vec<(String, String, String)>, ApiError> {
+        let state = self.informers.lock();
+        let volumes = state.cluster.volumes();
+        let mut sources = Vec::new();
+        for used in claims_of(pod) {
+            let claim = volumes.claim(&(key.0.clone(), used.name)).filter(|claim| claim.bound);
+            let Some(volume) = claim.map(|claim| &claim.volume) else { continue };
+            if !volumes.has_volume(volume) {
+                // The claim's event came before the volume's.
+                return Err(ApiError::stale(format!("the PersistentVolume {volume} is not known yet, or gone")));
+            }
+            if let Some((driver, handle)) = volumes.csi_source(volume) {
+                sources.push((volume.to_string(), driver.to_owned(), handle.to_owned()));
+            }
+        }
+        Ok(sources)
+    }
+
+    fn plan(
+        &self,
+        case: &Case,
+        pod: &Value,
+        configs: &config::Found,
+        broken_volumes: &[(String, String)],
+    ) -> Option<PodPlan> {
         let mut state = self.informers.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
@@ -125,7 +179,7 @@ impl Kubelets {
         };
         // If the node has no address left, the pod gets the node's: nothing is routed to either.
         let (host_ip, pod_ip) = (case.host_ip.to_string(), address.unwrap_or(case.host_ip).to_string());
-        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs };
+        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs, broken_volumes };
         let now = (self.clock)();
         let mut plan = kubelet::plan(&seen, now);
         let local = state.local.get_mut(&case.key)?;
@@ -202,6 +256,7 @@ fn claim_state(volumes: &Volumes, namespace: &Arc<str>, name: &Arc<str>) -> Clai
     match volumes.claim(&(namespace.clone(), name.clone())) {
         None => ClaimState::Missing,
         Some(claim) if claim.terminating => ClaimState::Terminating,
+        Some(claim) if claim.bound && claim.data_missing => ClaimState::DataMissing,
         Some(claim) if claim.bound => ClaimState::Bound,
         Some(_) => ClaimState::Unbound,
     }

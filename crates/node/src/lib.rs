@@ -18,6 +18,7 @@ mod volume_expansion;
 mod volume_stats;
 
 use event_recorder::EventRecorder;
+use futures::future::BoxFuture;
 use informers::{Informers, Watched};
 use kube::Client;
 use kubelet::Kubelets;
@@ -69,6 +70,15 @@ pub struct Setup {
     pub drivers: Vec<Driver>,
     /// Where the usage of their volumes is published.
     pub volume_stats: VolumeStats,
+    /// The storage of a CSI driver in this process: asked before a pod starts on a volume. Without it the claim's
+    /// condition decides alone.
+    pub volume_data: Option<Arc<dyn VolumeData>>,
+}
+
+/// The storage behind volumes, for nodes that mount nothing themselves.
+pub trait VolumeData: Send + Sync {
+    /// Why a volume cannot be mounted, if it is of this storage's driver: its data may be missing.
+    fn problem(&self, driver: String, handle: String) -> BoxFuture<'static, Option<String>>;
 }
 
 impl Setup {
@@ -87,6 +97,7 @@ impl Setup {
             decoded: DecodeCache::default(),
             drivers: Vec::new(),
             volume_stats: VolumeStats::default(),
+            volume_data: None,
         }
     }
 }
@@ -242,6 +253,7 @@ impl Fleet {
             apis: self.apis.clone(),
             recorder: recorder.clone(),
             clock: clock.clone(),
+            volume_data: self.setup.volume_data.clone(),
         };
         for _ in 0..KUBELET_WORKERS {
             tasks.spawn(kubelets.clone().work());

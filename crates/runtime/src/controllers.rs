@@ -233,6 +233,12 @@ const ALL: &[Controller] = &[
         run: |context| Box::pin(csi::run_resizer(context)),
     },
     Controller {
+        name: "csi-health-monitor-controller",
+        account: "csi-health-monitor",
+        scope: Cluster,
+        run: |part| Box::pin(csi::run_monitor(part)),
+    },
+    Controller {
         name: "state-metrics",
         account: "state-metrics",
         scope: Namespaces,

@@ -28,6 +28,8 @@ struct Traits {
     name: &'static str,
     expansion: Expansion,
     capacity_bytes: i64,
+    /// Its volumes are compared with the objects this often; 0: never.
+    monitor_interval_s: u64,
 }
 
 enum Life {
@@ -56,7 +58,8 @@ impl Driver {
         let life = Arc::new(Mutex::new(Life::Down(BTreeSet::new())));
         let ledger = Arc::downgrade(ledger);
         let Options { expansion, capacity_bytes, .. } = Options::default();
-        let traits = Arc::new(Mutex::new(Traits { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes }));
+        let traits = Traits { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes, monitor_interval_s: 0 };
+        let traits = Arc::new(Mutex::new(traits));
         let driver = Driver { life, inside: Directories::new(faults(&ledger)), traits, directory, ledger };
         driver.start().expect("an empty directory can be served");
         driver
@@ -76,6 +79,24 @@ impl Driver {
         self.traits().expansion = Expansion::Both;
     }
 
+    /// Processes that start after this compare volumes with those of the driver.
+    pub fn monitor(&self) {
+        self.traits().monitor_interval_s = 5;
+    }
+
+    /// How processes are to use it.
+    pub fn options(&self) -> plan::csi::Options {
+        plan::csi::Options { monitor_interval_s: self.traits().monitor_interval_s, ..plan::csi::Options::default() }
+    }
+
+    /// Moves the data of a volume away, or back.
+    pub fn lose_data(&self, handle: &str, lost: bool) {
+        let home = self.directory.path().join("volumes/volumes").join(handle);
+        let (data, aside) = (home.join("data"), home.join("aside"));
+        let moved = if lost { std::fs::rename(data, aside) } else { std::fs::rename(aside, data) };
+        moved.expect("the volume is on disk");
+    }
+
     /// From its next start on all volumes together are no larger.
     pub fn limit(&self, capacity_bytes: i64) {
         self.traits().capacity_bytes = capacity_bytes;
@@ -89,7 +110,7 @@ impl Driver {
     pub fn start(&self) -> Result<(), OpenError> {
         let mut life = self.life();
         if matches!(*life, Life::Down(_)) {
-            let Traits { name, expansion, capacity_bytes } = *self.traits();
+            let Traits { name, expansion, capacity_bytes, .. } = *self.traits();
             let name = name.to_owned();
             let options =
                 Options { name, expansion, capacity_bytes, durable: false, inline: true, ..Options::default() };

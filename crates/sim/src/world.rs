@@ -448,7 +448,7 @@ impl World {
             provisioning: Provisioning { host_path: true, ..Provisioning::default() },
             directories: self.driver.inside.reached_by(process.dead.clone()),
             clock: Arc::new(move || clock.now()),
-            drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
+            drivers: vec![Endpoint { socket, options: self.driver.options(), pace }],
             judge: Some(Arc::new(judge)),
             ..runtime::Setup::new(list)
         }

@@ -284,7 +284,7 @@ impl DirectoryDriver {
     }
 
     /// The directory of a volume's data. It is never made anew: an empty directory in its place would look like a volume without data.
-    fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
+    pub(super) fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
         let data = self.files.data(Kind::Volume, id);
         match data.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             true => Ok(data),

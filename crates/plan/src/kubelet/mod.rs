@@ -30,6 +30,8 @@ pub struct Seen<'a> {
     pub claims: &'a [(&'a str, ClaimState)],
     /// The Secrets and ConfigMaps that [`config::wanted`] names.
     pub configs: &'a config::Found,
+    /// Why volumes cannot be mounted, as their drivers say: the name of the PersistentVolume and the reason.
+    pub broken_volumes: &'a [(String, String)],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub enum ClaimState {
     Unbound,
     Terminating,
     Missing,
+    /// It is bound, and its condition says that the data of its volume is missing.
+    DataMissing,
 }
 
 /// What to do, in this order.
@@ -55,7 +59,7 @@ pub struct PodPlan {
     pub next: Option<Timestamp>,
     /// The pod waits for its claims.
     pub held: bool,
-    /// The pod waits for Secrets or ConfigMaps: look them up again.
+    /// The pod waits for Secrets, ConfigMaps or the data of volumes: look them up again.
     pub awaits_config: bool,
     /// The pod uses its claims from now on. Confirm their state with the server first: the finalizer of a
     /// terminating claim only waits for pods that were scheduled before protection looked.
@@ -160,12 +164,17 @@ fn live(seen: &Seen, around: &Around, plan: &mut PodPlan) {
         return;
     }
     plan.next = end.map(|(_, at)| at);
-    let started = pod.items(&["status", "containerStatuses"]).iter().any(|status| status.has(&["containerID"]));
-    if !started {
+    // After a restore the status may be older than the loss of the data: such a pod starts anew.
+    let has_lost_data = has_started(pod) && !seen.broken_volumes.is_empty();
+    if has_lost_data {
+        draft.begin_again();
+    }
+    if has_lost_data || !has_started(pod) {
         let trouble = claim_trouble(seen);
         plan.held = !trouble.is_empty();
-        plan.awaits_config = !around.config.volumes.is_empty();
+        plan.awaits_config = !around.config.volumes.is_empty() || !seen.broken_volumes.is_empty();
         plan.warnings.extend(trouble);
+        plan.warnings.extend(seen.broken_volumes.iter().map(|(volume, why)| mount_failed(volume, why)));
         plan.warnings.extend(around.config.volumes.iter().cloned());
         let start_at = after(around.since, around.behaviour.start_after);
         let is_held = plan.held || plan.awaits_config;
@@ -204,6 +213,9 @@ fn claim_trouble(seen: &Seen) -> Vec<PodEvent> {
             ClaimState::Bound => return None,
             ClaimState::Unbound => "PVC is not bound".to_owned(),
             ClaimState::Terminating => "PVC is being deleted".to_owned(),
+            // The driver itself is asked where that is possible, and says more.
+            ClaimState::DataMissing if !seen.broken_volumes.is_empty() => return None,
+            ClaimState::DataMissing => format!("the claim's condition {} is True", crate::csi::health::MISSING),
             ClaimState::Missing => {
                 format!("failed to fetch PVC from API server: persistentvolumeclaims {name:?} not found")
             }
@@ -211,6 +223,21 @@ fn claim_trouble(seen: &Seen) -> Vec<PodEvent> {
         Some(PodEvent::warning("FailedMount", format!("error processing PVC {namespace}/{name}: {why}")))
     });
     troubles.collect()
+}
+
+/// In a kubelet's words.
+fn mount_failed(volume: &str, why: &str) -> PodEvent {
+    PodEvent::warning("FailedMount", format!("MountVolume.SetUp failed for volume {volume:?} : {why}"))
+}
+
+/// Whether a pod is to run: it has not ended, and is not being deleted.
+pub fn is_to_run(pod: &Value) -> bool {
+    !matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed") && !terminating(pod)
+}
+
+/// Whether a container of a pod has begun, and so its volumes were mounted.
+pub fn has_started(pod: &Value) -> bool {
+    pod.items(&["status", "containerStatuses"]).iter().any(|status| status.has(&["containerID"]))
 }
 
 impl End {

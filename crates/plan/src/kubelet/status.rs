@@ -135,6 +135,12 @@ impl<'a> Draft<'a> {
         self.new.cut(&["status", "initContainerStatuses"]);
     }
 
+    /// The pod waits as if it had never run.
+    pub fn begin_again(&mut self) {
+        self.new.put(&["status", "phase"], "Pending");
+        self.drop_containers();
+    }
+
     pub fn end(&mut self, phase: &str, reason: &str, message: &str) {
         self.new.put(&["status", "phase"], phase);
         for (field, text) in [("reason", reason), ("message", message)] {

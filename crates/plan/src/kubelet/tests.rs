@@ -8,6 +8,7 @@ struct Life {
     now: Timestamp,
     claims: Vec<(&'static str, ClaimState)>,
     configs: config::Found,
+    broken_volumes: Vec<(String, String)>,
     /// The recorded events, in order.
     told: Vec<String>,
     removed: bool,
@@ -43,6 +44,7 @@ impl Life {
             now: at(1000),
             claims: Vec::new(),
             configs: config::Found::new(),
+            broken_volumes: Vec::new(),
             told: Vec::new(),
             removed: false,
             writes: 0,
@@ -59,6 +61,7 @@ impl Life {
                 pod_ip: "10.128.0.1",
                 claims: &self.claims,
                 configs: &self.configs,
+                broken_volumes: &self.broken_volumes,
             };
             let plan = plan(&seen, self.now);
             for event in plan.warnings.iter().chain(&plan.events) {
@@ -396,6 +399,36 @@ fn claims_delay_a_pod_until_it_runs() {
 }
 
 #[test]
+fn a_pod_whose_volume_has_no_data_is_held_until_the_data_is_back() {
+    let mut life = Life::of(json!({}), json!({}));
+    life.claims = vec![("data", ClaimState::DataMissing)];
+    life.settle();
+    let held = ("Pending", "ContainerCreating", None);
+    assert_eq!((life.phase(), life.word().as_str(), life.next), held);
+    let by_condition = "FailedMount error processing PVC default/data: the claim's condition VolumeDataMissing is True";
+    assert_eq!(life.told, [by_condition]);
+    // The driver itself says more, and counts also before the claim says anything.
+    for claim in [ClaimState::Bound, ClaimState::DataMissing] {
+        let mut life = Life::of(json!({}), json!({}));
+        life.claims = vec![("data", claim)];
+        life.broken_volumes = vec![("pv".to_owned(), "no directory".to_owned())];
+        life.settle();
+        assert_eq!((life.phase(), life.word().as_str(), life.next), held, "{claim:?}");
+        assert_eq!(life.told, ["FailedMount MountVolume.SetUp failed for volume \"pv\" : no directory"]);
+        (life.claims, life.broken_volumes) = (vec![("data", ClaimState::Bound)], Vec::new());
+        life.settle();
+        assert_eq!((life.phase(), life.ready()), ("Running", true));
+        // A restored status says that it ran; whether the data is there is asked once.
+        life.broken_volumes = vec![("pv".to_owned(), "no directory".to_owned())];
+        life.settle();
+        assert_eq!((life.phase(), life.word().as_str(), life.ready()), ("Pending", "ContainerCreating", false));
+        life.broken_volumes.clear();
+        life.settle();
+        assert_eq!((life.phase(), life.ready()), ("Running", true));
+    }
+}
+
+#[test]
 fn another_image_restarts_the_container() {
     let mut life = Life::of(json!({}), json!({}));
     life.settle();
@@ -483,7 +516,7 @@ proptest! {
         let mut pod = pod(json!({}), annotations);
         pod["status"]["startTime"] = json!(time);
         pod["status"]["containerStatuses"] = states.into_iter().map(state).collect();
-        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[], configs: &config::Found::new() };
+        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[], configs: &config::Found::new(), broken_volumes: &[] };
         plan(&seen, at(1000));
     }
 }

@@ -5,11 +5,12 @@ use super::facts::{ClaimUse, Node, Pod, key};
 use super::selector;
 use super::why::Reason;
 use crate::bind::{BIND_COMPLETED, SELECTED_NODE};
+use crate::csi::{csi_source, health};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::{BETA_CLASS, class_of};
 use object::quantity::Quantity;
 use object::selector::LabelSelector;
-use object::{Value, json};
+use object::{Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub struct Claim {
     pub bound: bool,
     pub lost: bool,
     pub terminating: bool,
+    /// Its condition says that the data of its volume is missing.
+    pub data_missing: bool,
     pub volume: Arc<str>,
     /// Whether only one pod at a time may use it.
     pub exclusive: bool,
@@ -51,6 +54,8 @@ struct Volume {
     capacity: Quantity,
     /// The claim in its claimRef, and that claim's uid (empty: any).
     claim: Option<(Key, Box<str>)>,
+    /// Its CSI driver and handle.
+    csi: Option<Box<(Box<str>, Box<str>)>>,
     /// The fields of the PV that matching needs, while it can still be chosen.
     offers: Option<Arc<Value>>,
 }
@@ -145,6 +150,17 @@ impl Volumes {
     /// The capacity of a PV.
     pub fn size(&self, volume: &str) -> Option<Quantity> {
         self.volumes.get(volume).map(|volume| volume.capacity)
+    }
+
+    /// The CSI driver and the handle of a volume; `None` if the volume is not known, or of no CSI driver.
+    pub fn csi_source(&self, volume: &str) -> Option<(&str, &str)> {
+        let (driver, handle) = &**self.volumes.get(volume)?.csi.as_ref()?;
+        Some((driver, handle))
+    }
+
+    /// Whether a volume is known.
+    pub fn has_volume(&self, volume: &str) -> bool {
+        self.volumes.contains_key(volume)
     }
 
     pub fn apply_class(&mut self, class: &Value) {
@@ -350,6 +366,7 @@ impl Claim {
             bound,
             lost: claim.text(&["status", "phase"]) == "Lost",
             terminating: terminating(claim),
+            data_missing: condition::is_true(claim, health::MISSING),
             volume: volume.into(),
             exclusive: claim.items(&["spec", "accessModes"]).iter().any(|mode| mode == "ReadWriteOncePod"),
             owners: owners.map(|owner| owner.text(&["uid"]).into()).collect(),
@@ -380,6 +397,7 @@ impl Volume {
             class: class_of(volume).unwrap_or("").into(),
             capacity: volume.at(&["spec", "capacity", "storage"]).and_then(Quantity::of).unwrap_or(Quantity::ZERO),
             claim,
+            csi: csi_source(volume).map(|(driver, handle)| Box::new((driver.into(), handle.into()))),
             offers: (phase_allows && !terminating(volume)).then(|| Arc::new(trimmed(volume))),
         }
     }

@@ -7,6 +7,7 @@
 mod action;
 mod claims;
 mod claims_in_place;
+pub mod departure;
 pub mod invariant;
 mod pods;
 mod replicas;

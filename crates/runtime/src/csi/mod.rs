@@ -5,6 +5,7 @@
 mod capacity;
 mod drivers;
 mod endpoint;
+mod health;
 mod journal;
 mod metrics;
 mod pace;
@@ -15,6 +16,7 @@ mod secrets;
 
 pub use drivers::Drivers;
 pub use endpoint::{Endpoint, Pace};
+pub use health::run as run_monitor;
 pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
 pub use plan::csi::reclaim::{CONFIRM, RECORD};

@@ -1,13 +1,14 @@
 //! The controller's caches: which objects belong to a set, and which sets a change concerns. Both use indexes
 //! and never scan all sets or pods.
 
+use super::departed::DepartedClaims;
 use super::{planner, resource};
 use crate::api::Resource;
 use crate::cache::{self, Cache, Index, Key, by_controller, controlled_by, differs, differs_at, key};
 use crate::metrics::Metrics;
 use crate::worker::Source;
 use jiff::Timestamp;
-use object::access::{Access, controller, name, namespace, uid};
+use object::access::{self, Access, controller, name, namespace, uid};
 use object::{Gates, Value};
 use plan::allowance::Allowance;
 use planner::{Seen, SeenPod, SetPlan};
@@ -26,6 +27,7 @@ pub(super) struct Informers {
     claims_by_stem: Index,
     revisions_by_controller: Index,
     revisions_by_stem: Index,
+    pub departed: DepartedClaims,
 }
 
 /// A watched resource and its cache.
@@ -61,6 +63,7 @@ impl Informers {
             pods,
             claims,
             revisions,
+            departed: DepartedClaims::default(),
         }
     }
 
@@ -78,9 +81,18 @@ impl Informers {
             controlling(&known, pod).into_iter().chain(bearer).collect()
         };
         let known = self.sets.cache.clone();
-        let claims = move |claim: &Value| {
-            let stem = numbered_stem(name(claim));
-            stem.map(|stem| claiming(&known, namespace(claim), stem)).unwrap_or_default()
+        let departed = self.departed.clone();
+        let claims = move |before: Option<&Value>, after: Option<&Value>| {
+            if !claim_differs(before, after) {
+                return Vec::new();
+            }
+            let sets_of = |claim: &Value| {
+                let stem = numbered_stem(name(claim));
+                stem.map(|stem| claiming(&known, namespace(claim), stem)).unwrap_or_default()
+            };
+            let gone = before.filter(|before| after.is_none_or(|after| uid(after) != uid(before)));
+            let of_gone = gone.map(|claim| departed.note(claim, sets_of(claim))).unwrap_or_default();
+            before.into_iter().chain(after).flat_map(sets_of).chain(of_gone).collect()
         };
         let known = self.sets.cache.clone();
         let revisions = move |revision: &Value| {
@@ -90,7 +102,7 @@ impl Informers {
         vec![
             Source::changing(self.sets.resource.clone(), sets).into(self.sets.cache.clone()),
             on_difference(&self.pods, pod_differs, pods),
-            on_difference(&self.claims, claim_differs, claims),
+            Source::changing(self.claims.resource.clone(), claims).into(self.claims.cache.clone()),
             on_difference(&self.revisions, differs, revisions),
         ]
     }
@@ -118,6 +130,17 @@ impl Informers {
 impl Scene {
     pub fn plan(&self, allowance: Allowance, gates: &Gates, now: Timestamp) -> SetPlan {
         self.show(allowance, |seen| planner::plan(seen, gates, now))
+    }
+
+    /// The claims that are being deleted while a pod uses them, and that pod.
+    pub fn claims_deleted_in_use(&self) -> Vec<(&Value, String)> {
+        let claims: Vec<&Value> =
+            self.claims.iter().map(AsRef::as_ref).filter(|claim| access::terminating(claim)).collect();
+        if claims.is_empty() {
+            return Vec::new();
+        }
+        let pods: Vec<&SeenPod> = self.pods.iter().map(AsRef::as_ref).collect();
+        planner::departure::in_use(&claims, &pods)
     }
 
     /// The number of existing pods and claims.

@@ -3,6 +3,7 @@
 //!
 //! `informers` has the caches and their indexes; `executor` is the only module that writes.
 
+mod departed;
 mod executor;
 mod informers;
 mod server_capabilities;
@@ -18,7 +19,7 @@ use informers::Informers;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
 use plan::statefulset::{self as planner, SetEvent, SetPlan};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -95,10 +96,13 @@ struct Known {
     told: Vec<SetEvent>,
     /// Until when changing counts may wait to be written.
     counts_wait_until: Option<Instant>,
+    /// The uids of claims whose deletion while in use was told.
+    warned: HashSet<String>,
 }
 
 impl StatefulSetController {
     async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
+        self.report_deleted_objects(&key).await?;
         let started = Instant::now();
         let Some(seen) = self.informers.look(&key) else {
             self.forget(&key);
@@ -114,6 +118,7 @@ impl StatefulSetController {
         grant.plan(plan.written);
         plan.events.extend(grant.limits().then(|| slowed(&seen.set)));
         self.note(&seen.set, &plan);
+        self.warn_of_deleted_claims(&seen).await?;
         let wait = self.patience(&seen.set, &plan);
         self.carry_out(&seen.set, &plan, &grant, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
@@ -190,6 +195,7 @@ impl Known {
             },
             told: Vec::new(),
             counts_wait_until: None,
+            warned: HashSet::new(),
         }
     }
 }

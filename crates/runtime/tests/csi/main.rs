@@ -6,6 +6,7 @@ mod cost;
 mod crashes;
 mod deletion;
 mod expansion;
+mod health;
 mod interference;
 mod last_state;
 mod modification;

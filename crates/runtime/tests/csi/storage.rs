@@ -8,6 +8,7 @@ use object::access::{Access, name, uid};
 use object::{Value, json};
 use runtime::csi::{Endpoint, Pace};
 use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -16,6 +17,7 @@ pub const DRIVER: &str = csi::directory::DEFAULT_NAME;
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 pub const PROVISIONER: &str = "csi-provisioner-controller";
 pub const RESIZER: &str = "csi-resizer-controller";
+pub const MONITOR: &str = "csi-health-monitor-controller";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The controllers that volumes need.
@@ -112,6 +114,11 @@ impl Storage {
         let socket = self.directory.path().join("csi.sock");
         let endpoint = Endpoint::parse(&socket.to_string_lossy()).expect("an endpoint");
         Endpoint { pace: pace(), ..endpoint }
+    }
+
+    /// The directory that the driver keeps a volume in.
+    pub fn home(&self, volume: &Value) -> PathBuf {
+        self.directory.path().join("volumes/volumes").join(volume.text(&["spec", "csi", "volumeHandle"]))
     }
 
     pub fn calls(&self, name: &str) -> Vec<Call> {

@@ -95,6 +95,11 @@ async fn rights_of_the_resizer() {
     each_right_for_long("csi-resizer", &permission_scenarios::RESIZING).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn rights_of_the_health_monitor() {
+    each_right("csi-health-monitor", stories::lose_data).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn rights_of_the_state_metrics() {
     each_right("state-metrics", stories::count).await;

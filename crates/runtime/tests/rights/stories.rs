@@ -2,7 +2,7 @@
 
 use crate::missing_permission::Stage;
 use crate::pairs::*;
-use crate::storage::{self, DRIVER, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
+use crate::storage::{self, DRIVER, MONITOR, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
 use crate::world::*;
 use csi::Code;
 use csi::directory::{Gate, Order};
@@ -426,6 +426,24 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         // A PV from a backup reports why it is kept.
         let restored = storage::lose_and_restore(world, &claim, &made).await;
         world.until_is(&restored, "says why", |volume| volume["status"]["reason"] == "DeletionUnconfirmed").await;
+    })
+}
+
+pub fn lose_data(stage: &mut Stage) -> Told<'_> {
+    Box::pin(async move {
+        let (world, storage) = (&mut stage.world, Storage::new(storage::options()).await);
+        world.patience = REAL_TIME_MAX;
+        let mut endpoint = storage.endpoint();
+        endpoint.options.monitor_interval_s = 1;
+        world.setup.drivers = vec![endpoint];
+        world.start(&format!("{},{MONITOR}", storage::everything()));
+        world.create(storage::class("c", "Delete", json!({}))).await;
+        let claim = world.create(storage::claim_of("claim", "c")).await;
+        let volume = until_volume(world, &claim).await;
+        std::fs::remove_dir_all(storage.home(&volume).join("data")).expect("it can be removed");
+        let says_so = |claim: &Value| condition::is_true(claim, "VolumeDataMissing");
+        world.until_is(&claim, "says that its data is missing", says_so).await;
+        stage.storage = Some(storage);
     })
 }
 

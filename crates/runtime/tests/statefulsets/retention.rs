@@ -629,3 +629,45 @@ async fn a_terminating_claim_blocks_its_pod_and_not_the_set() {
     assert_eq!(name(&world.claim("data-web-1").await), "data-web-1");
     world.stop().await;
 }
+
+async fn told(world: &World, about: &Value, reason: &str) -> String {
+    world.until_event(about, reason).await.text(&["message"]).to_owned()
+}
+
+// Issue 20: a claim that goes leaves a trace that says why, on itself and on its set.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_deleted_claim_and_its_set_says_why() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(kept(2, "Delete", "Delete")).await;
+    world.until_done(&set).await;
+    let [first, second] = ["data-web-0", "data-web-1"].map(|name| crate::world::claim("default", name));
+    let (first, second) = (world.now(&first).await.unwrap(), world.now(&second).await.unwrap());
+    let set = world.change(&set, json!({"replicas": 1})).await;
+    let scaled = "whenScaled is Delete and Pod web-1 was scaled away";
+    for object in [&second, &set] {
+        let message = told(&world, object, "ClaimDeleted").await;
+        assert!(message.contains(scaled) && message.starts_with(object.text(&["kind"])), "{message}");
+    }
+    world.delete(&set, "Background").await;
+    let message = told(&world, &first, "ClaimDeleted").await;
+    assert!(message.contains("whenDeleted is Delete and the set was deleted"), "{message}");
+    world.stop().await;
+}
+
+// Issue 20: a claim that is deleted under its pod is worth a warning on the set, one that goes by policy is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_deleted_in_use_warns_on_its_set() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(kept(1, "Delete", "Delete")).await;
+    world.until_done(&set).await;
+    let claim = world.now(&crate::world::claim("default", "data-web-0")).await.unwrap();
+    world.merge(&claim, json!({"metadata": {"finalizers": ["example.com/held"]}})).await;
+    world.delete(&claim, "").await;
+    for object in [&set, &claim] {
+        let event = world.until_event(object, "ClaimDeletedInUse").await;
+        let message = event.text(&["message"]);
+        assert!(event["type"] == "Warning" && message.starts_with(object.text(&["kind"])), "{event}");
+        assert!(message.contains("Pod web-0"), "{message}");
+    }
+    world.stop().await;
+}

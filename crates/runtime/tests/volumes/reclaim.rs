@@ -292,6 +292,11 @@ async fn h3_directories_are_provisioned_and_deleted_for_claims() {
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     assert!(!directory.exists());
+    for object in [&claim, &volume] {
+        let event = world.until_event(object, "VolumeDataDeleted").await;
+        let message = event.text(&["message"]);
+        assert!(message.starts_with(object.text(&["kind"])) && message.contains("reclaim policy"), "{message}");
+    }
     // A claim whose selected node does not exist gets another node.
     world.create(a_class("w", "kubernetes.io/host-path", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
     let late = world.create(a_claim("late", "1Gi", of_class("w"))).await;

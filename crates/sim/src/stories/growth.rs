@@ -26,7 +26,7 @@ fn waits_for_node(checker: &Checker, claim: &str) -> bool {
 
 impl Operator {
     /// Makes the driver anew, and those who asked it what it can do.
-    async fn restart_driver(&self) {
+    pub(super) async fn restart_driver(&self) {
         self.world.kill_driver();
         self.world.kill_controllers();
         self.pause(Duration::from_secs(3)).await;

@@ -3,6 +3,7 @@
 mod gates;
 mod growth;
 mod inside;
+mod lost_data;
 mod migration;
 mod nodes;
 mod operator;
@@ -113,6 +114,7 @@ stories![
     exact inside::set_inside: "KEP-1847, KEP-2644: a set's claims of the plugin inside go with replicas and set, and their directories with them",
     exact inside::inside_rollback: "KEP-2644: the binder's gate goes off and on between any two steps of a reclaim of the plugin inside",
     exact inside::inside_skew: "KEP-2644: only one of binder and provisioner honours policies: each for its own volumes, directories and a driver's",
+    exact lost_data::data_lost: "data of a volume is lost and put back: claim and volume say so, and no pod starts without it",
     exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is away: identity, claims and order stay",
     exact nodes::lost: "nodes are deleted, replaced or declared out of service while pods run: no ordinal and no volume is used twice",
     exact restarts::in_turn: "every part restarts in turn while a set is made, rolled and scaled",

@@ -72,7 +72,7 @@ fn t11_t17_a_refused_claim_keeps_the_others_of_its_replica_from_growing() {
 fn t11_a_claim_that_is_seen_not_to_follow_keeps_the_others_from_growing() {
     let cases: [(&str, fn(&mut World)); 2] = [
         ("ClaimNotBound", |world| world.edit_claim("logs-web-1", |it| it.put(&["status", "phase"], "Lost"))),
-        ("ClaimContested", |world| drop(world.contested.insert("logs-web".to_owned()))),
+        ("ClaimContested", |world| _ = world.contested.insert("logs-web".to_owned())),
     ];
     for (reason, change) in cases {
         let mut world = two_claims(|_| {});
