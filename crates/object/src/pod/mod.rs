@@ -55,10 +55,10 @@ pub fn validate_create(pod: &Value, errors: &mut Errors) {
 
 /// Validates the rules that hold for a pod at any time.
 fn validate_pod(pod: &Value, errors: &mut Errors) {
-    let (path, annotations) = (Path::new("spec"), Path::new("metadata.annotations"));
+    let (path, annotations_path) = (Path::new("spec"), Path::new("metadata.annotations"));
     let value = pod.at(&["spec"]).unwrap_or(&NOTHING);
     annotations::validate(
-        &Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations),
+        &Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path),
         value,
         errors,
     );

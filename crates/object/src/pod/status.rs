@@ -10,9 +10,9 @@ use std::collections::BTreeSet;
 
 /// Validates a write to `/status`.
 pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let (root, annotations, conditions) =
+    let (root, annotations_path, conditions) =
         (Path::new("status"), Path::new("metadata.annotations"), Path::new("metadata.conditions"));
-    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations);
+    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path);
     annotations::validate_update(&annotations, old.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), errors);
     let spec = new.at(&["spec"]).unwrap_or(&NOTHING);
     annotations::validate(&annotations, spec, errors);

@@ -17,8 +17,8 @@ const SHOWN_MAX: usize = 10;
 /// Validates a pod's update, except for the general rules of metadata.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_pod(new, errors);
-    let (path, annotations) = (Path::new("spec"), Path::new("metadata.annotations"));
-    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations);
+    let (path, annotations_path) = (Path::new("spec"), Path::new("metadata.annotations"));
+    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path);
     annotations::validate_update(&annotations, old.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), errors);
     let (new, old) = (new.at(&["spec"]).unwrap_or(&NOTHING), old.at(&["spec"]).unwrap_or(&NOTHING));
     let spec = Cursor::new(new, &path);
