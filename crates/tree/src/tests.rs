@@ -85,7 +85,7 @@ fn a_tree_is_removed_and_links_in_it_are_not_followed() {
     symlink(outside.path(), tree.join("out")).unwrap();
     // Programs can leave directories behind that their own user cannot write to.
     for locked in ["a/b", "a"] {
-        fs::set_permissions(tree.join(locked), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.join(locked), fs::Permissions::from_mode(0o000)).unwrap();
     }
     let root = opened(place.path());
     for _ in 0..2 {

@@ -35,6 +35,8 @@ async fn deletions_are_the_way_out_of_a_full_etcd() {
     let count = fill(&*near).await;
     assert!(near.out_of_space().is_some_and(|why| why.contains("alarm disarm")), "{:?}", near.out_of_space());
     near.barrier().await.expect("reads must continue");
+    // Without this, the second server may still be behind, and the watch would also return the writes.
+    far.barrier().await.expect("reads must continue");
     let begun = far.revision();
     let mut watcher = far.watch("/a/", begun).unwrap();
 
