@@ -65,7 +65,7 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     let admin = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
     Arc::into_inner(cluster).unwrap().stop();
     let taken = store(root.path(), &["restore", text(&file), text(&data)]);
-    assert!(taken.failed().contains("there is a store in"), "a used place is not overwritten");
+    assert!(taken.failed().contains("a store already exists in"), "a used place is not overwritten");
     bad_files_are_refused(root.path(), &file);
 
     let back = at("back");
@@ -179,9 +179,9 @@ fn bad_files_are_refused(home: &Path, file: &Path) {
     let mut flipped = whole.clone();
     flipped[whole.len() / 2] ^= 4;
     for (name, bytes, why) in [
-        ("torn", &whole[..whole.len() - 9], "it is not whole: its end is missing"),
+        ("torn", &whole[..whole.len() - 9], "its end is missing"),
         ("flipped", &flipped[..], "it is damaged"),
-        ("foreign", b"kind: List\n", "it is no backup of a store"),
+        ("foreign", b"kind: List\n", "it is not a backup of a store"),
     ] {
         let path = home.join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -216,7 +216,7 @@ fn stores_are_copied_into_etcd_and_back() {
     Arc::into_inner(cluster).unwrap().stop();
     let said = store(root.path(), &["copy", text(&data), &url]).succeeded();
     assert!(said.contains("keys, checksum"), "{said}");
-    assert!(store(root.path(), &["copy", text(&data), &url]).failed().contains("there is a store in etcd://"));
+    assert!(store(root.path(), &["copy", text(&data), &url]).failed().contains("a store already exists in etcd://"));
 
     let shared = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--nodes", "0"]));
     let kubectl = kubectl_on(&shared).unwrap();

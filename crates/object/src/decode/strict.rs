@@ -1,4 +1,4 @@
-//! Field validation: whether fields that are unknown or come twice refuse a request, warn about it, or pass.
+//! Field validation: whether unknown and duplicate fields cause a refusal, a warning, or nothing.
 
 use super::order;
 use crate::Value;
@@ -15,7 +15,8 @@ pub enum FieldValidation {
 }
 
 impl FieldValidation {
-    /// Reads the parameter; `options` is the kind that the 422 names: `CreateOptions`, `UpdateOptions`, `PatchOptions`.
+    /// Parses the parameter. `options` is the kind named in the 422 response: `CreateOptions`, `UpdateOptions` or
+    /// `PatchOptions`.
     pub fn parse(text: &str, options: &str) -> Result<FieldValidation, Status> {
         match text {
             "" | "Warn" => Ok(FieldValidation::Warn),
@@ -30,12 +31,12 @@ impl FieldValidation {
     }
 }
 
-/// The fields that a document sets more than once.
+/// Fields that a document sets more than once.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Duplicates {
     /// JSON: the paths of the fields (`spec.replicas`).
     pub fields: Vec<String>,
-    /// YAML: one line for each, as Kubernetes words it (`line 12: key "replicas" already set in map`).
+    /// YAML: one line per field, in upstream's words (`line 12: key "replicas" already set in map`).
     pub lines: Vec<String>,
 }
 
@@ -44,13 +45,13 @@ impl Duplicates {
         self.fields.is_empty() && self.lines.is_empty()
     }
 
-    /// The error of the YAML reader of Kubernetes, which reports all lines at once.
+    /// Returns the error of upstream's YAML decoder, which reports all lines at once.
     pub fn yaml_error(&self) -> Option<String> {
         (!self.lines.is_empty()).then(|| format!("yaml: unmarshal errors:\n  {}", self.lines.join("\n  ")))
     }
 }
 
-/// What strict reading found.
+/// Unknown and duplicate fields of a document.
 #[derive(Clone, Debug, Default)]
 pub struct Strict {
     pub unknown: Vec<String>,
@@ -66,7 +67,8 @@ pub(super) fn duplicate_field(path: &str) -> String {
 }
 
 impl Strict {
-    /// The warnings for a create or update under `mode`, or its refusal. `object` names itself by `apiVersion` and `kind`.
+    /// Returns the warnings for a create or update under `mode`, or its refusal. The refusal names the `apiVersion` and
+    /// `kind` of `object`.
     pub fn judge(&self, mode: FieldValidation, object: &Value) -> Result<Vec<String>, Status> {
         self.judge_with(mode, |sentence| refuse_object(object, sentence))
     }
@@ -132,14 +134,14 @@ fn conclude(
     }
 }
 
-/// The 422 of a patch. It shows the patch.
+/// Returns the 422 for a patch; it contains the patch.
 pub fn refuse_patch(patch: &str, sentence: &str) -> Status {
     let mut errors = Errors::default();
     errors.invalid(&Path::new("patch"), patch, sentence);
     Status::invalid("", "", "", &errors)
 }
 
-/// The 400 of an object that cannot be read as what it says it is.
+/// Returns the 400 for an object that cannot be decoded as the kind that it names.
 pub fn refuse_object(object: &Value, sentence: &str) -> Status {
     let text = |key: &str| object.get(key).and_then(Value::as_str).unwrap_or("");
     let api_version = text("apiVersion");
@@ -181,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parameter_is_one_of_three_words() {
+    fn the_parameter_accepts_three_values() {
         assert_eq!(FieldValidation::parse("", "CreateOptions"), Ok(FieldValidation::Warn));
         assert_eq!(FieldValidation::parse("Strict", "CreateOptions"), Ok(FieldValidation::Strict));
         assert_eq!(

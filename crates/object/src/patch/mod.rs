@@ -1,4 +1,4 @@
-//! The three patches that change a document directly; server-side apply has a room of its own.
+//! The three patch types that change a document directly. Server-side apply is in `crate::apply`.
 
 use crate::access::Access;
 use crate::schema::TypeRef;
@@ -47,7 +47,7 @@ fn merge_into(document: &mut Value, patch: &Value) {
     if !document.is_object() {
         *document = Value::Object(Map::new());
     }
-    let Value::Object(members) = document else { unreachable!("made an object just above") };
+    let Value::Object(members) = document else { unreachable!("the document was made an object above") };
     for (name, change) in changes {
         if change.is_null() {
             members.remove(name);

@@ -1,4 +1,4 @@
-//! From the first write of a definition to its end.
+//! The lifecycle of a definition, from its first write to its deletion.
 
 use super::*;
 
@@ -12,7 +12,7 @@ fn established(name: &str, names: Value) -> Value {
 }
 
 #[test]
-fn a_definition_is_usable_at_once() {
+fn a_definition_is_served_after_its_first_write() {
     let definition = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
     assert_eq!(
         definition["spec"]["names"],
@@ -31,12 +31,15 @@ fn a_definition_is_usable_at_once() {
         ])
     );
     let mut again = definition.clone();
-    assert!(!establish(&mut again, &[], "2027-01-01T00:00:00Z".parse().unwrap()), "nothing changes the second time");
+    assert!(
+        !establish(&mut again, &[], "2027-01-01T00:00:00Z".parse().unwrap()),
+        "a second call must not change anything"
+    );
     assert_eq!(again, definition);
 }
 
 #[test]
-fn names_in_use_are_not_given_twice() {
+fn names_in_use_are_not_accepted_for_another_definition() {
     let first =
         established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget", "shortNames": ["w", "wi"]}));
     let cases = [
@@ -69,8 +72,8 @@ fn names_in_use_are_not_given_twice() {
         assert_eq!(conditions[0].text(&["reason"]), reason);
         assert_eq!(conditions[0].text(&["message"]), message);
         assert_eq!(conditions[1].text(&["reason"]), "NotAccepted");
-        assert!(kinds_of(&second).is_empty(), "it is not served");
-        // The first one goes: the names are free.
+        assert!(kinds_of(&second).is_empty(), "a definition without accepted names is not served");
+        // The first definition is deleted, so its names are free.
         establish(&mut second, &[], now());
         assert_eq!(kinds_of(&second).len(), 1);
     }
@@ -86,7 +89,7 @@ fn names_of_built_in_kinds_are_taken() {
 }
 
 #[test]
-fn objects_go_before_their_definition() {
+fn a_definition_is_deleted_after_its_objects() {
     let mut definition = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
     assert_eq!(cleanup(&definition, 3), Cleanup::Nothing);
     assert_eq!(refuses_create(&definition), None);
@@ -94,7 +97,7 @@ fn objects_go_before_their_definition() {
     definition["metadata"]["deletionTimestamp"] = json!("2026-11-15T10:00:00Z");
     assert_eq!(definition["metadata"]["finalizers"], json!([CLEANUP_FINALIZER]));
     assert!(refuses_create(&definition).is_some());
-    assert_eq!(kinds_of(&definition).len(), 1, "its objects can still be read and deleted");
+    assert_eq!(kinds_of(&definition).len(), 1, "its objects must stay readable and deletable");
     assert_eq!(cleanup(&definition, 3), Cleanup::DeleteObjects);
     assert_eq!(cleanup(&definition, 0), Cleanup::Finish);
     finish(&mut definition, now());
@@ -102,7 +105,7 @@ fn objects_go_before_their_definition() {
 }
 
 #[test]
-fn updates_keep_what_must_stay() {
+fn updates_keep_immutable_fields() {
     let old = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
     let change = |path: &[&str], value: Value| {
         let mut new = old.clone();
@@ -153,7 +156,7 @@ fn a_new_storage_version_is_remembered_beside_the_old_one() {
 }
 
 #[test]
-fn a_status_sent_with_a_new_definition_is_not_believed() {
+fn the_status_in_a_create_request_is_ignored() {
     let mut definition = established("widgets.example.com", json!({"plural": "widgets", "kind": "Widget"}));
     with_ctx(|ctx| definition::Definition.prepare_create(&mut definition, ctx));
     assert!(kinds_of(&definition).is_empty());
@@ -161,7 +164,7 @@ fn a_status_sent_with_a_new_definition_is_not_believed() {
 }
 
 #[test]
-fn the_row_is_there() {
+fn the_kind_of_definitions_is_registered() {
     let rows = rows();
     assert_eq!(rows[0].resource(), "customresourcedefinitions.apiextensions.k8s.io");
     assert!(!rows[0].namespaced && rows[0].has_status());

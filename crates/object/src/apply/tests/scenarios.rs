@@ -20,7 +20,7 @@ fn stateful_set(spec: Value) -> Value {
 }
 
 #[test]
-fn one_conflict_reads_as_kubectl_users_know_it() {
+fn one_conflict_has_upstreams_message() {
     let live = updated(STATEFUL_SET, None, stateful_set(json!({"replicas": 1})), "kubectl-client-side-apply");
     let config = stateful_set(json!({"replicas": 3}));
     let status = run(STATEFUL_SET, Some(&live), &config, "me", false).unwrap_err();
@@ -69,12 +69,12 @@ fn equal_values_are_shared() {
     let live = applied(CONFIG_MAP, None, &config, "one");
     let live = applied(CONFIG_MAP, Some(&live), &config, "two");
     assert_eq!(fields(&live, "one", "Apply"), fields(&live, "two", "Apply"));
-    // One of two owners leaves: the field stays. The other too: it goes.
+    // One of two owners removes the field: it stays. When the other owner removes it too, it is deleted.
     let live = applied(CONFIG_MAP, Some(&live), &config_map(json!({"x": "1"})), "one");
     assert_eq!(live["data"], json!({"a": "1", "x": "1"}));
     let live = applied(CONFIG_MAP, Some(&live), &config_map(json!({"y": "1"})), "two");
     assert_eq!(live["data"], json!({"x": "1", "y": "1"}));
-    // The last field of the map takes the map with it.
+    // When the last field of the map is removed, the map is removed too.
     let without_data =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "namespace": "default"}});
     let live = applied(CONFIG_MAP, Some(&live), &without_data, "one");
@@ -84,7 +84,7 @@ fn equal_values_are_shared() {
 }
 
 #[test]
-fn dropped_fields_that_others_changed_stay_theirs() {
+fn removed_fields_that_another_manager_changed_stay() {
     let live = applied(CONFIG_MAP, None, &config_map(json!({"a": "1", "b": "1"})), "me");
     let mut edited = live.clone();
     edited["data"]["a"] = json!("2");
@@ -104,7 +104,7 @@ fn list_items_are_matched_with_key_defaults_and_kept_in_order() {
         fields(&live, "me", "Apply"),
         json!({"f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:port": {}, "f:name": {}}}}})
     );
-    // Defaults came in, which nobody owns, and somebody added a port.
+    // Defaulting added fields without a manager, and another client added a port.
     let mut defaulted = live;
     defaulted["spec"]["ports"] = json!([{"port": 80, "name": "http", "protocol": "TCP", "targetPort": 80}]);
     let mut edited = defaulted.clone();
@@ -128,7 +128,7 @@ fn list_items_are_matched_with_key_defaults_and_kept_in_order() {
 }
 
 #[test]
-fn sets_unite_and_atomic_values_are_owned_whole() {
+fn sets_are_merged_and_atomic_values_have_one_owner() {
     let object = |finalizers: Value, selector: Value| {
         json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "w", "finalizers": finalizers},
                "spec": {"selector": {"matchLabels": selector}}})
@@ -147,7 +147,7 @@ fn sets_unite_and_atomic_values_are_owned_whole() {
 }
 
 #[test]
-fn objects_never_managed_belonged_to_someone_before() {
+fn fields_of_unmanaged_objects_belong_to_before_first_apply() {
     let live = config_map(json!({"a": "1", "b": "1"}));
     let status = run(CONFIG_MAP, Some(&live), &config_map(json!({"a": "2"})), "me", false).unwrap_err();
     assert_eq!(status.message, "Apply failed with 1 conflict: conflict with \"before-first-apply\" using v1: .data.a");
@@ -157,7 +157,7 @@ fn objects_never_managed_belonged_to_someone_before() {
 }
 
 #[test]
-fn kubectl_moves_from_client_side_to_server_side_without_a_fight() {
+fn kubectl_migrates_from_client_side_to_server_side_without_conflicts() {
     let annotation = "kubectl.kubernetes.io/last-applied-configuration";
     let mut object = config_map(json!({"a": "1", "b": "1"}));
     object["metadata"]["annotations"] = json!({annotation: config_map(json!({"a": "1", "b": "1"})).to_string()});
@@ -173,7 +173,7 @@ fn kubectl_moves_from_client_side_to_server_side_without_a_fight() {
     assert_eq!(live["data"], json!({"a": "9", "b": "2"}));
     assert_eq!(live["metadata"]["annotations"][annotation], format!("{config}\n"));
 
-    // Another name has no such privilege.
+    // Another manager name does not migrate, so it gets the conflict.
     assert!(run(CONFIG_MAP, Some(&live), &config_map(json!({"a": "8"})), "me", false).is_err());
 }
 
@@ -196,7 +196,7 @@ fn kubectls_migration_patch_of_managed_fields_goes_through_track() {
 }
 
 #[test]
-fn bad_configurations_are_refused_in_a_sentence() {
+fn invalid_configurations_are_refused_with_one_sentence() {
     let pod = |spec: Value| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "n"}, "spec": spec});
     let mut managed = pod(json!({}));
     managed["metadata"]["managedFields"] = json!([]);
@@ -241,7 +241,7 @@ fn an_applier_keeps_one_entry_and_its_time_when_nothing_changes() {
 }
 
 #[test]
-fn status_is_applied_through_its_subresource_alone() {
+fn status_is_applied_only_through_its_subresource() {
     let live = applied(
         POD,
         None,
