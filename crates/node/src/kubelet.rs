@@ -116,7 +116,8 @@ impl Kubelets {
         let Some(volume_data) = self.volume_data.as_ref().filter(|_| kubelet::is_to_run(pod)) else {
             return Ok(broken);
         };
-        if kubelet::has_started(pod) && self.informers.lock().local.get(key).is_some_and(|local| local.volumes_checked) {
+        if kubelet::has_started(pod) && self.informers.lock().local.get(key).is_some_and(|local| local.volumes_checked)
+        {
             return Ok(broken);
         }
         for (volume, driver, handle) in self.sources(key, pod)? {

@@ -1,6 +1,6 @@
 //! Claims of a set that are deleted: why, and whether a pod still uses them. For events: nothing is decided by it.
 
-use super::{SetEvent, SeenPod};
+use super::{SeenPod, SetEvent};
 use crate::protect;
 use object::Value;
 use object::access::{Access, name, namespace, terminating, uid};

@@ -202,8 +202,12 @@ impl Monitor {
         say(&self.events, &about, &event);
         if !reference.text(&["uid"]).is_empty() {
             let text = |field| reference.text(&[field]);
-            let about =
-                EventSubject { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
+            let about = EventSubject {
+                resource: &self.claims,
+                namespace: text("namespace"),
+                name: text("name"),
+                uid: text("uid"),
+            };
             let message = format!("PersistentVolumeClaim {}/{}: {}", text("namespace"), text("name"), event.message);
             say(&self.events, &about, &Event { message, ..event });
         }

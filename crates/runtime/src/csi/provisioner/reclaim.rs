@@ -310,8 +310,12 @@ impl Control {
         let about = EventSubject { resource: &self.volumes, namespace: "", name: volume, uid: &doomed.uid };
         crate::csi::say(&self.events, &about, &of_volume);
         if !doomed.claim_uid.is_empty() {
-            let about =
-                EventSubject { resource: &self.claims, namespace: claim_namespace, name: claim_name, uid: &doomed.claim_uid };
+            let about = EventSubject {
+                resource: &self.claims,
+                namespace: claim_namespace,
+                name: claim_name,
+                uid: &doomed.claim_uid,
+            };
             crate::csi::say(&self.events, &about, &of_claim);
         }
     }
