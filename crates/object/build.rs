@@ -1,7 +1,9 @@
-//! Makes the built-in schema from k8s-openapi's published types and `build/merge-rules.txt`.
+//! Generates the built-in schema from k8s-openapi's types and `build/merge-rules.txt`.
 //!
-//! Three files go to OUT_DIR: `arena.json`, the definitions without prose for the running server, `definitions.json.deflate`,
-//! the same with prose, unpacked only when somebody asks for an OpenAPI document, and `fields.rs`, the names of all fields.
+//! Writes three files to OUT_DIR:
+//! - `arena.json`: the definitions without descriptions, for the running server.
+//! - `definitions.json.deflate`: the definitions with descriptions, unpacked only for OpenAPI documents.
+//! - `fields.rs`: the names of all fields.
 
 use k8s_openapi::api::{
     apps::v1 as apps, authentication::v1 as authentication, authorization::v1 as authorization,
@@ -22,26 +24,27 @@ fn main() {
     println!("cargo::rerun-if-changed={RULES}");
     let mut definitions = published();
     for definition in definitions.values_mut() {
-        tidy(definition);
+        to_openapi_form(definition);
     }
-    apply_rules(&mut definitions, &std::fs::read_to_string(RULES).expect("the merge rules are readable"));
+    apply_rules(&mut definitions, &std::fs::read_to_string(RULES).expect("cannot read the merge rules"));
 
-    let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
-    let full = serde_json::to_vec(&definitions).expect("JSON values serialise");
-    let file = std::fs::File::create(Path::new(&out).join("definitions.json.deflate")).expect("OUT_DIR is writable");
+    let out = std::env::var("OUT_DIR").expect("OUT_DIR is not set");
+    let full = serde_json::to_vec(&definitions).expect("cannot serialize the definitions");
+    let file = std::fs::File::create(Path::new(&out).join("definitions.json.deflate"))
+        .expect("cannot create a file in OUT_DIR");
     let mut packer = flate2::write::DeflateEncoder::new(file, flate2::Compression::best());
-    packer.write_all(&full).and_then(|()| packer.finish().map(drop)).expect("OUT_DIR is writable");
+    packer.write_all(&full).and_then(|()| packer.finish().map(drop)).expect("cannot write to OUT_DIR");
 
     for definition in definitions.values_mut() {
         strip_prose(definition);
     }
-    let arena = serde_json::to_vec(&definitions).expect("JSON values serialise");
-    std::fs::write(Path::new(&out).join("arena.json"), arena).expect("OUT_DIR is writable");
+    let arena = serde_json::to_vec(&definitions).expect("cannot serialize the definitions");
+    std::fs::write(Path::new(&out).join("arena.json"), arena).expect("cannot write to OUT_DIR");
     let fields: Vec<String> = fields(&definitions).into_iter().collect();
-    std::fs::write(Path::new(&out).join("fields.rs"), format!("&{fields:?}")).expect("OUT_DIR is writable");
+    std::fs::write(Path::new(&out).join("fields.rs"), format!("&{fields:?}")).expect("cannot write to OUT_DIR");
 }
 
-/// The names of all fields, and what managed fields call them.
+/// Returns the names of all fields, and the same names with the prefix `f:` of managed fields.
 fn fields(definitions: &Map<String, Value>) -> BTreeSet<String> {
     let properties = definitions.values().filter_map(|definition| definition["properties"].as_object());
     let names: BTreeSet<String> = properties.flat_map(Map::keys).cloned().collect();
@@ -55,7 +58,7 @@ macro_rules! schemas {
     };
 }
 
-/// The definitions of every kind we serve and all that they refer to.
+/// Returns the OpenAPI definitions of every built-in kind and of all types that they refer to.
 fn published() -> Map<String, Value> {
     let mut generator = schemars::generate::SchemaSettings::default().into_generator();
     schemas!(generator:
@@ -78,23 +81,23 @@ fn published() -> Map<String, Value> {
     generator.take_definitions(false)
 }
 
-/// Brings a schema into OpenAPI's own form: references to `#/definitions/…`, no JSON Schema extras.
-fn tidy(schema: &mut Value) {
+/// Converts a schema to OpenAPI's form: references to `#/definitions/…`, and no keywords that only JSON Schema has.
+fn to_openapi_form(schema: &mut Value) {
     match schema {
         Value::Object(members) => {
             if let Some(Value::String(reference)) = members.get_mut("$ref") {
                 *reference = reference.replace("#/$defs/", "#/definitions/");
             }
-            members.values_mut().for_each(tidy);
+            members.values_mut().for_each(to_openapi_form);
         }
-        Value::Array(items) => items.iter_mut().for_each(tidy),
+        Value::Array(items) => items.iter_mut().for_each(to_openapi_form),
         _ => {}
     }
 }
 
 fn strip_prose(schema: &mut Value) {
     if let Value::Object(members) = schema {
-        // A property may itself be called "description": there it is a schema, not prose.
+        // A property can be named "description"; then the value is a schema and must stay.
         if members.get("description").is_some_and(Value::is_string) {
             members.remove("description");
         }
@@ -131,7 +134,7 @@ fn apply_rules(definitions: &mut Map<String, Value>, rules: &str) {
                 property(definition, field, &place)["default"] = value;
             }
             ["list", _, field, list, patch] => list_rule(property(definition, field, &place), list, patch),
-            _ => panic!("not a rule: {place}"),
+            _ => panic!("not a merge rule: {place}"),
         }
     }
 }

@@ -209,7 +209,7 @@ fn program() -> String {
 }
 
 /// Text as one word of a POSIX shell.
-fn shell_word(text: &str) -> String {
+pub fn shell_word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:@%=".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
         text.to_owned()

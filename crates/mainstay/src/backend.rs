@@ -86,16 +86,7 @@ impl Backend {
         let (finish, options) = (server::codec::finish, Options::default());
         let config = match self {
             Backend::Memory => return Ok(store::Volatile::new(finish, options)),
-            Backend::Directory(directory) => {
-                let place = store_dir(directory);
-                return store::Embedded::open(&place, finish, options).map_err(|error| match error {
-                    OpenError::Damaged(_) | OpenError::Newer { .. } => {
-                        anyhow::anyhow!("{error} (the store in {})", place.display())
-                    }
-                    // These name it.
-                    other => other.into(),
-                });
-            }
+            Backend::Directory(directory) => return open_embedded(directory),
             Backend::Etcd(config) => config,
         };
         let mut said = String::new();
@@ -135,6 +126,18 @@ impl std::fmt::Display for Backend {
             Backend::Etcd(config) => write!(f, "{} (shared with other servers)", config.place()),
         }
     }
+}
+
+/// Opens the store in a data directory, or makes it. Every error names its directory.
+pub fn open_embedded(data_dir: &Path) -> Result<Arc<dyn Store>> {
+    let place = store_dir(data_dir);
+    store::Embedded::open(&place, server::codec::finish, Options::default()).map_err(|error| match error {
+        OpenError::Damaged(_) | OpenError::Newer { .. } => {
+            anyhow::anyhow!("{error} (the store in {})", place.display())
+        }
+        // These name it.
+        other => other.into(),
+    })
 }
 
 /// The place of the embedded store in a data directory.

@@ -34,6 +34,8 @@ pub enum Command {
         #[command(subcommand)]
         command: Box<crate::copies::StoreCommand>,
     },
+    /// Print a kubeconfig, or merge it into ~/.kube/config: the administrator's, or one for a user with a certificate of its own
+    Kubeconfig(Box<crate::kubeconfig::KubeconfigArgs>),
     /// Print a manifest to begin with: a StatefulSet of three with a volume each, for `kubectl apply -f -`
     Example,
     /// Measure an API server: our own, or any other by its kubeconfig
@@ -196,8 +198,8 @@ pub struct ControllersArgs {
     pub controllers: String,
     /// Work in these namespaces only, and on volumes of their claims or of nobody. Controllers that must see the whole cluster, or that
     /// serve a CSI driver, are left out; other processes for other namespaces need another --lease-name
-    #[arg(long, env = "MAINSTAY_NAMESPACES", value_name = "NAME,NAME", value_parser = runtime::Reach::parse, conflicts_with_all = ["endpoints", "root_ca_file"])]
-    pub namespaces: Option<runtime::Reach>,
+    #[arg(long, env = "MAINSTAY_NAMESPACES", value_name = "NAME,NAME", value_parser = runtime::NamespaceScope::parse, conflicts_with_all = ["endpoints", "root_ca_file"])]
+    pub namespaces: Option<runtime::NamespaceScope>,
     /// Switch features on or off: A=true,B=false
     #[arg(long, env = "MAINSTAY_FEATURE_GATES", default_value = "", value_name = "LIST", hide_default_value = true)]
     pub feature_gates: String,
@@ -280,14 +282,14 @@ pub fn print_example() -> anyhow::Result<()> {
 }
 
 /// Reads the address of a server.
-fn https(text: &str) -> Result<http::Uri, String> {
+pub fn https(text: &str) -> Result<http::Uri, String> {
     let url = text.parse::<http::Uri>().ok().filter(|url| url.scheme_str() == Some("https"));
     url.ok_or_else(|| "an address is https:// with host and port, such as https://127.0.0.1:6444".to_owned())
 }
 
-/// Reads `15s`, `500ms` or `2m`.
-fn duration(text: &str) -> Result<Duration, String> {
-    let wrong = || "a time is a whole number and ms, s or m, such as 15s".to_owned();
+/// Reads `15s`, `500ms`, `2m`, `8h` or `30d`.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || "a time is a whole number and ms, s, m, h or d, such as 15s".to_owned();
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let (number, unit) = text.split_at(at);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -295,6 +297,8 @@ fn duration(text: &str) -> Result<Duration, String> {
         "ms" => Ok(Duration::from_millis(number)),
         "s" => Ok(Duration::from_secs(number)),
         "m" => Ok(Duration::from_secs(number.saturating_mul(60))),
+        "h" => Ok(Duration::from_secs(number.saturating_mul(60 * 60))),
+        "d" => Ok(Duration::from_secs(number.saturating_mul(24 * 60 * 60))),
         _ => Err(wrong()),
     }
 }

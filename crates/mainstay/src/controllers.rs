@@ -13,7 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use runtime::api::Api;
 use runtime::lease::{Election, Loss, Standing, Term, Timing};
-use runtime::{Controllers, Reach, fence};
+use runtime::{Controllers, NamespaceScope, fenced_client};
 use server::LEASE_HEADER;
 use server::authz::{self, Rule};
 use std::path::Path;
@@ -45,10 +45,10 @@ pub async fn run(args: Box<ControllersArgs>) -> Result<()> {
 }
 
 fn setup(args: &ControllersArgs) -> Result<runtime::Setup, BadInput> {
-    let reach = args.namespaces.clone().unwrap_or_default();
-    Controllers::check(&args.controllers, &reach).map_err(BadInput)?;
+    let scope = args.namespaces.clone().unwrap_or_default();
+    Controllers::check(&args.controllers, &scope).map_err(BadInput)?;
     Ok(runtime::Setup {
-        reach,
+        scope,
         root_ca: args.root_ca_file.as_deref().map(certificate).transpose()?,
         gates: Gates::parse(&args.feature_gates).map_err(BadInput)?,
         provisioning: args.provisioning.into(),
@@ -104,11 +104,11 @@ impl Program {
             () = self.shutdown.cancelled() => return Ok(()),
             greeting = self.target.greet() => greeting?,
         };
-        introduce(&greeting, &self.setup.reach);
-        match self.setup.reach.is_everywhere() {
+        introduce(&greeting, &self.setup.scope);
+        match self.setup.scope.is_everywhere() {
             true => look_at_rights(&self.target, &self.setup, "kube-system").await?,
             false => {
-                for namespace in self.setup.reach.names() {
+                for namespace in self.setup.scope.names() {
                     look_at_rights(&self.target, &self.setup, namespace).await?;
                 }
             }
@@ -133,7 +133,7 @@ impl Program {
     async fn lead(&self) -> Result<()> {
         let election = self.election();
         println!("  lease    {}, as {}", self.lease(), election.identity);
-        let fenced = |term: &Term| fence::client(self.target.client.clone(), LEASE_HEADER, &self.lease(), term);
+        let fenced = |term: &Term| fenced_client::client(self.target.client.clone(), LEASE_HEADER, &self.lease(), term);
         let start = |term: &Term| self.start(&fenced(term));
         let led = election.lead(self.shutdown.clone(), |standing| self.tell(standing), start).await;
         if let Err(overdue) = led {
@@ -217,11 +217,11 @@ impl Figures {
     }
 }
 
-fn introduce(greeting: &Greeting, reach: &Reach) {
+fn introduce(greeting: &Greeting, scope: &NamespaceScope) {
     println!("  server   {}", if greeting.version.is_empty() { "does not say its version" } else { &greeting.version });
     println!("  user     {}", greeting.user);
-    if !reach.is_everywhere() {
-        println!("  only in  {}", reach.names().collect::<Vec<_>>().join(", "));
+    if !scope.is_everywhere() {
+        println!("  only in  {}", scope.names().collect::<Vec<_>>().join(", "));
     }
     if let Some(doubt) = greeting.doubt() {
         eprintln!("mainstay: {doubt}.");
@@ -239,8 +239,8 @@ async fn look_at_rights(target: &Target, setup: &runtime::Setup, namespace: &str
             return Ok(());
         }
     };
-    let place = if setup.reach.is_everywhere() { String::new() } else { format!(" in {namespace}") };
-    for (controller, account) in Controllers::accounts(&setup.list, &setup.reach).map_err(BadInput)? {
+    let place = if setup.scope.is_everywhere() { String::new() } else { format!(" in {namespace}") };
+    for (controller, account) in Controllers::accounts(&setup.list, &setup.scope).map_err(BadInput)? {
         // Without a driver these do nothing.
         if setup.drivers.is_empty() && controller.starts_with("csi-") {
             continue;

@@ -1,6 +1,6 @@
 //! `mainstay store`: stores as a whole, copied, backed up and restored.
 
-use crate::backend::{EtcdArgs, store_dir};
+use crate::backend::{EtcdArgs, open_embedded, store_dir};
 use crate::cli::BadInput;
 use crate::connect::Target;
 use crate::signals::Signals;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use store::backup::Reader;
 use store::etcd::Config;
-use store::{Embedded, Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum, regular_file};
+use store::{Etcd, Filling, OpenError, Options, Revision, Row, Rows, Store, Sum, regular_file};
 
 /// How far a restored store is ahead of its backup. Clients may have seen revisions that came after the backup; none of them may come
 /// again with another meaning.
@@ -59,7 +59,7 @@ pub struct BackupArgs {
     kubeconfig: Option<PathBuf>,
     /// Include the data of the built-in class's volumes, of DIR where the driver keeps them elsewhere [default: volumes in the data
     /// directory]. Programs may use them meanwhile; each file is as it was when it was read
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(long, env = "MAINSTAY_BACKUP_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,
@@ -74,7 +74,7 @@ pub struct RestoreArgs {
     #[arg(value_name = "TO")]
     to: String,
     /// Restore the data of volumes, into DIR where the driver keeps them elsewhere [default: volumes in the data directory]
-    #[arg(long, value_name = "DIR", num_args = 0..=1, require_equals = true)]
+    #[arg(long, env = "MAINSTAY_RESTORE_WITH_VOLUMES", value_name = "DIR", num_args = 0..=1, require_equals = true)]
     with_volumes: Option<Option<PathBuf>>,
     #[command(flatten)]
     etcd: EtcdArgs,
@@ -118,19 +118,7 @@ impl Place {
     /// Opens a store that is there.
     async fn open(&self) -> Result<Arc<dyn Store>> {
         match self {
-            Place::Directory(directory) => {
-                let inside = store_dir(directory);
-                // Opening would make one.
-                if !inside.is_dir() {
-                    return Err(BadInput(format!("there is no store in {}", directory.display())).into());
-                }
-                let store = Embedded::open(&inside, codec::finish, Options::default())?;
-                // Certificates of older versions are in a file beside the store, and belong to it.
-                if let Some(identity) = authn::files::read(directory)? {
-                    authn::identity_store::keep(&*store, &identity).await?;
-                }
-                Ok(store)
-            }
+            Place::Directory(directory) => open_directory(directory).await,
             Place::Etcd(config) => Ok(Etcd::open(config, codec::finish, Options::default()).await?),
         }
     }
@@ -167,6 +155,20 @@ impl Place {
         store.close().await;
         Ok((export.revision, sum))
     }
+}
+
+/// Opens the store of a data directory that has one.
+pub async fn open_directory(directory: &Path) -> Result<Arc<dyn Store>> {
+    // Opening would make one.
+    if !store_dir(directory).is_dir() {
+        return Err(BadInput(format!("there is no store in {}", directory.display())).into());
+    }
+    let store = open_embedded(directory)?;
+    // Certificates of older versions are in a file beside the store, and belong to it.
+    if let Some(identity) = authn::files::read(directory)? {
+        authn::identity_store::keep(&*store, &identity).await?;
+    }
+    Ok(store)
 }
 
 impl std::fmt::Display for Place {

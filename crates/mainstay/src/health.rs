@@ -8,6 +8,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
+use server::connections::{Connections, Held};
 use server::exposition::Format;
 use server::process::Process;
 use std::convert::Infallible;
@@ -19,6 +20,10 @@ use tokio_util::sync::CancellationToken;
 
 /// Who says nothing for this long is cut off.
 const HEADER_TIME_MAX: Duration = Duration::from_secs(15);
+
+/// Connections at once. An older one is closed for a new one beyond that, so that idle connections keep no probe out and the controllers
+/// keep their file descriptors.
+const CONNECTIONS_MAX: usize = 128;
 
 /// What is served: the figures, and whether the process does its work.
 pub struct Health {
@@ -38,23 +43,28 @@ impl Health {
     /// Serves until `shutdown`.
     pub async fn serve(self, listener: TcpListener, shutdown: CancellationToken) {
         let this = Arc::new(self);
+        let connections = Connections::new(CONNECTIONS_MAX);
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = shutdown.cancelled() => return,
             };
             match accepted {
-                Ok((stream, _)) => drop(tokio::spawn(this.clone().connection(stream, shutdown.clone()))),
+                Ok((stream, peer)) => {
+                    let (held, _) = connections.admit(peer.ip()).await;
+                    drop(tokio::spawn(this.clone().connection(stream, shutdown.clone(), held)));
+                }
                 Err(error) => {
-                    // Out of file descriptors, mostly: others will close, so go on after a breath instead of spinning.
+                    // Mostly there are no file descriptors left. Wait before the next try instead of spinning.
                     tracing::warn!(%error, "cannot accept a connection");
+                    connections.close_one();
                     tokio::time::sleep(Duration::from_millis(50)).await;
                 }
             }
         }
     }
 
-    async fn connection(self: Arc<Self>, stream: TcpStream, shutdown: CancellationToken) {
+    async fn connection(self: Arc<Self>, stream: TcpStream, shutdown: CancellationToken, held: Held) {
         let service = service_fn(move |request| {
             let answer = self.answer(&request);
             async move { Ok::<_, Infallible>(answer) }
@@ -67,6 +77,7 @@ impl Health {
                     tracing::debug!(%error, "connection ended");
                 }
             }
+            () = held.closing().cancelled_owned() => {}
             () = shutdown.cancelled() => {}
         }
     }

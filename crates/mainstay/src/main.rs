@@ -10,8 +10,10 @@ mod controllers;
 mod copies;
 mod csi;
 mod health;
+mod kubeconfig;
 mod log;
 mod nodes;
+mod open_files;
 mod paths;
 mod running;
 mod signals;
@@ -33,6 +35,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     log::start(&log);
+    open_files::raise_limit();
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
@@ -48,6 +51,7 @@ fn main() -> ExitCode {
             cli::Command::Nodes(args) => nodes::run(args).await,
             cli::Command::Csi(args) => crate::csi::run(args).await,
             cli::Command::Store { command } => copies::run(*command).await,
+            cli::Command::Kubeconfig(args) => kubeconfig::run(*args).await,
             cli::Command::Example => cli::print_example(),
             cli::Command::Bench(args) => bench::run(args).await,
         }

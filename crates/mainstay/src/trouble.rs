@@ -9,7 +9,7 @@ use futures::StreamExt;
 use object::Value;
 use object::access::{self, Access};
 use runtime::api::{Api, ApiError, Resource};
-use runtime::follow::{self, Change};
+use runtime::watcher::{self, Event};
 use state::{Line, Tracker};
 pub use state::{is_complete, is_ready};
 use std::io::Write;
@@ -20,21 +20,27 @@ use tokio_util::sync::CancellationToken;
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// Of many objects in trouble at once, so many get a line of their own.
 const LINES_MAX: usize = 10;
-/// Reasons of events about a PersistentVolume that are told.
-const VOLUME_REASONS: [&str; 2] = ["VolumeDataDeleted", "VolumeDataMissing"];
+/// Events that are told: the reason, and the kind of the object.
+const EVENTS: [(&str, &str); 3] = [
+    ("VolumeDataDeleted", "PersistentVolume"),
+    ("VolumeDataMissing", "PersistentVolume"),
+    ("ClaimDeletedInUse", "StatefulSet"),
+];
 
 /// Watches until `shutdown`. `stuck_after`: so long a set or node may make no progress.
 pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) {
     let sets = Resource::new("apps/v1", "StatefulSet", "statefulsets", true);
     let nodes = Resource::new("v1", "Node", "nodes", false);
     let events = Resource::new("v1", "Event", "events", true);
-    let mut sets = Box::pin(follow::objects(&api, &sets, None));
-    let mut nodes = Box::pin(follow::objects(&api, &nodes, None));
-    let about_volumes = VOLUME_REASONS.map(|reason| {
-        let selector = format!("reason={reason},involvedObject.kind=PersistentVolume");
-        Box::pin(follow::objects(&api, &events, Some(&selector)))
+    let mut sets = Box::pin(watcher::objects(&api, &sets, None));
+    let mut nodes = Box::pin(watcher::objects(&api, &nodes, None));
+    let told_events = EVENTS.map(|(reason, kind)| {
+        let selector = format!("reason={reason},involvedObject.kind={kind}");
+        Box::pin(watcher::objects(&api, &events, Some(&selector)))
     });
-    let mut about_volumes = futures::stream::select_all(about_volumes);
+    let mut told_events = futures::stream::select_all(told_events);
+    // Lines about events since the last tick, and how many more there were.
+    let (mut event_lines, mut more_events) = (Vec::new(), 0_usize);
     let mut tracker = Tracker::new(stuck_after);
     let mut ticks = tokio::time::interval(CHECK_EVERY);
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -45,15 +51,24 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
             () = shutdown.cancelled() => return,
             Some(change) = sets.next() => note(change, |set, gone| tracker.set(set, gone, Instant::now())),
             Some(change) = nodes.next() => note(change, |node, gone| tracker.node(node, gone, Instant::now())),
-            Some(change) = about_volumes.next() => {
-                if let Change::Seen(event) = change
+            Some(change) = told_events.next() => {
+                if let Event::Apply(event) = change
                     && last_seen(&event).is_some_and(|at| at >= started)
                     && tracker.is_new_event(&event)
                 {
-                    say(&volume_line(&event));
+                    if event_lines.len() < LINES_MAX {
+                        event_lines.push(event_line(&event));
+                    } else {
+                        more_events += 1;
+                    }
                 }
             }
             _ = ticks.tick() => {
+                event_lines.drain(..).for_each(|line| say(&line));
+                let more = std::mem::take(&mut more_events);
+                if more > 0 {
+                    say(&format!("{more} more events about volumes: see kubectl get events -A"));
+                }
                 let lines = tracker.due(Instant::now());
                 let rest = lines.len().saturating_sub(LINES_MAX);
                 for line in lines.into_iter().take(LINES_MAX) {
@@ -67,11 +82,11 @@ pub async fn tell(api: Api, stuck_after: Duration, shutdown: CancellationToken) 
     }
 }
 
-fn note(change: Change<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)) {
+fn note(change: Event<std::sync::Arc<Value>>, mut take: impl FnMut(&Value, bool)) {
     match change {
-        Change::Seen(object) => take(&object, false),
-        Change::Gone(object) => take(&object, true),
-        Change::Restart | Change::Ready => {}
+        Event::Apply(object) => take(&object, false),
+        Event::Delete(object) => take(&object, true),
+        Event::Init | Event::InitDone => {}
     }
 }
 
@@ -89,9 +104,9 @@ fn last_seen(event: &Value) -> Option<jiff::Timestamp> {
     fields.iter().find_map(|path| event.text(path).parse::<jiff::Timestamp>().ok()?.checked_add(second).ok())
 }
 
-fn volume_line(event: &Value) -> String {
-    let (name, message) = (event.text(&["involvedObject", "name"]), event.text(&["message"]));
-    format!("PersistentVolume {name}: {}: {message}", event.text(&["reason"]))
+/// The message begins with the object.
+fn event_line(event: &Value) -> String {
+    format!("{}: {}", event.text(&["reason"]), event.text(&["message"]))
 }
 
 async fn worded(api: &Api, line: Line) -> String {

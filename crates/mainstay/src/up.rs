@@ -15,6 +15,7 @@ use runtime::lease::{self, Election, Standing, Term, Timing, Work as _};
 use server::authn::files::FileError;
 use server::authn::{self, StaticTokens};
 use server::limits::Limits;
+use server::process::open_files_max;
 use server::{Env, Launch, Running, User};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -44,13 +45,16 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
     let started = Instant::now();
     let mut signals = Signals::listen()?;
     // Bad input is refused before anything is opened or written.
-    runtime::Controllers::check(&args.controllers, &runtime::Reach::default()).map_err(BadInput)?;
-    let nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
+    runtime::Controllers::check(&args.controllers, &runtime::NamespaceScope::default()).map_err(BadInput)?;
+    let mut nodes = crate::nodes::setup(args.nodes, &args.node_capacity).map_err(BadInput)?;
     let mut drivers = args.drivers.parse()?;
     let (place, running) = serve(&args.serving, &mut signals).await?;
-    let builtin = if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running).await?) };
+    let builtin =
+        if args.no_builtin_storage { None } else { Some(Builtin::start(&place, &running, &nodes.names()).await?) };
     if let Some(builtin) = &builtin {
         drivers.push(builtin.endpoint()?);
+        nodes.drivers.push(builtin.on_nodes());
+        nodes.volume_data = Some(builtin.volume_data());
     }
     let setup = runtime::Setup {
         root_ca: Some(place.root_ca.clone()),
@@ -60,7 +64,10 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         drivers,
         ..runtime::Setup::new(&args.controllers)
     };
-    running.server.metrics.extend(|registry| setup.metrics.register(registry));
+    running.server.metrics.extend(|registry| {
+        setup.metrics.register(registry);
+        nodes.volume_stats.register(registry);
+    });
     let shutdown = signals.stop();
     if matches!(place.backend, Backend::Etcd(_)) {
         // Other processes may run on the same store.
@@ -69,8 +76,9 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         let lease = format!("{}/{}", election.namespace, election.name);
         // All that a leader runs writes through a fenced client, so that none of it writes after the term.
         let start = |term: &Term| {
-            let fenced =
-                |local| runtime::fence::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term);
+            let fenced = |local| {
+                runtime::fenced_client::client(kube::Client::new(local, "default"), server::LEASE_HEADER, &lease, term)
+            };
             Work {
                 controllers: controllers(&setup, &running, |name, local| setup.metrics.client_of(name, fenced(local))),
                 nodes: crate::nodes::begin(&nodes, &setup, &running, fenced),
@@ -91,6 +99,8 @@ pub async fn run(args: Box<UpArgs>) -> Result<()> {
         work.stop().await;
         trouble.await.context("the trouble reports broke down")?;
     }
+    // They hold the driver.
+    drop(nodes);
     if let Some(builtin) = builtin {
         builtin.stop().await;
     }
@@ -110,7 +120,7 @@ async fn introduce(
 ) -> JoinHandle<()> {
     announce::ready(place, started);
     let client = kube::Client::new(running.local(User::apiserver()), "default");
-    let api = Api::sharing(client, &setup.reader);
+    let api = Api::sharing(client, &setup.decoded);
     let contents = Contents::read(&api).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "cannot count the objects of the store");
         Contents::default()
@@ -216,9 +226,10 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         store = backend.open() => store.map_err(|error| second_start(args, error))?,
         () = signals.next() => return Err(anyhow::anyhow!("stopped before the store was open")),
     };
-    let names = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
+    let wanted = authn::serving_names(&args.listen.ip().to_string(), &args.tls_san);
     let older = data_dir.as_deref().filter(|_| matches!(backend, Backend::Directory(_)));
-    let identity = authn::identity_store::identity(&*store, older, &names, jiff::Timestamp::now()).await?;
+    let identity = authn::identity_store::identity(&*store, older, &wanted, jiff::Timestamp::now()).await?;
+    let names = identity.serving_names()?;
     let url = url(address);
     let scratch_dir = (data_dir.is_none() && args.kubeconfig.is_none()).then(paths::scratch_dir);
     let kubeconfig = match (&args.kubeconfig, &data_dir, &scratch_dir) {
@@ -238,7 +249,8 @@ async fn serve(args: &ServingArgs, signals: &mut Signals) -> Result<(Place, Runn
         gates,
         env: Env::default(),
         static_tokens,
-        limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight),
+        limits: Limits::new(args.max_mutating_requests_inflight, args.max_requests_inflight)
+            .with_open_files(open_files_max()),
         listener: Some(listener),
         issuer: "https://kubernetes.default.svc.cluster.local".to_owned(),
     };

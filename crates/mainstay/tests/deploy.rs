@@ -73,7 +73,9 @@ subjects:
 #[test]
 fn the_rights_of_the_controllers_are_exactly_those_in_the_manifest() {
     let mut expected = BEFORE.to_owned();
-    for (controller, account) in runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list") {
+    for (controller, account) in
+        runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list")
+    {
         let rules = server::authz::bootstrap::controller_rules(account);
         assert!(!rules.is_empty(), "{controller} acts as {account}, which has no role");
         let _ = writeln!(expected, "  # {controller}");
@@ -150,9 +152,9 @@ rules:
 
 #[test]
 fn the_rights_in_one_namespace_are_exactly_those_in_the_manifest() {
-    let reach = runtime::Reach::parse("shop").expect("a good name");
+    let scope = runtime::NamespaceScope::parse("shop").expect("a good name");
     let (mut here, mut everywhere) = (String::new(), String::new());
-    for (controller, account) in runtime::Controllers::accounts("*", &reach).expect("a good list") {
+    for (controller, account) in runtime::Controllers::accounts("*", &scope).expect("a good list") {
         let rules = server::authz::bootstrap::controller_rules(account);
         for (text, of_cluster) in [(&mut here, false), (&mut everywhere, true)] {
             let parts: Vec<Rule> = rules.iter().filter_map(|rule| part_of(rule, of_cluster)).collect();
@@ -200,7 +202,7 @@ fn the_deployment_fits_the_rights_and_the_program() {
         line.trim().to_owned()
     };
     assert!(rights.contains(&format!("name: {}\n", after("serviceAccountName:"))));
-    runtime::Controllers::check(&after("- --controllers="), &runtime::Reach::default()).expect("a good list");
+    runtime::Controllers::check(&after("- --controllers="), &runtime::NamespaceScope::default()).expect("a good list");
     assert_eq!(after("replicas:"), "2");
     let port = after("- --listen=0.0.0.0:");
     assert_eq!(deployment.matches(&format!("ort: {port}")).count(), 2, "the container and the Service have the port");
@@ -218,7 +220,8 @@ const NODES: &str = r#"# What `mainstay nodes` needs in a Kubernetes cluster: a 
 #
 #   sed 's/"simulated-/"PREFIX/g' nodes.yaml | kubectl apply -f -
 #
-# RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod.
+# RBAC cannot limit the rules about pods to those on these nodes: the token can report and delete every pod, and get every Secret and
+# ConfigMap by its name. Keep it as safe as an administrator's.
 # docs/simulated-nodes.md says more. `UPDATE_MANIFESTS=1 cargo test -p mainstay --test deploy` writes this file.
 apiVersion: v1
 kind: ServiceAccount

@@ -2,7 +2,7 @@
 
 mod support;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use support::Kubectl;
 
 struct Wanted<'a> {
@@ -148,4 +148,116 @@ fn t11_t12_t18_what_blocks_is_told_and_there_is_a_way_out() {
     assert_eq!(pods(&kubectl), before, "no pod was restarted");
     let explained = kubectl.ok("explain sts.spec.volumeClaimUpdatePolicy");
     assert!(explained.contains("InPlace") && explained.contains("OnClaimDelete"), "{explained}");
+}
+
+/// The manifest of a set of two replicas with these claim templates.
+fn manifest(policy: &str, templates: &Value) -> String {
+    let mounts: Vec<Value> = templates
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|template| {
+            let name = &template["metadata"]["name"];
+            json!({"name": name, "mountPath": format!("/{}", name.as_str().unwrap_or_default())})
+        })
+        .collect();
+    json!({
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "web"},
+        "spec": {
+            "serviceName": "web", "replicas": 2, "volumeClaimUpdatePolicy": policy,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "web", "image": "nginx:1", "volumeMounts": mounts}]},
+            },
+            "volumeClaimTemplates": templates,
+        },
+    })
+    .to_string()
+}
+
+/// T11, T17: of two claim templates one names a class that does not allow growth: the update is accepted with a warning, also as a dry
+/// run, and no claim grows until both can.
+#[test]
+fn t11_t17_growth_that_one_class_cannot_do_is_warned_of_and_not_begun() {
+    let Some(kubectl) = support::kubectl() else { return };
+    let driver = kubectl.ok("get sc standard -o jsonpath={.provisioner}");
+    let class = format!("fixed-{}", kubectl.namespace());
+    kubectl.create(
+        &json!({
+            "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": class}, "provisioner": driver,
+        })
+        .to_string(),
+    );
+    let of_size = |size: &str| {
+        let template = |name: &str, class: &str| {
+            let requests = json!({"requests": {"storage": size}});
+            let spec = json!({"accessModes": ["ReadWriteOnce"], "storageClassName": class, "resources": requests});
+            json!({"metadata": {"name": name}, "spec": spec})
+        };
+        manifest("InPlace", &json!([template("data", "standard"), template("logs", &class)]))
+    };
+    kubectl.ok_with("apply -f -", &of_size("1Gi"));
+    done(&kubectl);
+    let before = pods(&kubectl);
+    let warning = format!(
+        "Warning: spec.volumeClaimTemplates[1].spec.resources.requests.storage: claim logs-web-1 of pod web-1 cannot be updated: \
+         storage class {class} does not allow volume expansion; the rollout stops at this pod, and none of its claims changes"
+    );
+    for command in
+        ["apply --dry-run=server -f -", "apply --server-side --dry-run=server --force-conflicts -f -", "apply -f -"]
+    {
+        let said = kubectl.run_with(command, &of_size("2Gi"));
+        assert!(said.status.success() && said.err.contains(&warning), "{said}");
+        assert!(!said.err.contains("volumeClaimTemplates[0]"), "the other class allows it: {said}");
+    }
+    let path = r#"get sts web -o 'jsonpath={.status.conditions[?(@.type=="VolumeClaimsUpdated")].message}'"#;
+    let said = kubectl.until(path, |text| text.contains("cannot be updated"));
+    assert!(said.starts_with("claim logs-web-1 of pod web-1 cannot be updated: "), "{said}");
+    assert!(
+        said.contains(&format!("(the claim's storage class is {class}); no claim of the pod is changed; ")),
+        "{said}"
+    );
+    kubectl.until("describe sts web", |text| text.contains("Update Claim logs-web-1 for Pod web-1"));
+    assert_eq!(of_claims(&kubectl, ".spec.resources.requests.storage"), "1Gi 1Gi 1Gi 1Gi");
+    kubectl.ok(&format!("patch sc {class} --type=merge -p {{\"allowVolumeExpansion\":true}}"));
+    done(&kubectl);
+    assert_eq!(of_claims(&kubectl, ".status.capacity.storage"), "2Gi 2Gi 2Gi 2Gi");
+    assert_eq!(pods(&kubectl), before, "no pod was restarted");
+    let said = kubectl.run_with("apply -f -", &of_size("3Gi"));
+    assert!(said.status.success() && said.err.is_empty(), "both classes allow it now: {said}");
+}
+
+/// T17: an undo brings back the claim templates of a revision that holds them. One that was made before the policy was InPlace holds
+/// none: kubectl compares pod templates alone then, and skips it where these are equal.
+#[test]
+fn t17_undo_brings_back_what_the_revision_holds() {
+    let Some(kubectl) = support::kubectl() else { return };
+    let of = |policy: &str, tier: &str| {
+        let metadata = json!({"name": "data", "labels": {"tier": tier}});
+        let spec = json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}});
+        manifest(policy, &json!([{"metadata": metadata, "spec": spec}]))
+    };
+    let apply = |policy: &str, tier: &str| {
+        kubectl.ok_with("apply -f -", &of(policy, tier));
+        done(&kubectl);
+    };
+    let template = "get sts web -o jsonpath={.spec.volumeClaimTemplates[0].metadata.labels.tier}";
+    apply("OnClaimDelete", "low");
+    // Policy and labels in one apply: the revision before holds no claim templates.
+    apply("InPlace", "high");
+    assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "high high");
+    let skipped = "statefulset.apps/web skipped rollback (current template already matches revision 0)";
+    kubectl.prints("rollout undo sts/web", skipped);
+    kubectl.prints(template, "high");
+    // From here on revisions hold them.
+    apply("InPlace", "higher");
+    assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "higher higher");
+    kubectl.prints("rollout undo sts/web", "statefulset.apps/web rolled back");
+    done(&kubectl);
+    kubectl.prints(template, "high");
+    assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "high high");
+    // The way back over the change of the policy: the older manifest.
+    apply("InPlace", "low");
+    assert_eq!(of_claims(&kubectl, ".metadata.labels.tier"), "low low");
 }

@@ -183,16 +183,71 @@ fn trouble_is_told_as_it_happens_and_once() {
     }
 }
 
+/// Destroyed data is told once, and the log says who asked and which policy destroyed it.
+#[test]
+fn destroyed_data_is_told_with_its_reason_and_who_asked() {
+    let home = TempDir::new().expect("a temporary directory can be made");
+    let mut command = support::mainstay(home.path());
+    command.args(["up", "--listen", "127.0.0.1:0", "--log-level", "info", "--data-dir"]).arg(home.path().join("data"));
+    let mut program = Running::start(command);
+    program.line_with(&["Ctrl-C"]);
+    let Some(kubectl) = support::kubectl_by(home.path(), &home.path().join("data/kubeconfig")) else { return };
+    let set = "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: web}\nspec:\n  replicas: 1\n  serviceName: x\n  \
+               persistentVolumeClaimRetentionPolicy: {whenDeleted: Delete}\n  selector: {matchLabels: {app: web}}\n  \
+               template:\n    metadata: {labels: {app: web}}\n    spec: {containers: [{name: main, image: x, volumeMounts: \
+               [{name: data, mountPath: /data}]}]}\n  volumeClaimTemplates:\n  - metadata: {name: data}\n    spec: {accessModes: \
+               [ReadWriteOnce], resources: {requests: {storage: 1Mi}}}\n";
+    kubectl("create -f -", set);
+    kubectl("wait --for=jsonpath={.status.readyReplicas}=1 sts/web --timeout=60s", "");
+    kubectl("delete sts web", "");
+    let told = "VolumeDataDeleted: PersistentVolume pvc-";
+    program.line_with(&[told, "because its reclaim policy is Delete", "PersistentVolumeClaim default/data-web-0"]);
+    program.terminate();
+    let (status, lines) = program.finish();
+    assert!(status.success(), "{lines:?}");
+    let count = |parts: &[&str]| lines.iter().filter(|line| parts.iter().all(|part| line.contains(part))).count();
+    for parts in [
+        &[told][..],
+        &["deletion requested", "kubernetes-admin", "StatefulSet", "web"],
+        &["deletion requested", "generic-garbage-collector", "PersistentVolumeClaim", "data-web-0"],
+        &["a claim of a StatefulSet was deleted", "data-web-0", "whenDeleted is Delete"],
+        &["deleted the data of a volume", "data-web-0"],
+    ] {
+        assert_eq!(count(parts), 1, "{parts:?}: {lines:?}");
+    }
+}
+
 /// A server on all addresses tells which these are, and which of them its certificate names.
 #[test]
 fn a_server_on_all_addresses_tells_its_addresses_and_names() {
     let home = TempDir::new().expect("a temporary directory can be made");
     let mut command = support::mainstay(home.path());
-    command.args(["server", "--in-memory", "--listen", "0.0.0.0:0", "--tls-san", "api.example.org"]);
+    let file = home.path().join("kubeconfig");
+    command.args([
+        "server",
+        "--in-memory",
+        "--listen",
+        "0.0.0.0:0",
+        "--tls-san",
+        "api.example.org,192.0.2.7",
+        "--kubeconfig",
+    ]);
+    command.arg(&file);
     let mut program = Running::start(command);
     program.line_with(&["API", "https://127.0.0.1:"]);
     program.line_with(&["listens on", "port", "127.0.0.1"]);
-    program.line_with(&["certificate", "localhost", "127.0.0.1", "api.example.org"]);
+    let names = program.line_with(&["certificate", "localhost", "127.0.0.1", "api.example.org, 192.0.2.7"]);
+    program.line_with(&["Ctrl-C"]);
+    // Clients find each of these names in the certificate, and no other.
+    let Some(kubectl) = support::kubectl_by(home.path(), &file) else { return };
+    for name in names.trim_start().trim_start_matches("certificate").split(',') {
+        kubectl(&format!("--tls-server-name={} get --raw /version", name.trim()), "");
+    }
+    let mut command = std::process::Command::new(std::env::var_os("KUBECTL").unwrap_or_else(|| "kubectl".into()));
+    command.env("HOME", home.path()).env("KUBECONFIG", &file);
+    command.args(["--tls-server-name=other.example.org", "get", "--raw", "/version"]);
+    let error = support::program::run(command, "").failed();
+    assert!(error.contains("other.example.org"), "{error}");
 }
 
 #[test]
@@ -203,7 +258,7 @@ fn bad_arguments_get_one_line_and_code_2() {
         (vec!["up", "--listen", "nowhere"], "--listen"),
         (vec!["up", "--in-memory", "--listen", &taken], "choose another address with --listen"),
         (vec!["up", "--in-memory", "--data-dir", "x"], "cannot be used with"),
-        (vec!["up", "--in-memory", "--controllers", "gardener"], "there is no controller \"gardener\""),
+        (vec!["up", "--in-memory", "--controllers", "gardener"], "unknown controller \"gardener\""),
         (vec!["up", "--in-memory", "--feature-gates", "Flowers=true"], "Flowers"),
         (vec!["up", "--in-memory", "--token-auth-file", "missing"], "missing"),
         (vec!["up", "--data-dir", "/dev/null/here"], "--data-dir"),

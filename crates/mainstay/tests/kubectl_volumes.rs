@@ -53,6 +53,12 @@ fn a_claim_waits_for_its_pod_is_bound_grows_and_goes() {
     kubectl.create(POD);
     kubectl.ok(BOUND);
     kubectl.ok("wait --for=condition=Ready pod/user --timeout=60s");
+    // The node has registered the driver, and measures the volume that its pod has mounted.
+    let drivers = "get csinode simulated-0 -o jsonpath={.spec.drivers[*].name}={.spec.drivers[*].nodeID}";
+    kubectl.prints(drivers, "directory.csi.mainstay.dev=simulated-0");
+    let claim_labels = format!("{{namespace=\"{}\",persistentvolumeclaim=\"data\"}}", kubectl.namespace());
+    let capacity = format!("kubelet_volume_stats_capacity_bytes{claim_labels} 1073741824");
+    kubectl.until("get --raw /metrics", |page| page.lines().any(|line| line == capacity));
     let volume = volume_of(&kubectl);
     let listed = kubectl.ok(&format!("get pv {volume} --no-headers"));
     for word in ["1Gi", "RWO", "Delete", "Bound", "standard", &format!("{}/data", kubectl.namespace())] {

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 /// The methods of `runtime::api::Api` that send requests, and their verbs. Those without a verb ask for paths that are no resources.
-const VERBS: [(&str, &str); 19] = [
+const VERBS: [(&str, &str); 20] = [
     ("apply", "patch"),
+    ("check_apply", "patch"),
     ("create", "create"),
     ("delete", "delete"),
     ("document", ""),
@@ -36,24 +37,25 @@ const STREAM: (&str, &str) = ("stream", "watch");
 /// Each place that sends requests: file, function, method; then who sends them for which resources. `KIND` is what callers in the same
 /// file give to the function's parameter `kind`. `FOLLOWED` is what an account follows. A verb before a resource replaces the method's.
 const SENT: &str = "
-node/src/expansion.rs finish merge: nodes persistentvolumeclaims/status
+node/src/informers.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
 node/src/kubelet.rs carry_out delete: nodes pods
 node/src/kubelet.rs carry_out strategic: nodes pods/status
+node/src/kubelet.rs configs find: nodes secrets configmaps
 node/src/kubelet.rs sync find: nodes pods
-node/src/register.rs register create: nodes nodes
-node/src/register.rs register get: nodes nodes
-node/src/register.rs settle_in create: nodes csinodes
-node/src/register.rs settle_in create: nodes leases
-node/src/register.rs settle_in merge: nodes nodes
-node/src/register.rs settle_in merge: nodes leases
-node/src/register.rs sync merge: nodes leases
-node/src/register.rs sync strategic: nodes nodes/status
+node/src/registrar.rs keep_csi_node create: nodes csinodes
+node/src/registrar.rs keep_csi_node find: nodes csinodes
+node/src/registrar.rs keep_csi_node merge: nodes csinodes
+node/src/registrar.rs register create: nodes nodes
+node/src/registrar.rs register get: nodes nodes
+node/src/registrar.rs settle_in create: nodes leases
+node/src/registrar.rs settle_in merge: nodes leases
+node/src/registrar.rs settle_in merge: nodes nodes
+node/src/registrar.rs sync merge: nodes leases
+node/src/registrar.rs sync strategic: nodes nodes/status
 node/src/scheduler.rs bind create: scheduler pods/binding
+node/src/scheduler.rs report strategic: scheduler pods/status
 node/src/scheduler.rs take_steps merge: scheduler persistentvolumeclaims persistentvolumes
-node/src/scheduler.rs tell strategic: scheduler pods/status
-node/src/sight.rs confirm_claim find: nodes persistentvolumeclaims; scheduler persistentvolumeclaims
-runtime/src/accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
-runtime/src/accounts.rs keep replace: root-ca-cert-publisher configmaps
+node/src/volume_expansion.rs finish merge: nodes persistentvolumeclaims/status
 runtime/src/binder/act.rs act find: persistent-volume-binder persistentvolumes
 runtime/src/binder/act.rs confirm_no_pods each: persistent-volume-binder pods
 runtime/src/binder/act.rs confirm_not_retained ends: persistent-volume-binder persistentvolumes
@@ -62,11 +64,16 @@ runtime/src/binder/act.rs provision create: persistent-volume-binder persistentv
 runtime/src/binder/act.rs provision find: persistent-volume-binder nodes
 runtime/src/binder/act.rs refresh find_promptly: persistent-volume-binder persistentvolumes persistentvolumeclaims
 runtime/src/binder/act.rs send_patch merge_if_there: persistent-volume-binder persistentvolumes persistentvolumes/status persistentvolumeclaims persistentvolumeclaims/status
+runtime/src/clusterrole_aggregation.rs run apply: clusterrole-aggregation-controller clusterroles
 runtime/src/csi/capacity.rs keep create: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs keep replace: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs refresh get: csi-provisioner list:csistoragecapacities
 runtime/src/csi/capacity.rs remove delete: csi-provisioner csistoragecapacities
 runtime/src/csi/capacity.rs wants find: csi-provisioner csidrivers
+runtime/src/csi/health.rs write find: csi-health-monitor persistentvolumes
+runtime/src/csi/health.rs write_claim find: csi-health-monitor persistentvolumeclaims
+runtime/src/csi/health.rs write_claim merge: csi-health-monitor persistentvolumeclaims/status
+runtime/src/csi/health.rs write_volume merge: csi-health-monitor persistentvolumes/status
 runtime/src/csi/journal.rs look find: csi-provisioner configmaps
 runtime/src/csi/journal.rs send create: csi-provisioner configmaps
 runtime/src/csi/journal.rs send merge: csi-provisioner configmaps
@@ -95,21 +102,22 @@ runtime/src/csi/resizer.rs mark merge: csi-resizer persistentvolumeclaims/status
 runtime/src/csi/resizer.rs resize merge: csi-resizer persistentvolumes
 runtime/src/csi/resizer.rs write merge: csi-resizer persistentvolumes
 runtime/src/csi/secrets.rs read find: csi-provisioner secrets; csi-resizer secrets
-runtime/src/discovery.rs part document:
 runtime/src/discovery.rs plain find_if_served:
+runtime/src/discovery.rs read_root document:
 runtime/src/disruption.rs scale find_if_served: disruption-controller */scale
 runtime/src/disruption.rs sync replace: disruption-controller poddisruptionbudgets/status
+runtime/src/endpoints.rs carry_out create: endpoint-controller endpoints
+runtime/src/endpoints.rs carry_out replace: endpoint-controller endpoints
+runtime/src/endpoints.rs delete delete: endpoint-controller endpoints
 runtime/src/events.rs write create: EVERY events
 runtime/src/events.rs write merge: EVERY events
-runtime/src/follow.rs advance page: EVERY FOLLOWED
-runtime/src/follow.rs advance stream: EVERY FOLLOWED
-runtime/src/gc/act.rs ask metadata: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners merge: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners metadata: generic-garbage-collector *
-runtime/src/gc/act.rs patch_owners strategic: generic-garbage-collector *
-runtime/src/gc/act.rs send delete: generic-garbage-collector *
-runtime/src/gc/act.rs send merge: generic-garbage-collector *
-runtime/src/gc/sight.rs look_around each_metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs ask metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners merge: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners metadata: generic-garbage-collector *
+runtime/src/gc/executor.rs patch_owners strategic: generic-garbage-collector *
+runtime/src/gc/executor.rs send delete: generic-garbage-collector *
+runtime/src/gc/executor.rs send merge: generic-garbage-collector *
+runtime/src/gc/live_dependents.rs list_dependents each_metadata: generic-garbage-collector *
 runtime/src/lease.rs claim create: leader leases
 runtime/src/lease.rs claim replace: leader leases
 runtime/src/lease.rs look find: leader leases
@@ -134,27 +142,34 @@ runtime/src/protection/claims.rs fresh_pods each: pvc-protection-controller pods
 runtime/src/protection/classes.rs is_named_now each: volumeattributesclass-protection-controller persistentvolumeclaims
 runtime/src/protection/classes.rs is_named_now each: volumeattributesclass-protection-controller persistentvolumes
 runtime/src/protection/mod.rs patch merge_if_there: pvc-protection-controller persistentvolumeclaims persistentvolumeclaims/status; pv-protection-controller persistentvolumes; volumeattributesclass-protection-controller volumeattributesclasses
-runtime/src/roles.rs run apply: clusterrole-aggregation-controller clusterroles
-runtime/src/statefulset/act.rs adopt strategic: statefulset-controller KIND
-runtime/src/statefulset/act.rs apply apply: statefulset-controller KIND
-runtime/src/statefulset/act.rs confirm find_promptly: statefulset-controller statefulsets
-runtime/src/statefulset/act.rs create create: statefulset-controller KIND
-runtime/src/statefulset/act.rs create_to_apply create: statefulset-controller KIND
-runtime/src/statefulset/act.rs create_to_apply find: statefulset-controller KIND
-runtime/src/statefulset/act.rs delete delete: statefulset-controller KIND
-runtime/src/statefulset/act.rs merge merge: statefulset-controller KIND
-runtime/src/statefulset/act.rs release strategic: statefulset-controller pods
-runtime/src/statefulset/act.rs write_status replace: statefulset-controller statefulsets/status
-runtime/src/statefulset/skew.rs is_known document:
+runtime/src/service_accounts.rs keep create: service-account-controller serviceaccounts; root-ca-cert-publisher configmaps
+runtime/src/service_accounts.rs keep replace: root-ca-cert-publisher configmaps
+runtime/src/statefulset/departed.rs remains find: statefulset-controller statefulsets
+runtime/src/statefulset/executor.rs adopt strategic: statefulset-controller KIND
+runtime/src/statefulset/executor.rs apply apply: statefulset-controller KIND
+runtime/src/statefulset/executor.rs check check_apply: statefulset-controller KIND
+runtime/src/statefulset/executor.rs confirm find_promptly: statefulset-controller statefulsets
+runtime/src/statefulset/executor.rs create create: statefulset-controller KIND
+runtime/src/statefulset/executor.rs create_to_apply create: statefulset-controller KIND
+runtime/src/statefulset/executor.rs create_to_apply find: statefulset-controller KIND
+runtime/src/statefulset/executor.rs delete delete: statefulset-controller KIND
+runtime/src/statefulset/executor.rs merge merge: statefulset-controller KIND
+runtime/src/statefulset/executor.rs release strategic: statefulset-controller pods
+runtime/src/statefulset/executor.rs write_status replace: statefulset-controller statefulsets/status
+runtime/src/statefulset/server_capabilities.rs is_known document:
+runtime/src/watcher.rs advance page: EVERY FOLLOWED
+runtime/src/watcher.rs advance stream: EVERY FOLLOWED
 runtime/src/worker.rs settle get: EVERY list:FOLLOWED
 ";
 
 /// What each account follows: lists and watches.
 const FOLLOWED: &str = "
 clusterrole-aggregation-controller clusterroles
+csi-health-monitor persistentvolumes
 csi-provisioner persistentvolumeclaims persistentvolumes storageclasses volumeattachments csinodes nodes
 csi-resizer persistentvolumeclaims persistentvolumes volumeattributesclasses
 disruption-controller pods statefulsets poddisruptionbudgets
+endpoint-controller services pods endpoints
 generic-garbage-collector *
 namespace-controller namespaces
 node-controller nodes pods leases
@@ -267,7 +282,8 @@ fn kinds_given(text: &str) -> BTreeMap<String, BTreeSet<&'static str>> {
         if first == "kind" {
             passed.insert((function_at(text, at), name));
         } else if let Some((_, resource)) = FIELDS.iter().find(|(field, _)| {
-            [format!("&sight.{field}"), format!("&self.sight.{field}"), (*field).to_owned()].contains(&first.to_owned())
+            [format!("&informers.{field}"), format!("&self.informers.{field}"), (*field).to_owned()]
+                .contains(&first.to_owned())
         }) {
             given.entry(name).or_default().insert(resource);
         }
@@ -291,13 +307,13 @@ fn followed() -> BTreeMap<&'static str, Vec<&'static str>> {
 }
 
 fn accounts() -> Vec<&'static str> {
-    let all = runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list");
+    let all = runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list");
     all.into_iter().map(|(_, account)| account).collect()
 }
 
 /// Reads the table: its places, and what each account asks for.
 fn listed() -> (Vec<Site>, Rights) {
-    let act = std::fs::read_to_string(crates().join("runtime/src/statefulset/act.rs")).expect("a source");
+    let act = std::fs::read_to_string(crates().join("runtime/src/statefulset/executor.rs")).expect("a source");
     let kinds = kinds_given(&act);
     let followed = followed();
     let (mut sites, mut rights) = (Vec::new(), Rights::new());
@@ -364,7 +380,8 @@ fn no_request_is_sent_in_another_way() {
     }
     for (file, text) in [sources("runtime"), sources("node")].concat() {
         // The client of an election also watches its own lease.
-        let sends = ["runtime/src/api.rs", "runtime/src/fence.rs", "runtime/src/metrics.rs", "runtime/src/lease.rs"];
+        let sends =
+            ["runtime/src/api.rs", "runtime/src/fenced_client.rs", "runtime/src/metrics.rs", "runtime/src/lease.rs"];
         assert!(sends.contains(&file.as_str()) || !text.contains(".client.") && !text.contains("kube::Api"), "{file}");
         for declared in [": Api", ": &Api", ": &'a Api", ": &mut Api"] {
             for (at, _) in text.match_indices(declared) {
@@ -372,7 +389,7 @@ fn no_request_is_sent_in_another_way() {
                 for (used, _) in text.match_indices(name).filter(|_| name != "api") {
                     let method = method_after(&text, used + name.len());
                     assert!(
-                        !method.as_deref().is_some_and(|method| verb_of(method).is_some()),
+                        method.as_deref().is_none_or(|method| verb_of(method).is_none()),
                         "{file}: {name} is an Api: call it `api`, so that its requests are found"
                     );
                 }

@@ -65,7 +65,7 @@ fn a_backup_of_a_working_server_restores_elsewhere() {
     let admin = std::fs::read_to_string(&cluster.kubeconfig).unwrap();
     Arc::into_inner(cluster).unwrap().stop();
     let taken = store(root.path(), &["restore", text(&file), text(&data)]);
-    assert!(taken.failed().contains("there is a store in"), "a used place is not overwritten");
+    assert!(taken.failed().contains("a store already exists in"), "a used place is not overwritten");
     bad_files_are_refused(root.path(), &file);
 
     let back = at("back");
@@ -179,9 +179,9 @@ fn bad_files_are_refused(home: &Path, file: &Path) {
     let mut flipped = whole.clone();
     flipped[whole.len() / 2] ^= 4;
     for (name, bytes, why) in [
-        ("torn", &whole[..whole.len() - 9], "it is not whole: its end is missing"),
+        ("torn", &whole[..whole.len() - 9], "its end is missing"),
         ("flipped", &flipped[..], "it is damaged"),
-        ("foreign", b"kind: List\n", "it is no backup of a store"),
+        ("foreign", b"kind: List\n", "it is not a backup of a store"),
     ] {
         let path = home.join(name);
         std::fs::write(&path, bytes).unwrap();
@@ -216,7 +216,7 @@ fn stores_are_copied_into_etcd_and_back() {
     Arc::into_inner(cluster).unwrap().stop();
     let said = store(root.path(), &["copy", text(&data), &url]).succeeded();
     assert!(said.contains("keys, checksum"), "{said}");
-    assert!(store(root.path(), &["copy", text(&data), &url]).failed().contains("there is a store in etcd://"));
+    assert!(store(root.path(), &["copy", text(&data), &url]).failed().contains("a store already exists in etcd://"));
 
     let shared = Arc::new(Cluster::start_with(Place::Etcd(&url), &["--nodes", "0"]));
     let kubectl = kubectl_on(&shared).unwrap();
@@ -379,6 +379,49 @@ fn the_data_of_volumes_is_backed_up_and_restored_when_asked_for() {
     kubectl.ok_with("apply -f -", POD_WITH_DATA);
     kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
     assert_eq!(std::fs::read_to_string(at("back/volumes/volumes").join(name).join("data/rows")).unwrap(), "precious");
+}
+
+/// Objects that come back without the data of their volumes: no pod starts on an empty volume, and each object says what is missing.
+#[test]
+fn pods_restored_without_their_data_are_held_until_it_is_back() {
+    let root = TempDir::new().unwrap();
+    let at = |name: &str| root.path().join(name);
+    let (data, back) = (at("data"), at("back"));
+    let cluster = Arc::new(Cluster::start(Place::Directory(&data)));
+    let Some(kubectl) = kubectl_on(&cluster) else { return };
+    kubectl.ok_with("apply -f -", POD_WITH_DATA);
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    let kubeconfig = text(&cluster.kubeconfig).to_owned();
+    store(root.path(), &["backup", text(&data), text(&at("backup")), "--kubeconfig", &kubeconfig]).succeeded();
+    drop(kubectl);
+    Arc::into_inner(cluster).unwrap().stop();
+    store(root.path(), &["restore", text(&at("backup")), text(&back)]).succeeded();
+
+    let restored = Arc::new(Cluster::start(Place::Directory(&back)));
+    let kubectl = kubectl_on(&restored).unwrap();
+    // Also the pod that ran at the time of the backup.
+    kubectl.ok("wait --for=condition=Ready=false pod/app --timeout=60s");
+    let missing = |said: &str| said.contains("VolumeDataMissing");
+    kubectl.ok("wait --for=condition=VolumeDataMissing pvc/data --timeout=60s");
+    kubectl.until("get pv -o jsonpath={.items[*].status.reason}", missing);
+    kubectl.until("get events -o jsonpath={.items[?(@.involvedObject.kind==\"PersistentVolume\")].reason}", missing);
+    kubectl
+        .until("get events -o jsonpath={.items[?(@.involvedObject.kind==\"PersistentVolumeClaim\")].reason}", missing);
+    let failed = |said: &str| said.contains("FailedMount");
+    kubectl.until("get events -o jsonpath={.items[?(@.involvedObject.name==\"app\")].reason}", failed);
+    let metric = "csi_volumes_data_missing{driver_name=\"directory.csi.mainstay.dev\"} 1\n";
+    kubectl.until("get --raw /metrics", |said| said.contains(metric));
+    restored.line_with(&["VolumeDataMissing: PersistentVolume pvc-"]);
+    let state = "get pod app -o jsonpath={.status.phase}/{.status.containerStatuses[0].state.waiting.reason}";
+    assert_eq!(kubectl.ok(state), "Pending/ContainerCreating");
+    assert_eq!(backend_volumes(&back), Vec::<PathBuf>::new(), "nothing was made in its place");
+
+    let [volume] = &backend_volumes(&data)[..] else { panic!("one volume") };
+    std::fs::rename(volume, back.join("volumes/volumes").join(volume.file_name().unwrap())).unwrap();
+    kubectl.ok("wait --for=condition=Ready pod/app --timeout=60s");
+    kubectl.until("get pvc data -o jsonpath={.status.conditions[*].type}", |said| !missing(said));
+    kubectl.until("get pv -o jsonpath={.items[*].status.reason}", |said| !missing(said));
+    kubectl.until("get --raw /metrics", |said| said.contains(&metric.replace("} 1\n", "} 0\n")));
 }
 
 /// A directory with something in it, and a volume that stands for it and whose claim is gone.

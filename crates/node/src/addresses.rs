@@ -1,12 +1,12 @@
-//! Addresses for nodes and pods: private ones that lead nowhere.
+//! Addresses for nodes and pods, from private ranges; nothing is routed to them.
 
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
-/// 10.127.0.0/16 is the nodes'.
+/// Nodes have addresses in 10.127.0.0/16.
 const NODES_FIRST: u32 = 0x0A7F_0001;
 pub const NODES_MAX: usize = 0xFFFE;
-/// 10.128.0.0/9 is the pods'.
+/// Pods have addresses in 10.128.0.0/9.
 const PODS_FIRST: u32 = 0x0A80_0000;
 const PODS_COUNT: u32 = 1 << 23;
 
@@ -15,7 +15,7 @@ pub fn of_node(number: usize) -> Ipv4Addr {
     Ipv4Addr::from(NODES_FIRST + offset)
 }
 
-/// How many pods each of so many nodes has addresses for.
+/// How many pods each of this many nodes has addresses for.
 pub fn pods_max(nodes: usize) -> i64 {
     i64::from(part(nodes)) - 2
 }
@@ -25,11 +25,11 @@ fn part(nodes: usize) -> u32 {
     PODS_COUNT / u32::try_from(nodes).unwrap_or(PODS_COUNT)
 }
 
-/// The addresses of pods. Each node has its part of the range; an address is given once at a time.
+/// Allocates the addresses of pods. Each node has its own part of the range.
 #[derive(Debug)]
 pub struct Addresses {
     part: u32,
-    /// Where each node looks next: an address is not given again while others are left.
+    /// Where the search for each node starts, so that a freed address is reused as late as possible.
     next: Vec<u32>,
     taken: HashSet<u32>,
 }
@@ -39,11 +39,11 @@ impl Addresses {
         Addresses { part: part(nodes), next: vec![1; nodes], taken: HashSet::new() }
     }
 
-    /// A free address of a node's part; `None` when all are taken.
+    /// Allocates a free address of a node's part; `None` if all are in use.
     pub fn give(&mut self, node: usize) -> Option<Ipv4Addr> {
         let first = PODS_FIRST + self.part * u32::try_from(node).ok()?;
         let next = self.next.get_mut(node)?;
-        // The first and the last of a range are no hosts.
+        // The first and the last address of a range are not host addresses.
         for _ in 1..self.part - 1 {
             let address = first + *next;
             *next = if *next + 2 < self.part { *next + 1 } else { 1 };
@@ -54,7 +54,7 @@ impl Addresses {
         None
     }
 
-    /// Notes an address that a pod has already.
+    /// Marks an address as in use that a pod has already.
     pub fn note(&mut self, address: Ipv4Addr) {
         self.taken.insert(address.into());
     }

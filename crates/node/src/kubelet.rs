@@ -1,15 +1,16 @@
-//! The kubelets of all simulated nodes: one set of workers does what is planned for each pod.
+//! The kubelets of all simulated nodes: one set of workers carries out the plan for each pod.
 
-use crate::addresses;
-use crate::sight::{Sight, Watched, confirm_claim};
-use crate::voice::Voice;
+use crate::event_recorder::EventRecorder;
+use crate::informers::{Informers, Watched, confirm_claim};
+use crate::{VolumeData, addresses};
 use futures::future::try_join_all;
 use object::access::Access;
-use object::{Value, json};
-use plan::kubelet::{self, ClaimState, Event, Plan, Seen, config};
+use object::{Value, condition, json};
+use plan::kubelet::{self, ClaimState, PodEvent, PodPlan, Seen, config};
 use plan::schedule::{Key, Volumes, claims_of};
 use runtime::Clock;
 use runtime::api::{Api, ApiError, Resource};
+use runtime::backoff::Backoff;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -17,14 +18,15 @@ use std::time::Duration;
 
 #[derive(Clone)]
 pub struct Kubelets {
-    pub sight: Arc<Sight>,
-    /// The API as each node reaches it.
+    pub informers: Arc<Informers>,
+    /// The API client of each node.
     pub apis: Arc<HashMap<Arc<str>, Api>>,
-    pub voice: Voice,
+    pub recorder: EventRecorder,
     pub clock: Clock,
+    pub volume_data: Option<Arc<dyn VolumeData>>,
 }
 
-/// A pod that is to be looked at, with what that takes.
+/// A pod to reconcile, with what that needs.
 struct Case {
     key: Key,
     uid: Box<str>,
@@ -34,19 +36,19 @@ struct Case {
 }
 
 impl Kubelets {
-    /// Does what is planned, for one pod after the other, for ever.
+    /// Reconciles one pod after the other, for ever.
     pub async fn work(self) {
-        self.sight.filled().await;
+        self.informers.filled().await;
         loop {
-            let key = self.sight.pods.next().await;
+            let key = self.informers.pods.next().await;
             match self.sync(&key).await {
-                Ok(again) => self.sight.pods.done(&key, again),
+                Ok(again) => self.informers.pods.done(&key, again),
                 Err(error) => {
-                    let delay = self.sight.pods.failed(&key);
+                    let delay = self.informers.pods.failed(&key);
                     if error.is_conflict() {
-                        tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "looking after a pod again");
+                        tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "Pod changed meanwhile; retrying");
                     } else {
-                        tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after a pod; trying again");
+                        tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to reconcile a pod; retrying");
                     }
                 }
             }
@@ -64,24 +66,28 @@ impl Kubelets {
             },
         };
         let configs = self.configs(&case, &pod).await?;
-        let Some(plan) = self.plan(&case, &pod, &configs) else { return Ok(None) };
+        let broken_volumes = self.broken_volumes(key, &pod).await?;
+        let Some(plan) = self.plan(&case, &pod, &configs, &broken_volumes) else { return Ok(None) };
         if plan.mounts {
-            let is_bound = |live: &Value| live.text(&["status", "phase"]) == "Bound";
+            let is_bound = |live: &Value| {
+                live.text(&["status", "phase"]) == "Bound" && !condition::is_true(live, plan::csi::health::MISSING)
+            };
             let used = claims_of(&pod).into_iter().map(|used| (key.0.clone(), used.name));
             try_join_all(used.map(|claim| confirm_claim(&case.api, claim, is_bound))).await?;
         }
         let result = self.carry_out(&case, &path, &pod, plan).await;
         match result {
-            // It is gone: the watch will say so. A conflict may be that another bears its name, of which the watch will tell too, or that
-            // the server was busy with it: nobody will tell of that, so it is tried again.
+            // The pod is deleted, and the watch will report it. After a conflict the request is retried: the
+            // name may belong to another pod, which the watch will report, or the server was busy with the
+            // pod, which no watch reports.
             Err(error) if error.is_not_found() => Ok(None),
             result => result,
         }
     }
 
-    /// What it takes to look at the pod; `None` when nobody looks: it is gone, or its node is down.
+    /// Collects what reconciling the pod needs; `None` if the pod is deleted or its node is down.
     fn open(&self, key: &Key) -> Option<Case> {
-        let state = self.sight.lock();
+        let state = self.informers.lock();
         let local = state.local.get(key)?;
         let host = state.hosts.get(&local.node).filter(|host| !host.down)?;
         let api = self.apis.get(&local.node)?.clone();
@@ -103,8 +109,59 @@ impl Kubelets {
         Ok(found)
     }
 
-    fn plan(&self, case: &Case, pod: &Value, configs: &config::Found) -> Option<Plan> {
-        let mut state = self.sight.lock();
+    /// Asks the driver whether it has the data of the volumes that a pod is about to mount, and once of a pod that ran when this process
+    /// started: its status may come from a backup. Each is the volume and the reason.
+    async fn broken_volumes(&self, key: &Key, pod: &Value) -> Result<Vec<(String, String)>, ApiError> {
+        let mut broken = Vec::new();
+        let Some(volume_data) = self.volume_data.as_ref().filter(|_| kubelet::is_to_run(pod)) else {
+            return Ok(broken);
+        };
+        if kubelet::has_started(pod) && self.informers.lock().local.get(key).is_some_and(|local| local.volumes_checked)
+        {
+            return Ok(broken);
+        }
+        for (volume, driver, handle) in self.sources(key, pod)? {
+            if let Some(why) = volume_data.problem(driver, handle).await {
+                broken.push((volume, why));
+            }
+        }
+        let mut state = self.informers.lock();
+        let local = state.local.get_mut(key).filter(|local| *local.uid == *object::access::uid(pod));
+        if let Some(local) = local {
+            // Where data is missing the pod is yet to be written, which may fail.
+            local.volumes_checked = broken.is_empty();
+        }
+        drop(state);
+        Ok(broken)
+    }
+
+    /// The PersistentVolume, the driver and the handle of each bound claim of a pod that has a CSI volume.
+    fn sources(&self, key: &Key, pod: &Value) -> Result<Vec<(String, String, String)>, ApiError> {
+        let state = self.informers.lock();
+        let volumes = state.cluster.volumes();
+        let mut sources = Vec::new();
+        for used in claims_of(pod) {
+            let claim = volumes.claim(&(key.0.clone(), used.name)).filter(|claim| claim.bound);
+            let Some(volume) = claim.map(|claim| &claim.volume) else { continue };
+            if !volumes.has_volume(volume) {
+                // The claim's event came before the volume's.
+                return Err(ApiError::stale(format!("the PersistentVolume {volume} is not known yet, or gone")));
+            }
+            if let Some((driver, handle)) = volumes.csi_source(volume) {
+                sources.push((volume.to_string(), driver.to_owned(), handle.to_owned()));
+            }
+        }
+        Ok(sources)
+    }
+
+    fn plan(
+        &self,
+        case: &Case,
+        pod: &Value,
+        configs: &config::Found,
+        broken_volumes: &[(String, String)],
+    ) -> Option<PodPlan> {
+        let mut state = self.informers.lock();
         let number = state.hosts.get(&state.local.get(&case.key)?.node)?.number;
         let uses = claims_of(pod);
         let claims: Vec<(&str, ClaimState)> = uses
@@ -121,9 +178,9 @@ impl Kubelets {
                 given
             }
         };
-        // When a node has no address left, its pod is as good as anywhere else: nothing is routed here.
+        // If the node has no address left, the pod gets the node's: nothing is routed to either.
         let (host_ip, pod_ip) = (case.host_ip.to_string(), address.unwrap_or(case.host_ip).to_string());
-        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs };
+        let seen = Seen { pod, host_ip: &host_ip, pod_ip: &pod_ip, claims: &claims, configs, broken_volumes };
         let now = (self.clock)();
         let mut plan = kubelet::plan(&seen, now);
         let local = state.local.get_mut(&case.key)?;
@@ -136,18 +193,24 @@ impl Kubelets {
         Some(plan)
     }
 
-    async fn carry_out(&self, case: &Case, path: &str, pod: &Value, plan: Plan) -> Result<Option<Duration>, ApiError> {
-        self.tell_once(case, &plan.warnings);
+    async fn carry_out(
+        &self,
+        case: &Case,
+        path: &str,
+        pod: &Value,
+        plan: PodPlan,
+    ) -> Result<Option<Duration>, ApiError> {
+        self.record_once(case, &plan.warnings);
         if let Some(status) = &plan.status {
             let patch = json!({"metadata": {"uid": &*case.uid}, "status": status});
             let written = case.api.strategic(&format!("{path}/status"), &patch).await?;
-            self.sight.lock().written(&case.key, written);
-            for Event { warning, reason, message } in &plan.events {
-                self.voice.pod(&case.key, &case.uid, *warning, reason, message);
+            self.informers.lock().written(&case.key, written);
+            for PodEvent { warning, reason, message } in &plan.events {
+                self.recorder.pod(&case.key, &case.uid, *warning, reason, message);
             }
         }
         if plan.remove {
-            self.sight.lock().unmounted(&case.key, &case.uid);
+            self.informers.lock().mark_unmounted(&case.key, &case.uid);
             let options = json!({
                 "apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0,
                 "preconditions": {"uid": &*case.uid},
@@ -156,42 +219,45 @@ impl Kubelets {
             return Ok(None);
         }
         if plan.status.is_some() {
-            // What is true now may call for more.
+            // The new status may require another step.
             return Ok(Some(Duration::ZERO));
         }
         let now = (self.clock)();
         if plan.next.is_none() && !plan.held {
-            self.sight.lock().settled(&case.key, pod);
+            self.informers.lock().mark_settled(&case.key, pod);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    /// Tells what has not been told of this pod before.
-    fn tell_once(&self, case: &Case, warnings: &[Event]) {
+    /// Records the warnings that were not recorded for this pod before.
+    fn record_once(&self, case: &Case, warnings: &[PodEvent]) {
         if warnings.is_empty() {
             return;
         }
-        let mut state = self.sight.lock();
+        let mut state = self.informers.lock();
         let Some(local) = state.local.get_mut(&case.key) else { return };
         for event in warnings {
-            if !local.told.contains(event) {
-                local.told.push(event.clone());
-                self.voice.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
+            if !local.reported.contains(event) {
+                local.reported.push(event.clone());
+                self.recorder.pod(&case.key, &case.uid, event.warning, event.reason, &event.message);
             }
         }
     }
 }
 
-/// 1 s, doubled up to 10 s: no watch reports the Secret or ConfigMap that a pod waits for.
+/// No watch reports the Secret or ConfigMap that a pod waits for, so lookups are repeated.
+const CONFIG_BACKOFF: Backoff = Backoff { first: Duration::from_secs(1), max: Duration::from_secs(10) };
+
 fn config_backoff(attempts: u32) -> jiff::SignedDuration {
-    let seconds = 1i64 << attempts.saturating_sub(1).min(4);
-    jiff::SignedDuration::from_secs(seconds.min(10))
+    let wait = CONFIG_BACKOFF.after(attempts.saturating_sub(1));
+    jiff::SignedDuration::try_from(wait).unwrap_or(jiff::SignedDuration::MAX)
 }
 
 fn claim_state(volumes: &Volumes, namespace: &Arc<str>, name: &Arc<str>) -> ClaimState {
     match volumes.claim(&(namespace.clone(), name.clone())) {
         None => ClaimState::Missing,
         Some(claim) if claim.terminating => ClaimState::Terminating,
+        Some(claim) if claim.bound && claim.data_missing => ClaimState::DataMissing,
         Some(claim) if claim.bound => ClaimState::Bound,
         Some(_) => ClaimState::Unbound,
     }

@@ -1,8 +1,8 @@
-//! The scheduler at work: decides one pod after the other, and writes for many at once.
+//! Runs the scheduler: decides about one pod after the other, and sends many writes concurrently.
 
-use crate::line::Work;
-use crate::sight::{Sight, State, Watched, confirm_claim};
-use crate::voice::Voice;
+use crate::event_recorder::EventRecorder;
+use crate::informers::{Informers, State, Watched, confirm_claim};
+use crate::scheduling_queue::Work;
 use futures::future::try_join_all;
 use object::{Value, json};
 use plan::bind::{BOUND_BY_CONTROLLER, SELECTED_NODE};
@@ -14,28 +14,28 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How many writes are under way at once: as many as share one sync to disk well.
+/// Number of concurrent writes: about as many as one group commit holds.
 const WRITES_MAX: usize = 64;
 
 const OVERDUE: &str = "binding volumes: context deadline exceeded";
 
 #[derive(Clone)]
 pub struct Scheduler {
-    pub sight: Arc<Sight>,
+    pub informers: Arc<Informers>,
     pub api: Api,
-    pub voice: Voice,
+    pub recorder: EventRecorder,
     pub clock: Clock,
 }
 
 impl Scheduler {
-    /// Places pods for ever.
+    /// Schedules pods for ever.
     pub async fn run(self) {
-        self.sight.filled().await;
+        self.informers.filled().await;
         let writes = Arc::new(Semaphore::new(WRITES_MAX));
         let mut tasks = JoinSet::new();
         loop {
-            // The next decision waits for a free hand, so that it is made by what is known then.
-            let permit = writes.clone().acquire_owned().await.expect("it is never closed");
+            // Waits for a free slot before deciding, so that the decision uses the newest state.
+            let permit = writes.clone().acquire_owned().await.expect("the semaphore is never closed");
             let work = self.next().await;
             if let Some(write) = self.consider(work) {
                 let this = self.clone();
@@ -57,17 +57,17 @@ impl Scheduler {
     async fn next(&self) -> Work {
         loop {
             let wake_at = {
-                let mut state = self.sight.lock();
-                if let Some(work) = state.line.next(Instant::now()) {
+                let mut state = self.informers.lock();
+                if let Some(work) = state.queue.next(Instant::now()) {
                     return work;
                 }
-                state.line.next_at()
+                state.queue.next_at()
             };
             match wake_at {
-                None => self.sight.scheduling.notified().await,
+                None => self.informers.scheduling.notified().await,
                 Some(at) => tokio::select! {
                     biased;
-                    () = self.sight.scheduling.notified() => {}
+                    () = self.informers.scheduling.notified() => {}
                     () = tokio::time::sleep_until(at) => {}
                 },
             }
@@ -75,42 +75,43 @@ impl Scheduler {
     }
 
     fn consider(&self, work: Work) -> Option<Write> {
-        let mut state = self.sight.lock();
+        let mut state = self.informers.lock();
         match work {
-            Work::Tell(key, message) => {
+            Work::Report(key, message) => {
                 let pod = state.cluster.pod(&key)?;
                 let (uid, again) = (pod.uid.to_string(), pod.said.is_some());
-                Some(Write::Tell { key, uid, message, again })
+                Some(Write::Report { key, uid, message, again })
             }
-            Work::Decide(key) => {
+            Work::Schedule(key) => {
                 let decision = schedule::decide(&state.cluster, &key);
-                state.follow(key, decision)
+                state.apply_decision(key, decision)
             }
         }
     }
 
     async fn write(&self, write: Write) {
         match write {
-            Write::Tell { key, uid, message, again } => self.tell(&key, &uid, &message, again).await,
+            Write::Report { key, uid, message, again } => self.report(&key, &uid, &message, again).await,
             Write::Bind { key, uid, node, claims } => {
                 let result = self.bind(&key, &uid, &node, &claims).await;
                 self.bound(&key, &uid, &node, result);
             }
             Write::Steps { key, node, steps } => {
                 let result = self.take_steps(&steps, &node).await;
-                let mut state = self.sight.lock();
+                let mut state = self.informers.lock();
                 match result {
-                    Ok(()) => state.line.await_claims(&key, Instant::now()),
+                    Ok(()) => state.queue.await_claims(&key, Instant::now()),
                     Err(error) => state.fail(&key, &error),
                 }
             }
         }
-        self.sight.scheduling.notify_one();
+        self.informers.scheduling.notify_one();
     }
 
     async fn bind(&self, key: &Key, uid: &str, node: &str, claims: &[UsedClaim]) -> Result<Arc<Value>, ApiError> {
-        // A claim that has taken the place of the one we know may wait for this very pod, and nobody chooses a node for it once the pod
-        // has one. One that is on its way out is about to be replaced: it does not wait for a pod that has no node.
+        // A claim that replaced the known one may wait for this very pod, and no node is selected for it once
+        // the pod has one. A terminating claim is about to be replaced: it does not wait for a pod without a
+        // node.
         let same = claims.iter().map(|(claim, uid)| {
             confirm_claim(&self.api, claim.clone(), move |live| object::access::uid(live) == &**uid)
         });
@@ -125,15 +126,15 @@ impl Scheduler {
     }
 
     fn bound(&self, key: &Key, uid: &str, node: &str, result: Result<Arc<Value>, ApiError>) {
-        let mut state = self.sight.lock();
+        let mut state = self.informers.lock();
         match result {
             Ok(_) => {
-                state.line.done(key);
+                state.queue.done(key);
                 let message = format!("Successfully assigned {}/{} to {node}", key.0, key.1);
-                self.voice.pod(key, uid, false, "Scheduled", &message);
+                self.recorder.pod(key, uid, false, "Scheduled", &message);
             }
-            // It is gone: the watch will say so.
-            Err(error) if error.is_not_found() => state.line.done(key),
+            // The pod is deleted, and the watch will report it.
+            Err(error) if error.is_not_found() => state.queue.done(key),
             Err(error) => state.fail(key, &error),
         }
     }
@@ -161,8 +162,9 @@ impl Scheduler {
         Ok(())
     }
 
-    /// Says in the pod and by an event why it waits; `again` when it waits already, for whatever reason.
-    async fn tell(&self, key: &Key, uid: &str, message: &str, again: bool) {
+    /// Sets the pod's condition and records an event with the reason why it is unschedulable. `again` keeps
+    /// the transition time of the existing condition.
+    async fn report(&self, key: &Key, uid: &str, message: &str, again: bool) {
         let mut condition = json!({
             "type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message, "lastProbeTime": null,
         });
@@ -172,9 +174,11 @@ impl Scheduler {
         let patch = json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}});
         let path = format!("{}/status", Watched::Pods.resource().object(&key.0, &key.1));
         match self.api.strategic(&path, &patch).await {
-            Ok(_) => self.voice.pod(key, uid, true, "FailedScheduling", message),
+            Ok(_) => self.recorder.pod(key, uid, true, "FailedScheduling", message),
             Err(error) if error.is_not_found() || error.is_conflict() => {}
-            Err(error) => tracing::warn!(namespace = %key.0, pod = %key.1, %error, "cannot say why a pod waits"),
+            Err(error) => {
+                tracing::warn!(namespace = %key.0, pod = %key.1, %error, "Failed to report why a pod is unschedulable")
+            }
         }
     }
 }
@@ -185,37 +189,37 @@ type UsedClaim = (Key, Box<str>);
 enum Write {
     Bind { key: Key, uid: String, node: Arc<str>, claims: Vec<UsedClaim> },
     Steps { key: Key, node: Arc<str>, steps: Vec<Step> },
-    Tell { key: Key, uid: String, message: String, again: bool },
+    Report { key: Key, uid: String, message: String, again: bool },
 }
 
 impl State {
-    /// Takes note of a decision; what is to be written for it.
-    fn follow(&mut self, key: Key, decision: Decision) -> Option<Write> {
+    /// Applies a decision to the state; returns what is to be written for it.
+    fn apply_decision(&mut self, key: Key, decision: Decision) -> Option<Write> {
         let pod = self.cluster.pod(&key);
         let (uid, again) =
             (pod.map(|pod| pod.uid.to_string()).unwrap_or_default(), pod.is_some_and(|pod| pod.said.is_some()));
         match decision {
-            Decision::Leave => self.line.done(&key),
+            Decision::Leave => self.queue.done(&key),
             Decision::Bind(node) => {
                 let claims = self.claims_used_by(&key);
                 self.place(&key, &node);
                 return Some(Write::Bind { key, uid, node, claims });
             }
-            Decision::Prepare(..) if self.line.is_overdue(&key, Instant::now()) => {
-                self.line.unprepare(&key);
+            Decision::Prepare(..) if self.queue.is_overdue(&key, Instant::now()) => {
+                self.queue.clear_prepared(&key);
                 self.give_up_place(&key);
-                self.line.failed(&key, Instant::now());
-                return Some(Write::Tell { key, uid, message: OVERDUE.to_owned(), again });
+                self.queue.failed(&key, Instant::now());
+                return Some(Write::Report { key, uid, message: OVERDUE.to_owned(), again });
             }
             Decision::Prepare(node, steps) if steps.is_empty() => {
                 self.place(&key, &node);
-                self.line.await_claims(&key, Instant::now());
+                self.queue.await_claims(&key, Instant::now());
             }
-            // A claim lost its node after it had been told: whoever provisions wants another choice.
-            Decision::Prepare(..) if self.line.unprepare(&key) => {
+            // A claim lost its selected node after it was set: the provisioner asks for another choice.
+            Decision::Prepare(..) if self.queue.clear_prepared(&key) => {
                 self.cluster.release(&key);
-                self.line.add(&key, self.cluster.pod(&key));
-                self.line.done(&key);
+                self.queue.add(&key, self.cluster.pod(&key));
+                self.queue.done(&key);
             }
             Decision::Prepare(node, steps) => {
                 self.place(&key, &node);
@@ -228,7 +232,7 @@ impl State {
             }
             Decision::Unschedulable(Unschedulable { message, helps }) => {
                 self.give_up_place(&key);
-                self.line.wait(&key, self.cluster.pod(&key), helps, &message, Instant::now());
+                self.queue.wait(&key, self.cluster.pod(&key), helps, &message, Instant::now());
             }
         }
         None
@@ -243,22 +247,22 @@ impl State {
 
     fn place(&mut self, key: &Key, node: &Arc<str>) {
         self.cluster.reserve(key, node);
-        self.line.retry(|helps| helps.arriving);
+        self.queue.retry(|helps| helps.arriving);
     }
 
     fn give_up_place(&mut self, key: &Key) {
         if self.cluster.release(key) {
-            self.line.retry(|helps| helps.leaving);
+            self.queue.retry(|helps| helps.leaving);
         }
     }
 
     fn fail(&mut self, key: &Key, error: &ApiError) {
         self.give_up_place(key);
-        let delay = self.line.failed(key, Instant::now());
+        let delay = self.queue.failed(key, Instant::now());
         if error.is_conflict() {
-            tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "placing it again");
+            tracing::debug!(namespace = %key.0, pod = %key.1, %error, ?delay, "Pod changed meanwhile; scheduling it again");
         } else {
-            tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot place a pod; trying again");
+            tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to schedule a pod; retrying");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Short, total accessors into JSON objects: absence is an ordinary answer, never a panic.
+//! Short accessors for nested JSON values. They never panic: an absent member reads as empty.
 
 use crate::{Map, Value};
 
@@ -6,14 +6,14 @@ use crate::{Map, Value};
 pub trait Access {
     /// The member at `path`; absent and `null` are both `None`.
     fn at(&self, path: &[&str]) -> Option<&Value>;
-    /// The member at `path`, with missing parents created as objects. Non-object parents are replaced.
+    /// Returns the member at `path`. Missing parents are created as objects; parents that are not objects are replaced.
     fn entry(&mut self, path: &[&str]) -> &mut Value;
     /// Removes and returns the member at `path`.
     fn cut(&mut self, path: &[&str]) -> Option<Value>;
     /// Sets the member at `path` to `value` when it is absent, null, or an empty string.
     fn default_to(&mut self, path: &[&str], value: impl Into<Value>);
 
-    /// The string at `path`, or `""`.
+    /// Returns the string at `path`, or `""`.
     fn text(&self, path: &[&str]) -> &str {
         self.at(path).and_then(Value::as_str).unwrap_or("")
     }
@@ -55,7 +55,7 @@ impl Access for Value {
             if !value.is_object() {
                 *value = Value::Object(Map::new());
             }
-            let Value::Object(members) = value else { unreachable!("made an object just above") };
+            let Value::Object(members) = value else { unreachable!("the value was made an object above") };
             members.entry(*key).or_insert(Value::Null)
         })
     }
@@ -78,10 +78,10 @@ impl Access for Value {
     }
 }
 
-/// The label and annotation of a Node on which nothing is executed.
+/// Label and annotation of a Node that runs no real containers.
 pub const SIMULATED: &str = "mainstay.dev/simulated";
 
-// Readers of an object's identity, which every room needs.
+// Accessors for an object's identity.
 
 /// `metadata.name`, or `""`.
 pub fn name(object: &Value) -> &str {
@@ -103,7 +103,7 @@ pub fn terminating(object: &Value) -> bool {
     object.has(&["metadata", "deletionTimestamp"])
 }
 
-/// The owner reference to the object's controller.
+/// Returns the owner reference with `controller: true`.
 pub fn controller(object: &Value) -> Option<&Value> {
     object.items(&["metadata", "ownerReferences"]).iter().find(|owner| owner.flag(&["controller"]))
 }
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn writing_creates_parents_and_defaulting_keeps_what_is_there() {
+    fn writing_creates_parents_and_defaulting_keeps_existing_values() {
         let mut object = json!({});
         object.put(&["spec", "replicas"], 1);
         object.default_to(&["spec", "replicas"], 9);

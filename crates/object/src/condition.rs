@@ -1,10 +1,10 @@
-//! `status.conditions`: a list by type whose times move only with the status.
+//! `status.conditions`: a list of conditions by type. Their transition times change only with the status.
 
 use crate::access::Access;
 use crate::{Value, json};
 
-/// Puts a condition (without its time) into the list at `path`. `lastTransitionTime` changes only when the status does.
-/// Returns whether anything changed.
+/// Sets a condition (given without its time) in the list at `path`. `lastTransitionTime` changes only when the status
+/// does. Returns whether anything changed.
 pub fn set(object: &mut Value, path: &[&str], mut condition: Value, now: jiff::Timestamp) -> bool {
     let list = object.entry(path);
     if !list.is_array() {
@@ -28,7 +28,7 @@ pub fn set(object: &mut Value, path: &[&str], mut condition: Value, now: jiff::T
     }
 }
 
-/// The condition of a type in `status.conditions`.
+/// Returns the condition of this type in `status.conditions`.
 pub fn get<'a>(object: &'a Value, name: &str) -> Option<&'a Value> {
     object.items(&["status", "conditions"]).iter().find(|condition| condition.text(&["type"]) == name)
 }
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_time_moves_only_with_the_status() {
+    fn the_transition_time_changes_only_with_the_status() {
         let at = |second| jiff::Timestamp::from_second(second).unwrap();
         let path = &["status", "conditions"];
         let mut object = json!({"status": {"conditions": null}});

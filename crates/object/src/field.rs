@@ -1,14 +1,14 @@
-//! Validation errors: where, what kind, and the sentence, worded as Kubernetes clients know them.
+//! Validation errors: path, kind and message, in upstream's words.
 
 use crate::Value;
 use std::collections::HashSet;
 use std::fmt;
 
-/// As many errors are told of one object; the others are counted.
-const TOLD_MAX: usize = 100;
-/// As much is shown of a value or a path.
+/// Maximum number of errors that are listed per object. Further ones are only counted.
+const LISTED_MAX: usize = 100;
+/// Maximum length in bytes of a value or a path in a message.
 const SHOWN_BYTES_MAX: usize = 1024;
-/// As much is said about it. Authors of CEL rules write sentences of their own.
+/// Maximum length in bytes of an error's detail. Authors of CEL rules write their own details.
 const DETAIL_BYTES_MAX: usize = 4096;
 
 /// The place of a field: `spec.containers[0].name`.
@@ -25,7 +25,7 @@ impl Path {
         if self.0.is_empty() {
             return Path(beginning(name).to_owned());
         }
-        // Every check makes paths, and hardly any is ever read: they are put together in the cheapest way.
+        // Every check builds paths, and few are ever shown, so they are built in the cheapest way.
         Path([&self.0, ".", beginning(name)].concat())
     }
     /// A list element: `spec.containers` → `spec.containers[0]`.
@@ -47,7 +47,7 @@ impl fmt::Display for Path {
     }
 }
 
-/// What is wrong with a field; the names are those of `Status.details.causes[].reason`.
+/// The kind of an error. The names are those of `Status.details.causes[].reason`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     Required,
@@ -93,18 +93,18 @@ impl ErrorKind {
     }
 }
 
-/// One thing wrong with one field.
+/// One error of one field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FieldError {
     pub kind: ErrorKind,
     pub path: Path,
-    /// The offending value as JSON, where the wording shows it.
+    /// The invalid value as JSON, if the message shows it.
     pub value: Option<String>,
     pub detail: String,
 }
 
 impl FieldError {
-    /// The sentence without the path: `Invalid value: -1: must be greater than or equal to 0`.
+    /// Returns the message without the path: `Invalid value: -1: must be greater than or equal to 0`.
     pub fn body(&self) -> String {
         let mut body = self.kind.words().to_owned();
         let shows_value = !matches!(
@@ -129,17 +129,32 @@ impl fmt::Display for FieldError {
     }
 }
 
-/// As much of a name as a path takes. It is copied for all that is below it.
+/// Shortens a name for use in a path, because the name is copied into all paths below it.
 fn beginning(name: &str) -> &str {
     &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
 }
 
-/// The place of something, as far as it is shown.
+/// Formats a path, shortened to the maximum length.
 pub(crate) fn shown_place(place: &impl fmt::Display) -> String {
-    shortened(place.to_string(), SHOWN_BYTES_MAX)
+    // Formatting stops at the limit: a path may have a key of megabytes, and many fields below it.
+    let mut text = Beginning(String::new());
+    let _ = fmt::Write::write_fmt(&mut text, format_args!("{place}"));
+    shortened(text.0, SHOWN_BYTES_MAX)
 }
 
-/// The text, or its beginning where it is longer than what is shown.
+/// A text that takes no more once it is longer than what is shown.
+struct Beginning(String);
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, part: &str) -> fmt::Result {
+        let room = (SHOWN_BYTES_MAX + 1).saturating_sub(self.0.len());
+        // Up to three bytes more, so that what is shortened begins as the whole text does.
+        self.0.push_str(&part[..part.ceil_char_boundary(room)]);
+        if self.0.len() > SHOWN_BYTES_MAX { Err(fmt::Error) } else { Ok(()) }
+    }
+}
+
+/// Shortens a text to at most `bytes_max` bytes.
 fn shortened(mut text: String, bytes_max: usize) -> String {
     if text.len() > bytes_max {
         text.truncate(text.floor_char_boundary(bytes_max));
@@ -148,8 +163,8 @@ fn shortened(mut text: String, bytes_max: usize) -> String {
     text
 }
 
-/// What is wrong with an object. Validation collects; it does not stop at the first. A small body can be wrong in very many ways and
-/// many errors can show all of it, so only the first of them are kept and the others counted.
+/// The errors of one object. Validation collects all errors and does not stop at the first. A small object can have
+/// very many errors, and each may show the whole object, so only the first `LISTED_MAX` are kept and the others counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Errors(pub Vec<FieldError>, usize);
 
@@ -157,16 +172,16 @@ impl Errors {
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
-    /// How many were found, told or not.
+    /// Number of errors, listed or not.
     pub fn count(&self) -> usize {
         self.0.len() + self.1
     }
-    /// Whether more were found than are told.
+    /// Whether more errors were found than are listed.
     pub fn leaves_out(&self) -> bool {
         self.1 > 0
     }
     pub fn push(&mut self, kind: ErrorKind, path: &Path, value: Option<Value>, detail: impl Into<String>) {
-        if self.0.len() >= TOLD_MAX {
+        if self.0.len() >= LISTED_MAX {
             self.1 += 1;
             return;
         }
@@ -206,15 +221,15 @@ impl Errors {
         self.push(ErrorKind::TooMany, path, None, format!("{count}: must have at most {count_max} items"));
     }
     pub fn extend(&mut self, mut other: Errors) {
-        let room = TOLD_MAX.saturating_sub(self.0.len()).min(other.0.len());
+        let room = LISTED_MAX.saturating_sub(self.0.len()).min(other.0.len());
         self.1 += other.count() - room;
         self.0.extend(other.0.drain(..room));
     }
-    /// The sentence for several errors: one plain, several in brackets.
+    /// Returns the message: one error as it is, several in brackets.
     pub fn message(&self) -> String {
-        let mut said = HashSet::new();
+        let mut seen = HashSet::new();
         let mut parts: Vec<String> = self.0.iter().map(ToString::to_string).collect();
-        parts.retain(|part| said.insert(part.clone()));
+        parts.retain(|part| seen.insert(part.clone()));
         if self.leaves_out() {
             parts.push(format!("and {} more", self.1));
         }
@@ -227,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sentences_read_as_clients_know_them() {
+    fn messages_are_upstreams() {
         let mut errors = Errors::default();
         let spec = Path::new("spec");
         errors.invalid(&spec.child("replicas"), -1, "must be greater than or equal to 0");
@@ -241,28 +256,28 @@ mod tests {
         );
     }
     #[test]
-    fn what_is_told_is_bounded_in_number_and_size() {
+    fn errors_are_bounded_in_number_and_size() {
         let long = "ä".repeat(1 << 20);
         let mut errors = Errors::default();
         for at in 0..300_000 {
             errors.invalid(&Path::new("metadata.labels").index(at), at, "is not good");
         }
-        assert_eq!((errors.0.len(), errors.count()), (TOLD_MAX, 300_000));
+        assert_eq!((errors.0.len(), errors.count()), (LISTED_MAX, 300_000));
         assert!(errors.message().ends_with("metadata.labels[99]: Invalid value: 99: is not good, and 299900 more]"));
 
         let mut large = Errors::default();
-        for _ in 0..TOLD_MAX {
+        for _ in 0..LISTED_MAX {
             large.invalid(&Path::new(&long), long.as_str(), long.as_str());
         }
-        assert!(large.message().len() < 8192, "the same is said once");
+        assert!(large.message().len() < 8192, "equal messages are listed once");
         assert!(large.0.iter().all(|error| error.to_string().len() < 8192));
 
-        // Together they are no more than one.
+        // Two sets of errors together have the same limit as one.
         errors.extend(large.clone());
-        assert_eq!((errors.0.len(), errors.count()), (TOLD_MAX, 300_100));
+        assert_eq!((errors.0.len(), errors.count()), (LISTED_MAX, 300_100));
         large.0.truncate(60);
         let mut both = large.clone();
         both.extend(large);
-        assert_eq!((both.0.len(), both.count()), (TOLD_MAX, 120));
+        assert_eq!((both.0.len(), both.count()), (LISTED_MAX, 120));
     }
 }

@@ -1,8 +1,8 @@
-//! Feature gates: what a part of Mainstay may do, decided when it starts.
+//! Feature gates, set when a component starts.
 
 use std::collections::BTreeMap;
 
-/// A gate's name, its default, and the older names it also answers to.
+/// A gate: its name, default, and older names.
 struct Known {
     name: &'static str,
     default: bool,
@@ -24,7 +24,7 @@ const KNOWN: &[Known] = &[
     Known { name: "MutablePVNodeAffinity", default: false, aliases: &[] },
 ];
 
-/// The gates in force.
+/// The values of all feature gates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Gates(BTreeMap<&'static str, bool>);
 
@@ -35,13 +35,13 @@ impl Default for Gates {
 }
 
 impl Gates {
-    /// Whether `name` is on. Asking for a gate that does not exist is a programming error and answers false.
+    /// Whether the gate `name` is on. An unknown name is a programming error and returns false.
     pub fn on(&self, name: &str) -> bool {
         debug_assert!(self.0.contains_key(name), "unknown gate {name}");
         self.0.get(name).copied().unwrap_or(false)
     }
 
-    /// The same gates with one changed.
+    /// Returns the same gates with one changed.
     pub fn with(mut self, name: &str, on: bool) -> Gates {
         if let Some(known) = find(name) {
             self.0.insert(known.name, on);
@@ -49,7 +49,7 @@ impl Gates {
         self
     }
 
-    /// Reads `A=true,B=false` over the defaults; the error is one sentence for the user.
+    /// Parses `A=true,B=false`; other gates keep their defaults. The error is one sentence for the user.
     pub fn parse(text: &str) -> Result<Gates, String> {
         let mut gates = Gates::default();
         for part in text.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -70,7 +70,7 @@ impl Gates {
         Ok(gates)
     }
 
-    /// All gates with their values, by name.
+    /// Returns all gates with their values, by name.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, bool)> + '_ {
         self.0.iter().map(|(name, on)| (*name, *on))
     }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parses_aliases_and_refuses_the_unknown_in_a_sentence() {
+    fn aliases_are_parsed_and_unknown_gates_are_refused() {
         let gates = Gates::parse("StatefulSetSlice=false, HonorPVReclaimPolicy=true").unwrap();
         assert!(!gates.on("StatefulSetStartOrdinal"));
         assert!(gates.on("HonorPVReclaimPolicy"));

@@ -1,4 +1,4 @@
-//! The table of kinds: one row describes a kind, its rules say what its objects must be.
+//! The table of kinds. A row describes one kind, and its rules default and validate its objects.
 
 use crate::Value;
 use crate::field::{Errors, Path};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 type Text = Cow<'static, str>;
 
-/// One kind in one version, as it is served.
+/// One kind in one served version.
 #[derive(Clone)]
 pub struct Kind {
     pub group: Text,
@@ -23,24 +23,25 @@ pub struct Kind {
     pub short_names: Vec<Text>,
     pub categories: Vec<Text>,
     pub namespaced: bool,
-    /// Reviews are answered, not stored: `create` is their only verb.
+    /// False for reviews: they are answered and not stored, and `create` is their only verb.
     pub stored: bool,
     pub subresources: Vec<Subresource>,
-    /// `group/plural` of the objects' place in the store; two rows may share one (both Event kinds).
+    /// `group/plural` under which the objects are stored. Two rows may share it (both Event kinds).
     pub storage: Text,
     pub schema: Option<TypeRef>,
-    /// Defined by a CustomResourceDefinition: no strategic merge, updates must name their version.
+    /// Defined by a CustomResourceDefinition: no strategic merge patch, and updates must set resourceVersion.
     pub custom: bool,
-    /// Which CustomResourceDefinition that was; built-in kinds have none.
+    /// Identity of the CustomResourceDefinition; `None` for built-in kinds.
     pub edition: Option<Edition>,
-    /// The OpenAPI v3 schema that a CustomResourceDefinition gives for this version; built-in kinds have theirs by `schema`'s name.
+    /// The OpenAPI v3 schema from the CustomResourceDefinition. Built-in kinds are found by the name of `schema`.
     pub openapi: Option<Arc<Value>>,
-    /// The kind of a list, where it is not the kind with `List` behind it (CRDs may name it).
+    /// The list kind, if it is not the kind followed by `List` (a CRD may name it).
     pub list: Option<Text>,
     pub rules: Arc<dyn Rules>,
 }
 
-/// A definition as it was when a kind was made of it: another uid is another definition, another generation says something else.
+/// Identity of a definition when a kind was made from it. Another uid is another definition; another generation is
+/// another spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edition {
     pub uid: String,
@@ -76,14 +77,14 @@ impl Subresource {
     }
 }
 
-/// What rules may look at besides the objects: the gates in force and the time of the request.
+/// What rules may use besides the objects: the feature gates and the time of the request.
 #[derive(Clone, Copy)]
 pub struct Ctx<'a> {
     pub gates: &'a Gates,
     pub now: jiff::Timestamp,
 }
 
-/// How an object's name must look.
+/// The required form of an object's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameRule {
     /// RFC 1123 subdomain, up to 253 characters: most kinds.
@@ -92,91 +93,93 @@ pub enum NameRule {
     Label,
     /// RFC 1035 label, up to 63 characters: services.
     ServiceLabel,
-    /// Anything that can stand in a URL path: RBAC kinds.
+    /// Any valid segment of a URL path: RBAC kinds.
     PathSegment,
 }
 
-/// The rules of one kind. All methods have the defaults of a plain kind without a status.
+/// The rules of one kind. The default methods are those of a simple kind without a status.
 ///
-/// The server calls, in this order: decode with the schema → `default` → (update: metadata and status carried over from the
-/// old object as `crate::write` says) → `prepare_*` → `validate_*`. Metadata itself is validated by `crate::meta`.
+/// The server calls them in this order: decode with the schema → `default` → (update: carry over metadata and status
+/// from the old object, see `crate::write`) → `prepare_*` → `validate_*`. `crate::meta` validates the metadata.
 pub trait Rules: Send + Sync {
     fn name_rule(&self) -> NameRule {
         NameRule::Subdomain
     }
-    /// Whether `metadata.generation` counts changes of everything but metadata and status.
+    /// Whether `metadata.generation` counts the changes of everything except metadata and status.
     fn counts_generations(&self) -> bool {
         false
     }
-    /// Removes unknown fields from a decoded object and says their paths, where the kind has its own way (custom resources, whose
-    /// wrong types are validation errors); `None` = `decode::conform` with the kind's schema does it.
+    /// Removes unknown fields from a decoded object and returns their paths, for kinds with their own way to do it
+    /// (custom resources, whose wrong types are validation errors). `None` means that `decode::conform` with the kind's
+    /// schema does it.
     fn conform(&self, _object: &mut Value) -> Option<Result<Vec<String>, Status>> {
         None
     }
-    /// The text of the `Warning` header on every request to a deprecated version.
+    /// Returns the `Warning` header for every request to a deprecated version.
     fn deprecation(&self) -> Option<&str> {
         None
     }
-    /// Fills in defaults; idempotent. Runs on create, update and after every patch.
+    /// Applies defaults. Idempotent. Runs on create, update and after every patch.
     fn default(&self, _object: &mut Value, _ctx: &Ctx) {}
-    /// Resets what a client may not set at creation (status, fields behind a closed gate). The status member was removed before
-    /// this when the kind has a status subresource; set the initial one here.
+    /// Resets fields that a client may not set at creation (status, fields of disabled feature gates). If the kind has
+    /// a status subresource, the status was removed before; set the initial status here.
     fn prepare_create(&self, _object: &mut Value, _ctx: &Ctx) {}
-    /// Resets what an update may not change, after status and system metadata were carried over from `old`.
+    /// Resets fields that an update may not change. Status and system metadata were carried over from `old` before.
     fn prepare_update(&self, _new: &mut Value, _old: &Value, _ctx: &Ctx) {}
-    /// The same for a write to `/status`, after all but status and metadata was carried over from `old`.
+    /// Same for a write to `/status`. Everything except status and metadata was carried over from `old` before.
     fn prepare_status(&self, _new: &mut Value, _old: &Value, _ctx: &Ctx) {}
     fn validate_create(&self, _object: &Value, _ctx: &Ctx, _errors: &mut Errors) {}
     fn validate_update(&self, new: &Value, _old: &Value, ctx: &Ctx, errors: &mut Errors) {
         self.validate_create(new, ctx, errors);
     }
     fn validate_status(&self, _new: &Value, _old: &Value, _ctx: &Ctx, _errors: &mut Errors) {}
-    /// Texts for `Warning` headers on create (`old` is None) and update.
+    /// Returns `Warning` headers for a create (`old` is None) or an update.
     fn warnings(&self, _new: &Value, _old: Option<&Value>, _ctx: &Ctx) -> Vec<String> {
         Vec::new()
     }
-    /// Whether a create may bring a status along: only nodes, which register themselves with theirs.
+    /// Whether a create may set the status. Only nodes, which register themselves with a status.
     fn keeps_status_on_create(&self) -> bool {
         false
     }
-    /// What else changes when a DELETE marks the object as terminating: a namespace's phase.
+    /// Further changes when a DELETE marks the object as terminating, such as a namespace's phase.
     fn mark_terminating(&self, _object: &mut Value) {}
-    /// The grace period a DELETE gets: the asked one, or the kind's default; `None` = the kind has no graceful deletion.
+    /// The grace period of a DELETE: the requested one, or the kind's default. `None` means that the kind has no
+    /// graceful deletion.
     fn grace_seconds(&self, _object: &Value, _asked: Option<i64>) -> Option<i64> {
         None
     }
-    /// Columns of `kubectl get`, the name column first; `cells` has one value for each.
+    /// Columns of `kubectl get`, the name first. `cells` returns one value for each.
     fn columns(&self) -> &[Column] {
         crate::table::NAME_AND_AGE
     }
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         crate::table::name_and_age(object, now)
     }
-    /// The rows of a list, for kinds where a row depends on its neighbours: the default StorageClass.
+    /// Cells of a list, for kinds where a row depends on other rows: the default StorageClass.
     fn list_cells(&self, objects: &[&Value], now: jiff::Timestamp) -> Vec<Vec<Value>> {
         objects.iter().map(|object| self.cells(object, now)).collect()
     }
-    /// Whether objects are stored in another shape than they are served in. Where this is false, the two calls below do
-    /// nothing and stored bytes can be sent as they are.
+    /// Whether objects are stored in another form than they are served in. If false, the two methods below do nothing,
+    /// and stored bytes can be sent unchanged.
     fn converts(&self) -> bool {
         false
     }
-    /// From the served shape to the stored one: the last step before a write.
+    /// Converts from the served form to the stored one: the last step before a write.
     fn to_stored(&self, _object: &mut Value) {}
-    /// From the stored shape to the served one: the first step after a read.
-    #[expect(clippy::wrong_self_convention, reason = "the rules convert, the object is converted")]
+    /// Converts from the stored form to the served one: the first step after a read.
+    #[expect(clippy::wrong_self_convention, reason = "converts the argument, not self")]
     fn from_stored(&self, _object: &mut Value) {}
     /// Field selectors besides `metadata.name` and `metadata.namespace`, such as `spec.nodeName`.
     fn selectable_fields(&self) -> &[&str] {
         &[]
     }
-    /// The value of one of `selectable_fields`, as text; absent is `""`.
+    /// Returns the value of one of `selectable_fields` as text, `""` if absent.
     fn field_value(&self, object: &Value, field: &str) -> String {
         crate::selector::plain_field(object, field)
     }
 }
 
-/// A plain kind with no rules of its own.
+/// Rules of a simple kind, without any checks.
 pub struct Plain;
 impl Rules for Plain {}
 
@@ -185,7 +188,7 @@ impl Kind {
     pub fn api_version(&self) -> String {
         if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
     }
-    /// `statefulsets.apps`, or `pods`: how texts and RBAC name the resource.
+    /// Returns `statefulsets.apps`, or `pods`: the name of the resource in messages and RBAC.
     pub fn resource(&self) -> String {
         if self.group.is_empty() { self.plural.to_string() } else { format!("{}.{}", self.plural, self.group) }
     }
@@ -198,7 +201,7 @@ impl Kind {
     pub fn has_status(&self) -> bool {
         self.subresource("status").is_some()
     }
-    /// The path that object-level errors of this kind start from.
+    /// Path of errors about the whole object.
     pub fn root(&self) -> Path {
         Path::default()
     }
@@ -210,8 +213,8 @@ impl std::fmt::Debug for Kind {
     }
 }
 
-/// All kinds that are served, by group, version and plural. Built-in ones never change; CRDs come and go, each change makes a
-/// new table.
+/// All served kinds, by group, version and plural. Built-in kinds never change. When a CRD changes, a new table is
+/// built.
 #[derive(Clone, Default)]
 pub struct Kinds {
     rows: BTreeMap<(Text, Text, Text), Arc<Kind>>,
@@ -238,7 +241,7 @@ impl Kinds {
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Kind>> {
         self.rows.values()
     }
-    /// Whether anything is served under this group and version.
+    /// Whether any kind is served in this group and version.
     pub fn serves(&self, group: &str, version: &str) -> bool {
         self.rows.values().any(|row| row.group == group && row.version == version)
     }

@@ -1,9 +1,11 @@
-//! API objects: kinds, metadata, schema, defaults, validation, selectors, patches, server-side apply, tables, feature gates.
+//! API objects: kinds, metadata, schema, defaults, validation, selectors, patches, server-side apply, tables, feature
+//! gates.
 //!
-//! Everything here is a pure function over [`Value`]. This crate must never know tokio, clocks or sockets: time and randomness are
-//! arguments.
+//! Everything here is a pure function on [`Value`]. This crate must never know tokio, clocks or sockets: time and
+//! randomness are arguments.
 //!
-//! Begin with [`kind`] for what a kind is, with [`kinds`] for the built-in ones, and with [`mod@write`] for what every write does to an object.
+//! Begin with [`kind`] for the description of a kind, [`kinds`] for the built-in kinds, and [`mod@write`] for what
+//! every write does to an object.
 
 pub mod access;
 pub mod apply;

@@ -1,4 +1,4 @@
-//! The rules of `metadata`: names, labels, annotations, owners, finalizers, and what an update may not touch.
+//! Validation of `metadata`: names, labels, annotations, owner references, finalizers, and immutable fields.
 
 use crate::access::{Access, terminating};
 use crate::field::{Errors, Path};
@@ -9,17 +9,17 @@ use crate::{Map, Value};
 const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
 const MANAGER_BYTES_MAX: usize = 128;
 const SUBRESOURCE_BYTES_MAX: usize = 256;
-/// Finalizers of the system itself, which need no domain.
+/// Kubernetes' own finalizers, which need no domain.
 const STANDARD_FINALIZERS: [&str; 3] = ["kubernetes", "orphan", "foregroundDeletion"];
 
-/// Checks the metadata of a new object. The name was generated before this, if it had to be.
+/// Validates the metadata of a new object. A generated name was set before.
 pub fn validate_create(object: &Value, kind: &Kind, errors: &mut Errors) {
     validate(object, kind, kind.rules.name_rule(), errors);
 }
 
-/// Checks the metadata of an update against the stored object. Comparing resource versions is the server's part.
+/// Validates the metadata of an update. The server compares resource versions.
 pub fn validate_update(new: &Value, old: &Value, kind: &Kind, errors: &mut Errors) {
-    // An old name may break a younger rule; it cannot change anyway, so it only has to stand in a URL.
+    // A stored name may violate newer rules. It is immutable, so it only has to be a valid path segment.
     validate(new, kind, NameRule::PathSegment, errors);
     let path = Path::new("metadata");
     let (new, old_meta) = (member(new, "metadata"), member(old, "metadata"));
@@ -35,7 +35,7 @@ pub fn validate_update(new: &Value, old: &Value, kind: &Kind, errors: &mut Error
     }
 }
 
-/// Texts for `Warning` headers about metadata: finalizers that another writer may use by accident.
+/// Returns `Warning` headers about finalizers that another client may use by accident, because their names have no path (`/`).
 pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     let finalizers = ["metadata", "finalizers"];
     let before = old.map_or(&[][..], |old| old.items(&finalizers));
@@ -50,7 +50,7 @@ pub fn warnings(new: &Value, old: Option<&Value>) -> Vec<String> {
     vague.map(warning).collect()
 }
 
-/// `field is immutable` when the two differ; absent and empty text are the same.
+/// Reports `field is immutable` if the values differ. Absent and empty text are equal.
 pub fn validate_immutable(new: Option<&Value>, old: Option<&Value>, path: &Path, errors: &mut Errors) {
     let set = |value: &&Value| value.as_str() != Some("");
     if new.filter(set) != old.filter(set) {
@@ -58,7 +58,7 @@ pub fn validate_immutable(new: Option<&Value>, old: Option<&Value>, path: &Path,
     }
 }
 
-/// Checks a map of labels; `path` is the map's own.
+/// Validates a map of labels at `path`.
 pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Errors) {
     for (key, value) in labels.members(&[]) {
         invalid_for_each(name::qualified(key), path, key, errors);
@@ -67,11 +67,11 @@ pub fn validate_labels(labels: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Checks a map of annotations; `path` is the map's own.
+/// Validates a map of annotations at `path`.
 pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Errors) {
     let annotations = annotations.members(&[]);
     for key in annotations.keys() {
-        // Annotation keys are label keys in which case does not matter.
+        // Annotation keys have the form of label keys, but upper case is allowed.
         invalid_for_each(name::qualified(&key.to_lowercase()), path, key, errors);
     }
     let bytes: usize = annotations.iter().map(|(key, value)| key.len() + value.as_str().map_or(0, str::len)).sum();
@@ -80,7 +80,7 @@ pub fn validate_annotations(annotations: &Value, path: &Path, errors: &mut Error
     }
 }
 
-/// Checks a `LabelSelector` object; an absent one (null) is fine.
+/// Validates a `LabelSelector`. An absent one (null) is valid.
 pub fn validate_label_selector(selector: &Value, path: &Path, errors: &mut Errors) {
     validate_labels(member(selector, "matchLabels"), &path.child("matchLabels"), errors);
     for (index, expression) in selector.items(&["matchExpressions"]).iter().enumerate() {
@@ -106,14 +106,14 @@ pub fn validate_label_selector(selector: &Value, path: &Path, errors: &mut Error
     }
 }
 
-/// One `Invalid value` error for each sentence.
+/// Adds one `Invalid value` error per message.
 pub(crate) fn invalid_for_each(why: Vec<String>, path: &Path, value: &str, errors: &mut Errors) {
     for sentence in why {
         errors.invalid(path, value, sentence);
     }
 }
 
-/// The member of an object, null when absent.
+/// Returns a member of an object, or null.
 pub(crate) fn member<'a>(object: &'a Value, key: &str) -> &'a Value {
     object.get(key).unwrap_or(&Value::Null)
 }
@@ -145,7 +145,7 @@ fn validate_names(meta: &Value, rule: NameRule, path: &Path, errors: &mut Errors
     }
 }
 
-/// What is wrong with a name that random characters will follow: a last dash is fine there.
+/// Validates the prefix of a generated name. It may end with a dash, because random characters follow.
 fn name_prefix(rule: NameRule, prefix: &str) -> Vec<String> {
     match (rule, prefix) {
         (NameRule::PathSegment, "." | "..") => Vec::new(),
@@ -172,7 +172,7 @@ fn validate_owners(owners: &[Value], path: &Path, errors: &mut Errors) {
     }
     let named = |owner: &Value| format!("{}/{}", owner.text(&["kind"]), owner.text(&["name"]));
     let mut controllers = owners.iter().filter(|owner| owner.flag(&["controller"])).map(named);
-    // Told once, of the first two: it shows the whole list.
+    // Reported once, for the first two, because the message shows the whole list.
     if let (Some(first), Some(second)) = (controllers.next(), controllers.next()) {
         let why = format!(
             "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {second}"
@@ -181,7 +181,7 @@ fn validate_owners(owners: &[Value], path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The paths carry no index: that is how clients know these texts.
+/// Validates an owner reference. As upstream's, the paths have no index.
 fn validate_owner(owner: &Value, path: &Path, errors: &mut Errors) {
     let api_version = owner.text(&["apiVersion"]);
     let version = match api_version.split('/').collect::<Vec<_>>()[..] {
@@ -201,7 +201,7 @@ fn validate_owner(owner: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Custom resources may use finalizers without a domain; built-in kinds may not.
+/// Validates finalizers. Custom resources may use finalizers without a domain; built-in kinds may not.
 fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors: &mut Errors) {
     let has = |name: &str| finalizers.iter().any(|finalizer| finalizer == name);
     for finalizer in finalizers {
@@ -219,7 +219,7 @@ fn validate_finalizers(finalizers: &[Value], builtin: bool, path: &Path, errors:
     }
 }
 
-/// Without a domain, only the finalizers that the system itself uses are allowed.
+/// Refuses finalizers without a domain that are not Kubernetes' own.
 pub(crate) fn validate_finalizer_is_known(finalizer: &str, path: &Path, errors: &mut Errors) {
     if !finalizer.contains('/') && !STANDARD_FINALIZERS.contains(&finalizer) {
         let why = "name is neither a standard finalizer name nor is it fully qualified";
@@ -258,7 +258,7 @@ fn validate_managed_fields(entries: &[Value], path: &Path, errors: &mut Errors) 
     }
 }
 
-/// Checks the name of a field manager, in an object or in a query.
+/// Validates the name of a field manager, in an object or in a query.
 pub fn validate_field_manager(manager: &str, path: &Path, errors: &mut Errors) {
     if manager.len() > MANAGER_BYTES_MAX {
         errors.too_long(path, MANAGER_BYTES_MAX);

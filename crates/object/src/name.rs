@@ -1,4 +1,4 @@
-//! How names, label keys and label values may look. Each check returns the sentences of what is wrong, none when all is well.
+//! Validation of names, label keys and label values. Each check returns its error messages; an empty list means valid.
 
 use crate::kind::NameRule;
 
@@ -28,8 +28,8 @@ fn lower_alnum(byte: u8) -> bool {
     byte.is_ascii_lowercase() || byte.is_ascii_digit()
 }
 
-/// `[first]…[last]` with `-` allowed inside.
-fn is_dns_label(text: &str) -> bool {
+/// Whether the text consists of lower-case letters, digits and inner dashes, whatever its length.
+pub(crate) fn is_dns_label(text: &str) -> bool {
     let bytes = text.as_bytes();
     match (bytes.first(), bytes.last()) {
         (Some(&first), Some(&last)) => {
@@ -63,7 +63,7 @@ pub fn subdomain(text: &str) -> Vec<String> {
     wrong
 }
 
-/// RFC 1035 label: as RFC 1123's, but starting with a letter.
+/// RFC 1035 label: as in RFC 1123, but it starts with a letter.
 pub fn dns1035_label(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > LABEL_MAX {
@@ -75,7 +75,7 @@ pub fn dns1035_label(text: &str) -> Vec<String> {
     wrong
 }
 
-/// A name that may stand in a URL path.
+/// A valid segment of a URL path.
 pub fn path_segment(text: &str) -> Vec<String> {
     if text == "." || text == ".." {
         return vec![format!("may not be '{text}'")];
@@ -139,7 +139,7 @@ pub fn label_value(text: &str) -> Vec<String> {
     wrong
 }
 
-/// An IANA service name: a container port's name.
+/// IANA service name, for container ports.
 pub fn port_name(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 15 {
@@ -166,7 +166,7 @@ pub fn port_number(port: i64) -> Vec<String> {
     if (1..=65_535).contains(&port) { Vec::new() } else { vec!["must be between 1 and 65535, inclusive".to_owned()] }
 }
 
-/// The check that `rule` asks of an object's name.
+/// Applies the check for a `NameRule`.
 pub fn by_rule(rule: NameRule, text: &str) -> Vec<String> {
     match rule {
         NameRule::Subdomain => subdomain(text),
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_and_refuses_as_documented() {
+    fn names_are_accepted_or_refused_by_their_rules() {
         type Check = fn(&str) -> Vec<String>;
         let cases: &[(Check, &[&str], &[&str])] = &[
             (label, &["a", "web-0", "1a"], &["", "-a", "a-", "a.b", "A", "a_b"]),

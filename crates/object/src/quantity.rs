@@ -1,4 +1,4 @@
-//! Resource quantities: `500m`, `1Gi`, `1e3`. Held exactly, in billionths; written in canonical form as Kubernetes does.
+//! Resource quantities: `500m`, `1Gi`, `1e3`. Stored exactly in billionths, and written in upstream's canonical form.
 
 use crate::Value;
 use std::cmp::Ordering;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 const NANO: i128 = 1_000_000_000;
 
-/// Which family of suffixes a quantity was written with, kept when it is written again.
+/// The family of suffixes that a quantity was written with. It is used again for output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     BinarySi,
@@ -15,7 +15,7 @@ pub enum Format {
     DecimalExponent,
 }
 
-/// An exact amount.
+/// An exact quantity.
 #[derive(Clone, Copy, Debug)]
 pub struct Quantity {
     nanos: i128,
@@ -32,11 +32,11 @@ impl Quantity {
     pub fn from_int(value: i64) -> Quantity {
         Quantity { nanos: i128::from(value) * NANO, format: Format::DecimalSi }
     }
-    /// Whole bytes, to be written with binary suffixes.
+    /// Creates a number of bytes that is written with binary suffixes.
     pub fn from_bytes(value: i64) -> Quantity {
         Quantity { nanos: i128::from(value) * NANO, format: Format::BinarySi }
     }
-    /// The quantity in a JSON value: a string or a bare number.
+    /// Reads the quantity in a JSON value: a string or a number.
     pub fn of(value: &Value) -> Option<Quantity> {
         match value {
             Value::String(text) => text.parse().ok(),
@@ -53,27 +53,27 @@ impl Quantity {
     pub fn is_positive(&self) -> bool {
         self.nanos > 0
     }
-    /// The value rounded up to a whole number, capped at i64.
+    /// Returns the value rounded up to a whole number, limited to i64.
     pub fn ceil(&self) -> i64 {
         let whole = self.nanos.div_euclid(NANO) + i128::from(self.nanos.rem_euclid(NANO) != 0);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
-    /// The value in thousandths, rounded up.
+    /// Returns the value in thousandths, rounded up.
     pub fn ceil_milli(&self) -> i64 {
         let milli = NANO / 1000;
         let whole = self.nanos.div_euclid(milli) + i128::from(self.nanos.rem_euclid(milli) != 0);
         i64::try_from(whole).unwrap_or(if whole < 0 { i64::MIN } else { i64::MAX })
     }
-    /// Whether it is a whole number.
+    /// Whether the value is a whole number.
     pub fn is_whole(&self) -> bool {
         self.nanos % NANO == 0
     }
-    /// The sum, in this quantity's format (or the other's, when this is zero).
+    /// Returns the sum, in this quantity's format (or the other's, if this is zero).
     pub fn plus(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         Quantity { nanos: self.nanos.saturating_add(other.nanos), format }
     }
-    /// The difference, in this quantity's format (or the other's, when this is zero).
+    /// Returns the difference, in this quantity's format (or the other's, if this is zero).
     pub fn minus(self, other: Quantity) -> Quantity {
         let format = if self.is_zero() { other.format } else { self.format };
         Quantity { nanos: self.nanos.saturating_sub(other.nanos), format }
@@ -97,7 +97,7 @@ impl Ord for Quantity {
     }
 }
 
-/// The multiplier of a suffix as (base, exponent), and its family.
+/// Returns the multiplier of a suffix as (base, exponent), and its family.
 fn suffix(text: &str) -> Option<(i128, i32, Format)> {
     let decimal = |exponent| Some((10, exponent, Format::DecimalSi));
     let binary = |exponent| Some((2, exponent, Format::BinarySi));
@@ -142,10 +142,10 @@ impl FromStr for Quantity {
     }
 }
 
-/// `whole.fraction × base^exponent` in nanos, rounded away from zero and capped at 2^63-1 units.
+/// Returns `whole.fraction × base^exponent` in nanos, rounded away from zero and limited to 2^63-1 units.
 fn scale(whole: &str, fraction: &str, base: i128, exponent: i32) -> i128 {
     let cap = i128::from(i64::MAX) * NANO;
-    // Digits beyond what fits are capped (in front) or only matter for rounding (behind).
+    // Digits before the limit are capped; digits after the precision matter only for rounding.
     let whole = whole.trim_start_matches('0');
     if whole.len() > 30 {
         return cap;
@@ -191,7 +191,7 @@ impl fmt::Display for Quantity {
             f.write_str("-")?;
         }
         let nano = NANO.unsigned_abs();
-        // Binary suffixes only carry whole numbers of at least 1024; anything else is written in decimal.
+        // Binary suffixes are used only for whole numbers of at least 1024; other values are written in decimal.
         if self.format == Format::BinarySi && magnitude.is_multiple_of(nano) && magnitude / nano >= 1024 {
             let mut value = magnitude / nano;
             let mut steps = 0;
@@ -274,7 +274,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_form_keeps_the_value(number in 0u64..1_000_000_000, suffix in "(n|u|m|k|M|Ki|Mi|Gi|e3|)") {
+        fn the_canonical_form_has_the_same_value(number in 0u64..1_000_000_000, suffix in "(n|u|m|k|M|Ki|Mi|Gi|e3|)") {
             let q: Quantity = format!("{number}{suffix}").parse().unwrap();
             let again: Quantity = q.to_string().parse().unwrap();
             prop_assert_eq!(q, again);

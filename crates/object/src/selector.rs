@@ -1,4 +1,4 @@
-//! Label and field selectors: parsed once, matched often, written back in canonical form.
+//! Label and field selectors: parsed once, matched often, and written in canonical form.
 
 use crate::access::Access;
 use crate::name;
@@ -9,12 +9,12 @@ mod lexer;
 
 use lexer::{Lexer, Token};
 
-/// A label selector. The default one selects everything.
+/// A label selector. The default one matches everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LabelSelector {
-    /// Sorted by key, all must hold.
+    /// Sorted by key; all must match.
     requirements: Vec<Requirement>,
-    /// Selects nothing at all: what an absent selector in an object means.
+    /// Matches nothing: the meaning of an absent selector in an object.
     nothing: bool,
 }
 
@@ -23,7 +23,7 @@ pub struct LabelSelector {
 pub struct Requirement {
     pub key: String,
     pub operator: Operator,
-    /// Sorted, without repetitions.
+    /// Sorted, without duplicates.
     pub values: Vec<String>,
 }
 
@@ -41,7 +41,7 @@ pub enum Operator {
 }
 
 impl LabelSelector {
-    /// Reads `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`; the error is one sentence for the client.
+    /// Parses `a=b,c!=d,e in (f,g),h notin (i),j,!k,l>1`. The error is one sentence for the client.
     pub fn parse(text: &str) -> Result<LabelSelector, String> {
         let mut parser = Parser { lexer: Lexer::new(text), peeked: None };
         let mut selector = LabelSelector { requirements: parser.selector()?, nothing: false };
@@ -49,7 +49,8 @@ impl LabelSelector {
         Ok(selector)
     }
 
-    /// Reads a `LabelSelector` object (`matchLabels`, `matchExpressions`). Null selects nothing, an empty one everything.
+    /// Parses a `LabelSelector` object (`matchLabels`, `matchExpressions`). Null matches nothing, an empty one
+    /// everything.
     pub fn from_object(selector: &Value) -> Result<LabelSelector, String> {
         if selector.is_null() {
             return Ok(LabelSelector::nothing());
@@ -76,7 +77,7 @@ impl LabelSelector {
         Ok(selector)
     }
 
-    /// The selector of a map of labels, as ReplicationControllers and Services hold it.
+    /// Returns the selector for a map of labels, as in ReplicationControllers and Services.
     pub fn from_labels(labels: &Map) -> LabelSelector {
         let requirements = labels.iter().map(|(key, value)| Requirement {
             key: key.to_string(),
@@ -88,7 +89,7 @@ impl LabelSelector {
         selector
     }
 
-    /// Selects no object.
+    /// Returns a selector that matches no object.
     pub fn nothing() -> LabelSelector {
         LabelSelector { requirements: Vec::new(), nothing: true }
     }
@@ -97,7 +98,7 @@ impl LabelSelector {
         self.takes(|key| labels.get(key).and_then(Value::as_str))
     }
 
-    /// Whether it selects what has the labels that `label` answers for, however they are kept.
+    /// Whether it matches the labels that `label` looks up.
     pub fn takes<'a>(&self, label: impl Fn(&str) -> Option<&'a str>) -> bool {
         !self.nothing && self.requirements.iter().all(|requirement| requirement.takes(label(&requirement.key)))
     }
@@ -116,7 +117,7 @@ impl LabelSelector {
 }
 
 impl Requirement {
-    /// Checks key and values; the error is worded as for a selector in a query.
+    /// Validates key and values. Errors are worded as for a selector in a query.
     fn new(key: String, operator: Operator, mut values: Vec<String>) -> Result<Requirement, String> {
         check_key(&key)?;
         values.sort();
@@ -163,7 +164,7 @@ impl Requirement {
         self.takes(labels.get(&self.key).and_then(Value::as_str))
     }
 
-    /// Whether the label's value (`None` where there is no such label) is as required.
+    /// Whether a label's value (`None` if absent) meets the requirement.
     pub fn takes(&self, label: Option<&str>) -> bool {
         let listed = |label: &str| self.values.iter().any(|value| value == label);
         let number = |text: &str| text.parse::<i64>().ok();
@@ -184,7 +185,7 @@ impl Requirement {
 
 fn check_key(key: &str) -> Result<(), String> {
     let why = name::qualified(key);
-    // The place is written as Kubernetes writes it for a selector that stands in no object.
+    // Upstream's path for a selector that is not in an object is `<nil>`.
     if why.is_empty() { Ok(()) } else { Err(format!("<nil>: Invalid value: {key:?}: {}", why.join("; "))) }
 }
 
@@ -218,7 +219,7 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// Recursive descent over the tokens; `in` and `notin` are words or operators by where they stand.
+/// A recursive descent parser. `in` and `notin` are operators or plain words, depending on their position.
 struct Parser<'a> {
     lexer: Lexer<'a>,
     peeked: Option<Token<'a>>,
@@ -299,7 +300,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    /// `(a,b)`; an empty place is the empty value, also in `()`.
+    /// Parses `(a,b)`. A missing value is the empty value, even in `()`.
     fn values(&mut self) -> Result<Vec<String>, String> {
         match self.next() {
             Token::Open => {}
@@ -361,12 +362,12 @@ impl FieldSelector {
         self.requirements.is_empty()
     }
 
-    /// Whether an object whose fields have these texts is selected.
+    /// Whether an object with these field values matches.
     pub fn matches<T: AsRef<str>>(&self, mut value_of: impl FnMut(&str) -> T) -> bool {
         self.requirements.iter().all(|wanted| (value_of(&wanted.field).as_ref() == wanted.value) != wanted.negated)
     }
 
-    /// The only value that `field` may have, when the selector names one.
+    /// Returns the only value that `field` may have, if the selector requires one.
     pub fn exact(&self, field: &str) -> Option<&str> {
         let found = self.requirements.iter().find(|wanted| wanted.field == field && !wanted.negated)?;
         Some(&found.value)
@@ -384,7 +385,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Splits at commas that no backslash stands before.
+/// Splits at commas that are not escaped with a backslash.
 fn split_terms(text: &str) -> Vec<&str> {
     let mut terms = Vec::new();
     let (mut start, mut escaped) = (0, false);
@@ -403,7 +404,7 @@ fn split_terms(text: &str) -> Vec<&str> {
     terms
 }
 
-/// `field`, whether it must differ, and the escaped value.
+/// Splits a term into the field, whether the value must differ, and the escaped value.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
     let at = term.char_indices().map(|(at, _)| at).find(|at| {
         let rest = &term[*at..];
@@ -445,7 +446,7 @@ fn escape(value: &str) -> String {
     out
 }
 
-/// The value of a field as text, by its dotted path: what most field selectors compare.
+/// Returns the value at a dotted path as text, which most field selectors compare.
 pub fn plain_field(object: &Value, field: &str) -> String {
     let path: Vec<&str> = field.split('.').collect();
     match object.at(&path) {

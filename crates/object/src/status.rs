@@ -1,10 +1,15 @@
-//! `Status`: how the API says no, with the code, reason, message and causes that clients rely on.
+//! `Status`: API errors, with the code, reason, message and causes that clients rely on.
 
 use crate::field::{Errors, FieldError};
 use crate::{Map, Value, json};
 use std::fmt;
 
-/// An API error. `Box`ed details keep `Result<_, Status>` small.
+/// The reason of a cause that names the permission that the user lacks.
+pub const MISSING_PERMISSION: &str = "MissingPermission";
+/// The reason of a cause that tells a refusal by admission from a missing permission.
+pub const ADMISSION_DENIED: &str = "AdmissionDenied";
+
+/// An API error. Its details are boxed to keep `Result<_, Status>` small.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Status {
     pub code: u16,
@@ -17,12 +22,13 @@ pub struct Status {
 pub struct Details {
     pub name: String,
     pub group: String,
-    /// Clients expect the plural resource in most errors and the kind in `Invalid` ones.
+    /// Clients expect the plural resource name in most errors, and the kind in `Invalid` errors.
     pub kind: String,
     pub uid: String,
     pub causes: Vec<Cause>,
     pub retry_after_seconds: u32,
-    /// For a list whose snapshot is gone: how to go on from the same place in what is there now. Sent as `metadata.continue`.
+    /// For a list whose revision was compacted: the token to continue at the same key in the current state. Sent as
+    /// `metadata.continue`.
     pub continue_token: String,
 }
 
@@ -33,7 +39,7 @@ pub struct Cause {
     pub field: String,
 }
 
-/// A resource as error texts write it: `statefulsets.apps`, or `pods` in the core group.
+/// Formats a resource for messages: `statefulsets.apps`, or `pods` in the core group.
 fn qualified(group: &str, name: &str) -> String {
     if group.is_empty() { name.to_owned() } else { format!("{name}.{group}") }
 }
@@ -73,15 +79,15 @@ impl Status {
         self
     }
 
-    /// 404 of an object: `pods "web-0" not found`.
+    /// 404 for an object: `pods "web-0" not found`.
     pub fn not_found(group: &str, plural: &str, name: &str) -> Status {
         Status::new(404, "NotFound", format!("{} {name:?} not found", qualified(group, plural)))
             .about(group, plural, name)
     }
 
-    /// 404 of a path that serves nothing.
+    /// 404 for a path that serves nothing.
     pub fn no_such_path() -> Status {
-        // Clients look into the details of a 404, kubectl debug without asking whether there are any.
+        // Clients read the details of a 404; `kubectl debug` does so without checking that they exist.
         Status::new(404, "NotFound", "the server could not find the requested resource").with_cause(
             "UnexpectedServerResponse",
             "404 page not found",
@@ -100,7 +106,7 @@ impl Status {
             .about(group, plural, name)
     }
 
-    /// The conflict of a stale resourceVersion, in the words that clients match on.
+    /// Conflict because of an old resourceVersion, with the message that clients match on.
     pub fn modified(group: &str, plural: &str, name: &str) -> Status {
         Status::conflict(
             group,
@@ -110,7 +116,7 @@ impl Status {
         )
     }
 
-    /// 422: `StatefulSet.apps "web" is invalid: …`. The kind here is the CamelCase one.
+    /// 422: `StatefulSet.apps "web" is invalid: …`. Here the kind is the CamelCase one.
     pub fn invalid(group: &str, kind: &str, name: &str, errors: &Errors) -> Status {
         let message = format!("{} {name:?} is invalid: {}", qualified(group, kind), errors.message());
         let mut status = Status::new(422, "Invalid", message).about(group, kind, name);
@@ -126,7 +132,7 @@ impl Status {
         Status::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403: `pods "web-0" is forbidden: why`; without a name `pods is forbidden: why`.
+    /// 403: `pods "web-0" is forbidden: why`, or without a name `pods is forbidden: why`.
     pub fn forbidden(group: &str, plural: &str, name: &str, why: impl fmt::Display) -> Status {
         let what = qualified(group, plural);
         let message = match (plural.is_empty(), name.is_empty()) {
@@ -135,6 +141,19 @@ impl Status {
             (false, false) => format!("{what} {name:?} is forbidden: {why}"),
         };
         Status::new(403, "Forbidden", message).about(group, plural, name)
+    }
+
+    /// Adds the permission that a 403 is about, so that clients need not parse the message: the reason
+    /// [`MISSING_PERMISSION`], and as field the verb and the resource, as in `update statefulsets/status.apps`, or
+    /// the verb and the path.
+    pub fn missing_permission(self, verb: &str, group: &str, resource: &str) -> Status {
+        let field = format!("{verb} {}", qualified(group, resource));
+        self.with_cause(MISSING_PERMISSION, "the user does not have this permission", &field)
+    }
+
+    /// Marks a 403 of admission: the user has the permission, and the request is refused for another reason.
+    pub fn denied_by_admission(self) -> Status {
+        self.with_cause(ADMISSION_DENIED, "the request is refused by admission", "")
     }
 
     pub fn method_not_allowed() -> Status {
@@ -153,7 +172,7 @@ impl Status {
         Status::new(413, "RequestEntityTooLarge", message)
     }
 
-    /// 410: the asked revision was compacted away.
+    /// 410: the requested revision was compacted.
     pub fn expired(message: impl Into<String>) -> Status {
         Status::new(410, "Expired", message)
     }
@@ -178,7 +197,7 @@ impl Status {
         Status::new(504, "Timeout", message).retry_after(1)
     }
 
-    /// The wire form.
+    /// Returns the JSON form.
     pub fn to_value(&self) -> Value {
         let mut status = json!({
             "kind": "Status",
@@ -190,9 +209,9 @@ impl Status {
             "code": self.code,
         });
         if let Some(details) = &self.details {
-            let told = details.to_value();
-            if told.as_object().is_some_and(|told| !told.is_empty()) {
-                status["details"] = told;
+            let value = details.to_value();
+            if value.as_object().is_some_and(|members| !members.is_empty()) {
+                status["details"] = value;
             }
             if !details.continue_token.is_empty() {
                 status["metadata"]["continue"] = json!(details.continue_token);
@@ -251,7 +270,7 @@ mod tests {
     use crate::field::Path;
 
     #[test]
-    fn texts_are_those_that_clients_match_on() {
+    fn messages_are_those_that_clients_match_on() {
         assert_eq!(Status::not_found("apps", "statefulsets", "web").message, "statefulsets.apps \"web\" not found");
         assert_eq!(
             Status::modified("", "pods", "a").message,

@@ -1,4 +1,4 @@
-//! `kubectl get`: columns, cells, and the wire form of a Table.
+//! `kubectl get`: columns, cells, and the Table response.
 
 use crate::access::{Access, name};
 use crate::{Value, json};
@@ -9,10 +9,10 @@ pub struct Column {
     pub name: std::borrow::Cow<'static, str>,
     /// `string`, `integer`, `number`, `boolean` or `date`.
     pub kind: std::borrow::Cow<'static, str>,
-    /// `name` for the name column, else empty.
+    /// `name` for the name column, otherwise empty.
     pub format: std::borrow::Cow<'static, str>,
     pub description: std::borrow::Cow<'static, str>,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// 0: always shown; 1: shown with `-o wide`.
     pub priority: i32,
 }
 
@@ -49,12 +49,12 @@ pub fn name_and_age(object: &Value, now: jiff::Timestamp) -> Vec<Value> {
     vec![json!(name(object)), json!(age(object, now))]
 }
 
-/// The age of an object as kubectl writes it, `<unknown>` without a timestamp.
+/// Returns an object's age in kubectl's form, `<unknown>` without a timestamp.
 pub fn age(object: &Value, now: jiff::Timestamp) -> String {
     since(object.text(&["metadata", "creationTimestamp"]), now)
 }
 
-/// The time since an RFC 3339 stamp, `<unknown>` when it is absent or unreadable.
+/// Returns the time since an RFC 3339 timestamp, `<unknown>` if it is absent or invalid.
 pub fn since(stamp: &str, now: jiff::Timestamp) -> String {
     match stamp.parse::<jiff::Timestamp>() {
         Ok(then) => human_duration(now.as_second() - then.as_second()),
@@ -62,7 +62,7 @@ pub fn since(stamp: &str, now: jiff::Timestamp) -> String {
     }
 }
 
-/// A duration in the two largest useful units: `45s`, `3m20s`, `5h`, `2d3h`, `400d`.
+/// Formats a duration in its two largest units: `45s`, `3m20s`, `5h`, `2d3h`, `400d`.
 pub fn human_duration(seconds: i64) -> String {
     let two = |large: i64, large_unit: &str, small: i64, small_unit: &str| {
         if small == 0 { format!("{large}{large_unit}") } else { format!("{large}{large_unit}{small}{small_unit}") }
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_read_as_kubectl_writes_them() {
+    fn durations_are_formatted_as_in_kubectl() {
         let cases = [
             (-5, "<invalid>"),
             (0, "0s"),

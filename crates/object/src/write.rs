@@ -1,13 +1,14 @@
-//! What every write does to an object before its kind's own rules: identity, generations, what is carried over from the old.
+//! What every write does to an object before its kind's own rules: identity, generation, and fields that are carried
+//! over from the stored object.
 //!
-//! The server decodes and conforms, calls one of these, then the kind's `default` and `prepare_*`, then `settle_generation`,
-//! then validates. Deletion is here too, as the decision of what a DELETE does to an object.
+//! The server decodes and conforms the object, calls one of these functions, then the kind's `default` and `prepare_*`,
+//! then `settle_generation`, and then validates. This module also decides what a DELETE does to an object.
 
 use crate::access::{Access, terminating};
 use crate::kind::Kind;
 use crate::{Map, Value, json};
 
-/// Metadata that only the system writes: carried over from the stored object whatever the client sent.
+/// Metadata that only the system writes. It is carried over from the stored object, whatever the client sent.
 const SYSTEM_METADATA: &[&str] = &[
     "uid",
     "creationTimestamp",
@@ -18,18 +19,18 @@ const SYSTEM_METADATA: &[&str] = &[
     "selfLink",
 ];
 
-/// RFC 3339 with seconds, as object metadata has it.
+/// Formats a time as RFC 3339 with seconds, as in object metadata.
 pub fn stamp(now: jiff::Timestamp) -> String {
     let seconds = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
     seconds.to_string()
 }
 
-/// The time as fields with microseconds have it, such as a Lease's.
+/// Formats a time with microseconds, as in a Lease.
 pub fn precise_stamp(now: jiff::Timestamp) -> String {
     now.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
 }
 
-/// Gives a new object its identity. The name is settled by then.
+/// Sets the identity of a new object. Its name is already set.
 pub fn for_create(kind: &Kind, object: &mut Value, uid: String, now: jiff::Timestamp) {
     if kind.has_status() && !kind.rules.keeps_status_on_create() {
         object.cut(&["status"]);
@@ -46,7 +47,7 @@ pub fn for_create(kind: &Kind, object: &mut Value, uid: String, now: jiff::Times
     drop_empty_metadata(metadata);
 }
 
-/// Carries over from `old` what a write to the object itself may not change.
+/// Carries over from `old` the fields that an update may not change.
 pub fn for_update(kind: &Kind, new: &mut Value, old: &Value) {
     carry_metadata(new, old);
     if kind.has_status() {
@@ -54,8 +55,8 @@ pub fn for_update(kind: &Kind, new: &mut Value, old: &Value) {
     }
 }
 
-/// Carries over from `old` all that a write to `/status` may not change: everything but status and the user's metadata, and of
-/// custom resources that too.
+/// Carries over from `old` everything that a write to `/status` may not change: all except the status and the user's
+/// metadata. For custom resources, metadata is carried over too.
 pub fn for_status(kind: &Kind, new: &mut Value, old: &Value) {
     let status = new.cut(&["status"]);
     let mut metadata = new.cut(&["metadata"]).unwrap_or_else(|| json!({}));
@@ -74,7 +75,7 @@ pub fn for_status(kind: &Kind, new: &mut Value, old: &Value) {
         None => drop(new.cut(&["status"])),
     }
     carry_metadata(new, old);
-    // Ownership is not status.
+    // A status write may not change owner references.
     if let Some(members) = new.entry(&["metadata"]).as_object_mut() {
         match old.at(&["metadata", "ownerReferences"]) {
             Some(owners) => drop(members.insert("ownerReferences", owners.clone())),
@@ -106,7 +107,7 @@ fn carry_metadata(new: &mut Value, old: &Value) {
     drop_empty_metadata(metadata);
 }
 
-/// Empty maps and lists in metadata are not stored: absent and empty mean the same.
+/// Removes empty maps and lists from metadata: absent and empty are equal, and empty ones are not stored.
 fn drop_empty_metadata(metadata: &mut Value) {
     for field in ["labels", "annotations", "finalizers", "ownerReferences"] {
         let empty = match metadata.at(&[field]) {
@@ -127,7 +128,7 @@ fn carry(new: &mut Value, old: &Value, field: &str) {
     }
 }
 
-/// Adds one to the generation when anything but metadata and status changed in meaning.
+/// Increments the generation if anything except metadata and status changed semantically.
 pub fn settle_generation(kind: &Kind, new: &mut Value, old: &Value) {
     if !kind.rules.counts_generations() || same_desire(kind, new, old) {
         return;
@@ -150,7 +151,8 @@ fn same_desire(kind: &Kind, new: &Value, old: &Value) -> bool {
     new == old || kind.schema.as_ref().is_some_and(|schema| schema.same(&new, &old))
 }
 
-/// Whether a stored object has nothing left that keeps it: it is terminating, its grace is over, no finalizer holds it.
+/// Whether nothing prevents the removal of a stored object: it is terminating, its grace period is zero, and it has no
+/// finalizer.
 pub fn is_released(object: &Value) -> bool {
     terminating(object)
         && object.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0) == 0
@@ -158,14 +160,14 @@ pub fn is_released(object: &Value) -> bool {
         && !held_by_namespace_content(object)
 }
 
-/// A namespace is also held by its `spec.finalizers`, which stand for its content.
+/// Whether a namespace has `spec.finalizers`, which stay until its content is deleted.
 fn held_by_namespace_content(object: &Value) -> bool {
     object.text(&["kind"]) == "Namespace"
         && object.text(&["apiVersion"]) == "v1"
         && !object.items(&["spec", "finalizers"]).is_empty()
 }
 
-/// How dependants are treated when their owner goes.
+/// How dependents are treated when their owner is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     Background,
@@ -173,21 +175,21 @@ pub enum Propagation {
     Orphan,
 }
 
-/// What a DELETE asks for.
+/// Options of a DELETE.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deletion {
     pub grace_seconds: Option<i64>,
     pub propagation: Option<Propagation>,
 }
 
-/// What a DELETE does to an object.
+/// Result of a DELETE.
 #[derive(Debug, PartialEq)]
 pub enum Deleted {
-    /// It goes now; this is its last state.
+    /// The object is removed now; this is its last state.
     Gone(Value),
-    /// It stays, terminating, as this.
+    /// The object stays and is terminating, as this.
     Marked(Value),
-    /// It already is what it should be.
+    /// The object does not change.
     Unchanged,
 }
 
@@ -196,12 +198,13 @@ pub fn for_delete(kind: &Kind, object: &Value, asked: Deletion, now: jiff::Times
     let mut marked = object.clone();
     let was_terminating = terminating(object);
     let old_grace = object.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
-    // The first delete settles the policy while a grace period runs; without one a later delete may still change it.
+    // While a grace period runs, the policy of the first DELETE stays. Without a grace period, a later DELETE may
+    // change it.
     if !(was_terminating && old_grace > 0) {
         settle_gc_finalizers(&mut marked, asked.propagation);
     }
     let grace = kind.rules.grace_seconds(object, asked.grace_seconds).unwrap_or(0).max(0);
-    // A running deletion goes on as it is, unless somebody asks for less time.
+    // A running deletion continues unchanged, unless a shorter grace period is requested.
     let shortens = was_terminating && asked.grace_seconds.is_some() && grace < old_grace;
     if !was_terminating {
         kind.rules.mark_terminating(&mut marked);
@@ -222,7 +225,7 @@ pub fn for_delete(kind: &Kind, object: &Value, asked: Deletion, now: jiff::Times
     if marked == *object { Deleted::Unchanged } else { Deleted::Marked(marked) }
 }
 
-/// When the running deletion was asked for: its deadline less its grace period.
+/// Returns the time of the first DELETE: the deletion timestamp minus the grace period.
 fn first_deletion(object: &Value, now: jiff::Timestamp) -> jiff::Timestamp {
     let grace = object.int(&["metadata", "deletionGracePeriodSeconds"]).unwrap_or(0);
     let deadline: Option<jiff::Timestamp> = object.text(&["metadata", "deletionTimestamp"]).parse().ok();
@@ -314,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_write_changes_status_and_user_metadata_only() {
+    fn a_status_write_changes_only_status_and_user_metadata() {
         let old = json!({"metadata": {"name": "a", "uid": "1", "ownerReferences": [{"uid": "o"}]}, "spec": {"x": 1}, "status": {"ok": true}});
         let mut new =
             json!({"metadata": {"name": "a", "labels": {"l": "1"}}, "spec": {"x": 2}, "status": {"ok": false}});
@@ -351,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn propagation_is_kept_as_finalizers() {
+    fn the_propagation_policy_is_stored_as_finalizers() {
         let now = at("2026-01-01T00:00:00Z");
         let plain = kind(Arc::new(Plain));
         let object = json!({"metadata": {"name": "a"}});

@@ -1,4 +1,4 @@
-//! What a claim that looks for a volume costs, by how many are free. `cargo bench -p plan --bench bind`
+//! Measures the binder's plan for one claim, by the number of free PVs. `cargo bench -p plan --bench bind`
 
 mod world;
 

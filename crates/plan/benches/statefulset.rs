@@ -1,4 +1,5 @@
-//! What a look at a settled set costs: every event of its pods and claims asks for one. `cargo bench -p plan --bench statefulset`
+//! Measures the plan of a settled StatefulSet, which every event of its pods and claims requests. `cargo
+//! bench -p plan --bench statefulset`
 
 mod world;
 

@@ -1,12 +1,12 @@
-//! Aggregated ClusterRoles: the rules of a role with an `aggregationRule` are those of the roles it selects.
+//! Aggregated ClusterRoles: a role with an `aggregationRule` has the rules of the roles that it selects.
 
 use object::access::{Access, name};
 use object::selector::LabelSelector;
 use object::{Value, json};
 use std::borrow::Borrow;
 
-/// The rules that `role` must have, given all ClusterRoles; `None` when it has them already or does not aggregate.
-/// A broken selector selects nothing: it was validated when the role was written.
+/// Returns the rules that `role` must have, given all ClusterRoles; `None` if it has them already or does not
+/// aggregate. An invalid selector selects nothing; admission has validated it.
 pub fn rules<V: Borrow<Value>>(role: &Value, all: &[V]) -> Option<Vec<Value>> {
     role.at(&["aggregationRule"])?;
     let mut sorted: Vec<&Value> = all.iter().map(Borrow::borrow).filter(|other| name(other) != name(role)).collect();
@@ -24,7 +24,7 @@ pub fn rules<V: Borrow<Value>>(role: &Value, all: &[V]) -> Option<Vec<Value>> {
     (rules != role.items(&["rules"])).then_some(rules)
 }
 
-/// The server-side apply that gives `role` these rules (field manager `clusterrole-aggregation-controller`, forced).
+/// The server-side apply that sets these rules (field manager `clusterrole-aggregation-controller`, forced).
 pub fn apply(role: &Value, rules: Vec<Value>) -> Value {
     json!({
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -34,7 +34,7 @@ pub fn apply(role: &Value, rules: Vec<Value>) -> Value {
     })
 }
 
-/// The names of the roles that aggregate `changed` (before or after its change): what to look at again.
+/// The names of the roles that aggregate `changed`, before or after its change.
 pub fn aggregators<V: Borrow<Value>>(changed: &Value, all: &[V]) -> Vec<String> {
     let labels = changed.members(&["metadata", "labels"]);
     let selects = |role: &&Value| {
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_come_in_order_of_selector_and_name_without_repetition_or_itself() {
+    fn rules_are_in_order_of_selector_and_name_and_without_duplicates() {
         let sum = aggregate("view");
         let mut itself = sum.clone();
         itself.put(&["rules"], json!([{"verbs": ["stale"]}]));

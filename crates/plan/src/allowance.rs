@@ -1,12 +1,12 @@
-//! How much one plan may write. Every planner whose output can be larger than its input admits each object here before it adds the
-//! object to its plan, so that no user's object makes a plan of unlimited size.
+//! Limits how much one plan may write. A planner whose output can be larger than its input admits each object
+//! here before adding it to the plan, so that no user's object causes a plan of unlimited size.
 
 use object::Value;
 
 /// Memory that a stored object takes besides its JSON: keys, indexes, cache entries.
 const OBJECT_OVERHEAD_BYTES: usize = 512;
 
-/// How much a plan may write: the number of objects, and their size together.
+/// How much a plan may write: the number of objects and their total size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allowance {
     pub objects: usize,
@@ -14,30 +14,30 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    /// The most that any plan may write. The next plan follows when these objects exist.
+    /// The most that any plan may write. The next plan continues when these objects exist.
     pub const MAX: Allowance = Allowance { objects: 5_000, bytes: 4 << 20 };
 
-    /// The largest allowance of at most so many bytes.
+    /// The largest allowance of at most `bytes` bytes.
     pub fn of_bytes(bytes: usize) -> Allowance {
         Allowance { bytes: bytes.min(Allowance::MAX.bytes), ..Allowance::MAX }
     }
 }
 
-/// What a plan writes, and what it may still write.
+/// Counts what a plan writes, and limits it.
 #[derive(Clone, Debug)]
 pub struct Output {
     allowance: Allowance,
     written: Written,
 }
 
-/// The size of what a plan writes.
+/// The size of a plan's writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     pub objects: usize,
     pub bytes: usize,
     /// The size of the largest object.
     pub largest_bytes: usize,
-    /// The plan left something out because its allowance was used up.
+    /// Whether objects were left out because the allowance was used up.
     pub withheld: bool,
 }
 
@@ -50,13 +50,14 @@ impl Output {
         self.written
     }
 
-    /// Whether the plan left something out.
+    /// Whether the plan left objects out.
     pub fn has_withheld(&self) -> bool {
         self.written.withheld
     }
 
-    /// Builds an object and admits it, unless the allowance is used up. The object that reaches the limit is admitted whatever its
-    /// size, so that every plan makes progress: a plan exceeds its allowance by less than one object.
+    /// Builds an object and admits it, unless the allowance is used up. The object that reaches the limit is
+    /// admitted whatever its size, so that every plan makes progress: a plan exceeds its allowance by less
+    /// than one object.
     pub fn admit(&mut self, build: impl FnOnce() -> Value) -> Option<Value> {
         let Allowance { objects, bytes } = self.allowance;
         if self.written.objects >= objects || self.written.bytes >= bytes {
@@ -72,7 +73,7 @@ impl Output {
     }
 }
 
-/// The size of a stored object for every limit on growth: its JSON, and the overhead of storing it.
+/// The size of a stored object for all limits on growth: its JSON and the overhead of storing it.
 pub fn size(object: &Value) -> usize {
     object.json_bytes() + OBJECT_OVERHEAD_BYTES
 }

@@ -5,39 +5,40 @@ use object::selector::LabelSelector;
 use object::{Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long an eviction may take until its pod counts as not evicted after all.
+/// A granted eviction whose pod is not deleted within this time no longer counts.
 const DELETION_TIMEOUT_S: i64 = 120;
 
-/// What the controller of some pods says about itself.
+/// The scale of a pod's controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scale {
-    /// `spec.replicas` (or its scale subresource's).
+    /// `spec.replicas`, or that of the scale subresource.
     Replicas(i64),
-    /// There is no such controller, or it is another object under that name.
+    /// The controller does not exist, or its name belongs to another object.
     Gone,
-    /// It is there, but has no scale.
+    /// The controller has no scale.
     None,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The budget with its new status: PUT to `/status`, when anything changed.
+pub struct BudgetPlan {
+    /// The budget with its new status, to PUT to `/status` if it changed.
     pub status: Option<Value>,
-    pub events: Vec<Event>,
-    /// When an eviction in flight times out: look again then.
+    pub events: Vec<BudgetEvent>,
+    /// When a granted eviction times out: plan again then.
     pub next: Option<jiff::Timestamp>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
-    /// The pod the event is about; `None` = the budget.
+pub struct BudgetEvent {
+    /// The pod that the event is about; `None` for the budget.
     pub pod: Option<String>,
     pub warning: bool,
     pub reason: &'static str,
     pub message: String,
 }
 
-/// Whether `pod` is one of the budget's. An absent selector selects nothing, an empty one all pods of the namespace.
+/// Whether the budget selects `pod`. An absent selector selects nothing, an empty one all pods of the
+/// namespace.
 pub fn selects(budget: &Value, pod: &Value) -> bool {
     let selector = budget.at(&["spec", "selector"]).unwrap_or(&Value::Null);
     namespace(budget) == namespace(pod)
@@ -45,10 +46,11 @@ pub fn selects(budget: &Value, pod: &Value) -> bool {
             .is_ok_and(|selector| selector.matches(pod.members(&["metadata", "labels"])))
 }
 
-/// What to do about a budget. `pods` are those of its namespace; `scale` answers for each controlling owner reference.
-pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, now: jiff::Timestamp) -> Plan {
+/// Plans the status of a budget. `pods` are those of its namespace; `scale` returns the scale of a
+/// controlling owner reference.
+pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, now: jiff::Timestamp) -> BudgetPlan {
     let pods: Vec<&Value> = pods.iter().copied().filter(|pod| selects(budget, pod)).collect();
-    let mut plan = Plan::default();
+    let mut plan = BudgetPlan::default();
     if pods.is_empty() {
         plan.event(false, "NoPods", "No matching pods found".to_owned());
     }
@@ -74,7 +76,7 @@ pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, no
         Err(why) => {
             let message = format!("Failed to calculate the number of expected pods: {why}");
             plan.event(true, "CalculateExpectedPodCountFailed", message);
-            // Nothing is known, so nothing may be disturbed.
+            // The state is unknown, so no eviction is allowed.
             changed.put(&["status", "disruptionsAllowed"], 0);
             settle(&mut changed, ("False", "SyncFailed", why), now);
         }
@@ -83,9 +85,9 @@ pub fn plan(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, no
     plan
 }
 
-impl Plan {
+impl BudgetPlan {
     fn event(&mut self, warning: bool, reason: &'static str, message: String) {
-        self.events.push(Event { pod: None, warning, reason, message });
+        self.events.push(BudgetEvent { pod: None, warning, reason, message });
     }
 }
 
@@ -103,12 +105,12 @@ fn settle(budget: &mut Value, (status, reason, message): (&str, &str, String), n
     condition::set(budget, &["status", "conditions"], condition, now);
 }
 
-/// How many pods there should be, and how many of them must be healthy.
+/// Returns the expected number of pods, and how many of them must be healthy.
 fn desired(
     budget: &Value,
     pods: &[&Value],
     scale: impl Fn(&Value) -> Scale,
-    plan: &mut Plan,
+    plan: &mut BudgetPlan,
 ) -> Result<(i64, i64), String> {
     let counted = i64::try_from(pods.len()).unwrap_or(i64::MAX);
     if let Some(most) = budget.at(&["spec", "maxUnavailable"]) {
@@ -125,8 +127,13 @@ fn desired(
     }
 }
 
-/// The sum of the replicas that the pods' controllers want.
-fn expected(budget: &Value, pods: &[&Value], scale: impl Fn(&Value) -> Scale, plan: &mut Plan) -> Result<i64, String> {
+/// The sum of the replicas of the pods' controllers.
+fn expected(
+    budget: &Value,
+    pods: &[&Value],
+    scale: impl Fn(&Value) -> Scale,
+    plan: &mut BudgetPlan,
+) -> Result<i64, String> {
     let mut counted: BTreeMap<&str, i64> = BTreeMap::new();
     let mut unmanaged: BTreeSet<&str> = BTreeSet::new();
     for pod in pods {
@@ -173,12 +180,13 @@ fn share(amount: &Value, of: i64) -> Result<i64, String> {
     }
 }
 
-/// The evictions that were granted and whose pods are still there and not terminating: they count as if gone, for a while.
+/// The granted evictions whose pods exist and are not terminating yet: these pods count as disrupted until
+/// the timeout.
 fn still_in_flight(
     budget: &Value,
     pods: &[&Value],
     now: jiff::Timestamp,
-    events: &mut Vec<Event>,
+    events: &mut Vec<BudgetEvent>,
 ) -> (BTreeMap<String, String>, Option<jiff::Timestamp>) {
     let mut kept = BTreeMap::new();
     let mut next: Option<jiff::Timestamp> = None;
@@ -188,7 +196,7 @@ fn still_in_flight(
         let Ok(since) = stamp.parse::<jiff::Timestamp>() else { continue };
         let until = since.saturating_add(jiff::SignedDuration::from_secs(DELETION_TIMEOUT_S)).unwrap_or(now);
         if until <= now {
-            events.push(Event {
+            events.push(BudgetEvent {
                 pod: Some(name(pod).to_owned()),
                 warning: true,
                 reason: "NotDeleted",
@@ -236,20 +244,20 @@ mod tests {
         })
     }
 
-    fn run(budget: &Value, pods: &[Value], replicas: i64) -> Plan {
+    fn run(budget: &Value, pods: &[Value], replicas: i64) -> BudgetPlan {
         let pods: Vec<&Value> = pods.iter().collect();
         plan(budget, &pods, |_| Scale::Replicas(replicas), now())
     }
 
     /// healthy, desired, expected, allowed.
-    fn numbers(plan: &Plan) -> (i64, i64, i64, i64) {
+    fn numbers(plan: &BudgetPlan) -> (i64, i64, i64, i64) {
         let status = plan.status.as_ref().unwrap();
         let number = |field: &str| status.int(&["status", field]).unwrap();
         (number("currentHealthy"), number("desiredHealthy"), number("expectedPods"), number("disruptionsAllowed"))
     }
 
     #[test]
-    fn counts_as_the_budget_says() {
+    fn pods_are_counted_by_min_available_or_max_unavailable() {
         let three = [pod("0", true), pod("1", true), pod("2", true)];
         let two_ready = [pod("0", true), pod("1", true), pod("2", false)];
         let cases = [
@@ -270,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn the_condition_tells_and_an_unchanged_status_is_not_written() {
+    fn the_condition_is_set_and_an_unchanged_status_is_not_written() {
         let pods = [pod("0", true), pod("1", true)];
         let first = run(&budget(json!({"minAvailable": 1})), &pods, 2).status.unwrap();
         let condition = condition::get(&first, "DisruptionAllowed").unwrap();
@@ -282,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn evictions_in_flight_count_as_gone_for_two_minutes() {
+    fn granted_evictions_count_as_disrupted_for_two_minutes() {
         let mut budget = budget(json!({"minAvailable": 1}));
         budget.put(
             &["status", "disruptedPods"],
@@ -299,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_answer_nothing_may_be_disturbed() {
+    fn without_a_scale_no_eviction_is_allowed() {
         let mut budget = budget(json!({"maxUnavailable": 1}));
         budget.put(&["status", "disruptionsAllowed"], 1);
         let pods = [pod("0", true)];

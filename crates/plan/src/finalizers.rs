@@ -1,4 +1,4 @@
-//! Finalizers: merge patches that change them, of exactly the object that was seen.
+//! Merge patches that change finalizers, with uid and resourceVersion as preconditions.
 
 use object::access::{Access, uid};
 use object::{Value, json};
@@ -7,13 +7,13 @@ pub fn has(object: &Value, finalizer: &str) -> bool {
     object.items(&["metadata", "finalizers"]).iter().any(|present| present == finalizer)
 }
 
-/// A merge patch that applies only to this version of this object, and changes nothing yet.
+/// A merge patch with only the preconditions: this uid and this resourceVersion.
 pub fn precondition(object: &Value) -> Value {
     let version = object.text(&["metadata", "resourceVersion"]);
     json!({"metadata": {"uid": uid(object), "resourceVersion": version}})
 }
 
-/// The merge patch that appends some finalizers and removes others.
+/// The merge patch that appends and removes these finalizers.
 pub fn patch(object: &Value, add: &[&str], remove: &[&str]) -> Value {
     let mut finalizers = object.items(&["metadata", "finalizers"]).to_vec();
     finalizers.retain(|finalizer| !remove.iter().any(|removed| finalizer == removed));

@@ -1,4 +1,4 @@
-//! Planners: pure functions from observed objects to actions. They decide; `runtime` and `node` execute.
+//! Planners: pure functions from observed objects to actions. `runtime` and `node` execute them.
 //!
 //! This crate must never know tokio, a Kubernetes client, clocks or randomness: time is an argument, and every result is a value.
 //!

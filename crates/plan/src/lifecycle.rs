@@ -1,4 +1,4 @@
-//! The life of nodes as others see it: who was not heard of for too long, what that means for new pods, and for those that are there.
+//! The node lifecycle: conditions and taints of nodes that stop reporting, and the eviction of their pods.
 
 use crate::schedule::taint::Taint;
 use jiff::{SignedDuration, Timestamp};
@@ -6,10 +6,10 @@ use object::access::{Access, terminating};
 use object::write::stamp;
 use object::{Value, condition, json};
 
-/// A node that was not heard of for this long is not reachable.
+/// A node without a heartbeat for this long is unreachable.
 pub const GRACE: SignedDuration = SignedDuration::from_secs(40);
 
-/// Taints that say what a node's conditions say; only those who judge conditions write them.
+/// Taints that follow from a node's conditions; only this controller writes them.
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const PRESSURES: [(&str, &str); 4] = [
@@ -19,27 +19,27 @@ const PRESSURES: [(&str, &str); 4] = [
     ("NetworkUnavailable", "node.kubernetes.io/network-unavailable"),
 ];
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
-/// The conditions that a node answers for.
+/// The conditions that a kubelet reports.
 const REPORTED: [&str; 4] = ["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
 
 /// What to do about a node.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The status to merge into the node's, strategically.
+pub struct NodePlan {
+    /// A strategic merge patch of the node's status.
     pub status: Option<Value>,
-    /// The node's taints, where they are not what they should be.
+    /// The node's new taints, if they must change.
     pub taints: Option<Vec<Value>>,
-    /// It was ready and is not any more.
+    /// The node was ready and is not any more.
     pub lost: bool,
-    /// Look again then, if nothing is heard of the node before.
+    /// When to plan again if the node does not report before.
     pub next: Option<Timestamp>,
 }
 
-/// What to do about a node that was last heard of at `heard`.
-pub fn node(node: &Value, heard: Timestamp, now: Timestamp) -> Plan {
+/// Plans for a node whose last heartbeat was at `heard`.
+pub fn node(node: &Value, heard: Timestamp, now: Timestamp) -> NodePlan {
     let deadline = heard.checked_add(GRACE).unwrap_or(Timestamp::MAX);
     let mut seen = node.clone();
-    let mut plan = Plan::default();
+    let mut plan = NodePlan::default();
     if now < deadline {
         plan.next = Some(deadline);
     } else {
@@ -57,7 +57,7 @@ pub fn node(node: &Value, heard: Timestamp, now: Timestamp) -> Plan {
     plan
 }
 
-/// The condition of a node that nobody hears of, unless it says so already.
+/// The condition `Unknown` of a node without heartbeats, unless it is set already.
 fn unknown(node: &Value, kind: &str, now: Timestamp) -> Option<Value> {
     let old = condition::get(node, kind);
     if old.is_some_and(|old| old.text(&["status"]) == "Unknown") {
@@ -72,14 +72,14 @@ fn unknown(node: &Value, kind: &str, now: Timestamp) -> Option<Value> {
     }))
 }
 
-/// The taints that the node should have: its own, and those that its conditions call for.
+/// The taints that the node should have: those of others, and those that follow from its conditions.
 fn taints(node: &Value, now: Timestamp) -> Vec<Value> {
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     match condition::get(node, "Ready").map(|ready| ready.text(&["status"])) {
         Some("True") => {}
         Some("False") => wanted.extend([(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
         Some(_) => wanted.extend([(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
-        // It has not said anything yet.
+        // The node has not reported yet.
         None => wanted.push((NOT_READY, "NoSchedule")),
     }
     let under_pressure = |kind: &str| condition::is_true(node, kind);
@@ -104,16 +104,16 @@ fn taints(node: &Value, now: Timestamp) -> Vec<Value> {
     taints
 }
 
-/// What troubles the pods of a node.
+/// The condition of a node that affects its pods.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trouble {
     pub not_ready: bool,
-    /// The taints that drive pods away, and since when.
+    /// The NoExecute taints, and since when.
     pub taints: Vec<(Taint, Timestamp)>,
 }
 
 impl Trouble {
-    /// The trouble of a node, `before` being what it was when last seen: a taint that does not tell its time is as old as it was then.
+    /// The trouble of a node. A taint without `timeAdded` is as old as it was in `before`, the last result.
     pub fn of(node: &Value, before: Option<&Trouble>, now: Timestamp) -> Option<Trouble> {
         let ready = condition::get(node, "Ready");
         let not_ready = ready.is_some_and(|ready| ready.text(&["status"]) != "True");
@@ -134,9 +134,9 @@ impl Trouble {
 /// What a node's trouble means for one of its pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdict {
-    /// It says that it is ready, but nobody can know.
+    /// The pod is ready by its status, but the node does not confirm it.
     pub unready: bool,
-    /// It is to be deleted then.
+    /// When the pod is to be deleted.
     pub evict: Option<Timestamp>,
 }
 
@@ -155,7 +155,7 @@ fn eviction(pod: &Value, trouble: &Trouble, now: Timestamp) -> Option<Timestamp>
         let mut tolerated = false;
         for toleration in tolerations {
             tolerated = true;
-            // One without a limit tolerates for ever, but does not lift the limit of another.
+            // A toleration without a limit does not lift the limit of another.
             if let Some(seconds) = toleration.int(&["tolerationSeconds"]) {
                 let end = since.checked_add(SignedDuration::from_secs(seconds.max(0))).unwrap_or(Timestamp::MAX);
                 first = Some(first.map_or(end, |first| first.min(end)));
@@ -185,13 +185,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_heard_of_is_left_alone() {
+    fn a_node_with_heartbeats_is_not_changed() {
         let plan = node(&ready("True"), at(100), at(139));
-        assert_eq!(plan, Plan { next: Some(at(140)), ..Plan::default() });
+        assert_eq!(plan, NodePlan { next: Some(at(140)), ..NodePlan::default() });
     }
 
     #[test]
-    fn a_silent_node_is_unknown_and_unreachable_and_heals() {
+    fn a_node_without_heartbeats_is_unknown_and_unreachable_until_it_reports() {
         let mut silent = ready("True");
         silent["spec"]["taints"] = json!([{"key": "mine", "effect": "NoSchedule"}]);
         let plan = node(&silent, at(100), at(140));
@@ -210,10 +210,10 @@ mod tests {
             ]
         );
         assert_eq!(taints[2]["timeAdded"], "1970-01-01T00:02:20Z");
-        // Nothing is said twice.
+        // A second plan changes nothing.
         silent["status"] = status;
         silent["spec"]["taints"] = json!(taints);
-        assert_eq!(node(&silent, at(100), at(200)), Plan::default());
+        assert_eq!(node(&silent, at(100), at(200)), NodePlan::default());
         silent["status"]["conditions"][0]["status"] = json!("True");
         let healed = node(&silent, at(201), at(201));
         assert_eq!((keys(&healed.taints.unwrap()), healed.lost), (vec!["mine:NoSchedule".to_owned()], false));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_when_they_do_not_tolerate_it_any_longer() {
+    fn pods_are_evicted_when_their_tolerations_expire() {
         let taint = |key: &str| json!({"key": key, "effect": "NoExecute", "timeAdded": stamp(at(100))});
         let of = |tolerations: Value| json!({"spec": {"tolerations": tolerations}, "status": {"phase": "Running"}});
         let for_seconds = |key: &str, seconds: i64| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
@@ -258,7 +258,7 @@ mod tests {
             assert_eq!(pod(&seen, &trouble, at(110)).evict, want, "{seen}");
             let mut going = seen.clone();
             going["metadata"]["deletionTimestamp"] = json!(stamp(at(0)));
-            assert_eq!(pod(&going, &trouble, at(110)).evict, None, "it goes already");
+            assert_eq!(pod(&going, &trouble, at(110)).evict, None, "it is terminating already");
             let mut over = seen;
             over["status"]["phase"] = json!("Failed");
             assert_eq!(pod(&over, &trouble, at(110)), Verdict::default());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn a_taint_without_a_time_is_as_old_as_it_is_known() {
+    fn a_taint_without_a_time_is_as_old_as_when_it_was_first_seen() {
         let tainted =
             json!({"spec": {"taints": [{"key": "k", "effect": "NoExecute"}, {"key": "l", "effect": "NoSchedule"}]}});
         let first = Trouble::of(&tainted, None, at(5)).unwrap();

@@ -1,4 +1,4 @@
-//! The end of a namespace: its content goes, pods first, then the `kubernetes` finalizer, then the namespace.
+//! The deletion of a namespace: first pods, then all other content, then the `kubernetes` finalizer.
 
 use object::access::{Access, name, terminating, uid};
 use object::{Value, json};
@@ -6,18 +6,18 @@ use std::collections::BTreeMap;
 
 const FINALIZER: &str = "kubernetes";
 
-/// What is left of one kind in the namespace.
+/// The remaining objects of one resource in the namespace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Content {
-    /// Group and plural name, as the API has them.
+    /// Group and plural name, as in the API.
     pub group: String,
     pub plural: String,
     pub objects: Vec<Remaining>,
-    /// Why the last attempt to list or delete this kind failed.
+    /// Why the last attempt to list or delete this resource failed.
     pub error: Option<String>,
 }
 
-/// One object that is left: what its metadata says.
+/// The metadata of one remaining object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Remaining {
     pub name: String,
@@ -39,36 +39,42 @@ impl Remaining {
 }
 
 impl Content {
-    /// Nothing is left, and that is certain.
+    /// Whether certainly nothing is left.
     pub fn is_empty(&self) -> bool {
         self.objects.is_empty() && self.error.is_none()
     }
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// The namespace with its new status: PUT to `/status` when there is one.
+pub struct NamespacePlan {
+    /// The namespace with its new status, to PUT to `/status`.
     pub status: Option<Value>,
-    /// The namespace without the finalizer: PUT to `/finalize`, when nothing is left. The server then removes it.
+    /// The namespace without the finalizer, to PUT to `/finalize` when nothing is left. The server then
+    /// removes it.
     pub finalize: Option<Value>,
-    /// Something is left or failed: look again after a while.
+    /// Something is left or failed: plan again later.
     pub again: bool,
 }
 
-/// The kinds (indices into `content`) whose objects are to be told to go now, propagation Background.
+/// The resources (indices into `content`) whose objects are to be deleted now, with propagation Background.
 pub fn due(content: &[Content]) -> Vec<usize> {
-    // Pods first: what they mount and talk to stays until they are down.
+    // Pods first: what they mount and connect to is kept until they have stopped.
     let pods_left = content.iter().any(|kind| is_pods(kind) && !kind.is_empty());
     let is_due = |kind: &Content| kind.objects.iter().any(|object| !object.deleting) && (!pods_left || is_pods(kind));
     content.iter().enumerate().filter(|(_, kind)| is_due(kind)).map(|(at, _)| at).collect()
 }
 
-/// What to do about a namespace. `content` holds every namespaced kind that can be listed and deleted, also the empty ones;
-/// `discovery_error` says that there may be more.
-pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str>, now: jiff::Timestamp) -> Plan {
+/// Plans the deletion of a namespace. `content` has every namespaced resource that can be listed and deleted,
+/// including empty ones. With a `discovery_error` there may be more.
+pub fn plan(
+    namespace: &Value,
+    content: &[Content],
+    discovery_error: Option<&str>,
+    now: jiff::Timestamp,
+) -> NamespacePlan {
     let finalizers = namespace.items(&["spec", "finalizers"]);
     if !terminating(namespace) || !finalizers.iter().any(|finalizer| finalizer == FINALIZER) {
-        return Plan::default();
+        return NamespacePlan::default();
     }
     let again = discovery_error.is_some() || !content.iter().all(Content::is_empty);
 
@@ -83,7 +89,7 @@ pub fn plan(namespace: &Value, content: &[Content], discovery_error: Option<&str
         changed.put(&["spec", "finalizers"], rest);
         changed
     });
-    Plan { status, finalize, again }
+    NamespacePlan { status, finalize, again }
 }
 
 fn is_pods(kind: &Content) -> bool {
@@ -104,7 +110,7 @@ fn conditions(content: &[Content], discovery_error: Option<&str>) -> Vec<Value> 
     }
     let held: Vec<String> = held.iter().map(|(name, count)| format!("{name} in {count} resource instances")).collect();
 
-    // Each: the condition, whether it holds, its reason and message when it does, and when it does not.
+    // Each condition: type, whether it is True, and reason and message for True and for False.
     let condition = |name: &str, status: bool, yes: (&'static str, String), no: (&'static str, &str)| {
         let (reason, message) = if status { yes } else { (no.0, no.1.to_owned()) };
         let status = if status { "True" } else { "False" };
@@ -182,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn pods_go_first_then_the_rest_then_the_finalizer() {
+    fn pods_are_deleted_first_then_the_rest_then_the_finalizer() {
         let pods = content("pods", &[(false, &[])]);
         let secrets = content("secrets", &[(false, &[])]);
         let plan_of = |content: &[Content]| plan(&namespace(), content, None, now());
@@ -190,7 +196,7 @@ mod tests {
         let first = [secrets.clone(), pods];
         assert_eq!((due(&first), plan_of(&first).finalize, plan_of(&first).again), (vec![1], None, true));
         let leaving = [secrets.clone(), content("pods", &[(true, &[])])];
-        assert_eq!(due(&leaving), [] as [usize; 0], "waits for the pods to be gone");
+        assert_eq!(due(&leaving), [] as [usize; 0], "waits until the pods are deleted");
         let unknown = [secrets.clone(), Content { error: Some("no answer".to_owned()), ..content("pods", &[]) }];
         assert_eq!(due(&unknown), [] as [usize; 0], "there may be pods");
         assert_eq!(due(&[secrets, content("pods", &[])]), [0]);
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_status_says_what_holds_the_namespace() {
+    fn the_status_has_the_reasons_why_the_namespace_remains() {
         let claims = content("persistentvolumeclaims", &[(true, &["kubernetes.io/pvc-protection"]), (true, &[])]);
         let plan = plan(&namespace(), &[claims, content("pods", &[(true, &[])])], None, now());
         let status = plan.status.unwrap();
@@ -254,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn living_or_released_namespaces_are_left_alone() {
+    fn active_or_finalized_namespaces_are_not_changed() {
         let mut living = namespace();
         living.cut(&["metadata", "deletionTimestamp"]);
-        assert_eq!(plan(&living, &[], None, now()), Plan::default());
+        assert_eq!(plan(&living, &[], None, now()), NamespacePlan::default());
         let mut released = namespace();
         released.put(&["spec", "finalizers"], json!([]));
-        assert_eq!(plan(&released, &[], None, now()), Plan::default());
+        assert_eq!(plan(&released, &[], None, now()), NamespacePlan::default());
     }
 }

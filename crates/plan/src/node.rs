@@ -1,4 +1,4 @@
-//! Simulated nodes as objects: what they say of themselves, and when they say it anew.
+//! The objects of simulated nodes: Node, CSINode and Lease, and when they are updated.
 
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, uid};
@@ -6,20 +6,21 @@ use object::quantity::Quantity;
 use object::write::stamp;
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 pub use object::access::SIMULATED;
 /// The namespace of the nodes' leases.
 pub const LEASES: &str = "kube-node-lease";
 pub const LEASE_SECONDS: i64 = 40;
-pub const RENEW_EVERY: SignedDuration = SignedDuration::from_secs(10);
+pub const RENEW_EVERY: Duration = Duration::from_secs(10);
 const REPORT_EVERY: SignedDuration = SignedDuration::from_mins(5);
 const ZONES: [&str; 3] = ["zone-a", "zone-b", "zone-c"];
 
-/// What a simulated node is made of.
+/// The properties of a simulated node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
     pub name: String,
-    /// Its number among the nodes: it decides the zone.
+    /// The index of the node; it determines the zone.
     pub number: usize,
     pub address: String,
     /// `amd64`, `arm64`.
@@ -27,6 +28,8 @@ pub struct Machine {
     pub capacity: BTreeMap<String, String>,
     /// Entries of `spec.taints`.
     pub taints: Vec<Value>,
+    /// The CSI drivers that are registered on this node, by name. Their ID of the node is its name.
+    pub drivers: Vec<String>,
 }
 
 impl Machine {
@@ -57,7 +60,7 @@ impl Machine {
         })
     }
 
-    /// The status but for its conditions.
+    /// The status without conditions.
     fn status(&self) -> Value {
         let id = format!("simulated-{}", self.name);
         json!({
@@ -71,7 +74,7 @@ impl Machine {
         })
     }
 
-    /// Sets the conditions as a healthy node does, with the time of this report.
+    /// Sets the conditions of a healthy node, with the time of this report.
     fn report(&self, node: &mut Value, now: Timestamp) {
         let healthy = [
             ("MemoryPressure", "False", "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
@@ -87,8 +90,8 @@ impl Machine {
         }
     }
 
-    /// A merge patch with the labels and the annotation that a registered Node lacks or has with another value. All its other
-    /// labels and annotations are the user's.
+    /// A merge patch with the labels and the annotation that a registered Node lacks or that differ. Other
+    /// labels and annotations belong to the user.
     pub fn missing_metadata(&self, node: &Value) -> Option<Value> {
         let wanted = [("labels", self.labels()), ("annotations", json!({SIMULATED: "true"}))];
         let mut metadata = object::Map::new();
@@ -103,7 +106,7 @@ impl Machine {
         (!metadata.is_empty()).then(|| json!({"metadata": metadata}))
     }
 
-    /// The node's status to be merged strategically, when it is not what it should be or the last report is old.
+    /// A strategic merge patch of the node's status, if it differs or the last report is too old.
     pub fn correction(&self, node: &Value, now: Timestamp) -> Option<Value> {
         let mut wanted = json!({"status": {"conditions": node.items(&["status", "conditions"])}});
         self.report(&mut wanted, now);
@@ -126,16 +129,43 @@ impl Machine {
         (!as_it_should_be).then_some(wanted)
     }
 
-    /// The CSINode: which drivers the node has, none by itself.
+    /// The CSINode to create. It lists the drivers of this node, as a kubelet does after their registration.
     pub fn csi_node(&self, node: &Value) -> Value {
         json!({
             "apiVersion": "storage.k8s.io/v1", "kind": "CSINode",
             "metadata": {"name": self.name, "ownerReferences": [owner(node)]},
-            "spec": {"drivers": []},
+            "spec": {"drivers": self.drivers.iter().map(|driver| self.csi_node_driver(driver)).collect::<Vec<_>>()},
         })
     }
 
-    /// The lease whose renewal says that the node lives.
+    /// The driver's volumes are reachable from every node, and their number is not limited: no topology keys, no `allocatable`.
+    fn csi_node_driver(&self, driver: &str) -> Value {
+        json!({"name": driver, "nodeID": self.name, "topologyKeys": []})
+    }
+
+    /// A merge patch for an existing CSINode: the owner is the current Node, and the drivers of this node are listed. Entries of
+    /// other drivers stay. The patch fails with a conflict if the CSINode has changed since.
+    pub fn csi_node_correction(&self, csi_node: &Value, node: &Value) -> Option<Value> {
+        let owners = json!([owner(node)]);
+        let is_owned = csi_node["metadata"]["ownerReferences"] == owners;
+        let listed = csi_node.items(&["spec", "drivers"]);
+        let is_missing = |driver: &&String| !listed.iter().any(|entry| entry["name"] == ***driver);
+        let missing: Vec<Value> =
+            self.drivers.iter().filter(is_missing).map(|driver| self.csi_node_driver(driver)).collect();
+        if is_owned && missing.is_empty() {
+            return None;
+        }
+        let drivers: Vec<Value> = listed.iter().cloned().chain(missing).collect();
+        Some(json!({
+            "metadata": {
+                "uid": uid(csi_node), "resourceVersion": csi_node.text(&["metadata", "resourceVersion"]),
+                "ownerReferences": owners,
+            },
+            "spec": {"drivers": drivers},
+        }))
+    }
+
+    /// The lease whose renewal is the node's heartbeat.
     pub fn lease(&self, node: &Value, now: Timestamp) -> Value {
         json!({
             "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
@@ -145,7 +175,7 @@ impl Machine {
     }
 }
 
-/// A renewal, as a merge patch.
+/// A renewal of the lease, as a merge patch.
 pub fn renewal(now: Timestamp) -> Value {
     json!({"spec": {"renewTime": micros(now)}})
 }
@@ -154,18 +184,18 @@ fn owner(node: &Value) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "name": node.text(&["metadata", "name"]), "uid": uid(node)})
 }
 
-/// RFC 3339 with microseconds, as leases have it.
+/// RFC 3339 with microseconds, as in Leases.
 fn micros(now: Timestamp) -> String {
     format!("{now:.6}")
 }
 
-/// Whether `have` says all that `wanted` says; more is the user's.
+/// Whether `have` contains everything in `wanted`; other members belong to the user.
 fn holds(have: &Value, wanted: &Value) -> bool {
     match (have, wanted) {
         (Value::Object(have), Value::Object(wanted)) => {
             wanted.iter().all(|(key, value)| have.get(key).is_some_and(|have| holds(have, value)))
         }
-        // Amounts are the same however they are written.
+        // Quantities are compared by value.
         _ => have == wanted || Quantity::of(wanted).is_some_and(|wanted| Quantity::of(have) == Some(wanted)),
     }
 }
@@ -183,6 +213,7 @@ mod tests {
             architecture: "amd64",
             capacity: capacity.map(|(name, amount)| (name.to_owned(), amount.to_owned())).into(),
             taints: Vec::new(),
+            drivers: vec!["directory.example.com".to_owned()],
         }
     }
 
@@ -203,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_changed_is_put_right_and_what_they_added_is_kept() {
+    fn changed_fields_are_corrected_and_added_fields_are_kept() {
         let (machine, mut node) = (machine(), machine().node(at(0)));
         node["status"]["capacity"]["example.com/gpu"] = json!("2");
         node["status"]["capacity"]["cpu"] = json!("8000m");
@@ -220,5 +251,30 @@ mod tests {
             machine.missing_metadata(&node),
             Some(json!({"metadata": {"labels": {"kubernetes.io/os": "linux"}}}))
         );
+    }
+
+    #[test]
+    fn an_existing_csi_node_gets_its_owner_and_missing_drivers_and_keeps_others() {
+        let (machine, mut node) = (machine(), machine().node(at(0)));
+        node["metadata"]["uid"] = json!("u");
+        let mut csi_node = machine.csi_node(&node);
+        assert_eq!(
+            csi_node["spec"]["drivers"],
+            json!([{"name": "directory.example.com", "nodeID": "simulated-0", "topologyKeys": []}])
+        );
+        assert_eq!(machine.csi_node_correction(&csi_node, &node), None);
+
+        let own = csi_node["spec"]["drivers"][0].clone();
+        let other = json!({"name": "other.example.com", "nodeID": "x", "topologyKeys": ["zone"]});
+        csi_node["spec"]["drivers"] = json!([other]);
+        let patch = machine.csi_node_correction(&csi_node, &node).unwrap();
+        assert_eq!(patch["spec"]["drivers"], json!([other, own]));
+
+        // The Node was deleted and has registered again.
+        let csi_node = machine.csi_node(&node);
+        node["metadata"]["uid"] = json!("v");
+        let patch = machine.csi_node_correction(&csi_node, &node).unwrap();
+        assert_eq!(patch["metadata"]["ownerReferences"][0]["uid"], "v");
+        assert_eq!(patch["spec"], csi_node["spec"]);
     }
 }

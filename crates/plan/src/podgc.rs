@@ -1,8 +1,9 @@
-//! Pod garbage collection: which pods no kubelet will ever end, and which volumes of lost nodes may be detached.
+//! Pod garbage collection: which pods no kubelet will ever terminate, and which volumes of lost nodes may be
+//! detached.
 //!
-//! A pod that may still run must not be removed, because its StatefulSet would start the same ordinal a second time. So a pod is
-//! collected only if its node is gone, if an administrator declared the node out of service, if the pod was never scheduled, or if it
-//! has ended.
+//! A pod that may still run must not be deleted, because its StatefulSet would start the same ordinal a
+//! second time. So a pod is collected only if its node is deleted, if an administrator declared the node out
+//! of service, if the pod was never scheduled, or if it has terminated.
 
 #[cfg(test)]
 mod tests;
@@ -15,15 +16,15 @@ use object::{Value, condition, json};
 
 /// The taint by which an administrator declares that a node is shut down and its pods do not run any more.
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
-/// A Node must be missing from the cache for this long before the API server is asked whether it exists.
+/// A Node must be missing from the cache for this long before the API server is asked for it.
 pub const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
 /// Default of `--terminated-pod-gc-threshold`.
 pub const TERMINATED_THRESHOLD: i64 = 12_500;
 
-/// Why a pod is removed.
+/// Why a pod is deleted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
-    /// There are more ended pods than the threshold allows.
+    /// There are more terminated pods than the threshold allows.
     Terminated,
     /// The pod is terminating, and its node is not ready and tainted [`OUT_OF_SERVICE`].
     OutOfService,
@@ -45,10 +46,10 @@ impl Reason {
     }
 }
 
-/// Whether a kubelet can still end the pods of a node.
+/// Whether a kubelet can still terminate the pods of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeState {
-    /// The Node exists; its kubelet may be silent, but its pods may run.
+    /// The Node exists; its kubelet may be unreachable, but its pods may run.
     Serving,
     /// The Node is not ready and tainted [`OUT_OF_SERVICE`].
     OutOfService,
@@ -71,15 +72,16 @@ impl NodeState {
 /// What to do about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Its kubelet ends its pods.
+    /// Nothing: the kubelet terminates its pods.
     Nothing,
-    /// Look at it again after this time.
+    /// Check again after this time.
     Wait(SignedDuration),
-    /// Ask the API server for the Node. Only if the answer agrees with the cache, see [`confirmed`], pods are removed.
+    /// GET the Node from the API server. Pods are deleted only if the result agrees with the cache, see
+    /// [`confirmed`].
     Confirm,
 }
 
-/// What to do about a node that the cache shows in this state; a missing one is missing for so long.
+/// Plans for a node in this state in the cache; `missing_for` is how long it has been missing.
 pub fn step(cached: NodeState, missing_for: SignedDuration) -> Step {
     match cached {
         NodeState::Serving => Step::Nothing,
@@ -89,7 +91,7 @@ pub fn step(cached: NodeState, missing_for: SignedDuration) -> Step {
     }
 }
 
-/// The reason for which pods of a node are removed, once the API server was asked: `None` while the cache says otherwise.
+/// The reason for which pods of a node are deleted, after a GET of the Node; `None` if the cache is stale.
 pub fn confirmed(cached: NodeState, live: NodeState) -> Option<Reason> {
     match (cached, live) {
         (NodeState::Gone, NodeState::Gone) => Some(Reason::Orphaned),
@@ -98,7 +100,7 @@ pub fn confirmed(cached: NodeState, live: NodeState) -> Option<Reason> {
     }
 }
 
-/// Whether a pod of a lost node is to be removed for this reason.
+/// Whether a pod of a lost node is to be deleted for this reason.
 pub fn is_collectable(pod: &Value, reason: Reason) -> bool {
     let applies = match reason {
         Reason::Orphaned => is_scheduled(pod),
@@ -109,8 +111,8 @@ pub fn is_collectable(pod: &Value, reason: Reason) -> bool {
     applies && !waits_for_finalizers(pod)
 }
 
-/// The status to merge strategically into a pod's before the pod is removed: an ended pod tells everybody that it does not run.
-/// `None` if the pod says so already.
+/// The strategic merge patch of a pod's status before it is deleted, so that its phase shows that it does not
+/// run. `None` if the pod has terminated already.
 pub fn final_status(pod: &Value, reason: Reason, now: Timestamp) -> Option<Value> {
     if has_ended(pod) {
         return None;
@@ -129,8 +131,8 @@ pub fn final_status(pod: &Value, reason: Reason, now: Timestamp) -> Option<Value
     Some(status)
 }
 
-/// The ended pods to remove so that no more than `threshold` are left: evicted ones first, then the oldest. A threshold of 0 or less
-/// keeps all.
+/// The terminated pods to delete so that at most `threshold` are left: first evicted ones, then the oldest. A
+/// threshold of 0 or less keeps all.
 pub fn surplus<'a>(pods: &[&'a Value], threshold: i64) -> Vec<&'a Value> {
     let Ok(threshold @ 1..) = usize::try_from(threshold) else { return Vec::new() };
     let mut ended: Vec<&Value> = pods.iter().copied().filter(|pod| is_collectable(pod, Reason::Terminated)).collect();
@@ -147,8 +149,8 @@ pub fn surplus<'a>(pods: &[&'a Value], threshold: i64) -> Vec<&'a Value> {
     ended
 }
 
-/// Whether a VolumeAttachment to a lost node may be deleted: no pod of that node uses the volume any more. `volume` is the
-/// PersistentVolume that the attachment names, if it exists, and `pods` are all pods of the node.
+/// Whether a VolumeAttachment to a lost node may be deleted, because no pod of that node uses the volume any
+/// more. `volume` is the PV that the attachment names, if it exists; `pods` are all pods of the node.
 pub fn may_detach(volume: Option<&Value>, pods: &[&Value]) -> bool {
     let mut users = pods.iter().filter(|pod| !has_ended(pod) && claims_of(pod).next().is_some());
     let Some(claim) = volume.and_then(|volume| volume.at(&["spec", "claimRef"])) else {
@@ -168,7 +170,8 @@ fn is_scheduled(pod: &Value) -> bool {
     !pod.text(&["spec", "nodeName"]).is_empty()
 }
 
-/// An ended pod that was deleted without a grace period stays only for its finalizers: another deletion changes nothing.
+/// Whether a terminated pod that was deleted without a grace period waits only for finalizers: another
+/// deletion changes nothing.
 fn waits_for_finalizers(pod: &Value) -> bool {
     terminating(pod)
         && has_ended(pod)

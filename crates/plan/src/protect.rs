@@ -1,5 +1,5 @@
-//! What is in use stays: the finalizers that keep volumes, claims and attribute classes, and the condition that says whether a claim
-//! is in use.
+//! Protection of objects in use: finalizers of PVs, claims and VolumeAttributesClasses, and the condition
+//! `Unused` of claims.
 
 #[cfg(test)]
 mod tests;
@@ -13,20 +13,21 @@ const VOLUME: &str = "kubernetes.io/pv-protection";
 const CLAIM: &str = "kubernetes.io/pvc-protection";
 const ATTRIBUTES_CLASS: &str = "kubernetes.io/vac-protection";
 
-/// Whether claims say since when no pod uses them.
+/// Enables the condition that says since when no pod uses a claim.
 const UNUSED_GATE: &str = "PersistentVolumeClaimUnusedSinceTime";
 
-/// The merge patch for a volume that lacks its finalizer, or is to go and bound to no claim.
+/// The merge patch for a PV that lacks its finalizer, or that terminates and is not bound.
 pub fn volume(volume: &Value) -> Option<Value> {
     protect(volume, VOLUME, volume.text(&["status", "phase"]) == "Bound")
 }
 
-/// The merge patch for a VolumeAttributesClass that lacks its finalizer, or is to go and named by no volume and no claim.
+/// The merge patch for a VolumeAttributesClass that lacks its finalizer, or that terminates and is not used
+/// by a PV or a claim.
 pub fn attributes_class(class: &Value, named: bool) -> Option<Value> {
     protect(class, ATTRIBUTES_CLASS, named)
 }
 
-/// The VolumeAttributesClasses that a claim names: wanted, in force, or on the way.
+/// The VolumeAttributesClasses that a claim uses: requested, current, or being applied.
 pub fn attributes_classes_of_claim(claim: &Value) -> impl Iterator<Item = &str> {
     let paths: [&[&str]; 3] = [
         &["spec", "volumeAttributesClassName"],
@@ -36,25 +37,25 @@ pub fn attributes_classes_of_claim(claim: &Value) -> impl Iterator<Item = &str> 
     paths.into_iter().map(|path| claim.text(path)).filter(|name| !name.is_empty())
 }
 
-/// The VolumeAttributesClass that a volume names.
+/// The VolumeAttributesClass that a PV uses.
 pub fn attributes_class_of_volume(volume: &Value) -> Option<&str> {
     Some(volume.text(&["spec", "volumeAttributesClassName"])).filter(|name| !name.is_empty())
 }
 
-/// What to do about a claim: one request, after which it is looked at again.
+/// The action for a claim: one request, after which the claim is reconciled again.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ClaimStep {
     Nothing,
-    /// The merge patch that gives it its finalizer.
+    /// The merge patch that adds its finalizer.
     Protect(Value),
-    /// The merge patch that takes its finalizer away; only when a fresh list of the pods shows none that [`holds`] it, since what was
-    /// seen may be old.
+    /// The merge patch that removes its finalizer. Send it only if a fresh list has no pod that [`holds`] the
+    /// claim, because the cache may be stale.
     Release(Value),
     /// The merge patch of its status.
     Condition(Value),
 }
 
-/// What to do about a claim. `pods` are all that name it; others do no harm.
+/// Plans for a claim. `pods` must include all that use it.
 pub fn claim(claim: &Value, pods: &[&Value], gates: &Gates, now: Timestamp) -> ClaimStep {
     let held = pods.iter().any(|pod| holds(pod, claim));
     if let Some(patch) = protect(claim, CLAIM, held) {
@@ -67,24 +68,26 @@ pub fn claim(claim: &Value, pods: &[&Value], gates: &Gates, now: Timestamp) -> C
     unused(claim, used, now).map_or(ClaimStep::Nothing, ClaimStep::Condition)
 }
 
-/// Whether a step makes a claim say for the first time that nobody uses it. It may have been made for a pod that is on its way.
+/// Whether a step sets the condition `Unused` to True for the first time. The claim may have been created for
+/// a pod that will be created soon.
 pub fn is_unsettled(claim: &Value, step: &ClaimStep) -> bool {
     let is_new = condition::get(claim, "Unused").is_none();
     is_new && matches!(step, ClaimStep::Condition(patch) if condition::is_true(patch, "Unused"))
 }
 
-/// The names of the claims that a pod names, in its namespace.
+/// The names of the claims that a pod uses, in its namespace.
 pub fn claims_of(pod: &Value) -> impl Iterator<Item = String> {
     pod.items(&["spec", "volumes"]).iter().filter_map(move |volume| claim_of(pod, volume))
 }
 
-/// Whether a pod keeps a claim from going: it is on a node and names the claim. Whether its containers still run does not matter:
-/// its volumes may still be mounted. A pod on no node does not hold, as none takes it while the claim is to go.
+/// Whether a pod keeps a claim from being removed: it is scheduled and uses the claim. It does not matter
+/// whether its containers still run: its volumes may still be mounted. A pod without a node does not count,
+/// because the scheduler does not place it while the claim terminates.
 pub fn holds(pod: &Value, claim: &Value) -> bool {
     !pod.text(&["spec", "nodeName"]).is_empty() && names(pod, claim) && !(is_its_own(pod, claim) && is_shut_down(pod))
 }
 
-/// Whether a pod that has not ended names the claim of this name.
+/// Whether a pod that has not terminated uses the claim of this name.
 pub fn uses(pod: &Value, claim: &str) -> bool {
     !is_over(pod) && claims_of(pod).any(|named| named == claim)
 }
@@ -97,7 +100,8 @@ fn claim_of(pod: &Value, volume: &Value) -> Option<String> {
     }
 }
 
-/// Whether a pod names a claim. The claim of an ephemeral volume is known by its name, but is the pod's only if the pod controls it.
+/// Whether a pod uses a claim. The claim of an ephemeral volume is found by name, but counts only if the pod
+/// controls it.
 fn names(pod: &Value, claim: &Value) -> bool {
     namespace(pod) == namespace(claim)
         && pod.items(&["spec", "volumes"]).iter().any(|volume| {
@@ -106,7 +110,7 @@ fn names(pod: &Value, claim: &Value) -> bool {
         })
 }
 
-/// Whether a pod names a claim only as that of its own ephemeral volumes.
+/// Whether a pod uses a claim only for its own ephemeral volumes.
 fn is_its_own(pod: &Value, claim: &Value) -> bool {
     let plainly = |volume: &Value| volume.text(&["persistentVolumeClaim", "claimName"]) == name(claim);
     is_controlled_by(claim, pod) && !pod.items(&["spec", "volumes"]).iter().any(plainly)
@@ -116,13 +120,13 @@ fn is_controlled_by(claim: &Value, pod: &Value) -> bool {
     controller(claim).is_some_and(|owner| owner.text(&["uid"]) == uid(pod))
 }
 
-/// A pod that its node has let go of, and that waits for nothing but its finalizers. Its own claims must not wait for it: it may be
-/// waiting for them.
+/// Whether the kubelet has stopped a pod that now waits only for its finalizers. Its own claims must not wait
+/// for it, because it may be waiting for them.
 fn is_shut_down(pod: &Value) -> bool {
     terminating(pod) && pod.int(&["metadata", "deletionGracePeriodSeconds"]) == Some(0)
 }
 
-/// A pod that uses nothing any more: it has ended, or is to go and runs no container.
+/// Whether a pod uses no volumes any more: it has terminated, or is being deleted and runs no container.
 fn is_over(pod: &Value) -> bool {
     let runs = |status: &Value| !status.has(&["state", "terminated"]) && !status.has(&["state", "waiting"]);
     matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
@@ -152,7 +156,7 @@ fn unused(claim: &Value, used: bool, now: Timestamp) -> Option<Value> {
     Some(patch)
 }
 
-/// The finalizer is missing on what stays, or has no more use on what is to go.
+/// Adds the finalizer if it is missing, or removes it from a terminating object that is not in use.
 fn protect(object: &Value, finalizer: &str, in_use: bool) -> Option<Value> {
     match (terminating(object), finalizers::has(object, finalizer)) {
         (false, false) => Some(finalizers::patch(object, &[finalizer], &[])),

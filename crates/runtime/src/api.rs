@@ -1,7 +1,7 @@
-//! Requests to an API server, untyped: paths and JSON.
+//! Untyped requests to an API server: paths and JSON.
 
-use crate::reach::Reach;
-use crate::reader::Reader;
+use crate::decode_cache::DecodeCache;
+use crate::namespace_scope::NamespaceScope;
 use bytes::Bytes;
 use kube::Client;
 use kube::client::Body;
@@ -14,11 +14,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// How many objects of a list come at once.
+/// Objects per page of a list.
 const PAGE: usize = 500;
-/// An answer that takes longer may be old by then.
+/// A response that takes longer may be out of date when it arrives.
 const PROMPT: Duration = Duration::from_secs(2);
-/// A watch that tells of the past lasts so long: servers have told of it by then.
+/// Duration of a watch that reads past events: servers have sent them all by then.
 const HISTORY_LENGTH: Duration = Duration::from_secs(1);
 
 /// A resource as discovery describes it.
@@ -41,7 +41,7 @@ impl Resource {
         if self.group.is_empty() { self.version.to_string() } else { format!("{}/{}", self.group, self.version) }
     }
 
-    /// The URL of the collection, in a namespace or (`""`) everywhere.
+    /// The path of the collection in a namespace, or in all namespaces if it is `""`.
     pub fn collection(&self, namespace: &str) -> String {
         let root = if self.group.is_empty() { "/api".to_owned() } else { format!("/apis/{}", self.group) };
         let place =
@@ -53,7 +53,7 @@ impl Resource {
         let mut path = self.collection(namespace);
         path.push('/');
         for byte in name.bytes() {
-            // Names of RBAC objects may hold anything that a path can carry when it is escaped.
+            // Names of RBAC objects may contain any character that can be escaped in a path.
             match byte {
                 b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b':' => {
                     path.push(char::from(byte))
@@ -68,17 +68,18 @@ impl Resource {
 /// How a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
-    /// The server said no.
+    /// The server answered with an error status.
     #[error("{message} ({code})")]
     Refused {
         code: u16,
         message: String,
-        /// The object that the answer is about; empty when it is about none, such as when nothing is served at a path.
+        /// The name of the object that the error is about; empty if it is about none, for example when a path
+        /// is not served.
         object: String,
-        /// The reasons of the answer's causes.
+        /// The reasons of `details.causes`.
         causes: Vec<String>,
     },
-    /// There was no answer, or not one that can be read.
+    /// There was no response, or it could not be decoded.
     #[error("{}", root_cause(.0))]
     Broken(kube::Error),
 }
@@ -90,30 +91,32 @@ impl ApiError {
             ApiError::Broken(_) => 0,
         }
     }
-    /// The object is not there, or its kind or namespace is not.
+    /// Whether the object, its kind or its namespace does not exist.
     pub fn is_not_found(&self) -> bool {
         self.code() == 404
     }
-    /// The object is not there, while its kind is served: what is not served may still exist.
+    /// Whether the object does not exist although its kind is served. An object of a kind that is not served
+    /// may still exist.
     pub fn is_absent(&self) -> bool {
         matches!(self, ApiError::Refused { code: 404, object, .. } if !object.is_empty())
     }
-    /// Nothing can be created because the namespace is on its way out.
+    /// Whether nothing can be created because the namespace is terminating.
     pub fn is_namespace_ending(&self) -> bool {
         matches!(self, ApiError::Refused { code: 403, causes, .. } if causes.iter().any(|cause| cause == "NamespaceTerminating"))
     }
     pub fn is_conflict(&self) -> bool {
         self.code() == 409
     }
-    /// The server has said no, and so nothing was done. After any other error nobody knows.
+    /// Whether the server refused the request, so that nothing was changed. After any other error the outcome
+    /// is unknown.
     pub fn is_refusal(&self) -> bool {
         (400..500).contains(&self.code())
     }
-    /// The object is not what it was thought to be: another version, another one of that name, or gone.
+    /// Whether the object has another version or uid than expected, or is deleted.
     pub fn is_stale(&self) -> bool {
         self.is_conflict() || self.is_absent()
     }
-    /// What people are told.
+    /// The error text for events and conditions.
     pub fn message(&self) -> Cow<'_, str> {
         match self {
             ApiError::Refused { message, .. } => message.into(),
@@ -122,7 +125,7 @@ impl ApiError {
     }
 }
 
-/// The innermost reason, on one line: what is around it says only that something failed.
+/// The innermost cause, on one line: the outer errors only say that a request failed.
 pub fn root_cause(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(deeper) = cause.source() {
@@ -132,7 +135,7 @@ pub fn root_cause(error: &dyn std::error::Error) -> String {
 }
 
 impl ApiError {
-    /// An answer as good as a conflict.
+    /// An error that callers handle like a conflict.
     pub fn stale(message: String) -> ApiError {
         ApiError::Refused { code: 409, message, object: String::new(), causes: Vec::new() }
     }
@@ -153,12 +156,12 @@ impl From<kube::Error> for ApiError {
     }
 }
 
-/// A client that speaks paths and JSON.
+/// A client that takes paths and JSON values.
 #[derive(Clone)]
 pub struct Api {
     pub client: Client,
-    reader: Reader,
-    reach: Reach,
+    decoded: DecodeCache,
+    scope: NamespaceScope,
 }
 
 const JSON: &str = "application/json";
@@ -167,25 +170,25 @@ const METADATA: &str = "application/json;as=PartialObjectMetadataList;v=v1;g=met
 
 impl Api {
     pub fn new(client: Client) -> Api {
-        Api::sharing(client, &Reader::default())
+        Api::sharing(client, &DecodeCache::default())
     }
 
-    /// Shares what it reads with others.
-    pub fn sharing(client: Client, reader: &Reader) -> Api {
-        Api { client, reader: reader.clone(), reach: Reach::default() }
+    /// Shares decoded objects with the other users of `decoded`.
+    pub fn sharing(client: Client, decoded: &DecodeCache) -> Api {
+        Api { client, decoded: decoded.clone(), scope: NamespaceScope::default() }
     }
 
-    /// The same, for one who follows what is in these namespaces only.
-    pub fn within(self, reach: &Reach) -> Api {
-        Api { reach: reach.clone(), ..self }
+    /// Restricts watches to these namespaces.
+    pub fn within(self, scope: &NamespaceScope) -> Api {
+        Api { scope: scope.clone(), ..self }
     }
 
-    pub(crate) fn reach(&self) -> &Reach {
-        &self.reach
+    pub(crate) fn scope(&self) -> &NamespaceScope {
+        &self.scope
     }
 
-    pub(crate) fn reader(&self) -> &Reader {
-        &self.reader
+    pub(crate) fn decoded(&self) -> &DecodeCache {
+        &self.decoded
     }
 
     async fn send(&self, method: &str, path: &str, media: &str, body: Option<&Value>) -> Result<Arc<Value>, ApiError> {
@@ -196,10 +199,10 @@ impl Api {
             .header(http::header::CONTENT_TYPE, media)
             .header(http::header::ACCEPT, JSON);
         let text = whole(self.ask(request, body).await?).await?;
-        self.reader.object(&text).map_err(unreadable)
+        self.decoded.object(&text).map_err(unreadable)
     }
 
-    /// Sends a request. An answer that says no is an error.
+    /// Sends a request. An error status in the response becomes an error.
     async fn ask(&self, request: http::request::Builder, body: Vec<u8>) -> Result<http::Response<Body>, ApiError> {
         let request = request.body(Body::from(body));
         let response =
@@ -220,30 +223,30 @@ impl Api {
         whole(self.ask(http::Request::get(path).header(http::header::ACCEPT, accept), Vec::new()).await?).await
     }
 
-    /// GET of what comes bit by bit.
+    /// GET of a response that is read as a stream.
     pub(crate) async fn stream(&self, path: &str) -> Result<Body, ApiError> {
         let request = http::Request::get(path).header(http::header::ACCEPT, JSON);
         Ok(self.ask(request, Vec::new()).await?.into_body())
     }
 
     pub async fn get(&self, path: &str) -> Result<Arc<Value>, ApiError> {
-        self.reader.object(&self.text(path, JSON).await?).map_err(unreadable)
+        self.decoded.object(&self.text(path, JSON).await?).map_err(unreadable)
     }
-    /// GET of the metadata alone: of an object, or of a list's items.
+    /// GET of the metadata of an object, or of the items of a list.
     pub async fn metadata(&self, path: &str) -> Result<Arc<Value>, ApiError> {
-        self.reader.object(&self.text(path, METADATA).await?).map_err(unreadable)
+        self.decoded.object(&self.text(path, METADATA).await?).map_err(unreadable)
     }
-    /// GET where absence is an answer.
-    /// `None` when the server says that it has no such object. That it does not know the kind, or somebody in between the place, is an error:
-    /// what cannot be undone may depend on it.
+    /// GET that returns `None` if the server says that the object does not exist. It is an error if the kind
+    /// is not served, or if a proxy does not know the path: irreversible actions may depend on the result.
     pub async fn find(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         self.get_unless(path, ApiError::is_absent).await
     }
-    /// For what cannot be undone: an answer that was long on its way may tell what is no longer so, and counts as none (decision 22).
+    /// Like [`Api::find`], for irreversible actions: a response that took too long may be out of date and is
+    /// an error (decision 22).
     pub async fn find_promptly(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         within(PROMPT, path, self.find(path)).await
     }
-    /// `None` also when the server does not know the kind.
+    /// Like [`Api::find`], but also returns `None` if the server does not serve the kind.
     pub async fn find_if_served(&self, path: &str) -> Result<Option<Arc<Value>>, ApiError> {
         self.get_unless(path, ApiError::is_not_found).await
     }
@@ -267,7 +270,7 @@ impl Api {
     pub async fn merge(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("PATCH", path, "application/merge-patch+json", Some(body)).await
     }
-    /// A merge patch where absence is an answer.
+    /// A merge patch that returns `None` if the object does not exist.
     pub async fn merge_if_there(&self, path: &str, body: &Value) -> Result<Option<Arc<Value>>, ApiError> {
         match self.merge(path, body).await {
             Err(error) if error.is_absent() => Ok(None),
@@ -277,26 +280,33 @@ impl Api {
     pub async fn strategic(&self, path: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("PATCH", path, "application/strategic-merge-patch+json", Some(body)).await
     }
-    /// Server-side apply under `manager`, taking fields from others.
+    /// Server-side apply as `manager`, with force: takes over fields that other managers own.
     pub async fn apply(&self, path: &str, manager: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
         let path = format!("{path}?fieldManager={manager}&force=true");
+        self.send("PATCH", &path, "application/apply-patch+yaml", Some(body)).await
+    }
+    /// Whether the server would admit this apply: a dry run.
+    pub async fn check_apply(&self, path: &str, manager: &str, body: &Value) -> Result<Arc<Value>, ApiError> {
+        let path = format!("{path}?fieldManager={manager}&force=true&dryRun=All");
         self.send("PATCH", &path, "application/apply-patch+yaml", Some(body)).await
     }
     pub async fn delete(&self, path: &str, options: &Value) -> Result<Arc<Value>, ApiError> {
         self.send("DELETE", path, "application/json", Some(options)).await
     }
 
-    /// Visits all objects of a collection, a page at a time. Returns the version that the list shows.
+    /// Visits all objects of a collection, page by page. Returns the resourceVersion of the list.
     pub async fn each(&self, path: &str, visit: impl FnMut(&Arc<Value>)) -> Result<String, ApiError> {
         self.pages(path, JSON, Duration::MAX, visit).await
     }
 
-    /// The same for what cannot be undone, as [`Api::find_promptly`]: no page may come late. Many of them take their time all the same.
+    /// Like [`Api::each`], for irreversible actions: each page must arrive in time, as in
+    /// [`Api::find_promptly`]. The list as a whole may take longer.
     pub async fn each_promptly(&self, path: &str, visit: impl FnMut(&Arc<Value>)) -> Result<(), ApiError> {
         self.pages(path, JSON, PROMPT, visit).await.map(drop)
     }
 
-    /// Visits the metadata of all objects of a collection, a page at a time. Returns the version that the list shows.
+    /// Visits the metadata of all objects of a collection, page by page. Returns the resourceVersion of the
+    /// list.
     pub async fn each_metadata(&self, path: &str, mut visit: impl FnMut(&Value)) -> Result<String, ApiError> {
         self.pages(path, METADATA, Duration::MAX, |object| visit(object)).await
     }
@@ -310,7 +320,7 @@ impl Api {
     ) -> Result<String, ApiError> {
         let mut token = String::new();
         loop {
-            let page = self.page_as(path, accept, "", &token, |text, reader| reader.object(text));
+            let page = self.page_as(path, accept, "", &token, |text, decoded| decoded.object(text));
             let page = within(time_max, path, page).await?;
             page.items.iter().for_each(&mut visit);
             match page.next {
@@ -320,13 +330,13 @@ impl Api {
         }
     }
 
-    /// One page of a collection, from where `token` says; `take` reads each object's text.
+    /// Reads one page of a collection, from the continue token on; `take` decodes the text of each object.
     pub(crate) async fn page<T>(
         &self,
         path: &str,
         selector: &str,
         token: &str,
-        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+        take: impl Fn(&[u8], &DecodeCache) -> Result<T, serde_json::Error>,
     ) -> Result<Page<T>, ApiError> {
         self.page_as(path, JSON, selector, token, take).await
     }
@@ -337,7 +347,7 @@ impl Api {
         accept: &str,
         selector: &str,
         token: &str,
-        take: impl Fn(&[u8], &Reader) -> Result<T, serde_json::Error>,
+        take: impl Fn(&[u8], &DecodeCache) -> Result<T, serde_json::Error>,
     ) -> Result<Page<T>, ApiError> {
         #[derive(Deserialize)]
         struct List<'a> {
@@ -355,14 +365,14 @@ impl Api {
         let more = if token.is_empty() { String::new() } else { format!("&continue={token}") };
         let text = self.text(&format!("{path}?limit={PAGE}{selector}{more}"), accept).await?;
         let List { metadata, items } = serde_json::from_slice(&text).map_err(unreadable)?;
-        let items = items.unwrap_or_default().into_iter().map(|item| take(item.get().as_bytes(), &self.reader));
+        let items = items.unwrap_or_default().into_iter().map(|item| take(item.get().as_bytes(), &self.decoded));
         let items = items.collect::<Result<_, _>>().map_err(unreadable)?;
         let next = Some(metadata.r#continue).filter(|token| !token.is_empty());
         Ok(Page { items, version: metadata.resource_version, next })
     }
 
-    /// How a cluster-scoped object was when it went, if that was after `version` and the server still remembers; without `uid` any
-    /// object of that name.
+    /// Returns the last state of a cluster-scoped object that was deleted after `version`, if the server
+    /// still has that event. An empty `uid` matches any object of that name.
     pub async fn last_state(
         &self,
         resource: &Resource,
@@ -374,7 +384,8 @@ impl Api {
         Ok(ends.into_iter().find(|object| uid.is_empty() || object::access::uid(object) == uid))
     }
 
-    /// How cluster-scoped objects of a name were when they went, since `version`; `None` where the server does not remember.
+    /// Returns the last states of the cluster-scoped objects of this name that were deleted since `version`;
+    /// `None` if the server has compacted these events.
     pub async fn ends(&self, resource: &Resource, name: &str, version: &str) -> Result<Option<Vec<Value>>, ApiError> {
         let path = resource.collection("");
         let length = HISTORY_LENGTH.as_secs();
@@ -389,22 +400,22 @@ impl Api {
         let lines = text.split(|byte| *byte == b'\n').filter(|line| !line.is_empty());
         let events: Vec<Value> = lines.map(serde_json::from_slice).collect::<Result<_, _>>().map_err(unreadable)?;
         let is = |event: &Value, kind| event.text(&["type"]) == kind;
-        // Other servers say so in the middle of a watch.
+        // Other servers report a compacted version as an event of the watch.
         if let Some(error) = events.iter().find(|event| is(event, "ERROR")) {
             return match error.at(&["object", "code"]).and_then(Value::as_u64) {
                 Some(410) => Ok(None),
-                _ => Err(ApiError::stale(format!("the history of {path} broke off: {}", error["object"]))),
+                _ => Err(ApiError::stale(format!("the watch of past events of {path} failed: {}", error["object"]))),
             };
         }
-        // A server that stops ends its watches early, and in good order: that it told of nothing then says nothing.
+        // A server that shuts down ends its watches early and without an error. No event then proves nothing.
         if asked.elapsed() < HISTORY_LENGTH {
-            return Err(ApiError::stale(format!("the history of {path} broke off, and is asked for again")));
+            return Err(ApiError::stale(format!("the watch of past events of {path} ended early; retrying")));
         }
         let ends = events.into_iter().filter(|event| is(event, "DELETED"));
         Ok(Some(ends.filter_map(|mut event| event.cut(&["object"])).collect()))
     }
 
-    /// GET of a document that the caller may know already: `None` when it is still as `etag` says.
+    /// GET of a document of which the caller may have a copy: `None` if it still has this `etag`.
     pub async fn document(&self, path: &str, accept: &str, etag: &str) -> Result<Option<Document>, ApiError> {
         let mut request = http::Request::get(path).header(http::header::ACCEPT, accept);
         if !etag.is_empty() {
@@ -421,7 +432,7 @@ impl Api {
     }
 }
 
-/// An answer, unless it comes late.
+/// Returns the response, or an error if it took longer than `time_max`.
 async fn within<A>(
     time_max: Duration,
     path: &str,
@@ -430,7 +441,7 @@ async fn within<A>(
     let asked = Instant::now();
     let answer = answer.await?;
     if asked.elapsed() > time_max {
-        return Err(ApiError::stale(format!("the answer to {path} came late, and is asked for again")));
+        return Err(ApiError::stale(format!("the response to {path} took too long; retrying")));
     }
     Ok(answer)
 }
@@ -438,9 +449,9 @@ async fn within<A>(
 /// A page of a list.
 pub(crate) struct Page<T> {
     pub items: Vec<T>,
-    /// The version that the list shows.
+    /// The resourceVersion of the list.
     pub version: String,
-    /// Where the next page begins; `None`: there are no more.
+    /// The continue token of the next page; `None` on the last page.
     pub next: Option<String>,
 }
 
@@ -452,7 +463,7 @@ pub(crate) fn unreadable(error: serde_json::Error) -> ApiError {
     ApiError::Broken(kube::Error::SerdeError(error))
 }
 
-/// A document and what to call this state of it.
+/// A document and its ETag.
 pub struct Document {
     pub etag: String,
     pub value: Value,
@@ -464,7 +475,7 @@ mod tests {
     use std::convert::Infallible;
 
     #[tokio::test(start_paused = true)]
-    async fn an_answer_that_comes_late_is_none() {
+    async fn a_late_response_is_an_error() {
         for (takes, counts) in [(1, true), (3, false)] {
             let server = tower::service_fn(move |_: http::Request<Body>| async move {
                 tokio::time::sleep(Duration::from_secs(takes)).await;
@@ -480,9 +491,9 @@ mod tests {
         }
     }
 
-    /// A watch may end before it has told of anything, because its server stops; or with an error that is not about the past.
+    /// A watch may end before its first event because the server stops, or with an error other than 410.
     #[tokio::test(start_paused = true)]
-    async fn a_history_that_breaks_off_says_nothing() {
+    async fn an_interrupted_watch_of_past_events_is_an_error() {
         let end = r#"{"type": "DELETED", "object": {"metadata": {"name": "v"}}}"#;
         let forgotten = r#"{"type": "ERROR", "object": {"kind": "Status", "code": 410}}"#;
         let broken = r#"{"type": "ERROR", "object": {"kind": "Status", "code": 500}}"#;

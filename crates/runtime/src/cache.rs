@@ -1,10 +1,12 @@
-//! The objects of one resource, as last heard of or as last written by ourselves, whichever is newer.
+//! The objects of one resource, from the watch or from responses to the controller's own writes, whichever is
+//! newer.
 //!
-//! Watches are late. A controller that judges by a cache older than its own writes does things twice, so each answer to a write goes
-//! in at once ([`Cache::wrote`], [`Cache::deleted`]), and what the watch still tells from before is not believed any more. Versions are
-//! compared as numbers, which they are on every Kubernetes API server; one that is none is simply taken as it comes.
+//! Watches lag behind. A controller that decides by a cache older than its own writes repeats them. So each
+//! response to a write is stored at once ([`Cache::wrote`], [`Cache::deleted`]), and older watch events for
+//! the object are ignored. Versions are compared as numbers, which they are on every Kubernetes API server;
+//! an object whose version is not a number is always stored.
 
-use crate::follow::Change;
+use crate::watcher::Event;
 use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use std::any::Any;
@@ -22,7 +24,8 @@ pub fn key(object: &Value) -> Key {
     (shared(namespace(object)), name(object).into())
 }
 
-/// A namespace is mostly that of the object before.
+/// Returns a shared copy of the namespace. Consecutive objects mostly have the same one, so the last is
+/// cached.
 pub(crate) fn shared(namespace: &str) -> Arc<str> {
     thread_local!(static LAST: RefCell<Arc<str>> = RefCell::new("".into()));
     LAST.with_borrow_mut(|last| {
@@ -33,7 +36,8 @@ pub(crate) fn shared(namespace: &str) -> Arc<str> {
     })
 }
 
-/// An index function: by the uid of the controller. Those without one are under their namespace and an empty uid.
+/// An index function: by the uid of the controller. Objects without a controller are indexed by their
+/// namespace and an empty uid.
 pub fn by_controller(object: &Value) -> Vec<Key> {
     match controller(object) {
         Some(owner) => vec![controlled_by(owner.text(&["uid"]))],
@@ -41,17 +45,17 @@ pub fn by_controller(object: &Value) -> Vec<Key> {
     }
 }
 
-/// Where [`by_controller`] finds what a controller of this uid has.
+/// The key under which [`by_controller`] finds the objects that a controller of this uid owns.
 pub fn controlled_by(uid: &str) -> Key {
     ("".into(), uid.into())
 }
 
-/// Where [`by_controller`] finds what has none.
+/// The key under which [`by_controller`] finds the objects of a namespace that have no controller.
 pub fn uncontrolled_in(namespace: &str) -> Key {
     (namespace.into(), "".into())
 }
 
-/// Whether more than the version changed.
+/// Whether the objects differ in more than the resourceVersion.
 pub fn differs(before: Option<&Value>, after: Option<&Value>) -> bool {
     let (Some(Value::Object(before)), Some(Value::Object(after))) = (before, after) else { return true };
     let same = |(name, value): (&object::value::Key, &Value)| match after.get(name) {
@@ -67,22 +71,23 @@ fn metadata_differs(before: &Value, after: &Value) -> bool {
     !before.eq(after)
 }
 
-/// Whether anything at these paths changed.
+/// Whether the values at any of these paths differ.
 pub fn differs_at(before: Option<&Value>, after: Option<&Value>, paths: &[&[&str]]) -> bool {
     let (Some(before), Some(after)) = (before, after) else { return true };
     paths.iter().any(|path| before.at(path) != after.at(path))
 }
 
-/// Clones share what they hold.
+/// A cache of objects by namespace and name. Clones share the content.
 #[derive(Clone, Default)]
 pub struct Cache {
     shared: Arc<Shared>,
 }
 
-/// Something that is worked out of an object once for each of its versions.
+/// A value computed once from each version of an object.
 type View = Arc<dyn Any + Send + Sync>;
 
-/// Finds the objects of a cache by what a function says of them; always in step with it.
+/// Finds the objects of a cache by the keys that an index function computes; always consistent with the
+/// cache.
 #[derive(Clone)]
 pub struct Index {
     cache: Cache,
@@ -92,28 +97,28 @@ pub struct Index {
 #[derive(Default)]
 struct Shared {
     state: Mutex<State>,
-    /// Told when a write goes in that the watch has not told of.
-    ahead: Notify,
+    /// Notified when an own write is stored that the watch has not confirmed.
+    unconfirmed: Notify,
 }
 
-/// Own writes that the watch does not confirm, while it tells nothing else either, are asked for after this time.
-const DOUBT_AFTER: Duration = Duration::from_secs(5);
-/// So few of those that we deleted need not be looked through for what can be forgotten.
-const BURIED_FEW: usize = 1024;
-/// No answer takes longer.
+/// Own writes that no watch event confirms within this time are checked by a request.
+const CONFIRM_AFTER: Duration = Duration::from_secs(5);
+/// Below this number, expired entries of `deleted` are not searched for.
+const DELETED_FEW: usize = 1024;
+/// The longest time a request can take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(600);
 
 impl Cache {
-    /// Has something worked out of each object when it comes in, for those who would otherwise work it out again and again.
+    /// Computes a view of each object when it is stored, so that readers need not compute it again and again.
     pub fn viewed<T: Send + Sync + 'static>(self, view: fn(Arc<Value>) -> T) -> Cache {
         self.lock().view = Some(Box::new(move |object| Arc::new(view(object.clone()))));
         self
     }
 
-    /// Finds objects by the keys that `keys` says of each. To be asked for before the cache is filled.
+    /// Adds an index. Call it before the cache is filled.
     pub fn index(&self, keys: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Index {
         let mut state = self.lock();
-        assert!(state.objects.is_empty(), "an index is made before there is anything to find");
+        assert!(state.objects.is_empty(), "indexes are added before the cache is filled");
         state.indexes.push(Found { keys: Box::new(keys), pairs: BTreeMap::new() });
         Index { cache: self.clone(), at: state.indexes.len() - 1 }
     }
@@ -127,7 +132,7 @@ impl Cache {
     pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<Value>> {
         self.beginning(namespace, "")
     }
-    /// The objects of a namespace whose names begin so.
+    /// The objects of a namespace whose names begin with `prefix`.
     pub fn beginning(&self, namespace: &str, prefix: &str) -> Vec<Arc<Value>> {
         let from: Key = (namespace.into(), prefix.into());
         self.lock()
@@ -137,15 +142,15 @@ impl Cache {
             .map(|(_, entry)| entry.object.clone())
             .collect()
     }
-    /// What indexes of this cache find, each object once, in the order of their keys.
+    /// The objects that any of these indexes of this cache finds, each once, in the order of their keys.
     pub fn find(&self, by: &[(&Index, &Key)]) -> Vec<Arc<Value>> {
         self.lock().find(by).into_iter().map(|item| item.object.clone()).collect()
     }
-    /// Like [`Cache::find`]: what was worked out of each object, as [`Cache::viewed`] says.
+    /// Like [`Cache::find`], but returns the views that [`Cache::viewed`] computes.
     pub fn find_views<T: Send + Sync + 'static>(&self, by: &[(&Index, &Key)]) -> Vec<Arc<T>> {
         let state = self.lock();
         let views = state.find(by).into_iter().filter_map(|item| item.view.clone());
-        views.map(|view| view.downcast().expect("the cache was told to make such views")).collect()
+        views.map(|view| view.downcast().expect("the cache computes views of this type")).collect()
     }
     pub fn len(&self) -> usize {
         self.lock().objects.len()
@@ -154,36 +159,36 @@ impl Cache {
         self.len() == 0
     }
 
-    /// The server's answer to a write of ours: the object as it is stored now.
+    /// Stores the response to an own write.
     pub fn wrote(&self, object: impl Into<Arc<Value>>) {
         self.change(|state, changes| state.write(object.into(), changes));
-        self.shared.ahead.notify_one();
+        self.shared.unconfirmed.notify_one();
     }
 
-    /// Like [`Cache::wrote`], of something that whoever listens has reckoned with: it is told to nobody.
+    /// Like [`Cache::wrote`], without calling the listener: the caller has handled the change itself.
     pub fn wrote_as_known(&self, object: impl Into<Arc<Value>>) {
         self.lock().write(object.into(), &mut Vec::new());
-        self.shared.ahead.notify_one();
+        self.shared.unconfirmed.notify_one();
     }
 
-    /// The server's answer to a deletion of ours: the object on its way out, or as it was last, or only that it is gone.
+    /// Stores the response to an own deletion: the terminating object, its last state, or a Status.
     pub fn deleted(&self, key: &Key, uid: &str, answer: impl Into<Arc<Value>>) {
         let answer = answer.into();
         if !is_final(&answer) {
             return self.wrote(answer);
         }
         let is_it = object::access::uid(&answer) == uid;
-        self.bury(key, uid, is_it.then_some(&answer));
+        self.remove_deleted(key, uid, is_it.then_some(&answer));
     }
 
-    /// The object of this uid is certainly not there any more.
+    /// Removes the object of this uid, which certainly does not exist any more.
     pub fn gone(&self, key: &Key, uid: &str) {
-        self.bury(key, uid, None);
+        self.remove_deleted(key, uid, None);
     }
 
-    fn bury(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
+    fn remove_deleted(&self, key: &Key, uid: &str, last: Option<&Arc<Value>>) {
         self.change(|state, changes| {
-            state.note_burial(uid);
+            state.remember_deleted(uid);
             let was = state.objects.get(key).filter(|entry| object::access::uid(&entry.object) == uid);
             if let Some(version) = was.and_then(|entry| entry.version) {
                 state.floors.insert(key.clone(), version);
@@ -192,17 +197,17 @@ impl Cache {
         });
     }
 
-    /// Takes in what is heard.
-    pub(crate) fn hear(&self, change: Change<Arc<Value>>) {
-        match change {
-            Change::Restart => self.lock().restart(),
-            Change::Seen(object) => self.change(|state, changes| state.see(object, changes)),
-            Change::Gone(object) => self.change(|state, changes| state.see_go(&object, changes)),
-            Change::Ready => self.change(State::complete),
+    /// Applies a watch event.
+    pub(crate) fn apply(&self, event: Event<Arc<Value>>) {
+        match event {
+            Event::Init => self.lock().restart(),
+            Event::Apply(object) => self.change(|state, changes| state.watch_apply(object, changes)),
+            Event::Delete(object) => self.change(|state, changes| state.watch_delete(&object, changes)),
+            Event::InitDone => self.change(State::complete),
         }
     }
 
-    /// Whom to tell of changes. It is told after the change, and may look into the cache.
+    /// Sets the listener for changes. It is called after the change and may read the cache.
     pub(crate) fn listen(&self, listener: impl Fn(&Changed) + Send + Sync + 'static) {
         self.lock().listener = Some(Arc::new(listener));
     }
@@ -210,23 +215,23 @@ impl Cache {
         self.lock().listener = None;
     }
 
-    /// Waits until there are own writes that nothing heard has confirmed for a while, and gives them. Cancel-safe.
-    pub(crate) async fn doubts(&self) -> Vec<(u64, Key)> {
-        while self.lock().ahead.is_empty() {
-            self.shared.ahead.notified().await;
+    /// Waits until own writes have been unconfirmed for a while, and returns them. Cancel-safe.
+    pub(crate) async fn unconfirmed_writes(&self) -> Vec<(u64, Key)> {
+        while self.lock().unconfirmed.is_empty() {
+            self.shared.unconfirmed.notified().await;
         }
-        tokio::time::sleep(DOUBT_AFTER).await;
-        self.lock().ahead.iter().cloned().collect()
+        tokio::time::sleep(CONFIRM_AFTER).await;
+        self.lock().unconfirmed.iter().cloned().collect()
     }
 
-    /// What the server says when it is asked about a doubt.
-    pub(crate) fn settle(&self, doubt: (u64, Key), found: Option<Arc<Value>>) {
-        let (version, key) = doubt;
+    /// Resolves an unconfirmed write with what the server has now.
+    pub(crate) fn settle(&self, write: (u64, Key), found: Option<Arc<Value>>) {
+        let (version, key) = write;
         let is_absent = found.is_none();
         self.change(|state, changes| {
-            state.ahead.remove(&(version, key.clone()));
-            let doubted = state.objects.get(&key).filter(|entry| entry.ahead && entry.version == Some(version));
-            if is_absent && doubted.is_some() {
+            state.unconfirmed.remove(&(version, key.clone()));
+            let entry = state.objects.get(&key).filter(|entry| entry.unconfirmed && entry.version == Some(version));
+            if is_absent && entry.is_some() {
                 state.take(&key, None, changes);
             }
         });
@@ -255,7 +260,7 @@ impl Index {
         self.cache.find(&[(self, key)])
     }
 
-    /// The first object that `accept` accepts, in the order of keys, from this one on and with the same first part.
+    /// The first object that `accept` accepts, in key order, from this key on and with the same first part.
     pub fn first_from(&self, key: &Key, accept: impl Fn(&Value) -> bool) -> Option<Arc<Value>> {
         let state = self.cache.lock();
         let from = (key.clone(), Key::default());
@@ -266,13 +271,14 @@ impl Index {
 
 type Listener = Arc<dyn Fn(&Changed) + Send + Sync>;
 
-/// An object as it was and as it is.
+/// An object before and after a change.
 #[derive(Clone, Debug)]
 pub struct Changed {
     pub before: Option<Arc<Value>>,
     pub after: Option<Arc<Value>>,
-    /// It has gone, and nobody said how it was then: others may have written it after it was seen last.
-    pub unheard: bool,
+    /// The object was deleted and its last state is unknown: it may have been changed after the state in
+    /// `before`.
+    pub last_state_unknown: bool,
 }
 
 #[derive(Default)]
@@ -281,15 +287,17 @@ struct State {
     indexes: Vec<Found>,
     view: Option<Box<dyn Fn(&Arc<Value>) -> View + Send + Sync>>,
     listener: Option<Listener>,
-    /// The watch has told everything up to this version.
-    heard: u64,
-    /// Own writes that the watch has not told of and nobody was asked about, by version.
-    ahead: BTreeSet<(u64, Key)>,
-    /// The uids of what we deleted for good, and when; the watch may still tell about them.
-    buried: HashMap<String, Instant>,
-    /// When there are so many of these, those that nobody can tell of any more are forgotten.
-    buried_max: usize,
-    /// What bore these names before we deleted the last one is older than these versions; the watch may still tell about it.
+    /// The watch has delivered all events up to this version.
+    watched_version: u64,
+    /// Own writes that neither the watch nor a request has confirmed, by version.
+    unconfirmed: BTreeSet<(u64, Key)>,
+    /// The uids of objects that this process deleted, with the time; the watch may still deliver older events
+    /// of them.
+    deleted_uids: HashMap<String, Instant>,
+    /// At this number of entries, those too old to matter are removed.
+    deleted_max: usize,
+    /// Per name, the last known version of an object that this process deleted. Watch events below it are
+    /// about older objects.
     floors: HashMap<Key, u64>,
     listing: Option<Listing>,
 }
@@ -297,13 +305,13 @@ struct State {
 struct Entry {
     object: Arc<Value>,
     version: Option<u64>,
-    /// We wrote it, and the watch is not there yet.
-    ahead: bool,
+    /// Written by this process, and not confirmed by the watch yet.
+    unconfirmed: bool,
 }
 
 struct Found {
     keys: Box<dyn Fn(&Value) -> Vec<Key> + Send + Sync>,
-    /// The objects, by what each is found by and its own key.
+    /// The objects, by index key and own key.
     pairs: BTreeMap<(Key, Key), Item>,
 }
 
@@ -314,7 +322,7 @@ struct Item {
 }
 
 impl Found {
-    /// The objects that are found by this, with their own keys and in their order.
+    /// The objects with this index key and their own keys, in the order of the latter.
     fn by<'a, 'k>(&'a self, key: &'k Key) -> impl Iterator<Item = (&'a Key, &'a Item)> + use<'a, 'k> {
         let from = (key.clone(), Key::default());
         let pairs = self.pairs.range(from..).take_while(move |((found, _), _)| found == key);
@@ -322,7 +330,7 @@ impl Found {
     }
 }
 
-/// A list that is being read.
+/// A list that is being received.
 #[derive(Default)]
 struct Listing {
     seen: HashSet<Key>,
@@ -335,7 +343,7 @@ impl State {
         for (index, key) in by {
             let (before, more) = (found.len(), self.indexes[index.at].by(key));
             found.extend(more);
-            // Mostly all indexes find the same, and then nobody needs to look at the keys.
+            // Usually all indexes find the same objects; then the keys need not be compared.
             let (known, new) = found.split_at(before);
             if known.len() == new.len()
                 && known.iter().zip(new).all(|((_, a), (_, b))| Arc::ptr_eq(&a.object, &b.object))
@@ -352,103 +360,106 @@ impl State {
     fn write(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
         let (key, version) = (key(&object), version(&object));
         let before = self.objects.get(&key).and_then(|entry| entry.version);
-        let is_old = version.is_some_and(|version| version <= self.heard || before.is_some_and(|old| old >= version));
-        // The watch has told this already, and perhaps more.
-        if is_old || self.buried.contains_key(uid(&object)) {
+        let is_old =
+            version.is_some_and(|version| version <= self.watched_version || before.is_some_and(|old| old >= version));
+        // The watch has delivered this version or a newer one already.
+        if is_old || self.deleted_uids.contains_key(uid(&object)) {
             return;
         }
         if let Some(version) = version {
-            self.ahead.insert((version, key.clone()));
+            self.unconfirmed.insert((version, key.clone()));
         }
-        self.put(key, Entry { object, version, ahead: version.is_some() }, changes);
+        self.put(key, Entry { object, version, unconfirmed: version.is_some() }, changes);
     }
 
-    fn see(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
+    fn watch_apply(&mut self, object: Arc<Value>, changes: &mut Vec<Changed>) {
         let (key, version) = (key(&object), version(&object));
         let is_past = self.floors.get(&key).is_some_and(|floor| version < Some(*floor));
-        if !is_past && !self.buried.contains_key(uid(&object)) {
+        if !is_past && !self.deleted_uids.contains_key(uid(&object)) {
             if let Some(listing) = &mut self.listing {
                 listing.seen.insert(key.clone());
             }
             match self.objects.get_mut(&key) {
-                Some(entry) if entry.ahead && entry.version > version => {}
-                // Nothing new: our own write comes back, or the list shows what is known.
+                Some(entry) if entry.unconfirmed && entry.version > version => {}
+                // Nothing new: the watch confirms an own write, or a list contains a known version.
                 Some(entry)
                     if let Some(version) = version
                         && entry.version == Some(version) =>
                 {
-                    entry.ahead = false;
-                    self.ahead.remove(&(version, key));
+                    entry.unconfirmed = false;
+                    self.unconfirmed.remove(&(version, key));
                 }
-                _ => self.put(key, Entry { object, version, ahead: false }, changes),
+                _ => self.put(key, Entry { object, version, unconfirmed: false }, changes),
             }
         }
         self.advance(version, changes);
     }
 
-    /// The watch takes most of these out again; but it may have told of an end before we heard of it otherwise.
-    fn note_burial(&mut self, uid: &str) {
-        if self.buried.len() >= self.buried_max.max(BURIED_FEW) {
-            self.forget_buried();
-            self.buried_max = 2 * self.buried.len();
+    /// Remembers a deleted uid. The watch usually removes it again, unless it delivered the deletion before
+    /// the response arrived.
+    fn remember_deleted(&mut self, uid: &str) {
+        if self.deleted_uids.len() >= self.deleted_max.max(DELETED_FEW) {
+            self.forget_deleted();
+            self.deleted_max = 2 * self.deleted_uids.len();
         }
-        self.buried.insert(uid.to_owned(), Instant::now());
+        self.deleted_uids.insert(uid.to_owned(), Instant::now());
     }
 
-    fn forget_buried(&mut self) {
-        self.buried.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
+    fn forget_deleted(&mut self) {
+        self.deleted_uids.retain(|_, at| at.elapsed() < ANSWER_TIME_MAX);
     }
 
-    fn see_go(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
-        if self.buried.remove(uid(object)).is_none() {
+    fn watch_delete(&mut self, object: &Arc<Value>, changes: &mut Vec<Changed>) {
+        if self.deleted_uids.remove(uid(object)).is_none() {
             self.remove(&key(object), uid(object), Some(object), changes);
         }
         self.advance(version(object), changes);
     }
 
-    /// Whatever was written before is in the list that follows, in that version or a newer one.
+    /// Prepares for a new list. It contains every earlier write, in that version or a newer one.
     fn restart(&mut self) {
-        self.objects.values_mut().for_each(|entry| entry.ahead = false);
-        self.ahead.clear();
+        self.objects.values_mut().for_each(|entry| entry.unconfirmed = false);
+        self.unconfirmed.clear();
         self.floors.clear();
-        // The list shows none of these, but an answer to an earlier write of ours may still be on its way.
-        self.forget_buried();
+        // The list does not contain these, but a response to an earlier write may still arrive.
+        self.forget_deleted();
         self.listing = Some(Listing::default());
     }
 
     fn complete(&mut self, changes: &mut Vec<Changed>) {
         let Some(Listing { seen, newest }) = self.listing.take() else { return };
-        self.heard = self.heard.max(newest);
+        self.watched_version = self.watched_version.max(newest);
         self.give_up_before(newest.saturating_add(1), changes);
-        let unseen = self.objects.iter().filter(|(key, entry)| !entry.ahead && !seen.contains(*key));
+        let unseen = self.objects.iter().filter(|(key, entry)| !entry.unconfirmed && !seen.contains(*key));
         for key in unseen.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.take(&key, None, changes);
         }
     }
 
-    /// The watch tells in order: what it has passed without a word is not there any more. A list has no such order.
+    /// Watch events arrive in order: an unconfirmed write older than this event was deleted since. Lists are
+    /// not ordered by version.
     fn advance(&mut self, version: Option<u64>, changes: &mut Vec<Changed>) {
         let Some(version) = version else { return };
         if let Some(listing) = &mut self.listing {
             listing.newest = listing.newest.max(version);
         } else {
-            self.heard = self.heard.max(version);
+            self.watched_version = self.watched_version.max(version);
             self.floors.retain(|_, floor| *floor > version);
             self.give_up_before(version, changes);
         }
     }
 
     fn give_up_before(&mut self, version: u64, changes: &mut Vec<Changed>) {
-        while self.ahead.first().is_some_and(|(written, _)| *written < version) {
-            let Some((written, key)) = self.ahead.pop_first() else { return };
-            if self.objects.get(&key).is_some_and(|entry| entry.ahead && entry.version == Some(written)) {
+        while self.unconfirmed.first().is_some_and(|(written, _)| *written < version) {
+            let Some((written, key)) = self.unconfirmed.pop_first() else { return };
+            if self.objects.get(&key).is_some_and(|entry| entry.unconfirmed && entry.version == Some(written)) {
                 self.take(&key, None, changes);
             }
         }
     }
 
     fn remove(&mut self, key: &Key, of_uid: &str, last: Option<&Arc<Value>>, changes: &mut Vec<Changed>) {
-        // Another one may bear the name by now.
+        // Another object may have this name by now.
         if self.objects.get(key).is_some_and(|entry| uid(&entry.object) == of_uid) {
             self.take(key, last, changes);
         }
@@ -457,23 +468,23 @@ impl State {
     fn put(&mut self, key: Key, entry: Entry, changes: &mut Vec<Changed>) {
         let after = entry.object.clone();
         let before = self.objects.insert(key.clone(), entry).map(|entry| entry.object);
-        self.find_anew(&key, before.as_ref(), Some(&after));
-        changes.push(Changed { before, after: Some(after), unheard: false });
+        self.reindex(&key, before.as_ref(), Some(&after));
+        changes.push(Changed { before, after: Some(after), last_state_unknown: false });
     }
 
-    /// Takes an object out. What it was in the end, where that is told, counts more than what it was when it was seen last.
+    /// Removes an object. Its last state, if the server sent one, is reported before the deletion.
     fn take(&mut self, key: &Key, last: Option<&Arc<Value>>, changes: &mut Vec<Changed>) {
         let Some(entry) = self.objects.remove(key) else { return };
-        self.find_anew(key, Some(&entry.object), None);
+        self.reindex(key, Some(&entry.object), None);
         let mut before = entry.object;
         if let Some(last) = last.filter(|last| differs(Some(&before), Some(last))) {
-            changes.push(Changed { before: Some(before), after: Some(last.clone()), unheard: false });
+            changes.push(Changed { before: Some(before), after: Some(last.clone()), last_state_unknown: false });
             before = last.clone();
         }
-        changes.push(Changed { before: Some(before), after: None, unheard: last.is_none() });
+        changes.push(Changed { before: Some(before), after: None, last_state_unknown: last.is_none() });
     }
 
-    fn find_anew(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
+    fn reindex(&mut self, key: &Key, before: Option<&Arc<Value>>, after: Option<&Arc<Value>>) {
         let view = self.view.as_ref().zip(after).map(|(view, object)| view(object));
         for index in &mut self.indexes {
             for found in before.map(|object| (index.keys)(object)).unwrap_or_default() {
@@ -492,7 +503,8 @@ fn version(object: &Value) -> Option<u64> {
     object.text(&["metadata", "resourceVersion"]).parse().ok()
 }
 
-/// Whether nothing is left of an object whose deletion was answered so.
+/// Whether this response to a deletion means that the object is removed, rather than waiting for finalizers
+/// or a grace period.
 fn is_final(answer: &Value) -> bool {
     let is_object = !uid(answer).is_empty();
     let waits = !answer.items(&["metadata", "finalizers"]).is_empty()

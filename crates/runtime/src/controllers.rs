@@ -1,15 +1,15 @@
-//! Which controllers there are, and running them: each with its own identity.
+//! The list of controllers, how they are selected, and how each is run under its own ServiceAccount.
 
 use crate::api::Api;
 use crate::binder::{Directories, OfMachine};
 use crate::csi::{self, Drivers, Endpoint};
+use crate::decode_cache::DecodeCache;
 use crate::discovery::Discovery;
 use crate::metrics::Metrics;
-use crate::reach::Reach;
-use crate::reader::Reader;
+use crate::namespace_scope::NamespaceScope;
 use crate::{
-    accounts, binder, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc, protection, roles,
-    statefulset, states,
+    binder, clusterrole_aggregation, disruption, endpoints, events::Events, gc, lifecycle, namespaces, podgc,
+    protection, service_accounts, state_metrics, statefulset,
 };
 use futures::future::BoxFuture;
 use kube::Client;
@@ -20,38 +20,39 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What a controller is given to work with.
+/// What every controller gets when it is started.
 #[derive(Clone)]
-pub struct Part {
+pub struct ControllerContext {
     pub name: &'static str,
     pub api: Api,
     pub discovery: Discovery,
     pub events: Events,
     pub metrics: Metrics,
     pub shutdown: CancellationToken,
-    /// The API server's CA certificate, where it is known.
+    /// The API server's CA certificate, if it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
     pub directories: Arc<dyn Directories>,
-    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    /// Number of finished pods that the pod garbage collector keeps; 0 or less keeps all.
     pub terminated_pod_threshold: i64,
     pub clock: Clock,
     pub drivers: Drivers,
-    /// Where it works; what is elsewhere is not followed.
-    pub reach: Reach,
+    /// The namespaces it works in; objects elsewhere are not watched.
+    pub scope: NamespaceScope,
     pub judge: Option<Judge>,
 }
 
-/// Whoever hears of plans that break a rule, in sentences.
+/// Receives a sentence for each plan that breaks an invariant.
 pub type Judge = Arc<dyn Fn(String) + Send + Sync>;
 
-/// Which volumes are made for claims.
+/// Which volumes are provisioned for claims.
 #[derive(Clone, Copy, Debug)]
 pub struct Provisioning {
-    /// Any at all.
+    /// Whether volumes are provisioned at all.
     pub dynamic: bool,
-    /// Directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one machine.
+    /// Provision directories of this machine (provisioner `kubernetes.io/host-path`): for tests on one
+    /// machine.
     pub host_path: bool,
 }
 
@@ -61,36 +62,43 @@ impl Default for Provisioning {
     }
 }
 
-/// Tells the time: the machine's, or a test's.
+/// Returns the current time: the machine's, or a test's.
 pub type Clock = Arc<dyn Fn() -> jiff::Timestamp + Send + Sync>;
+
+/// A clock that begins with `clock` and then follows the monotonic clock, so that it never jumps. For measuring time in this process; what is
+/// stored or shown has the time of `clock`.
+pub fn steady(clock: &Clock) -> Clock {
+    let (begin, began) = (clock(), tokio::time::Instant::now());
+    Arc::new(move || begin.checked_add(began.elapsed()).unwrap_or(jiff::Timestamp::MAX))
+}
 
 /// What all controllers of a process share.
 #[derive(Clone)]
 pub struct Setup {
-    /// Which controllers to run: `*`, `*,-name`, `name,name`.
+    /// The controllers to run: `*`, `*,-name`, `name,name`.
     pub list: String,
     pub metrics: Metrics,
-    /// The API server's CA certificate, where it is known.
+    /// The API server's CA certificate, if it is known.
     pub root_ca: Option<Arc<str>>,
     pub gates: Gates,
     pub provisioning: Provisioning,
-    /// Where the volumes of the plugin inside are: on this machine, or on a simulation's.
+    /// Where the built-in host-path provisioner keeps volumes: on this machine, or in a simulation.
     pub directories: Arc<dyn Directories>,
-    /// The pod garbage collector keeps this many ended pods; 0 or less keeps all.
+    /// Number of finished pods that the pod garbage collector keeps; 0 or less keeps all.
     pub terminated_pod_threshold: i64,
     pub clock: Clock,
     /// The CSI drivers to serve.
     pub drivers: Vec<Endpoint>,
-    /// What is read once for all of them, and for whoever else of the process has a clone of it.
-    pub reader: Reader,
-    /// The namespaces that they work in.
-    pub reach: Reach,
-    /// For tests: every plan for a set is judged by `plan::statefulset::invariant`. Without it none is.
+    /// Decodes each object once for all controllers and for other users of a clone in this process.
+    pub decoded: DecodeCache,
+    /// The namespaces that the controllers work in.
+    pub scope: NamespaceScope,
+    /// For tests: checks every StatefulSet plan with `plan::statefulset::invariant`. `None` checks none.
     pub judge: Option<Judge>,
 }
 
 impl Setup {
-    /// The default gates and the machine's clock.
+    /// Returns a setup with the default feature gates and the machine's clock.
     pub fn new(list: &str) -> Setup {
         Setup {
             list: list.to_owned(),
@@ -102,8 +110,8 @@ impl Setup {
             terminated_pod_threshold: plan::podgc::TERMINATED_THRESHOLD,
             clock: Arc::new(jiff::Timestamp::now),
             drivers: Vec::new(),
-            reader: Reader::default(),
-            reach: Reach::default(),
+            decoded: DecodeCache::default(),
+            scope: NamespaceScope::default(),
             judge: None,
         }
     }
@@ -111,124 +119,130 @@ impl Setup {
 
 struct Controller {
     name: &'static str,
-    /// The ServiceAccount in `kube-system` that it acts as.
+    /// The ServiceAccount in `kube-system` that it runs as.
     account: &'static str,
-    span: Span,
-    run: fn(Part) -> BoxFuture<'static, ()>,
+    scope: Scope,
+    run: fn(ControllerContext) -> BoxFuture<'static, ()>,
 }
 
-/// What a controller's work is about.
+/// Whether a controller can be restricted to some namespaces.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Span {
-    /// What is in a namespace, and volumes of its claims: it can be kept to a few of them.
+enum Scope {
+    /// It needs only namespaced objects and the PVs of their claims, so it can be restricted.
     Namespaces,
-    /// Something of the whole cluster, or a driver, of which there is one for all namespaces.
+    /// It needs cluster-scoped objects, or serves a CSI driver, which exists once for all namespaces.
     Cluster,
 }
-use Span::{Cluster, Namespaces};
+use Scope::{Cluster, Namespaces};
 
 const ALL: &[Controller] = &[
     Controller {
         name: "garbage-collector-controller",
         account: "generic-garbage-collector",
-        span: Cluster,
-        run: |part| Box::pin(gc::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(gc::run(context)),
     },
     Controller {
         name: "namespace-controller",
         account: "namespace-controller",
-        span: Cluster,
-        run: |part| Box::pin(namespaces::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(namespaces::run(context)),
     },
     Controller {
         name: "serviceaccount-controller",
         account: "service-account-controller",
-        span: Cluster,
-        run: |part| Box::pin(accounts::run_accounts(part)),
+        scope: Cluster,
+        run: |context| Box::pin(service_accounts::run_accounts(context)),
     },
     Controller {
         name: "root-ca-certificate-publisher-controller",
         account: "root-ca-cert-publisher",
-        span: Cluster,
-        run: |part| Box::pin(accounts::run_root_ca(part)),
+        scope: Cluster,
+        run: |context| Box::pin(service_accounts::run_root_ca(context)),
     },
     Controller {
         name: "clusterrole-aggregation-controller",
         account: "clusterrole-aggregation-controller",
-        span: Cluster,
-        run: |part| Box::pin(roles::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(clusterrole_aggregation::run(context)),
     },
     Controller {
         name: "disruption-controller",
         account: "disruption-controller",
-        span: Namespaces,
-        run: |part| Box::pin(disruption::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(disruption::run(context)),
     },
     Controller {
         name: "endpoints-controller",
         account: "endpoint-controller",
-        span: Namespaces,
-        run: |part| Box::pin(endpoints::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(endpoints::run(context)),
     },
     Controller {
         name: "node-lifecycle-controller",
         account: "node-controller",
-        span: Cluster,
-        run: |part| Box::pin(lifecycle::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(lifecycle::run(context)),
     },
     Controller {
         name: "pod-garbage-collector-controller",
         account: "pod-garbage-collector",
-        span: Cluster,
-        run: |part| Box::pin(podgc::run(part)),
+        scope: Cluster,
+        run: |context| Box::pin(podgc::run(context)),
     },
     Controller {
         name: "statefulset-controller",
         account: "statefulset-controller",
-        span: Namespaces,
-        run: |part| Box::pin(statefulset::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(statefulset::run(context)),
     },
     Controller {
         name: "persistentvolume-binder-controller",
         account: "persistent-volume-binder",
-        span: Namespaces,
-        run: |part| Box::pin(binder::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(binder::run(context)),
     },
     Controller {
         name: "persistentvolumeclaim-protection-controller",
         account: "pvc-protection-controller",
-        span: Namespaces,
-        run: |part| Box::pin(protection::run_claims(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(protection::run_claims(context)),
     },
     Controller {
         name: "persistentvolume-protection-controller",
         account: "pv-protection-controller",
-        span: Namespaces,
-        run: |part| Box::pin(protection::run_volumes(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(protection::run_volumes(context)),
     },
     Controller {
         name: "volumeattributesclass-protection-controller",
         account: "volumeattributesclass-protection-controller",
-        span: Cluster,
-        run: |part| Box::pin(protection::run_classes(part)),
+        scope: Cluster,
+        run: |context| Box::pin(protection::run_classes(context)),
     },
     Controller {
         name: "csi-provisioner-controller",
         account: "csi-provisioner",
-        span: Cluster,
-        run: |part| Box::pin(csi::run_provisioner(part)),
+        scope: Cluster,
+        run: |context| Box::pin(csi::run_provisioner(context)),
     },
     Controller {
         name: "csi-resizer-controller",
         account: "csi-resizer",
-        span: Cluster,
-        run: |part| Box::pin(csi::run_resizer(part)),
+        scope: Cluster,
+        run: |context| Box::pin(csi::run_resizer(context)),
+    },
+    Controller {
+        name: "csi-health-monitor-controller",
+        account: "csi-health-monitor",
+        scope: Cluster,
+        run: |part| Box::pin(csi::run_monitor(part)),
     },
     Controller {
         name: "state-metrics",
         account: "state-metrics",
-        span: Namespaces,
-        run: |part| Box::pin(states::run(part)),
+        scope: Namespaces,
+        run: |context| Box::pin(state_metrics::run(context)),
     },
 ];
 
@@ -245,7 +259,7 @@ pub const NAMES: [&str; ALL.len()] = {
 
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Controllers at work.
+/// The running controllers.
 pub struct Controllers {
     setup: Setup,
     drivers: Drivers,
@@ -254,43 +268,45 @@ pub struct Controllers {
 }
 
 impl Controllers {
-    /// Whether `list` selects controllers that there are, and that can be kept to these namespaces; the error is one sentence.
-    pub fn check(list: &str, reach: &Reach) -> Result<(), String> {
-        select(list, reach).map(drop)
+    /// Checks that `list` names existing controllers that can be restricted to these namespaces; the error is
+    /// one sentence.
+    pub fn check(list: &str, scope: &NamespaceScope) -> Result<(), String> {
+        select(list, scope).map(drop)
     }
 
-    /// The controllers that `list` selects, each with the ServiceAccount whose rights it needs.
-    pub fn accounts(list: &str, reach: &Reach) -> Result<Vec<(&'static str, &'static str)>, String> {
-        let selected = select(list, reach)?;
+    /// Returns the controllers that `list` selects, each with the ServiceAccount whose permissions it needs.
+    pub fn accounts(list: &str, scope: &NamespaceScope) -> Result<Vec<(&'static str, &'static str)>, String> {
+        let selected = select(list, scope)?;
         let chosen = ALL.iter().filter(|controller| selected.contains(&controller.name));
         Ok(chosen.map(|controller| (controller.name, controller.account)).collect())
     }
 
-    /// Starts the controllers that the list selects; `client` makes a client that acts as a ServiceAccount of `kube-system`
-    /// ([`Metrics::client`], so that missing rights are told). The error is one sentence about a bad list.
+    /// Starts the controllers that the list selects. `client` returns a client that acts as a ServiceAccount
+    /// of `kube-system`; build it with [`Metrics::client`] so that missing permissions are reported. The
+    /// error is one sentence about an invalid list.
     pub fn start(setup: &Setup, client: impl Fn(&str) -> Client) -> Result<Controllers, String> {
-        let selected = select(&setup.list, &setup.reach)?;
+        let selected = select(&setup.list, &setup.scope)?;
         let tasks = TaskTracker::new();
         let shutdown = CancellationToken::new();
         let drivers = Drivers::start(&setup.drivers, &setup.metrics.csi.calls, &tasks, &shutdown);
         let controllers = Controllers { setup: setup.clone(), drivers, tasks, shutdown };
-        let mut voices = HashMap::new();
+        let mut recorders = HashMap::new();
         for controller in ALL.iter().filter(|controller| selected.contains(&controller.name)) {
-            let api = Api::sharing(client(controller.account), &setup.reader).within(&setup.reach);
-            let part = controllers.part(controller.name, controller.account, api);
-            voices.insert(controller.account, part.events.clone());
-            controllers.tasks.spawn(keep_running(controller, part));
+            let api = Api::sharing(client(controller.account), &setup.decoded).within(&setup.scope);
+            let context = controllers.context(controller.name, controller.account, api);
+            recorders.insert(controller.account, context.events.clone());
+            controllers.tasks.spawn(keep_running(controller, context));
         }
         let (refusals, stop) = (setup.metrics.refusals(), controllers.shutdown.clone());
-        controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.tell(voices)).await });
+        controllers.tasks.spawn(async move { stop.run_until_cancelled(refusals.report(recorders)).await });
         controllers.tasks.close();
         Ok(controllers)
     }
 
-    /// What one controller is given to work with; it stops with the others.
-    pub fn part(&self, name: &'static str, account: &'static str, api: Api) -> Part {
+    /// Builds what one controller gets; it shares the shutdown token with the others.
+    pub fn context(&self, name: &'static str, account: &'static str, api: Api) -> ControllerContext {
         let Controllers { setup, drivers, tasks, shutdown } = self;
-        Part {
+        ControllerContext {
             name,
             events: Events::start(&api, account, &setup.metrics, &setup.clock, tasks, shutdown),
             discovery: Discovery::new(api.clone()),
@@ -305,41 +321,41 @@ impl Controllers {
             clock: setup.clock.clone(),
             judge: setup.judge.clone(),
             drivers: drivers.clone(),
-            reach: setup.reach.clone(),
+            scope: setup.scope.clone(),
         }
     }
 
-    /// Stops them all; when this returns, none of their tasks is left.
+    /// Stops all controllers; returns when none of their tasks is left.
     pub async fn stop(self) {
         self.shutdown.cancel();
         self.tasks.wait().await;
     }
 }
 
-/// A controller that panics has a bug, but the others and its next attempt should not suffer from it.
-async fn keep_running(controller: &'static Controller, part: Part) {
+/// Runs a controller and restarts it after a panic: a bug in one controller must not stop the others.
+async fn keep_running(controller: &'static Controller, context: ControllerContext) {
     loop {
-        let run = tokio::spawn((controller.run)(part.clone()));
+        let run = tokio::spawn((controller.run)(context.clone()));
         match run.await {
             Ok(()) => return,
             Err(error) => {
-                tracing::error!(controller = controller.name, %error, "a controller broke down; starting it again")
+                tracing::error!(controller = controller.name, %error, "Controller panicked; restarting it")
             }
         }
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return,
+            () = context.shutdown.cancelled() => return,
             () = tokio::time::sleep(RESTART_AFTER) => {}
         }
     }
 }
 
-fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
+fn select(list: &str, scope: &NamespaceScope) -> Result<Vec<&'static str>, String> {
     let find = |name: &str| {
         let found = ALL.iter().find(|known| known.name == name);
-        found.ok_or_else(|| format!("there is no controller {name:?}; there are {}", NAMES.join(", ")))
+        found.ok_or_else(|| format!("unknown controller {name:?}; known controllers are {}", NAMES.join(", ")))
     };
-    let fits = |controller: &Controller| reach.is_everywhere() || controller.span == Namespaces;
+    let fits = |controller: &Controller| scope.is_everywhere() || controller.scope == Namespaces;
     let mut selected = Vec::new();
     let mut without = Vec::new();
     for word in list.split(',').map(str::trim).filter(|word| !word.is_empty()) {
@@ -348,7 +364,7 @@ fn select(list: &str, reach: &Reach) -> Result<Vec<&'static str>, String> {
             Some(name) => without.push(find(name)?.name),
             None if !fits(find(word)?) => {
                 return Err(format!(
-                    "{word} works on the whole cluster and cannot be kept to namespaces: leave it out of --controllers, or run it \
+                    "{word} needs the whole cluster and cannot be restricted to namespaces: remove it from --controllers, or run it \
                      in a process without --namespaces"
                 ));
             }
@@ -365,18 +381,19 @@ mod tests {
 
     #[test]
     fn lists_select_as_documented() {
-        let select = |list| select(list, &Reach::default());
+        let select = |list| select(list, &NamespaceScope::default());
         assert_eq!(select("*").unwrap(), NAMES);
         assert_eq!(select("").unwrap(), Vec::<&str>::new());
         assert_eq!(select("namespace-controller").unwrap(), ["namespace-controller"]);
         assert_eq!(select("*,-namespace-controller").unwrap().len(), NAMES.len() - 1);
-        assert!(select("*,-nobody").unwrap_err().contains("there is no controller \"nobody\""));
+        assert!(select("*,-nobody").unwrap_err().contains("unknown controller \"nobody\""));
     }
 
-    /// Whoever sees a part of the cluster must not judge the whole: what owns, holds or uses a thing may be elsewhere.
+    /// A cluster-scoped controller that sees a part of the cluster would act on wrong conclusions: an owner
+    /// or a user of an object may be elsewhere.
     #[test]
     fn in_a_few_namespaces_only_those_work_that_need_not_see_the_rest() {
-        let select = |list| select(list, &Reach::parse("shop").unwrap());
+        let select = |list| select(list, &NamespaceScope::parse("shop").unwrap());
         let few = [
             "disruption-controller",
             "endpoints-controller",
@@ -392,7 +409,7 @@ mod tests {
             match select(name) {
                 Ok(_) => assert!(few.contains(&name), "{name}"),
                 Err(error) => {
-                    assert!(!few.contains(&name) && error.contains("cannot be kept to namespaces"), "{error}")
+                    assert!(!few.contains(&name) && error.contains("cannot be restricted to namespaces"), "{error}")
                 }
             }
         }

@@ -1,20 +1,20 @@
-//! What an API server serves: asked for often, read again only when it changed.
+//! Which resources an API server serves; read again only if its ETag changed.
 
 use crate::api::{Api, ApiError, Resource};
 use object::Value;
 use object::access::Access;
 use std::sync::{Arc, Mutex};
 
-/// One document with everything, where the server has it; else what older servers answer.
+/// Accepts one aggregated document, or what older servers answer.
 const ACCEPT: &str = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,\
                       application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json";
 
-/// A resource and what can be done with it.
+/// A resource and its verbs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// In the version that its group prefers among those that have it.
+    /// In its group's preferred version among those that serve it.
     pub resource: Resource,
-    /// All versions that have it.
+    /// All versions that serve it.
     pub versions: Vec<String>,
     pub verbs: Vec<String>,
     /// Whether it has a `scale` subresource.
@@ -27,16 +27,16 @@ impl Served {
     }
 }
 
-/// Asks one server. Clones share what they know.
+/// Discovery of one server. Clones share the cached documents.
 #[derive(Clone)]
 pub struct Discovery {
     api: Api,
-    known: Arc<Mutex<[Part; 2]>>,
+    known: Arc<Mutex<[Root; 2]>>,
 }
 
-/// What one of the two roots (`/api`, `/apis`) said last.
+/// The last document of one of the two roots (`/api`, `/apis`).
 #[derive(Clone, Default)]
-struct Part {
+struct Root {
     etag: String,
     served: Arc<Vec<Served>>,
 }
@@ -48,25 +48,25 @@ impl Discovery {
 
     /// All resources that are served now.
     pub async fn look(&self) -> Result<Vec<Served>, ApiError> {
-        let core = self.part(0, "/api").await?;
-        let named = self.part(1, "/apis").await?;
+        let core = self.read_root(0, "/api").await?;
+        let named = self.read_root(1, "/apis").await?;
         Ok(core.iter().chain(named.iter()).cloned().collect())
     }
 
-    async fn part(&self, at: usize, root: &str) -> Result<Arc<Vec<Served>>, ApiError> {
+    async fn read_root(&self, at: usize, root: &str) -> Result<Arc<Vec<Served>>, ApiError> {
         let known = self.lock()[at].clone();
         let Some(document) = self.api.document(root, ACCEPT, &known.etag).await? else { return Ok(known.served) };
-        let part = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
-            Part { etag: document.etag, served: Arc::new(aggregated(&document.value, &known.served)) }
+        let fresh = if document.value.text(&["kind"]) == "APIGroupDiscoveryList" {
+            Root { etag: document.etag, served: Arc::new(aggregated(&document.value, &known.served)) }
         } else {
-            // The documents below this one change without it, so it is not remembered.
-            Part { etag: String::new(), served: Arc::new(self.plain(root, &document.value).await?) }
+            // The documents below this one can change while its ETag stays, so it is not cached.
+            Root { etag: String::new(), served: Arc::new(self.plain(root, &document.value).await?) }
         };
-        self.lock()[at] = part.clone();
-        Ok(part.served)
+        self.lock()[at] = fresh.clone();
+        Ok(fresh.served)
     }
 
-    /// Servers without aggregated discovery: one document for each group version.
+    /// Reads servers without aggregated discovery: one document per group version.
     async fn plain(&self, root: &str, document: &Value) -> Result<Vec<Served>, ApiError> {
         let mut served = Vec::new();
         let core: Vec<String> =
@@ -80,7 +80,7 @@ impl Discovery {
         for versions in std::iter::once(core).chain(groups) {
             let mut group = Vec::new();
             for version in versions {
-                // What vanished between the two requests is not there any more: nothing to find in it.
+                // A version that was removed between the two requests has no resources.
                 let Some(list) = self.api.find_if_served(&format!("{root}/{version}")).await? else { continue };
                 let resources = list.items(&["resources"]);
                 for resource in resources.iter().filter(|resource| !resource.text(&["name"]).contains('/')) {
@@ -96,12 +96,13 @@ impl Discovery {
         Ok(served)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, [Part; 2]> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, [Root; 2]> {
         self.known.lock().expect("no panic happens under this lock")
     }
 }
 
-/// Reads an aggregated document. `before` stands in for groups whose server does not answer now: they are not gone.
+/// Reads an aggregated document. Groups marked `Stale`, whose server does not respond, keep the resources of
+/// `before`.
 fn aggregated(document: &Value, before: &[Served]) -> Vec<Served> {
     let mut served = Vec::new();
     for group in document.items(&["items"]) {
@@ -130,7 +131,7 @@ fn aggregated(document: &Value, before: &[Served]) -> Vec<Served> {
     served
 }
 
-/// Versions come in order of preference: the first that has a resource describes it.
+/// Versions are in order of preference: the first that has a resource describes it.
 fn add(group: &mut Vec<Served>, resource: Resource, verbs: &[Value], scales: bool) {
     let version = resource.version.to_string();
     if let Some(known) = group.iter_mut().find(|known| known.resource.plural == resource.plural) {

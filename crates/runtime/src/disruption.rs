@@ -1,9 +1,9 @@
-//! The disruption controller: keeps each PodDisruptionBudget's status, which evictions are judged by.
+//! The disruption controller: keeps the status of PodDisruptionBudgets, by which evictions are admitted.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::discovery::Discovery;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use crate::worker::{self, Cache, Key, Source, key};
 use object::Value;
 use object::access::{Access, controller, name, namespace, uid};
@@ -13,11 +13,11 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Keeps the status of all budgets, until the part stops.
-pub async fn run(part: Part) {
+/// Keeps the status of all budgets until shutdown.
+pub async fn run(context: ControllerContext) {
     let budgets = Resource::new("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets", true);
-    // Before the first budget nobody wants to know about pods, of which there may be many.
-    if !worker::wait_for_first(&part, &budgets).await {
+    // Without a budget pods are not watched; there may be many.
+    if !worker::wait_for_first(&context, &budgets).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
@@ -31,25 +31,25 @@ pub async fn run(part: Part) {
     let by_set = budget_source.cache.clone();
     let set_source =
         Source::new(sets, move |set| by_set.in_namespace(namespace(set)).iter().map(|budget| key(budget)).collect());
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
-        events: part.events.clone(),
+    let this = Arc::new(DisruptionController {
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
+        events: context.events.clone(),
         budgets,
         pods,
         budget_cache: budget_source.cache.clone(),
         pod_cache: pod_source.cache.clone(),
         set_cache: set_source.cache.clone(),
-        clock: part.clock.clone(),
+        clock: context.clock.clone(),
     });
-    worker::run(part, vec![budget_source, pod_source, set_source], 4, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+    worker::run(context, vec![budget_source, pod_source, set_source], 4, move |key| {
+        let this = this.clone();
+        async move { this.sync(key).await }
     })
     .await;
 }
 
-struct Control {
+struct DisruptionController {
     api: Api,
     discovery: Discovery,
     events: Events,
@@ -61,7 +61,7 @@ struct Control {
     clock: Clock,
 }
 
-impl Control {
+impl DisruptionController {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         let Some(budget) = self.budget_cache.get(&key) else { return Ok(None) };
         let pods = self.pod_cache.in_namespace(&key.0);
@@ -75,17 +75,17 @@ impl Control {
             self.api.replace(&path, status).await?;
         }
         for event in &plan.events {
-            self.tell(event, &budget, &pods);
+            self.record_event(event, &budget, &pods);
         }
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    fn tell(&self, event: &disruption::Event, budget: &Value, pods: &[&Value]) {
+    fn record_event(&self, event: &disruption::BudgetEvent, budget: &Value, pods: &[&Value]) {
         let pod = event.pod.as_deref().and_then(|wanted| pods.iter().find(|pod| name(pod) == wanted));
         let (resource, object) = pod.map_or((&self.budgets, budget), |pod| (&self.pods, *pod));
-        let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
+        let about = EventSubject { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message);
+        self.events.record(&about, kind, event.reason, &event.message);
     }
 
     /// The scale of each controller of the budget's pods, by uid.
@@ -109,7 +109,7 @@ impl Control {
             if let Some(set) = known.filter(|set| is_owner(set)) {
                 return Ok(Scale::Replicas(set.int(&["spec", "replicas"]).unwrap_or(1)));
             }
-            // The pod may have been heard of before its set: the server knows.
+            // The watch of pods may be ahead of that of sets, so the server is asked below.
         }
         let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
         let served = self.discovery.look().await?;

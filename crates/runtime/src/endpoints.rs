@@ -2,10 +2,10 @@
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::Part;
-use crate::events::{About, Events};
-use crate::follow::{self, Change};
-use crate::worker::{self, Source, Turn};
+use crate::controllers::ControllerContext;
+use crate::events::{EventSubject, Events};
+use crate::watcher::{self, Event};
+use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
 use object::access::{Access, name, namespace, uid};
 use object::{Value, json};
@@ -15,23 +15,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 const WORKERS: usize = 4;
-/// Endpoints are written as a whole, so those of many pods are written less often: this long after a write for each address.
-const REST_PER_ADDRESS: Duration = Duration::from_millis(1);
-const REST_MAX: Duration = Duration::from_secs(1);
+/// Endpoints are written as a whole, so large ones are written less often: changes within this time per
+/// address are combined.
+const COALESCE_PER_ADDRESS: Duration = Duration::from_millis(1);
+const COALESCE_MAX: Duration = Duration::from_secs(1);
 
-/// Keeps the Endpoints until the part stops.
-pub async fn run(part: Part) {
+/// Keeps the Endpoints until shutdown.
+pub async fn run(context: ControllerContext) {
     let services = Resource::new("v1", "Service", "services", true);
-    // Without a Service that selects pods, pods and Endpoints are not watched; only left-over Endpoints would be missed, and
-    // those go when the first such Service comes.
-    if !wait_for_first(&part, &services).await {
+    // Without a Service that selects pods, pods and Endpoints are not watched. Left-over Endpoints are then
+    // deleted when the first such Service is created.
+    if !wait_for_first(&context, &services).await {
         return;
     }
     let pods = Resource::new("v1", "Pod", "pods", true);
     let endpoints = Resource::new("v1", "Endpoints", "endpoints", true);
     let deleted = Deleted::default();
     let noted = deleted.clone();
-    let service_source = Source::hearing(services, move |changed| {
+    let service_source = Source::with_changed(services, move |changed| {
         let service = changed.after.as_ref().or(changed.before.as_ref());
         let keys: Vec<Key> = service.map(|service| key(service)).into_iter().collect();
         for key in &keys {
@@ -55,36 +56,36 @@ pub async fn run(part: Part) {
     });
     let pods_by_pair = pod_source.cache.index(|pod| pair_keys(pod).collect());
     let endpoints_source = Source::changing(endpoints.clone(), |before, after| {
-        // A user may change or delete them; what this controller wrote itself changes nothing.
+        // A user may change or delete them. An own write queues a key, too, but changes nothing.
         let mut keys: Vec<Key> = before.into_iter().chain(after).map(key).collect();
         keys.dedup();
         keys
     });
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
+    let controller = Arc::new(EndpointsController {
+        api: context.api.clone(),
+        events: context.events.clone(),
         endpoints,
         service_cache: service_source.cache.clone(),
         endpoints_cache: endpoints_source.cache.clone(),
         pods_by_pair,
         deleted,
     });
-    worker::run(part, vec![service_source, pod_source, endpoints_source], WORKERS, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+    worker::run(context, vec![service_source, pod_source, endpoints_source], WORKERS, move |key| {
+        let controller = controller.clone();
+        async move { controller.sync(key).await }
     })
     .await;
 }
 
-/// Waits for the first Service with a selector. False when the part stops.
-async fn wait_for_first(part: &Part, services: &Resource) -> bool {
-    let mut changes = Box::pin(follow::objects(&part.api, services, None));
+/// Waits for the first Service with a selector. Returns false at shutdown.
+async fn wait_for_first(context: &ControllerContext, services: &Resource) -> bool {
+    let mut changes = Box::pin(watcher::objects(&context.api, services, None));
     loop {
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return false,
+            () = context.shutdown.cancelled() => return false,
             change = changes.next() => match change {
-                Some(Change::Seen(service)) if endpoints::selector(&service).is_some() => return true,
+                Some(Event::Apply(service)) if endpoints::selector(&service).is_some() => return true,
                 Some(_) => {}
                 None => return false,
             },
@@ -96,13 +97,13 @@ fn pair_keys(pod: &Value) -> impl Iterator<Item = Key> {
     endpoints::pod_keys(pod).map(|pair| (namespace(pod).into(), pair.into()))
 }
 
-/// The Services that select a pod, found by its labels and not by looking through all Services.
+/// Returns the Services that select a pod, found by an index on label pairs instead of a scan.
 fn services_of(services_by_pair: &Index, pod: &Value) -> Vec<Key> {
     let found = pair_keys(pod).flat_map(|pair| services_by_pair.get(&pair));
     found.filter(|service| endpoints::selects(service, pod)).map(|service| key(&service)).collect()
 }
 
-/// The Services that were seen deleted and whose Endpoints may be left.
+/// The Services that were deleted and whose Endpoints may still exist.
 #[derive(Clone, Default)]
 struct Deleted(Arc<Mutex<HashSet<Key>>>);
 
@@ -112,7 +113,7 @@ impl Deleted {
     }
 }
 
-struct Control {
+struct EndpointsController {
     api: Api,
     events: Events,
     endpoints: Resource,
@@ -122,8 +123,8 @@ struct Control {
     deleted: Deleted,
 }
 
-impl Control {
-    async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+impl EndpointsController {
+    async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
         let service = self.service_cache.get(&key);
         let current = self.endpoints_cache.get(&key);
         let absent = if self.deleted.lock().contains(&key) { Absent::Deleted } else { Absent::Unknown };
@@ -137,10 +138,13 @@ impl Control {
             self.deleted.lock().remove(&key);
         }
         let addresses = u32::try_from(pods.len()).unwrap_or(u32::MAX);
-        Ok(Turn { again: None, rest: REST_PER_ADDRESS.saturating_mul(addresses).min(REST_MAX) })
+        Ok(ReconcileResult {
+            requeue_after: None,
+            coalesce: COALESCE_PER_ADDRESS.saturating_mul(addresses).min(COALESCE_MAX),
+        })
     }
 
-    /// The pods that have one pair of the Service's selector; the planner looks at the others.
+    /// The pods with one label pair of the Service's selector; the planner compares the others.
     fn pods_of(&self, key: &Key, service: &Value) -> Vec<Arc<Value>> {
         let pair = endpoints::service_key(service);
         pair.map(|pair| self.pods_by_pair.get(&(key.0.clone(), pair.into()))).unwrap_or_default()
@@ -165,11 +169,11 @@ impl Control {
                 self.endpoints_cache.wrote(stored);
                 Ok(())
             }
-            // The Service goes with its namespace, and nothing can be created there until then.
+            // The Service is deleted with its namespace, and nothing can be created there until then.
             Err(error) if error.is_namespace_ending() => Ok(()),
             Err(error) => {
                 if error.is_refusal() && !error.is_stale() {
-                    self.tell(&wanted, reason, &error);
+                    self.record_event(&wanted, reason, &error);
                 }
                 Err(error)
             }
@@ -188,11 +192,11 @@ impl Control {
         Ok(())
     }
 
-    fn tell(&self, endpoints: &Value, reason: &'static str, error: &ApiError) {
+    fn record_event(&self, endpoints: &Value, reason: &'static str, error: &ApiError) {
         let (space, named) = (namespace(endpoints), name(endpoints));
-        let about = About { resource: &self.endpoints, namespace: space, name: named, uid: uid(endpoints) };
+        let about = EventSubject { resource: &self.endpoints, namespace: space, name: named, uid: uid(endpoints) };
         let verb = if reason == "FailedToCreateEndpoint" { "create" } else { "update" };
-        let message = format!("Endpoints {space}/{named}: cannot {verb} them: {}", error.message());
-        self.events.say(&about, "Warning", reason, &message);
+        let message = format!("Endpoints {space}/{named}: failed to {verb}: {}", error.message());
+        self.events.record(&about, "Warning", reason, &message);
     }
 }

@@ -1,9 +1,10 @@
-//! Events: what a controller tells people. The same thing said again counts up instead of piling up.
+//! Records Kubernetes events. A repeated event increases the count of the first one.
 //!
-//! Telling never holds up or fails the work that it is about: what is said is queued and written down by a task of its own. An object
-//! that is talked about all the time is talked about less, as Kubernetes' own clients do, so that no loop floods the server.
+//! Recording never delays or fails a reconcile: events are queued, and a task of its own sends them. Each
+//! object has a token bucket, as in client-go, so that a loop cannot flood the server.
 
 use crate::api::{Api, ApiError, Resource};
+use crate::backoff::Backoff;
 use crate::controllers::Clock;
 use crate::metrics::{Lost, Metrics};
 use jiff::Timestamp;
@@ -17,32 +18,32 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// What may wait to be written down. Events are written one after the other, so that when much happens they come later, instead of
-/// slowing down what they are about.
+/// Capacity of the queue. Events are sent one after the other, so under load they are late instead of slowing
+/// down the controllers.
 const WAITING_MAX: usize = 8192;
-/// How many different things and objects are remembered; beyond that the memory starts over.
+/// How many different events and objects are remembered; beyond that, the memory is cleared.
 const REMEMBERED_MAX: usize = 4096;
-/// Each object may be talked about so often at once,
+/// Size of the token bucket of each object.
 const BURST: f64 = 25.0;
-/// and then once in this time.
+/// Time after which an object gets another token.
 const REFILL: Duration = Duration::from_secs(300);
-/// A server that is out of order is tried this often, after pauses that double.
+/// Attempts to send an event while the server is unavailable, with doubling backoff.
 const ATTEMPTS_MAX: u32 = 5;
-const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// After the end, what was said before is still written down for so long.
+const BACKOFF: Backoff = Backoff { first: Duration::from_millis(500), max: Duration::from_secs(30) };
+/// After shutdown, queued events are still sent for this long.
 const FLUSH_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Tells people, in the name of one controller.
+/// Records events as one controller.
 #[derive(Clone)]
 pub struct Events {
-    said: mpsc::Sender<Said>,
+    queue: mpsc::Sender<Occurrence>,
     component: &'static str,
     metrics: Metrics,
     clock: Clock,
 }
 
-/// What an event is about.
-pub struct About<'a> {
+/// The object of an event.
+pub struct EventSubject<'a> {
     pub resource: &'a Resource,
     pub namespace: &'a str,
     pub name: &'a str,
@@ -50,8 +51,8 @@ pub struct About<'a> {
 }
 
 impl Events {
-    /// Starts what writes the events down, among `tasks`: it ends when nobody is left who could say anything, and at the latest a
-    /// while after the shutdown.
+    /// Starts the task that sends the events, among `tasks`. It ends when all clones of the recorder are
+    /// dropped, and at most [`FLUSH_TIME_MAX`] after the shutdown.
     pub fn start(
         api: &Api,
         component: &'static str,
@@ -60,13 +61,13 @@ impl Events {
         tasks: &TaskTracker,
         shutdown: &CancellationToken,
     ) -> Events {
-        let (sender, said) = mpsc::channel(WAITING_MAX);
-        let scribe = Scribe {
+        let (sender, receiver) = mpsc::channel(WAITING_MAX);
+        let worker = Sender {
             api: api.clone(),
             component,
             metrics: metrics.clone(),
             written: HashMap::new(),
-            allowances: HashMap::new(),
+            buckets: HashMap::new(),
         };
         let shutdown = shutdown.clone();
         tasks.spawn(async move {
@@ -76,36 +77,36 @@ impl Events {
             };
             tokio::select! {
                 biased;
-                () = scribe.write_down(said) => {}
+                () = worker.run(receiver) => {}
                 () = deadline => {}
             }
         });
-        Events { said: sender, component, metrics: metrics.clone(), clock: clock.clone() }
+        Events { queue: sender, component, metrics: metrics.clone(), clock: clock.clone() }
     }
 
     pub fn warn(&self, resource: &Resource, place: &Place, uid: &str, reason: &'static str, message: &str) {
-        let about = About { resource, namespace: &place.namespace, name: &place.name, uid };
-        self.say(&about, "Warning", reason, message);
+        let about = EventSubject { resource, namespace: &place.namespace, name: &place.name, uid };
+        self.record(&about, "Warning", reason, message);
     }
 
-    pub fn say(&self, about: &About<'_>, kind: &'static str, reason: &'static str, message: &str) {
-        let said = Said {
-            what: What { uid: about.uid.into(), reason, message: message.to_owned() },
+    pub fn record(&self, about: &EventSubject<'_>, kind: &'static str, reason: &'static str, message: &str) {
+        let occurrence = Occurrence {
+            what: EventKey { uid: about.uid.into(), reason, message: message.to_owned() },
             resource: about.resource.clone(),
             namespace: about.namespace.to_owned(),
             name: about.name.to_owned(),
             kind,
             at: (self.clock)(),
         };
-        if self.said.try_send(said).is_err() {
+        if self.queue.try_send(occurrence).is_err() {
             self.metrics.event_lost(self.component, Lost::Overflow);
         }
     }
 }
 
-/// It becomes an event only if it is written down: what is said too often is not.
-struct Said {
-    what: What,
+/// An occurrence to record; the rate limit may drop it.
+struct Occurrence {
+    what: EventKey,
     resource: Resource,
     namespace: String,
     name: String,
@@ -113,8 +114,8 @@ struct Said {
     at: Timestamp,
 }
 
-impl Said {
-    /// Events about what is in no namespace are in this one.
+impl Occurrence {
+    /// Events about cluster-scoped objects are in namespace `default`.
     fn event_namespace(&self) -> &str {
         if self.namespace.is_empty() { "default" } else { &self.namespace }
     }
@@ -146,111 +147,109 @@ impl Said {
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct What {
+struct EventKey {
     uid: Arc<str>,
     reason: &'static str,
     message: String,
 }
 
-/// Writes down what is said.
-struct Scribe {
+/// Sends the queued events.
+struct Sender {
     api: Api,
     component: &'static str,
     metrics: Metrics,
-    written: HashMap<What, Written>,
+    written: HashMap<EventKey, StoredEvent>,
     /// By the uid of the object.
-    allowances: HashMap<Arc<str>, Allowance>,
+    buckets: HashMap<Arc<str>, TokenBucket>,
 }
 
-/// An event that is there, and how often it was said.
-struct Written {
+/// A stored event and its count.
+struct StoredEvent {
     path: String,
     count: u64,
 }
 
-/// How often an object may still be talked about.
-struct Allowance {
+/// The token bucket of an object.
+struct TokenBucket {
     left: f64,
     at: Instant,
 }
 
-impl Scribe {
-    async fn write_down(mut self, mut all_said: mpsc::Receiver<Said>) {
-        while let Some(said) = all_said.recv().await {
-            if !self.may_say(&said.what.uid) {
+impl Sender {
+    async fn run(mut self, mut queue: mpsc::Receiver<Occurrence>) {
+        while let Some(occurrence) = queue.recv().await {
+            if !self.take_token(&occurrence.what.uid) {
                 self.metrics.event_lost(self.component, Lost::Limit);
                 continue;
             }
-            if let Err(error) = self.persist(&said).await {
-                tracing::debug!(%error, event = %said.event(self.component), "an event could not be told");
+            if let Err(error) = self.send_with_retries(&occurrence).await {
+                tracing::debug!(%error, event = %occurrence.event(self.component), "Failed to record an event");
                 self.metrics.event_lost(self.component, Lost::Refused);
             }
         }
     }
 
-    fn may_say(&mut self, uid: &Arc<str>) -> bool {
+    fn take_token(&mut self, uid: &Arc<str>) -> bool {
         let now = Instant::now();
-        if self.allowances.len() >= REMEMBERED_MAX {
-            self.allowances.retain(|_, allowance| allowance.now(now) < BURST);
+        if self.buckets.len() >= REMEMBERED_MAX {
+            self.buckets.retain(|_, bucket| bucket.now(now) < BURST);
         }
-        if self.allowances.len() >= REMEMBERED_MAX {
-            self.allowances.clear();
+        if self.buckets.len() >= REMEMBERED_MAX {
+            self.buckets.clear();
         }
-        let allowance = self.allowances.entry(uid.clone()).or_insert(Allowance { left: BURST, at: now });
-        let left = allowance.now(now);
+        let bucket = self.buckets.entry(uid.clone()).or_insert(TokenBucket { left: BURST, at: now });
+        let left = bucket.now(now);
         let may = left >= 1.0;
-        *allowance = Allowance { left: if may { left - 1.0 } else { left }, at: now };
+        *bucket = TokenBucket { left: if may { left - 1.0 } else { left }, at: now };
         may
     }
 
-    /// Tries again while the server is out of order, for a while.
-    async fn persist(&mut self, said: &Said) -> Result<(), ApiError> {
-        let mut pause = FIRST_PAUSE;
-        for _ in 1..ATTEMPTS_MAX {
-            match self.write(said).await {
+    /// Retries a few times while the server is unavailable.
+    async fn send_with_retries(&mut self, occurrence: &Occurrence) -> Result<(), ApiError> {
+        for attempt in 1..ATTEMPTS_MAX {
+            match self.write(occurrence).await {
                 Err(error) if error.code() == 0 || error.code() == 429 || error.code() >= 500 => {
-                    tokio::time::sleep(pause).await;
-                    pause *= 2;
+                    tokio::time::sleep(BACKOFF.after(attempt - 1)).await;
                 }
                 result => return result,
             }
         }
-        self.write(said).await
+        self.write(occurrence).await
     }
 
-    async fn write(&mut self, said: &Said) -> Result<(), ApiError> {
-        if let Some(written) = self.written.get_mut(&said.what) {
+    async fn write(&mut self, occurrence: &Occurrence) -> Result<(), ApiError> {
+        if let Some(written) = self.written.get_mut(&occurrence.what) {
             let count = written.count + 1;
-            let patch = json!({"count": count, "lastTimestamp": object::write::stamp(said.at)});
+            let patch = json!({"count": count, "lastTimestamp": object::write::stamp(occurrence.at)});
             match self.api.merge(&written.path, &patch).await {
                 Ok(_) => {
                     written.count = count;
                     return Ok(());
                 }
-                // The event expired meanwhile: say it anew.
+                // The stored event has expired: create a new one.
                 Err(error) if error.is_not_found() => {}
                 Err(error) => return Err(error),
             }
         }
         let events = Resource::new("v1", "Event", "events", true);
-        let namespace = said.event_namespace();
-        let created = self.api.create(&events.collection(namespace), &said.event(self.component)).await?;
+        let namespace = occurrence.event_namespace();
+        let created = self.api.create(&events.collection(namespace), &occurrence.event(self.component)).await?;
         if self.written.len() >= REMEMBERED_MAX {
             self.written.clear();
         }
         let path = events.object(namespace, object::access::name(&created));
-        self.written.insert(said.what.clone(), Written { path, count: 1 });
+        self.written.insert(occurrence.what.clone(), StoredEvent { path, count: 1 });
         Ok(())
     }
 }
 
-impl Allowance {
+impl TokenBucket {
     fn now(&self, now: Instant) -> f64 {
         (self.left + now.duration_since(self.at).as_secs_f64() / REFILL.as_secs_f64()).min(BURST)
     }
 }
 
-/// Names of some kinds hold what names of events must not.
+/// Replaces characters that names of some kinds may contain and names of events may not.
 fn event_name(name: &str) -> String {
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
     name.chars().map(|c| if fits(c) { c } else { '-' }).collect::<String>().trim_matches(['-', '.']).to_owned()

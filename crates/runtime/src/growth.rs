@@ -1,9 +1,11 @@
-//! How fast a controller may create objects for one owner. An owner of a few kilobytes (a StatefulSet, later a Job or a ReplicaSet) can ask for
-//! objects of any number and size: created as fast as the server takes them, they fill its memory within seconds.
+//! Limits how fast a controller may create objects for one owner. A small owner (a StatefulSet, later a Job
+//! or a ReplicaSet) can ask for objects of any number and size: created at full speed, they fill the server's
+//! memory within seconds.
 //!
-//! Each owner, and each namespace, has a bucket of bytes. It is full at first, so that normal owners never wait; objects that are
-//! created take from it, and it fills again with time, and when the owner's objects are deleted. A [`Grant`] reserves a part of both buckets for
-//! one plan. Requests of all owners that are sent at the same time share [`Growth::in_flight`].
+//! Each owner and each namespace has a token bucket of bytes. It starts full, so that normal owners never
+//! wait. Created objects take from it; it refills with time, and when objects of the owner are deleted. A
+//! [`Grant`] reserves a part of both buckets for one plan. Requests of all owners that are sent concurrently
+//! share [`Growth::in_flight`].
 
 use crate::cache::Key;
 use plan::allowance::{Allowance, Written};
@@ -14,18 +16,18 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// Bytes that an owner may create at once. A pod and its claim take about 4 KB.
+/// Limits of one owner. A pod and its claim take about 4 KB.
 const OWNER: Rate = Rate { burst_bytes: 32 << 20, bytes_per_second: 1 << 20 };
-/// The same for all owners of a namespace together.
+/// Limits of all owners of a namespace together.
 const NAMESPACE: Rate = Rate { burst_bytes: 128 << 20, bytes_per_second: 4 << 20 };
-/// A bucket with less than this gives nothing: many small plans would cost more than they do.
+/// A bucket with less than this grants nothing: many small plans would cost more than the objects.
 const GRANT_BYTES_MIN: i64 = 256 << 10;
 
-/// Requests of one plan that are sent at the same time,
+/// Concurrent requests of one plan,
 const PLAN_REQUESTS_MAX: usize = 256;
-/// and their bytes. A request of more bytes is sent alone.
+/// and their bytes. A larger request is sent alone.
 const PLAN_BYTES_MAX: usize = 2 << 20;
-/// Bytes of all requests that are sent at the same time, of all plans.
+/// Bytes of all concurrent requests, of all plans.
 const IN_FLIGHT_BYTES_MAX: usize = 16 << 20;
 
 #[derive(Clone, Copy)]
@@ -50,12 +52,12 @@ struct Buckets {
 
 struct Bucket {
     rate: Rate,
-    /// What may be created. Less than nothing after an object that was larger than what was left.
+    /// Bytes that may be created. Negative after an object that was larger than what was left.
     bytes: i64,
     filled_at: Instant,
-    /// The owner's objects when it last asked, and those created since.
+    /// The owner's objects at its last grant, and those created since.
     objects: usize,
-    /// The mean size of the objects that were created, for the credit when objects are deleted.
+    /// The mean size of the created objects, for the credit when objects are deleted.
     mean_bytes: usize,
 }
 
@@ -67,7 +69,7 @@ impl Bucket {
     fn fill(&mut self, now: Instant) {
         let milliseconds = i64::try_from(now.duration_since(self.filled_at).as_millis()).unwrap_or(i64::MAX);
         let bytes = milliseconds.saturating_mul(self.rate.bytes_per_second) / 1000;
-        // Time that has not made a byte yet is not lost.
+        // Time that has not yielded a whole byte yet still counts.
         if bytes > 0 {
             self.filled_at = now;
             self.add(bytes);
@@ -96,8 +98,8 @@ impl Default for Growth {
 }
 
 impl Growth {
-    /// Reserves what one plan of an owner may create. `objects` are the objects that it has now: where they are fewer than it had, their
-    /// place is free again, so that replacing objects is no growth.
+    /// Reserves what one plan of an owner may create. `objects` is the number that it has now: fewer than
+    /// before are credited, so that replacing objects costs nothing.
     pub fn grant(&self, owner: &Key, objects: usize) -> Grant<'_> {
         let now = Instant::now();
         let mut buckets = self.lock();
@@ -127,10 +129,10 @@ impl Growth {
         }
     }
 
-    /// Waits until so many bytes more may be sent. Cancel-safe.
+    /// Waits until this many more bytes may be sent. Cancel-safe.
     pub async fn in_flight(&self, bytes: usize) -> SemaphorePermit<'_> {
         let permits = u32::try_from(bytes.min(IN_FLIGHT_BYTES_MAX)).expect("the limit is within 32 bits");
-        self.in_flight.acquire_many(permits).await.expect("it is never closed")
+        self.in_flight.acquire_many(permits).await.expect("the semaphore is never closed")
     }
 
     fn lock(&self) -> MutexGuard<'_, Buckets> {
@@ -139,8 +141,8 @@ impl Growth {
 }
 
 impl Buckets {
-    /// Forgets buckets that are full again, when there are many. An owner that is deleted and created anew keeps the bucket that it
-    /// has emptied.
+    /// Removes full buckets, when there are many. An owner that is deleted and created again keeps a bucket
+    /// that it has emptied.
     fn sweep(&mut self, now: Instant) {
         const FEW: usize = 1024;
         if self.owners.len() + self.namespaces.len() <= FEW.max(2 * self.swept) {
@@ -156,35 +158,36 @@ impl Buckets {
     }
 }
 
-/// What one plan may create. What it has not created when it is dropped goes back into the buckets.
+/// What one plan may create. What it has not created when it is dropped is returned to the buckets.
 pub struct Grant<'g> {
     growth: &'g Growth,
     owner: Key,
     pub allowance: Allowance,
-    /// After this time there is something to grant again.
+    /// After this time a grant is possible again.
     pub wait: Duration,
-    /// Objects that were created.
+    /// Number of objects that were created.
     created: AtomicUsize,
     planned: Written,
 }
 
 impl Grant<'_> {
-    /// Remembers what the plan for this grant is going to create.
+    /// Sets what the plan for this grant is going to create.
     pub fn plan(&mut self, written: Written) {
         self.planned = written;
     }
 
-    /// An object of the plan was created.
+    /// Counts a created object of the plan.
     pub fn created(&self) {
         self.created.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Whether the buckets, rather than the limit of one plan, have kept the plan small.
+    /// Whether the buckets, and not the limit of one plan, have limited the plan.
     pub fn limits(&self) -> bool {
         self.planned.withheld && self.allowance != Allowance::MAX
     }
 
-    /// How many lanes of steps with so many requests each may be sent at the same time, `max` at most, and the bytes of their requests together.
+    /// How many lanes, of steps with `requests` requests each, may run concurrently (at most `max`), and the
+    /// bytes of their requests together.
     pub fn lanes(&self, requests: usize, max: usize) -> (usize, usize) {
         let bytes = self.planned.largest_bytes.saturating_mul(requests);
         let by_bytes = PLAN_BYTES_MAX.checked_div(bytes).unwrap_or(max);
@@ -199,7 +202,7 @@ impl Drop for Grant<'_> {
         let created = *self.created.get_mut();
         let mean_bytes = self.planned.bytes.checked_div(self.planned.objects).unwrap_or(0);
         let spent_bytes = mean_bytes.saturating_mul(created);
-        // Less than nothing where the last object was larger than what was left.
+        // Negative if the last object was larger than what was left.
         let unspent_bytes = signed(self.allowance.bytes) - signed(spent_bytes);
         if let Some(own) = buckets.owners.get_mut(&self.owner) {
             own.objects += created;
@@ -226,7 +229,7 @@ mod tests {
         ("a".into(), name.into())
     }
 
-    /// Creates as much as it may, in objects of this size; answers with their number.
+    /// Creates as much as is granted, in objects of this size; returns their number.
     fn create(growth: &Growth, owner: &Key, existing: usize, bytes: usize) -> usize {
         let mut grant = growth.grant(owner, existing);
         let objects = if grant.allowance.bytes == 0 { 0 } else { grant.allowance.bytes.div_ceil(bytes) };
@@ -246,7 +249,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn an_owner_creates_its_burst_and_then_goes_on_at_its_rate() {
+    async fn an_owner_creates_its_burst_and_then_continues_at_its_rate() {
         let (growth, huge, other) = (Growth::default(), owner("huge"), owner("other"));
         let burst = create_all(&growth, &huge, 1 << 20);
         assert_eq!(burst, 32);
@@ -254,22 +257,22 @@ mod tests {
         let wait = growth.grant(&huge, burst).wait;
         assert_eq!(wait, Duration::from_millis(251));
         tokio::time::advance(wait).await;
-        assert_eq!(create(&growth, &huge, burst, 3 << 20), 1, "however large it is");
+        assert_eq!(create(&growth, &huge, burst, 3 << 20), 1, "one object is always created");
         let wait = growth.grant(&huge, burst + 1).wait;
-        assert_eq!(wait.as_secs(), 3, "it has to be paid for");
+        assert_eq!(wait.as_secs(), 3, "its bytes delay the next grant");
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(growth.grant(&huge, 0).allowance, Allowance::MAX);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_was_not_created_and_what_is_deleted_is_no_growth() {
+    async fn bytes_not_created_and_bytes_deleted_are_credited() {
         let (growth, owner) = (Growth::default(), owner("web"));
         for _ in 0..100 {
             let mut refused = growth.grant(&owner, 0);
             refused.plan(Written { objects: 4, bytes: 4 << 20, largest_bytes: 1 << 20, withheld: true });
         }
         for _ in 0..100 {
-            assert_eq!(create(&growth, &owner, 0, 64 << 10), 64, "the objects of the round before are gone");
+            assert_eq!(create(&growth, &owner, 0, 64 << 10), 64, "the objects of the last round are deleted");
         }
     }
 
@@ -282,7 +285,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn buckets_that_are_full_again_are_forgotten() {
+    async fn full_buckets_are_removed() {
         let growth = Growth::default();
         for at in 0..5_000 {
             create(&growth, &owner(&format!("set-{at}")), 0, 4 << 20);

@@ -1,4 +1,5 @@
-//! One of several processes leads: the one that holds a Lease. `plan::lease` decides; this asks, writes and waits.
+//! Leader election by a Lease: of several processes, the holder leads. `plan::lease` decides; this module
+//! sends requests and waits.
 
 use crate::api::{Api, ApiError, Resource};
 use crate::controllers::{Clock, Controllers};
@@ -15,25 +16,24 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-/// Work gets this long to stop even when its lease is over already, because somebody took it.
+/// Work gets at least this long to stop, even if its lease has expired or was taken over.
 const STOP_TIME_MIN: Duration = Duration::from_secs(1);
-/// The pause after another was faster.
+/// The pause after another candidate acquired the lease first.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
-/// Which lease, and who wants it.
+/// A lease and the candidate for it.
 #[derive(Clone)]
 pub struct Election {
     pub api: Api,
     pub namespace: String,
     pub name: String,
-    /// Different for each process, also for two of the same machine.
+    /// Unique for each process, also for two on the same machine.
     pub identity: String,
     pub timing: Timing,
     pub clock: Clock,
 }
 
-/// One time of leading. What belongs to an earlier term can be told by its number, which only grows: this is what writes are fenced
-/// with.
+/// One term of leadership. The number identifies the term and only increases; writes are fenced with it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     pub holder: String,
@@ -41,8 +41,8 @@ pub struct Term {
     pub hold: Hold,
 }
 
-/// Whether a term still lasts, by the clock of this process, which goes on while the process is frozen. Whoever asks before each write
-/// sends none after a pause in which another may have begun.
+/// Whether a term still lasts, by the monotonic clock, which runs on while the process is frozen. A process
+/// that checks this before each write sends none after a pause in which another may have acquired the lease.
 #[derive(Clone, Debug)]
 pub struct Hold {
     began: Instant,
@@ -50,14 +50,14 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// One that lasts for so long from now, for those who want to see what is done by it.
+    /// A hold that lasts for this long from now, for tests.
     pub fn lasting(time: Duration) -> Hold {
         let hold = Hold { began: Instant::now(), until_ms: Arc::default() };
         hold.set(Some(time));
         hold
     }
 
-    /// Whether the lease was renewed so recently that nobody else can hold it, nor soon will.
+    /// Whether the lease was renewed so recently that no other process can have acquired it.
     pub fn lasts(&self) -> bool {
         self.began.elapsed() < Duration::from_millis(self.until_ms.load(Ordering::Acquire))
     }
@@ -76,17 +76,17 @@ impl PartialEq for Hold {
 
 impl Eq for Hold {}
 
-/// How an election stands, for people.
+/// The state of an election, for logs and metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// Nothing is known yet.
+    /// The lease was not read yet.
     Asking,
-    /// Somebody else leads.
+    /// Another process leads.
     StandingBy {
         holder: String,
     },
     Leading(Term),
-    /// The lease was ours; everything stops, and then we want it again.
+    /// This process lost the lease; its work stops, and then it is a candidate again.
     Lost(Loss),
     /// The lease cannot be read or written.
     Unable {
@@ -95,9 +95,9 @@ pub enum Standing {
     },
 }
 
-/// What only the one who leads may do.
+/// The work that only the leader may do.
 pub trait Work {
-    /// When this returns, nothing more is done.
+    /// Stops the work; nothing is done any more when this returns.
     fn stop(self) -> impl Future<Output = ()> + Send;
 }
 
@@ -107,14 +107,15 @@ impl Work for Controllers {
     }
 }
 
-/// The work did not stop before its lease was over: the process must end at once, because another may work by now.
+/// The work did not stop before its lease expired: the process must exit at once, because another may lead by
+/// now.
 #[derive(Debug, thiserror::Error)]
-#[error("what only the holder of the lease may do did not stop before the lease was over")]
+#[error("the leader's work did not stop before its lease expired")]
 pub struct Overdue;
 
 impl Election {
-    /// Starts the work whenever the lease is ours and stops it when the lease is lost, until shutdown; then gives the lease back,
-    /// so that another can go on at once. `tell` hears how it stands whenever that changes.
+    /// Starts the work when the lease is acquired and stops it when the lease is lost, until shutdown. Then
+    /// it releases the lease, so that another process can lead at once. `tell` is called with each new state.
     pub async fn lead<W: Work>(
         self,
         shutdown: CancellationToken,
@@ -159,7 +160,8 @@ impl Election {
         self.resource().object(&self.namespace, &self.name)
     }
 
-    /// Returns when the lease is seen to be nobody's. It is only a hint: who relies on it looks again.
+    /// Returns when a watch shows that no process holds the lease. This is only a hint: the caller reads the
+    /// lease again.
     async fn freed(&self) {
         let leases: kube::Api<coordination::Lease> = kube::Api::namespaced(self.api.client.clone(), &self.namespace);
         let only = WatchParams::default().fields(&format!("metadata.name={}", self.name));
@@ -174,7 +176,7 @@ impl Election {
                     }
                 }
             }
-            // Looking from time to time does as well.
+            // Without a watch, reading the lease periodically suffices.
             tokio::time::sleep(self.timing.retry).await;
         }
     }
@@ -185,18 +187,18 @@ fn is_free(lease: &coordination::Lease) -> bool {
     holder.unwrap_or("").is_empty()
 }
 
-/// An election at work.
+/// A running election.
 struct Campaign<T> {
     election: Election,
     candidate: Candidate,
     began: Instant,
-    /// How it stood last; nobody is told the same twice in a row.
+    /// The last reported state, to suppress repeats.
     told: Standing,
     tell: T,
 }
 
 impl<T: Fn(&Standing)> Campaign<T> {
-    /// Waits until the lease is ours.
+    /// Waits until this process holds the lease.
     async fn acquire(&mut self) -> Term {
         let election = self.election.clone();
         let mut freed = Box::pin(election.freed());
@@ -207,7 +209,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
                     self.say(Standing::StandingBy { holder: self.candidate.holder().to_owned() });
                     wait = wait.min(until.saturating_sub(self.now()));
                 }
-                // Written, or another was faster.
+                // Acquired, or another candidate was faster.
                 Ok(_) if self.candidate.ours_until().is_some() => break,
                 Ok(_) => wait = LOOK_AGAIN,
                 Err(error) => self.say(Standing::Unable { code: error.code(), why: error.to_string() }),
@@ -235,7 +237,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
         Ok(step)
     }
 
-    /// Keeps the lease until it is lost.
+    /// Renews the lease until it is lost.
     async fn keep(&mut self, hold: &Hold) -> Loss {
         loop {
             hold.set(self.candidate.renew_until());
@@ -245,10 +247,10 @@ impl<T: Fn(&Standing)> Campaign<T> {
                 Step::Renew | Step::Acquire => {
                     let deadline = self.candidate.renew_until().map_or(self.began, |until| self.began + until);
                     match timeout_at(deadline, self.renew()).await {
-                        // When it is too late, the next step says so.
+                        // If the deadline has passed, the next step returns `Lost`.
                         Ok(Ok(())) | Err(_) => {}
                         Ok(Err(error)) => {
-                            tracing::warn!(%error, lease = %self.election.name, "cannot renew the lease; trying again");
+                            tracing::warn!(%error, lease = %self.election.name, "Failed to renew the lease; retrying");
                         }
                     }
                 }
@@ -258,18 +260,19 @@ impl<T: Fn(&Standing)> Campaign<T> {
 
     async fn renew(&mut self) -> Result<(), Trouble> {
         match self.claim().await {
-            // Somebody removed or wrote it, perhaps we ourselves with an answer that was lost. Servers differ in how they say that.
+            // The lease was deleted or written, perhaps by this process with a lost response. Servers refuse
+            // that with different codes.
             Err(Trouble::Api(ApiError::Refused { .. })) => self.look().await,
             result => result,
         }
     }
 
-    /// Gives the lease back. Where that fails, the others wait until it is over.
+    /// Releases the lease. If that fails, the others wait until it expires.
     async fn release(&mut self) {
         let Some(lease) = self.candidate.release((self.election.clock)()) else { return };
         let path = self.election.path();
         if let Err(error) = self.answered(self.election.api.replace(&path, &lease)).await {
-            tracing::warn!(%error, lease = %self.election.name, "cannot give the lease back; others wait until it is over");
+            tracing::warn!(%error, lease = %self.election.name, "Failed to release the lease; other candidates wait until it expires");
         }
     }
 
@@ -300,7 +303,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
         Ok(())
     }
 
-    /// The answer, if it comes while there is time for another attempt.
+    /// Returns the response, if it arrives while there is time for another attempt.
     async fn answered<A>(&self, request: impl Future<Output = Result<A, ApiError>>) -> Result<A, Trouble> {
         let limit = self.election.timing.renew_within / 2;
         match timeout(limit, request).await {
@@ -309,7 +312,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
         }
     }
 
-    /// Until when the work may take to stop.
+    /// Until when the work must have stopped.
     fn stop_until(&self) -> Instant {
         let over = self.candidate.ours_until().map_or(self.began, |until| self.began + until);
         over.max(Instant::now() + STOP_TIME_MIN)
@@ -332,7 +335,7 @@ impl<T: Fn(&Standing)> Campaign<T> {
 enum Trouble {
     #[error(transparent)]
     Api(#[from] ApiError),
-    #[error("no answer within {0:?}")]
+    #[error("no response within {0:?}")]
     NoAnswer(Duration),
 }
 
@@ -352,11 +355,11 @@ impl Trouble {
 mod tests {
     use super::*;
 
-    /// Time goes on while a process is frozen: when it wakes up, its term is over before it has looked at anything.
+    /// Time goes on while a process is frozen: when it resumes, its term is over before it has read anything.
     #[tokio::test(start_paused = true)]
     async fn a_hold_ends_by_the_clock_alone() {
         let hold = Hold { began: Instant::now(), until_ms: Arc::default() };
-        assert!(!hold.lasts(), "nothing was renewed yet");
+        assert!(!hold.lasts(), "not renewed yet");
         hold.set(Some(Duration::from_secs(10)));
         tokio::time::advance(Duration::from_millis(9_999)).await;
         assert!(hold.lasts());

@@ -4,41 +4,41 @@
 //!
 //! Begin with `controllers` for the list of controllers, with [`worker`] for their common loop, and with [`cache`] for what they see.
 
-mod accounts;
 pub mod api;
+pub mod backoff;
 mod binder;
 pub mod cache;
+mod clusterrole_aggregation;
 mod controllers;
 pub mod csi;
-pub mod delays;
+pub mod decode_cache;
 mod discovery;
 mod disruption;
 mod endpoints;
 pub mod events;
-pub mod fence;
-pub mod follow;
+pub mod fenced_client;
 mod gc;
 pub mod growth;
-mod lean;
 pub mod lease;
 mod lifecycle;
 mod metrics;
+mod namespace_scope;
 mod namespaces;
 mod podgc;
 mod protection;
 pub mod queue;
-mod reach;
-pub mod reader;
 mod refusals;
-mod roles;
+mod service_accounts;
+mod state_metrics;
 mod statefulset;
-mod states;
+mod strip_managed_fields;
+pub mod watcher;
 pub mod worker;
 
 pub use binder::{Directories, Work};
-pub use controllers::{Clock, Controllers, NAMES, Part, Provisioning, Setup};
+pub use controllers::{Clock, ControllerContext, Controllers, NAMES, Provisioning, Setup};
 pub use discovery::Discovery;
 pub use metrics::Metrics;
+pub use namespace_scope::NamespaceScope;
 pub use plan::podgc::TERMINATED_THRESHOLD as TERMINATED_POD_THRESHOLD;
 pub use plan::reclaim::from_backup as volume_from_backup;
-pub use reach::Reach;

@@ -1,12 +1,14 @@
-//! The node life cycle: nodes that are not heard of any more are marked, and their pods leave when they have waited long enough.
+//! The node lifecycle controller: marks nodes that stop reporting, and deletes their pods when the
+//! tolerations have expired.
 //!
-//! Pods are deleted, never removed by force: a pod on a node that nobody hears of may still run, and a StatefulSet must not run it twice.
+//! Pods are deleted with their grace period and never by force: a pod on an unreachable node may still run,
+//! and a StatefulSet must not run it twice.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Part};
-use crate::delays::Delays;
-use crate::events::{About, Events};
-use crate::follow::{self, Change};
+use crate::backoff::DelayQueue;
+use crate::controllers::{Clock, ControllerContext};
+use crate::events::{EventSubject, Events};
+use crate::watcher::{self, Event};
 use crate::worker::{self, Cache, Key, Source, key};
 use futures::StreamExt;
 use jiff::Timestamp;
@@ -23,24 +25,24 @@ use tokio::time::Instant;
 
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Looks after all nodes, until the part stops.
-pub async fn run(part: Part) {
+/// Reconciles all nodes until shutdown.
+pub async fn run(context: ControllerContext) {
     let nodes = Source::new(nodes(), |node| vec![key(node)]);
     let leases = Resource::new("coordination.k8s.io/v1", "Lease", "leases", true);
     let leases =
         Source::new(leases, |lease| vec![("".into(), name(lease).into())]).only(format!("metadata.namespace={LEASES}"));
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
-        clock: part.clock.clone(),
+    let this = Arc::new(NodeLifecycleController {
+        api: context.api.clone(),
+        events: context.events.clone(),
+        clock: context.clock.clone(),
         nodes: nodes.cache.clone(),
         leases: leases.cache.clone(),
-        signs: Mutex::default(),
-        wards: Mutex::default(),
+        heartbeats: Mutex::default(),
+        pod_watches: Mutex::default(),
     });
-    worker::run(part, vec![nodes, leases], 4, move |key| {
-        let control = control.clone();
-        async move { control.sync(key).await }
+    worker::run(context, vec![nodes, leases], 4, move |key| {
+        let this = this.clone();
+        async move { this.sync(key).await }
     })
     .await;
 }
@@ -53,34 +55,35 @@ fn pods() -> Resource {
     Resource::new("v1", "Pod", "pods", true)
 }
 
-struct Control {
+struct NodeLifecycleController {
     api: Api,
     events: Events,
     clock: Clock,
     nodes: Cache,
     leases: Cache,
-    /// What was last heard of each node, and when.
-    signs: Mutex<HashMap<Key, Sign>>,
-    wards: Mutex<Wards>,
+    /// The last heartbeat of each node, and when it arrived.
+    heartbeats: Mutex<HashMap<Key, Heartbeat>>,
+    pod_watches: Mutex<PodWatches>,
 }
 
-struct Sign {
+struct Heartbeat {
     said: [String; 2],
-    at: Timestamp,
+    /// By the monotonic clock: a wall clock that jumps must neither make all nodes lost nor hide that one is.
+    at: Instant,
 }
 
-/// Those who look after the pods of nodes in trouble: nobody else's pods are worth following.
+/// The tasks that handle the pods of unhealthy nodes. Pods of healthy nodes are not watched.
 #[derive(Default)]
-struct Wards {
+struct PodWatches {
     tasks: JoinSet<()>,
     open: HashMap<Key, (watch::Sender<Trouble>, AbortHandle)>,
 }
 
-impl Control {
+impl NodeLifecycleController {
     async fn sync(&self, key: Key) -> Result<Option<Duration>, ApiError> {
         let Some(node) = self.nodes.get(&key) else {
-            lock(&self.signs).remove(&key);
-            self.attend(&key, None);
+            lock(&self.heartbeats).remove(&key);
+            self.update_pod_watch(&key, None);
             return Ok(None);
         };
         let now = (self.clock)();
@@ -90,11 +93,11 @@ impl Control {
             let patch = json!({"metadata": {"uid": uid(&node)}, "status": status});
             self.nodes.wrote(self.api.strategic(&format!("{path}/status"), &patch).await?);
             if plan.lost {
-                let about = About { resource: &nodes(), namespace: "", name: &key.1, uid: uid(&node) };
+                let about = EventSubject { resource: &nodes(), namespace: "", name: &key.1, uid: uid(&node) };
                 let message = format!("Node {} status is now: NodeNotReady", key.1);
-                self.events.say(&about, "Normal", "NodeNotReady", &message);
+                self.events.record(&about, "Normal", "NodeNotReady", &message);
             }
-            // The taints are judged anew by the node as it is now.
+            // The taints depend on the new status of the node.
             return Ok(Some(Duration::ZERO));
         }
         if let Some(taints) = &plan.taints {
@@ -103,38 +106,40 @@ impl Control {
             self.nodes.wrote(self.api.merge(&path, &patch).await?);
             return Ok(Some(Duration::ZERO));
         }
-        self.attend(&key, Some(&node));
+        self.update_pod_watch(&key, Some(&node));
         Ok(plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO)))
     }
 
-    /// When the node was last heard of: it renewed its lease or reported its status. By our own clock, because theirs may be wrong.
+    /// When the node last renewed its lease or reported its status, by the local clock: the node's clock may
+    /// be wrong.
     fn heard(&self, key: &Key, node: &Value, now: Timestamp) -> Timestamp {
         let lease = self.leases.get(&(LEASES.into(), key.1.clone()));
         let renewed = lease.map(|lease| lease.text(&["spec", "renewTime"]).to_owned()).unwrap_or_default();
         let ready = object::condition::get(node, "Ready");
         let reported = ready.map(|ready| ready.text(&["lastHeartbeatTime"]).to_owned()).unwrap_or_default();
         let said = [renewed, reported];
-        let mut signs = lock(&self.signs);
-        let sign = signs.entry(key.clone()).or_insert_with(|| Sign { said: said.clone(), at: now });
-        if sign.said != said {
-            *sign = Sign { said, at: now };
+        let mut heartbeats = lock(&self.heartbeats);
+        let heartbeat =
+            heartbeats.entry(key.clone()).or_insert_with(|| Heartbeat { said: said.clone(), at: Instant::now() });
+        if heartbeat.said != said {
+            *heartbeat = Heartbeat { said, at: Instant::now() };
         }
-        sign.at
+        now.checked_sub(heartbeat.at.elapsed()).unwrap_or(Timestamp::MIN)
     }
 
-    /// Sees to it that somebody looks after the node's pods as long as the node is in trouble.
-    fn attend(&self, key: &Key, node: Option<&Value>) {
-        let mut wards = lock(&self.wards);
-        while let Some(ended) = wards.tasks.try_join_next() {
+    /// Starts, updates or stops the task that handles the pods of an unhealthy node.
+    fn update_pod_watch(&self, key: &Key, node: Option<&Value>) {
+        let mut pod_watches = lock(&self.pod_watches);
+        while let Some(ended) = pod_watches.tasks.try_join_next() {
             if let Err(error) = ended
                 && error.is_panic()
             {
                 std::panic::resume_unwind(error.into_panic());
             }
         }
-        let before = wards.open.get(key).map(|(trouble, _)| trouble.borrow().clone());
+        let before = pod_watches.open.get(key).map(|(trouble, _)| trouble.borrow().clone());
         let trouble = node.and_then(|node| Trouble::of(node, before.as_ref(), (self.clock)()));
-        match (trouble, wards.open.get(key)) {
+        match (trouble, pod_watches.open.get(key)) {
             (Some(trouble), Some((open, _))) => {
                 open.send_if_modified(|known| {
                     let changed = *known != trouble;
@@ -144,39 +149,39 @@ impl Control {
             }
             (Some(trouble), None) => {
                 let (sender, told) = watch::channel(trouble);
-                let ward = Ward {
+                let pod_watch = PodWatch {
                     api: self.api.clone(),
                     events: self.events.clone(),
                     clock: self.clock.clone(),
                     trouble: told,
                     pods: HashMap::new(),
-                    due: Delays::new(RETRY_MAX),
+                    due: DelayQueue::new(RETRY_MAX),
                 };
-                let handle = wards.tasks.spawn(ward.watch(key.1.clone()));
-                wards.open.insert(key.clone(), (sender, handle));
+                let handle = pod_watches.tasks.spawn(pod_watch.watch(key.1.clone()));
+                pod_watches.open.insert(key.clone(), (sender, handle));
             }
             (None, Some((_, handle))) => {
                 handle.abort();
-                wards.open.remove(key);
+                pod_watches.open.remove(key);
             }
             (None, None) => {}
         }
     }
 }
 
-/// Looks after the pods of one node in trouble.
-struct Ward {
+/// Handles the pods of one unhealthy node.
+struct PodWatch {
     api: Api,
     events: Events,
     clock: Clock,
     trouble: watch::Receiver<Trouble>,
     pods: HashMap<Key, Arc<Value>>,
-    due: Delays<Key>,
+    due: DelayQueue<Key>,
 }
 
-impl Ward {
+impl PodWatch {
     async fn watch(mut self, node: Arc<str>) {
-        let mut changes = Box::pin(follow::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
+        let mut changes = Box::pin(watcher::objects(&self.api, &pods(), Some(&format!("spec.nodeName={node}"))));
         let mut fresh: Option<HashSet<Key>> = None;
         loop {
             let wake_at = self.due.next_at();
@@ -189,7 +194,7 @@ impl Ward {
             tokio::select! {
                 biased;
                 change = changes.next() => match change {
-                    Some(change) => self.hear(change, &mut fresh).await,
+                    Some(change) => self.apply(change, &mut fresh).await,
                     None => return,
                 },
                 told = self.trouble.changed() => {
@@ -197,31 +202,31 @@ impl Ward {
                         return;
                     }
                     for key in self.pods.keys().cloned().collect::<Vec<Key>>() {
-                        self.judge(&key).await;
+                        self.reconcile_pod(&key).await;
                     }
                 }
                 () = wait => {
                     for key in self.due.take_due(Instant::now()) {
-                        self.judge(&key).await;
+                        self.reconcile_pod(&key).await;
                     }
                 }
             }
         }
     }
 
-    async fn hear(&mut self, change: Change<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
+    async fn apply(&mut self, change: Event<Arc<Value>>, fresh: &mut Option<HashSet<Key>>) {
         match change {
-            Change::Restart => *fresh = Some(HashSet::new()),
-            Change::Seen(pod) => {
+            Event::Init => *fresh = Some(HashSet::new()),
+            Event::Apply(pod) => {
                 let key = key(&pod);
                 if let Some(fresh) = fresh {
                     fresh.insert(key.clone());
                 }
                 self.pods.insert(key.clone(), pod);
-                self.judge(&key).await;
+                self.reconcile_pod(&key).await;
             }
-            Change::Gone(pod) => self.forget(&key(&pod)),
-            Change::Ready => {
+            Event::Delete(pod) => self.forget(&key(&pod)),
+            Event::InitDone => {
                 let fresh = fresh.take().unwrap_or_default();
                 let stale: Vec<Key> = self.pods.keys().filter(|key| !fresh.contains(*key)).cloned().collect();
                 stale.iter().for_each(|key| self.forget(key));
@@ -234,7 +239,7 @@ impl Ward {
         self.due.forget(key);
     }
 
-    async fn judge(&mut self, key: &Key) {
+    async fn reconcile_pod(&mut self, key: &Key) {
         let Some(pod) = self.pods.get(key) else { return };
         let now = (self.clock)();
         let verdict = lifecycle::pod(pod, &self.trouble.borrow(), now);
@@ -253,18 +258,18 @@ impl Ward {
         }
         match result {
             Ok(()) => {}
-            // It is gone, or another: the watch will say so.
+            // The pod is deleted or replaced, which the watch will report.
             Err(error) if error.is_not_found() || error.is_conflict() => {}
             Err(error) => {
                 let delay = self.due.wait_after_failure(key, Instant::now());
-                tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "cannot look after the pod of a lost node");
+                tracing::warn!(namespace = %key.0, pod = %key.1, %error, ?delay, "Failed to handle a pod of a lost node; retrying");
             }
         }
     }
 
     async fn mark_unready(&self, pod: &Value, now: Timestamp) -> Result<(), ApiError> {
         self.set_condition(pod, json!({"type": "Ready", "status": "False"}), now).await?;
-        self.say(pod, "Warning", "NodeNotReady", "Node is not ready");
+        self.record_event(pod, "Warning", "NodeNotReady", "Node is not ready");
         Ok(())
     }
 
@@ -277,7 +282,7 @@ impl Ward {
         let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid(pod)}});
         self.api.delete(&pods().object(namespace(pod), name(pod)), &options).await?;
         let message = format!("Marking for deletion Pod {}/{}", namespace(pod), name(pod));
-        self.say(pod, "Normal", "TaintManagerEviction", &message);
+        self.record_event(pod, "Normal", "TaintManagerEviction", &message);
         Ok(())
     }
 
@@ -288,9 +293,9 @@ impl Ward {
         Ok(())
     }
 
-    fn say(&self, pod: &Value, kind: &'static str, reason: &'static str, message: &str) {
-        let about = About { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
-        self.events.say(&about, kind, reason, message);
+    fn record_event(&self, pod: &Value, kind: &'static str, reason: &'static str, message: &str) {
+        let about = EventSubject { resource: &pods(), namespace: namespace(pod), name: name(pod), uid: uid(pod) };
+        self.events.record(&about, kind, reason, message);
     }
 }
 

@@ -1,7 +1,7 @@
-//! Figures about controllers.
+//! Metrics of the controllers.
 
 use crate::refusals::Refusals;
-use crate::states::States;
+use crate::state_metrics::StateMetrics;
 use bytes::Bytes;
 use http::{Request, Response};
 use kube::client::Body;
@@ -30,18 +30,18 @@ struct LostEvent {
     why: Lost,
 }
 
-/// Why an event was not told.
+/// Why an event was not stored.
 #[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum Lost {
-    /// More was said than could be written down in time.
+    /// The queue of events was full.
     Overflow,
-    /// The same object was talked about too much.
+    /// The rate limit of the object was exceeded.
     Limit,
-    /// The server did not take it.
+    /// The server refused it or was unavailable.
     Refused,
 }
 
-/// A set, as its figures are labelled.
+/// The labels of a set's metrics.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct SetLabels {
     pub statefulset_namespace: String,
@@ -66,19 +66,19 @@ pub struct Metrics {
     set_delay: Histogram,
     refusals: Refusals,
     pub csi: crate::csi::Metrics,
-    /// What is said of objects, where a part keeps count of them.
-    pub(crate) states: States,
+    /// The tables of the `state-metrics` controller, while it runs.
+    pub(crate) state_metrics: StateMetrics,
     pub(crate) volumes: crate::binder::Figures,
     pub(crate) pod_gc: crate::podgc::Figures,
 }
 
-/// The figures of one controller's queue.
+/// The metrics of one controller's queue.
 #[derive(Clone)]
 pub struct QueueMetrics {
     pub depth: Gauge,
     pub adds: Counter,
     pub retries: Counter,
-    /// How long keys stood in line.
+    /// How long keys were queued.
     pub waits: Histogram,
 }
 
@@ -100,7 +100,7 @@ impl Default for Metrics {
             set_delay: seconds(),
             refusals: Refusals::default(),
             csi: crate::csi::Metrics::default(),
-            states: States::default(),
+            state_metrics: StateMetrics::default(),
             volumes: crate::binder::Figures::default(),
             pod_gc: crate::podgc::Figures::default(),
         }
@@ -113,15 +113,15 @@ impl Metrics {
     pub fn register(&self, registry: &mut Registry) {
         self.volumes.register(registry);
         self.pod_gc.register(registry);
-        registry.register("workqueue_depth", "Keys that wait in a controller's queue", self.depth.clone());
-        registry.register("workqueue_adds", "Keys that were put in line in a controller's queue", self.adds.clone());
-        registry.register("workqueue_retries", "Keys that came back after a failure", self.retries.clone());
-        registry.register("workqueue_queue_duration_seconds", "Time that keys stood in line", self.waits.clone());
-        registry.register("workqueue_work_duration_seconds", "Time that the work on a key took", self.works.clone());
-        registry.register("reconcile_duration_seconds", "Time a controller takes for one key", self.duration.clone());
-        registry.register("reconcile_errors", "Reconciliations that failed and come back", self.errors.clone());
-        registry.register("controller_cache_objects", "Objects that a controller remembers", self.cached.clone());
-        registry.register("controller_events_lost", "Events that were not told, and why", self.lost_events.clone());
+        registry.register("workqueue_depth", "Number of keys in a controller's queue", self.depth.clone());
+        registry.register("workqueue_adds", "Keys that were added to a controller's queue", self.adds.clone());
+        registry.register("workqueue_retries", "Keys that were retried after a failure", self.retries.clone());
+        registry.register("workqueue_queue_duration_seconds", "Time that keys were queued", self.waits.clone());
+        registry.register("workqueue_work_duration_seconds", "Duration of the work on a key", self.works.clone());
+        registry.register("reconcile_duration_seconds", "Duration of one reconcile", self.duration.clone());
+        registry.register("reconcile_errors", "Reconciles that failed and are retried", self.errors.clone());
+        registry.register("controller_cache_objects", "Objects in a controller's caches", self.cached.clone());
+        registry.register("controller_events_lost", "Events that were not stored, by reason", self.lost_events.clone());
         registry.register(
             "statefulset_controller_statefulset_max_unavailable",
             "How many replicas of a StatefulSet may be unavailable during a rolling update",
@@ -129,20 +129,21 @@ impl Metrics {
         );
         registry.register(
             "statefulset_controller_statefulset_unavailable_replicas",
-            "How many replicas of a StatefulSet are unavailable, as its last rolling update saw",
+            "How many replicas of a StatefulSet are unavailable, at its last rolling update",
             self.unavailable.clone(),
         );
         registry.register(
             "statefulset_reconcile_delay",
-            "Seconds from a change of a StatefulSet's spec being seen until its status says that it was acted on",
+            "Seconds from receiving a change of a StatefulSet's spec until its status has the new observedGeneration",
             self.set_delay.clone(),
         );
         self.refusals.register(registry);
         self.csi.register(registry);
-        registry.register_collector(Box::new(self.states.clone()));
+        registry.register_collector(Box::new(self.state_metrics.clone()));
     }
 
-    /// A client for the controller that acts as this ServiceAccount. What is refused to it for lack of a right is counted and told.
+    /// Returns a client for the controller that acts as this ServiceAccount. Refusals for lack of a
+    /// permission are counted and reported.
     pub fn client<S, B>(&self, account: &str, service: S) -> kube::Client
     where
         S: tower::Service<Request<Body>, Response = Response<B>> + Send + 'static,
@@ -154,7 +155,7 @@ impl Metrics {
         self.refusals.client(account, service)
     }
 
-    /// The same, of a client that is there already.
+    /// Like [`Metrics::client`], around an existing client.
     pub fn client_of(&self, account: &str, client: kube::Client) -> kube::Client {
         let send = move |request| {
             let client = client.clone();
@@ -186,7 +187,7 @@ impl Metrics {
         }
     }
 
-    /// How many objects of a resource a controller remembers.
+    /// The number of objects of a resource in a controller's cache.
     pub fn cached(&self, name: &'static str, resource: &str) -> Gauge {
         self.cached.get_or_create(&Cached { name, resource: resource.to_owned() }).clone()
     }
@@ -195,7 +196,7 @@ impl Metrics {
         self.lost_events.get_or_create(&LostEvent { name, why }).inc();
     }
 
-    /// What is known of a set's budget stays as it was where nothing new is.
+    /// Sets the metrics of a set's update budget; a `None` keeps the last value.
     pub fn set_budget(&self, set: &SetLabels, max: Option<i64>, unavailable: Option<i64>) {
         for (figures, figure) in [(&self.max_unavailable, max), (&self.unavailable, unavailable)] {
             if let Some(figure) = figure {

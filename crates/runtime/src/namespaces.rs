@@ -1,7 +1,7 @@
-//! The namespace controller: empties terminating namespaces.
+//! The namespace controller: deletes the content of terminating namespaces.
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::discovery::{Discovery, Served};
 use crate::worker::{self, Key, Source, key};
 use futures::{StreamExt, TryStreamExt};
@@ -13,33 +13,33 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Content that was told to go is looked for again after a share of the time that was waited already: soon at first, when most of
-/// it goes, rarely later, when something holds it for long.
+/// Remaining content is checked again after half of the time waited so far, within these limits: soon at
+/// first, when most objects are removed, and rarely later, when a finalizer blocks one for long.
 const LOOK_AGAIN_FIRST: Duration = Duration::from_millis(20);
 const LOOK_AGAIN_MAX: Duration = Duration::from_secs(5);
-/// A server that is far away answers many at once as fast as one.
+/// Concurrent deletions, so that the latency to the server counts once for many.
 const DELETIONS_AT_ONCE: usize = 16;
 
-/// Empties terminating namespaces until the part stops.
-pub async fn run(part: Part) {
+/// Empties terminating namespaces until shutdown.
+pub async fn run(context: ControllerContext) {
     let resource = Resource::new("v1", "Namespace", "namespaces", false);
     let source =
         Source::new(resource.clone(), |namespace| if terminating(namespace) { vec![key(namespace)] } else { vec![] });
     let cache = source.cache.clone();
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
+    let controller = Arc::new(NamespaceController {
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
         namespaces: resource,
         waiting: Mutex::default(),
-        clock: part.clock.clone(),
+        clock: context.clock.clone(),
     });
-    worker::run(part, vec![source], 4, move |key| {
-        let (cache, control) = (cache.clone(), control.clone());
+    worker::run(context, vec![source], 4, move |key| {
+        let (cache, controller) = (cache.clone(), controller.clone());
         async move {
             match cache.get(&key).filter(|namespace| terminating(namespace)) {
-                Some(_) => control.empty(&key).await,
+                Some(_) => controller.empty(&key).await,
                 None => {
-                    control.waiting().remove(&key);
+                    controller.waiting().remove(&key);
                     Ok(None)
                 }
             }
@@ -48,7 +48,7 @@ pub async fn run(part: Part) {
     .await;
 }
 
-struct Control {
+struct NamespaceController {
     api: Api,
     discovery: Discovery,
     namespaces: Resource,
@@ -56,22 +56,22 @@ struct Control {
     clock: Clock,
 }
 
-/// A namespace whose content is on its way out.
+/// A terminating namespace whose content is not deleted yet.
 #[derive(Clone)]
 struct Waiting {
     uid: String,
     since: Instant,
-    /// Where something was left. Nothing comes to a terminating namespace, so the others stay empty; they are looked at once more
-    /// in the end.
+    /// The resources of which objects were left. Nothing can be created in a terminating namespace, so the
+    /// others stay empty; all are checked once more at the end.
     left: Vec<Served>,
 }
 
-impl Control {
-    /// Tells the content of a namespace to go, and lets go of the namespace when nothing is left.
+impl NamespaceController {
+    /// Deletes the content of a namespace, and finalizes the namespace when it is empty.
     async fn empty(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
         let path = self.namespaces.object("", &key.1);
         let before = self.waiting().remove(key);
-        // By now it may be gone, and another of its name be there, whose content is none of our business.
+        // The namespace may be deleted and replaced by now; the content of another one must not be deleted.
         let Some(namespace) = self.api.find(&path).await?.filter(|found| terminating(found)) else { return Ok(None) };
         let before = before.filter(|before| before.uid == uid(&namespace));
         let since = before.as_ref().map_or_else(Instant::now, |before| before.since);
@@ -107,7 +107,7 @@ impl Control {
         Ok(Some((since.elapsed() / 2).clamp(LOOK_AGAIN_FIRST, LOOK_AGAIN_MAX)))
     }
 
-    /// Tells the objects of these resources to go, in the right order; says what is left of each.
+    /// Deletes the objects of these resources, in the planned order; returns what is left of each.
     async fn sweep(&self, namespace: &Value, served: &[Served]) -> Result<Vec<Content>, ApiError> {
         let (of, namespace) = (namespace, name(namespace));
         let mut content = Vec::with_capacity(served.len());
@@ -115,7 +115,8 @@ impl Control {
             content.push(self.look(served, namespace).await?);
         }
         let mut told = vec![false; served.len()];
-        // What goes lets others go, such as the last pod; but nothing is told twice.
+        // A deletion may make other deletions due, such as that of the last pod; each resource is handled
+        // once.
         while let Some(at) = plan::namespace::due(&content).into_iter().find(|at| !told[*at]) {
             told[at] = true;
             self.confirm(of).await?;
@@ -128,13 +129,13 @@ impl Control {
         Ok(content)
     }
 
-    /// What was found in a namespace is its own only if it is still there after that: in between it may have gone, and another of its name have come, with
-    /// content of its own.
+    /// Checks that the namespace still has this uid. Objects found before belong to it only then: it may have
+    /// been deleted and created again, with content of its own.
     async fn confirm(&self, namespace: &Value) -> Result<(), ApiError> {
         let live = self.api.find(&self.namespaces.object("", name(namespace))).await?;
         match live.filter(|live| uid(live) == uid(namespace)) {
             Some(_) => Ok(()),
-            None => Err(ApiError::stale(format!("{} is not the one that goes any more", name(namespace)))),
+            None => Err(ApiError::stale(format!("namespace {} was replaced or deleted", name(namespace)))),
         }
     }
 
@@ -144,14 +145,14 @@ impl Control {
         let note = |object: &Value| content.objects.push(Remaining::of(object));
         match self.api.each_metadata(&served.resource.collection(namespace), note).await {
             Ok(_) => {}
-            // It is just being removed, or is served in another version from now on: the next turn finds out.
+            // The resource is being removed, or is served in another version now: the next run finds out.
             Err(error) if error.is_not_found() => return Err(error),
             Err(error) => content.error = Some(error.to_string()),
         }
         Ok(content)
     }
 
-    /// Tells what was found to go, each object by its uid: a deletion of the whole collection that arrives late would empty the next
+    /// Deletes the objects that were found, each by its uid. A delayed deletecollection would empty the next
     /// namespace of this name.
     async fn clear(&self, served: &Served, namespace: &str, found: &Content) -> Result<(), ApiError> {
         let mut deletions = Vec::new();
@@ -167,7 +168,7 @@ impl Control {
             "preconditions": {"uid": uid},
         });
         match self.api.delete(&path, &options).await {
-            // It is gone, or another one by now: the next look shows that.
+            // The object is deleted or replaced: the next list shows that.
             Err(error) if error.is_conflict() || error.is_not_found() => Ok(()),
             result => result.map(drop),
         }

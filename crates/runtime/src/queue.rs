@@ -1,6 +1,7 @@
-//! A queue of keys: no key is worked on twice at once, a change during the work makes it run again, failures wait longer each time.
+//! A work queue of keys: one worker per key at a time, a change during the work runs it again, failures back
+//! off.
 
-use crate::delays::Delays;
+use crate::backoff::DelayQueue;
 use crate::metrics::QueueMetrics;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::Hash;
@@ -9,10 +10,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// Who waits for something that nobody tells of, such as a larger quota, has it this soon.
+/// The longest backoff. It bounds the delay for changes that no watch reports, such as a larger quota.
 const BACKOFF_MAX: Duration = Duration::from_secs(30);
 
-/// Shared by those who add and those who work.
+/// Shared by informers and workers.
 pub struct Queue<K> {
     state: Mutex<State<K>>,
     news: Notify,
@@ -20,46 +21,46 @@ pub struct Queue<K> {
 }
 
 struct State<K> {
-    /// Keys in line, and since when; each is in `waiting` too.
-    line: VecDeque<(K, Instant)>,
+    /// Queued keys and since when; each is in `waiting` too.
+    queued: VecDeque<(K, Instant)>,
     waiting: HashSet<K>,
     /// Keys being worked on.
     running: HashSet<K>,
     /// Keys that changed while they were being worked on.
-    again: HashSet<K>,
-    /// Keys that come back by themselves.
-    delays: Delays<K>,
-    /// Keys that are not wanted before this time, whatever happens.
-    rests: HashMap<K, Instant>,
-    /// How many keys came in line since they were counted last.
+    changed: HashSet<K>,
+    /// Keys with a backoff or a requested requeue time.
+    delayed: DelayQueue<K>,
+    /// Keys that are not handed out before this time, even if they change.
+    coalescing: HashMap<K, Instant>,
+    /// Keys queued since the metric was last updated.
     added: u64,
 }
 
 impl<K: Clone + Eq + Hash> Queue<K> {
     pub fn new(metrics: QueueMetrics) -> Queue<K> {
         let state = State {
-            line: VecDeque::new(),
+            queued: VecDeque::new(),
             waiting: HashSet::new(),
             running: HashSet::new(),
-            again: HashSet::new(),
-            delays: Delays::new(BACKOFF_MAX),
-            rests: HashMap::new(),
+            changed: HashSet::new(),
+            delayed: DelayQueue::new(BACKOFF_MAX),
+            coalescing: HashMap::new(),
             added: 0,
         };
         Queue { state: Mutex::new(state), news: Notify::new(), metrics }
     }
 
-    /// Puts a key in line, once.
+    /// Queues a key, unless it is queued already.
     pub fn add(&self, key: K) {
         self.change(|state| state.add(key));
     }
 
-    /// Puts a key in line after a while, unless it comes sooner; also one that is being worked on.
+    /// Queues a key after a delay, unless it is queued sooner; also a key that is being worked on.
     pub fn add_after(&self, key: K, delay: Duration) {
-        self.change(|state| state.delays.wait_at_most_until(key, Instant::now() + delay));
+        self.change(|state| state.delayed.wait_at_most_until(key, Instant::now() + delay));
     }
 
-    /// The next key; it is worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
+    /// Returns the next key; it is being worked on until [`Queue::done`] or [`Queue::failed`]. Cancel-safe.
     pub async fn next(&self) -> K {
         loop {
             let wake_at = {
@@ -69,12 +70,12 @@ impl<K: Clone + Eq + Hash> Queue<K> {
                 self.count(&mut state);
                 if let Some((key, since)) = taken {
                     self.metrics.waits.observe(now.duration_since(since).as_secs_f64());
-                    if !state.line.is_empty() {
+                    if !state.queued.is_empty() {
                         self.news.notify_one();
                     }
                     return key;
                 }
-                state.delays.next_at()
+                state.delayed.next_at()
             };
             match wake_at {
                 None => self.news.notified().await,
@@ -87,28 +88,28 @@ impl<K: Clone + Eq + Hash> Queue<K> {
         }
     }
 
-    /// The work on a key is done; it comes back by itself after `again`, if that is given.
-    pub fn done(&self, key: &K, again: Option<Duration>) {
+    /// Ends the work on a key; it is requeued after `requeue_after`, if given.
+    pub fn done(&self, key: &K, requeue_after: Option<Duration>) {
         self.change(|state| {
-            state.delays.forget_failures(key);
-            if let Some(delay) = again {
-                state.delays.wait_at_most_until(key.clone(), Instant::now() + delay);
+            state.delayed.forget_failures(key);
+            if let Some(delay) = requeue_after {
+                state.delayed.wait_at_most_until(key.clone(), Instant::now() + delay);
             }
             state.release(key);
         });
     }
 
-    /// Like [`Queue::done`], and whatever happens within `rest` is worked on at its end, at once.
-    pub fn done_for(&self, key: &K, rest: Duration, again: Option<Duration>) {
-        self.lock().rests.insert(key.clone(), Instant::now() + rest);
-        self.done(key, again);
+    /// Like [`Queue::done`]; changes within `coalesce` are worked on together at its end.
+    pub fn done_coalescing(&self, key: &K, coalesce: Duration, requeue_after: Option<Duration>) {
+        self.lock().coalescing.insert(key.clone(), Instant::now() + coalesce);
+        self.done(key, requeue_after);
     }
 
-    /// The work failed: the key comes back after a while that doubles each time. Returns that while.
+    /// Ends failed work: the key is requeued after a backoff that doubles each time. Returns the backoff.
     pub fn failed(&self, key: &K) -> Duration {
         self.metrics.retries.inc();
         self.change(|state| {
-            let delay = state.delays.wait_after_failure(key, Instant::now());
+            let delay = state.delayed.wait_after_failure(key, Instant::now());
             state.release(key);
             delay
         })
@@ -125,7 +126,7 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 
     fn count(&self, state: &mut State<K>) {
         self.metrics.adds.inc_by(std::mem::take(&mut state.added));
-        self.metrics.depth.set(i64::try_from(state.line.len()).unwrap_or(i64::MAX));
+        self.metrics.depth.set(i64::try_from(state.queued.len()).unwrap_or(i64::MAX));
     }
 
     fn lock(&self) -> MutexGuard<'_, State<K>> {
@@ -136,31 +137,31 @@ impl<K: Clone + Eq + Hash> Queue<K> {
 impl<K: Clone + Eq + Hash> State<K> {
     fn add(&mut self, key: K) {
         if self.running.contains(&key) {
-            self.again.insert(key);
-        } else if let Some(end) = self.rests.get(&key).filter(|end| **end > Instant::now()) {
-            self.delays.wait_at_most_until(key, *end);
+            self.changed.insert(key);
+        } else if let Some(end) = self.coalescing.get(&key).filter(|end| **end > Instant::now()) {
+            self.delayed.wait_at_most_until(key, *end);
         } else if self.waiting.insert(key.clone()) {
-            self.line.push_back((key, Instant::now()));
+            self.queued.push_back((key, Instant::now()));
             self.added += 1;
         }
     }
 
     fn take(&mut self, now: Instant) -> Option<(K, Instant)> {
-        for key in self.delays.take_due(now) {
+        for key in self.delayed.take_due(now) {
             self.add(key);
         }
-        let (key, since) = self.line.pop_front()?;
+        let (key, since) = self.queued.pop_front()?;
         self.waiting.remove(&key);
         self.running.insert(key.clone());
-        self.rests.remove(&key);
-        // This run says anew when the key is wanted again.
-        self.delays.cancel(&key);
+        self.coalescing.remove(&key);
+        // This run decides anew when the key is requeued.
+        self.delayed.cancel(&key);
         Some((key, since))
     }
 
     fn release(&mut self, key: &K) {
         self.running.remove(key);
-        if self.again.remove(key) {
+        if self.changed.remove(key) {
             self.add(key.clone());
         }
     }
@@ -214,16 +215,16 @@ mod tests {
         queue.add("a");
         let key = queue.next().await;
         queue.add("a");
-        queue.done_for(&key, rest, Some(Duration::from_secs(10)));
+        queue.done_coalescing(&key, rest, Some(Duration::from_secs(10)));
         queue.add("a");
         queue.add("b");
         assert_eq!((queue.next().await, start.elapsed()), ("b", Duration::ZERO));
         assert_eq!((queue.next().await, start.elapsed()), ("a", rest));
-        queue.done_for(&"a", rest, Some(rest / 2));
-        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "it does not cut its own rest short");
+        queue.done_coalescing(&"a", rest, Some(rest / 2));
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "a requeue does not shorten the pause");
         queue.done(&"a", None);
         queue.add("a");
-        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no rest was asked for");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", rest * 2), "no pause was requested");
     }
 
     #[tokio::test(start_paused = true)]
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!((queue.next().await, start.elapsed()), ("a", pause));
         queue.add_after("a", pause);
         queue.done(&key, Some(pause * 2));
-        assert_eq!((queue.next().await, start.elapsed()), ("a", pause * 2), "the sooner of the two");
+        assert_eq!((queue.next().await, start.elapsed()), ("a", pause * 2), "the earlier of the two");
     }
 
     #[tokio::test(start_paused = true)]

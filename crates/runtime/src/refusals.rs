@@ -1,16 +1,18 @@
-//! What controllers are refused for lack of a right: counted, logged and told in an event, so that whoever runs them sees which
-//! right is missing. The controllers themselves only try again, and go on as soon as they are given it.
+//! Reports requests of controllers that were refused because a permission is missing: a metric, a log line and an
+//! event each, so that the operator sees which permission is missing. The controllers themselves only retry,
+//! and continue when it is granted.
 
 use crate::api::Resource;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt, Either, Full};
 use kube::Client;
 use kube::client::Body;
 use object::Value;
 use object::access::Access;
+use object::status::MISSING_PERMISSION;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -22,42 +24,42 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The same right is spoken of this often at most, however often it is asked for.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+/// The same missing permission is reported at most once in this time.
+const REPORT_EVERY: Duration = Duration::from_secs(60);
 
-/// A right that somebody lacks.
+/// A permission that a ServiceAccount lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Lack {
-    /// The ServiceAccount whose rights the controller has.
+struct MissingPermission {
+    /// The ServiceAccount that the controller runs as.
     account: String,
     verb: String,
     group: String,
-    /// With its subresource; a path where it is about none.
+    /// With its subresource; for other requests, the path.
     resource: String,
 }
 
-/// What was refused to the controllers of a process.
+/// The refused requests of all controllers of a process.
 #[derive(Clone, Default)]
 pub struct Refusals {
-    counts: Family<Lack, Counter>,
-    told: Arc<Mutex<Told>>,
-    news: Arc<Notify>,
+    counts: Family<MissingPermission, Counter>,
+    reported: Arc<Mutex<Reported>>,
+    pending: Arc<Notify>,
 }
 
 #[derive(Default)]
-struct Told {
-    at: HashMap<Lack, Instant>,
-    /// What no event tells of yet.
-    open: Vec<Lack>,
+struct Reported {
+    at: HashMap<MissingPermission, Instant>,
+    /// Those without an event yet.
+    unreported: Vec<MissingPermission>,
 }
 
 impl Refusals {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let help = "Requests of controllers that were refused for lack of a right";
+        let help = "Requests of controllers that were refused because a permission is missing";
         registry.register("controller_requests_forbidden", help, self.counts.clone());
     }
 
-    /// A client of `service` whose refusals are noted as those of this ServiceAccount.
+    /// Returns a client of `service` that records refusals as those of this ServiceAccount.
     pub(crate) fn client<S, B>(&self, account: &str, service: S) -> Client
     where
         S: tower::Service<Request<Body>, Response = Response<B>> + Send + 'static,
@@ -66,94 +68,125 @@ impl Refusals {
         B: http_body::Body<Data = Bytes> + Send + 'static,
         B::Error: Into<tower::BoxError>,
     {
-        Client::new(Attentive { inner: service, account: account.into(), refusals: self.clone() }, "default")
+        Client::new(RefusalRecorder { inner: service, account: account.into(), refusals: self.clone() }, "default")
     }
 
-    fn note(&self, account: &str, status: &[u8]) {
+    fn note(&self, account: &str, (method, uri): &(Method, Uri), status: &[u8]) {
         let status: Value = serde_json::from_slice(status).unwrap_or_default();
-        let Some(lack) = Lack::read(account, status.text(&["message"])) else { return };
-        self.counts.get_or_create(&lack).inc();
-        let mut told = self.told();
-        if told.at.get(&lack).is_some_and(|at| at.elapsed() < TOLD_EVERY) {
+        let Some(missing) = MissingPermission::of(account, method, uri, &status) else { return };
+        self.counts.get_or_create(&missing).inc();
+        let mut reported = self.reported();
+        if reported.at.get(&missing).is_some_and(|at| at.elapsed() < REPORT_EVERY) {
             return;
         }
-        tracing::warn!("{}", lack.sentence());
-        told.at.insert(lack.clone(), Instant::now());
-        told.open.push(lack);
-        self.news.notify_one();
+        tracing::warn!("{}", missing.sentence());
+        reported.at.insert(missing.clone(), Instant::now());
+        reported.unreported.push(missing);
+        self.pending.notify_one();
     }
 
-    /// Tells of what is refused, each in the name of whom it is refused to. Does not end by itself.
-    pub(crate) async fn tell(self, voices: HashMap<&'static str, Events>) {
+    /// Records an event per missing permission, on the affected ServiceAccount. Never returns.
+    pub(crate) async fn report(self, recorders: HashMap<&'static str, Events>) {
         let accounts = Resource::new("v1", "ServiceAccount", "serviceaccounts", true);
         loop {
-            let open = std::mem::take(&mut self.told().open);
-            for lack in open {
-                let Some(events) = voices.get(&*lack.account) else { continue };
-                let about = About { resource: &accounts, namespace: "kube-system", name: &lack.account, uid: "" };
-                events.say(&about, "Warning", "Forbidden", &lack.sentence());
+            let unreported = std::mem::take(&mut self.reported().unreported);
+            for missing in unreported {
+                let Some(events) = recorders.get(&*missing.account) else { continue };
+                let about =
+                    EventSubject { resource: &accounts, namespace: "kube-system", name: &missing.account, uid: "" };
+                events.record(&about, "Warning", "Forbidden", &missing.sentence());
             }
-            self.news.notified().await;
+            self.pending.notified().await;
         }
     }
 
-    fn told(&self) -> MutexGuard<'_, Told> {
-        self.told.lock().expect("no panic happens under this lock")
+    fn reported(&self) -> MutexGuard<'_, Reported> {
+        self.reported.lock().expect("no panic happens under this lock")
     }
 }
 
-impl Lack {
-    /// What an answer is about that says `User "…" cannot VERB resource "RESOURCE" in API group "GROUP"…`, or `cannot VERB path
-    /// "PATH"`, or that a role would grant more than its writer has, or that who lets an owner wait may not. Others are refused for other
-    /// reasons, such as quotas.
-    fn read(account: &str, message: &str) -> Option<Lack> {
-        let lack = |verb: &str, group: &str, resource: &str| Lack {
+impl MissingPermission {
+    /// The missing permission behind a 403; `None` if the request was refused for another reason, such as a quota.
+    ///
+    /// A Mainstay server names the permission in a cause. Kubernetes names it in prose only: then it is taken to be
+    /// the one that the request itself needs, unless a cause names another reason.
+    fn of(account: &str, method: &Method, uri: &Uri, status: &Value) -> Option<MissingPermission> {
+        let causes = status.items(&["details", "causes"]);
+        let named = causes.iter().find(|cause| cause.text(&["reason"]) == MISSING_PERMISSION);
+        match named {
+            Some(cause) => MissingPermission::of_cause(account, cause.text(&["field"])),
+            None if causes.is_empty() => MissingPermission::of_request(account, method, uri),
+            None => None,
+        }
+    }
+
+    /// Reads the field that [`object::Status::missing_permission`] writes.
+    fn of_cause(account: &str, field: &str) -> Option<MissingPermission> {
+        let (verb, what) = field.split_once(' ')?;
+        let (resource, group) = match what.split_once('.') {
+            Some((resource, group)) if !what.starts_with('/') => (resource, group),
+            _ => (what, ""),
+        };
+        Some(MissingPermission {
             account: account.into(),
             verb: verb.into(),
             group: group.into(),
             resource: resource.into(),
+        })
+    }
+
+    /// The permission that a request needs, by its method and path.
+    fn of_request(account: &str, method: &Method, uri: &Uri) -> Option<MissingPermission> {
+        let segments: Vec<&str> = uri.path().split('/').skip(1).collect();
+        let (group, rest) = match &segments[..] {
+            ["api", _version, rest @ ..] if !rest.is_empty() => ("", rest),
+            ["apis", group, _version, rest @ ..] if !rest.is_empty() => (*group, rest),
+            _ => return Some(MissingPermission::of_path(account, method, uri)),
         };
-        let grants = ["attempting to grant RBAC permissions not currently held", "to use the aggregationRule"];
-        if grants.iter().any(|text| message.contains(text)) {
-            let (resource, group) = message.split(' ').next()?.split_once('.')?;
-            return Some(lack("escalate", group, resource));
-        }
-        if message.contains("cannot set an ownerRef on a resource you can't delete") {
-            let subject = message.split(' ').next()?;
-            let (resource, group) = subject.split_once('.').unwrap_or((subject, ""));
-            return Some(lack("delete", group, resource));
-        }
-        if message.contains("an ownerReference refers to a resource you can't set finalizers on") {
-            // It does not say which: no other owners are made to wait by what we write.
-            return Some(lack("update", "apps", "statefulsets/finalizers"));
-        }
-        let (_, rest) = message.split_once("\" cannot ")?;
-        let (verb, rest) = rest.split_once(' ')?;
-        let quoted: Vec<&str> = rest.split('"').collect();
-        match quoted[..] {
-            ["resource ", resource, " in API group ", group, ..] => Some(lack(verb, group, resource)),
-            ["path ", path, ..] if quoted.len() > 2 => Some(lack(verb, "", path)),
-            _ => None,
-        }
+        // `namespaces/<name>/<resource>`, but not the subresources of a Namespace.
+        let rest = match rest {
+            ["namespaces", _, resource, ..] if !matches!(*resource, "status" | "finalize") => &rest[2..],
+            _ => rest,
+        };
+        let (resource, name) = (rest[0], rest.get(1));
+        let resource = rest.get(2).map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
+        let watches = uri.query().is_some_and(|query| query.split('&').any(|pair| pair == "watch=true"));
+        let verb = match (method, name) {
+            (&Method::GET, _) if watches => "watch",
+            (&Method::GET, None) => "list",
+            (&Method::GET, Some(_)) => "get",
+            (&Method::POST, _) => "create",
+            (&Method::PUT, _) => "update",
+            (&Method::PATCH, _) => "patch",
+            (&Method::DELETE, None) => "deletecollection",
+            (&Method::DELETE, Some(_)) => "delete",
+            _ => return None,
+        };
+        Some(MissingPermission { account: account.into(), verb: verb.into(), group: group.into(), resource })
+    }
+
+    fn of_path(account: &str, method: &Method, uri: &Uri) -> MissingPermission {
+        let verb = method.as_str().to_lowercase();
+        MissingPermission { account: account.into(), verb, group: String::new(), resource: uri.path().into() }
     }
 
     fn sentence(&self) -> String {
-        let Lack { account, verb, group, resource } = self;
+        let MissingPermission { account, verb, group, resource } = self;
         let of = if group.is_empty() { "" } else { "." };
         format!(
-            "{account} may not {verb} {resource}{of}{group}: give the right to its role; what depends on it waits until then"
+            "{account} may not {verb} {resource}{of}{group}: add this permission to its role; work that needs it is retried"
         )
     }
 }
 
-/// A service that listens for refusals.
-struct Attentive<S> {
+/// A service that records refusals.
+struct RefusalRecorder<S> {
     inner: S,
     account: Arc<str>,
     refusals: Refusals,
 }
 
-impl<S, B> tower::Service<Request<Body>> for Attentive<S>
+impl<S, B> tower::Service<Request<Body>> for RefusalRecorder<S>
 where
     S: tower::Service<Request<Body>, Response = Response<B>>,
     S::Future: Send + 'static,
@@ -169,6 +202,7 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let asked = (request.method().clone(), request.uri().clone());
         let (answer, account, refusals) = (self.inner.call(request), self.account.clone(), self.refusals.clone());
         Box::pin(async move {
             let response = answer.await?;
@@ -176,9 +210,9 @@ where
                 return Ok(response.map(Either::Left));
             }
             let (parts, body) = response.into_parts();
-            // A refusal that breaks off in its middle is one all the same.
+            // An incomplete body is still a refusal.
             let bytes = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
-            refusals.note(&account, &bytes);
+            refusals.note(&account, &asked, &bytes);
             Ok(Response::from_parts(parts, Either::Right(Full::new(bytes))))
         })
     }
@@ -187,55 +221,59 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::{Status, json};
+
+    fn missing(method: &Method, uri: &str, status: &Value) -> Option<String> {
+        let missing = MissingPermission::of("a", method, &uri.parse().expect("a path"), status);
+        missing.map(|missing| missing.sentence().split_once(':').expect("a sentence").0.to_owned())
+    }
 
     #[test]
-    fn lacks_are_read_from_refusals_and_said_in_a_sentence() {
-        let cases = [
+    fn a_mainstay_server_names_the_missing_permission() {
+        let refused = || Status::forbidden("", "x", "", "a text that is not read");
+        for (verb, group, resource, wanted) in [
+            ("list", "", "pods", "a may not list pods"),
+            ("update", "apps", "statefulsets/status", "a may not update statefulsets/status.apps"),
+            ("get", "", "/apis/x.y", "a may not get /apis/x.y"),
+            ("escalate", "rbac.example.com", "roles", "a may not escalate roles.rbac.example.com"),
+        ] {
+            let status = refused().missing_permission(verb, group, resource).to_value();
+            assert_eq!(missing(&Method::PATCH, "/api/v1/nodes/n", &status).as_deref(), Some(wanted));
+        }
+        let quota = refused().denied_by_admission().to_value();
+        assert_eq!(missing(&Method::POST, "/api/v1/namespaces/n/pods", &quota), None);
+        let ending = refused().with_cause("NamespaceTerminating", "", "").to_value();
+        assert_eq!(missing(&Method::POST, "/api/v1/namespaces/n/pods", &ending), None);
+    }
+
+    #[test]
+    fn for_other_servers_the_request_names_the_missing_permission() {
+        let prose = json!({"message": "exceeded quota: any text"});
+        for (method, uri, wanted) in [
+            (Method::GET, "/api/v1/pods", Some("a may not list pods")),
+            (Method::GET, "/api/v1/pods?watch=true&resourceVersion=1", Some("a may not watch pods")),
+            (Method::GET, "/api/v1/namespaces/n/pods/p", Some("a may not get pods")),
+            (Method::GET, "/api/v1/namespaces/n", Some("a may not get namespaces")),
+            (Method::PUT, "/api/v1/namespaces/n/finalize", Some("a may not update namespaces/finalize")),
             (
-                r#"pods is forbidden: User "system:serviceaccount:kube-system:a" cannot list resource "pods" in API group "" at the cluster scope"#,
-                Some("a may not list pods"),
+                Method::POST,
+                "/apis/apps/v1/namespaces/n/controllerrevisions",
+                Some("a may not create controllerrevisions.apps"),
             ),
             (
-                r#"statefulsets.apps "web" is forbidden: User "u" cannot update resource "statefulsets/status" in API group "apps" in the namespace "n""#,
+                Method::PUT,
+                "/apis/apps/v1/namespaces/n/statefulsets/s/status",
                 Some("a may not update statefulsets/status.apps"),
             ),
-            (r#"forbidden: User "u" cannot get path "/apis""#, Some("a may not get /apis")),
-            (
-                "clusterroles.rbac.authorization.k8s.io \"view\" is forbidden: user \"u\" (groups=[]) is attempting to grant RBAC \
-                 permissions not currently held:\n{}",
-                Some("a may not escalate clusterroles.rbac.authorization.k8s.io"),
-            ),
-            (
-                "clusterroles.rbac.authorization.k8s.io \"view\" is forbidden: must have cluster-admin privileges to use the \
-                 aggregationRule",
-                Some("a may not escalate clusterroles.rbac.authorization.k8s.io"),
-            ),
-            (
-                r#"pods "p" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>"#,
-                Some("a may not update statefulsets/finalizers.apps"),
-            ),
-            (
-                r#"persistentvolumeclaims "c" is forbidden: cannot set an ownerRef on a resource you can't delete: , <nil>"#,
-                Some("a may not delete persistentvolumeclaims"),
-            ),
-            (
-                r#"controllerrevisions.apps "r" is forbidden: cannot set an ownerRef on a resource you can't delete: RBAC: x, <nil>"#,
-                Some("a may not delete controllerrevisions.apps"),
-            ),
-            (r#"pods "p" is forbidden: exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1"#, None),
-            (
-                r#"configmaps "c" is forbidden: unable to create new content in namespace n because it is being terminated"#,
-                None,
-            ),
-            (r#"User "u" cannot "#, None),
-            (r#"User "u" cannot list resource "pods"#, None),
-            (r#"User "u" cannot get path "/x"#, None),
-            ("", None),
-        ];
-        for (message, said) in cases {
-            let lack = Lack::read("a", message);
-            let sentence = lack.as_ref().map(Lack::sentence);
-            assert_eq!(sentence.as_deref().and_then(|sentence| sentence.split(':').next()), said, "{message}");
+            (Method::PATCH, "/apis/apps/v1/namespaces/n/statefulsets/s", Some("a may not patch statefulsets.apps")),
+            (Method::DELETE, "/api/v1/namespaces/n/pods", Some("a may not deletecollection pods")),
+            (Method::DELETE, "/api/v1/namespaces/n/pods/p", Some("a may not delete pods")),
+            (Method::GET, "/openapi/v3", Some("a may not get /openapi/v3")),
+            (Method::GET, "/apis", Some("a may not get /apis")),
+            (Method::GET, "/apis/apps/v1", Some("a may not get /apis/apps/v1")),
+            (Method::OPTIONS, "/api/v1/pods", None),
+        ] {
+            assert_eq!(missing(&method, uri, &prose).as_deref(), wanted, "{method} {uri}");
         }
     }
 }

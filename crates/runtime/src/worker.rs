@@ -1,9 +1,9 @@
-//! The common loop of small controllers: follow a few resources into a cache, work on the keys that changed.
+//! The common loop of controllers: watch resources into caches, and reconcile the keys that changed.
 
 use crate::api::{ApiError, Resource};
-use crate::controllers::Part;
-use crate::follow::{self, Change};
+use crate::controllers::ControllerContext;
 use crate::queue::Queue;
+use crate::watcher::{self, Event};
 use futures::StreamExt;
 use object::Value;
 use object::access::Access;
@@ -15,35 +15,37 @@ use tokio::task::JoinSet;
 
 pub use crate::cache::{Cache, Changed, Key, key};
 
-/// A cache that is being filled, and what its changes wake.
+/// A watched resource, its cache, and the keys that its changes queue.
 pub struct Source {
     pub resource: Resource,
     pub cache: Cache,
-    /// Only the objects that this field selector takes.
+    /// Field selector of the watch.
     fields: Option<String>,
-    /// The keys to work on when an object changes.
-    wakes: Wakes,
+    /// Returns the keys to queue when an object changes.
+    keys_of: KeysOf,
 }
 
-type Wakes = Box<dyn Fn(&Changed) -> Vec<Key> + Send + Sync>;
+type KeysOf = Box<dyn Fn(&Changed) -> Vec<Key> + Send + Sync>;
 
 impl Source {
-    /// Follows all objects of a resource; each change wakes what `wakes` says of the object as it was and of it as it is.
-    pub fn new(resource: Resource, wakes: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
-        Source::changing(resource, move |before, after| before.into_iter().chain(after).flat_map(&wakes).collect())
+    /// Watches all objects of a resource; each change queues the keys of the object before and after it.
+    pub fn new(resource: Resource, keys_of: impl Fn(&Value) -> Vec<Key> + Send + Sync + 'static) -> Source {
+        Source::changing(resource, move |before, after| before.into_iter().chain(after).flat_map(&keys_of).collect())
     }
 
-    /// Like [`Source::new`], for those to whom not every change matters: `wakes` is told the object as it was and as it is.
+    /// Like [`Source::new`], for controllers that ignore some changes: `keys_of` gets the object before and
+    /// after.
     pub fn changing(
         resource: Resource,
-        wakes: impl Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync + 'static,
+        keys_of: impl Fn(Option<&Value>, Option<&Value>) -> Vec<Key> + Send + Sync + 'static,
     ) -> Source {
-        Source::hearing(resource, move |changed| wakes(changed.before.as_deref(), changed.after.as_deref()))
+        Source::with_changed(resource, move |changed| keys_of(changed.before.as_deref(), changed.after.as_deref()))
     }
 
-    /// Like [`Source::changing`], for those to whom it matters whether an object was seen to go.
-    pub fn hearing(resource: Resource, wakes: impl Fn(&Changed) -> Vec<Key> + Send + Sync + 'static) -> Source {
-        Source { resource, cache: Cache::default(), fields: None, wakes: Box::new(wakes) }
+    /// Like [`Source::changing`], for controllers that need to know whether the last state of a deleted
+    /// object is known.
+    pub fn with_changed(resource: Resource, keys_of: impl Fn(&Changed) -> Vec<Key> + Send + Sync + 'static) -> Source {
+        Source { resource, cache: Cache::default(), fields: None, keys_of: Box::new(keys_of) }
     }
 
     pub fn only(mut self, field_selector: String) -> Source {
@@ -58,77 +60,84 @@ impl Source {
     }
 }
 
-/// How the work on a key ended.
-pub struct Turn {
-    /// When the key is wanted again by itself.
-    pub again: Option<Duration>,
-    /// What happens within this time can wait for its end.
-    pub rest: Duration,
+/// The result of reconciling a key.
+pub struct ReconcileResult {
+    /// When to requeue the key without a change.
+    pub requeue_after: Option<Duration>,
+    /// Changes within this time are reconciled together at its end.
+    pub coalesce: Duration,
 }
 
-impl From<Option<Duration>> for Turn {
-    fn from(again: Option<Duration>) -> Turn {
-        Turn { again, rest: Duration::ZERO }
+impl From<Option<Duration>> for ReconcileResult {
+    fn from(requeue_after: Option<Duration>) -> ReconcileResult {
+        ReconcileResult { requeue_after, coalesce: Duration::ZERO }
     }
 }
 
-/// Runs `work` for every key that the sources wake, until the part stops. No key is worked on before all caches are filled. `work`
-/// answers when it wants the key again by itself.
-pub async fn run<F, Fut, T>(part: Part, sources: Vec<Source>, workers: usize, work: F)
+/// Runs `work` for every key that the sources queue, until shutdown. No key is worked on before all caches
+/// are filled. `work` returns when to requeue the key.
+pub async fn run<F, Fut, T>(context: ControllerContext, sources: Vec<Source>, workers: usize, work: F)
 where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<T, ApiError>> + Send,
-    T: Into<Turn>,
+    T: Into<ReconcileResult>,
 {
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
-    run_with(part, queue, sources, workers, work).await;
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    run_with(context, queue, sources, workers, work).await;
 }
 
-/// Like [`run`], on a queue that others may put keys in too.
-pub async fn run_with<F, Fut, T>(part: Part, queue: Arc<Queue<Key>>, sources: Vec<Source>, workers: usize, work: F)
-where
+/// Like [`run`], on a queue that other tasks add keys to as well.
+pub async fn run_with<F, Fut, T>(
+    context: ControllerContext,
+    queue: Arc<Queue<Key>>,
+    sources: Vec<Source>,
+    workers: usize,
+    work: F,
+) where
     F: Fn(Key) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = Result<T, ApiError>> + Send,
-    T: Into<Turn>,
+    T: Into<ReconcileResult>,
 {
     let unfilled = Arc::new(watch::Sender::new(sources.len()));
     let mut tasks = JoinSet::new();
     let mut listening = Listening(Vec::new());
-    for Source { resource, cache, fields, wakes } in sources {
-        let woken = queue.clone();
-        cache.listen(move |changed| wakes(changed).into_iter().for_each(|key| woken.add(key)));
+    for Source { resource, cache, fields, keys_of } in sources {
+        let queue_of_listener = queue.clone();
+        cache.listen(move |changed| keys_of(changed).into_iter().for_each(|key| queue_of_listener.add(key)));
         listening.0.push(cache.clone());
-        tasks.spawn(fill(part.clone(), resource, fields, cache, unfilled.clone()));
+        tasks.spawn(fill(context.clone(), resource, fields, cache, unfilled.clone()));
     }
     for _ in 0..workers {
-        let (part, queue, work, mut unfilled) = (part.clone(), queue.clone(), work.clone(), unfilled.subscribe());
+        let (context, queue, work, mut unfilled) = (context.clone(), queue.clone(), work.clone(), unfilled.subscribe());
         tasks.spawn(async move {
-            // It fails only when those who fill are gone: then there is nothing to work on.
+            // Fails only if the tasks that fill the caches are gone; then there is nothing to do.
             if unfilled.wait_for(|count| *count == 0).await.is_ok() {
                 loop {
-                    attend(&part, &queue, &work).await;
+                    reconcile_next(&context, &queue, &work).await;
                 }
             }
         });
     }
     tokio::select! {
         biased;
-        () = part.shutdown.cancelled() => {}
-        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        () = context.shutdown.cancelled() => {}
+        // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
+        // the controller.
         Some(Err(error)) = tasks.join_next() => std::panic::resume_unwind(error.into_panic()),
     }
     tasks.shutdown().await;
 }
 
-/// Waits for the first object of a resource: before it, others may not be worth following. False when the part stops.
-pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
-    let mut changes = Box::pin(follow::metadata(&part.api, resource));
+/// Waits for the first object of a resource, before which related resources need not be watched. Returns
+/// false at shutdown.
+pub async fn wait_for_first(context: &ControllerContext, resource: &Resource) -> bool {
+    let mut changes = Box::pin(watcher::metadata(&context.api, resource));
     loop {
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return false,
+            () = context.shutdown.cancelled() => return false,
             change = changes.next() => match change {
-                Some(Change::Seen(_)) => return true,
+                Some(Event::Apply(_)) => return true,
                 Some(_) => {}
                 None => return false,
             },
@@ -136,32 +145,33 @@ pub async fn wait_for_first(part: &Part, resource: &Resource) -> bool {
     }
 }
 
-async fn attend<F, Fut, T>(part: &Part, queue: &Queue<Key>, work: &F)
+async fn reconcile_next<F, Fut, T>(context: &ControllerContext, queue: &Queue<Key>, work: &F)
 where
     F: Fn(Key) -> Fut,
     Fut: Future<Output = Result<T, ApiError>>,
-    T: Into<Turn>,
+    T: Into<ReconcileResult>,
 {
     let key = queue.next().await;
     let started = std::time::Instant::now();
     let result = work(key.clone()).await;
-    part.metrics.reconciled(part.name, started.elapsed(), result.is_err());
+    context.metrics.reconciled(context.name, started.elapsed(), result.is_err());
     match result.map(Into::into) {
-        Ok(Turn { again, rest: Duration::ZERO }) => queue.done(&key, again),
-        Ok(Turn { again, rest }) => queue.done_for(&key, rest, again),
+        Ok(ReconcileResult { requeue_after, coalesce: Duration::ZERO }) => queue.done(&key, requeue_after),
+        Ok(ReconcileResult { requeue_after, coalesce }) => queue.done_coalescing(&key, coalesce, requeue_after),
         Err(error) => {
             let delay = queue.failed(&key);
-            // The cache is a moment behind, or everything here is about to end: not worth a line.
+            // A stale cache or a terminating namespace is expected and not worth a warning.
             if error.is_stale() || error.is_namespace_ending() {
-                tracing::debug!(controller = part.name, %error, ?delay, "trying again");
+                tracing::debug!(controller = context.name, %error, ?delay, "Reconcile failed; retrying");
             } else {
-                tracing::warn!(controller = part.name, namespace = %key.0, name = %key.1, %error, ?delay, "trying again");
+                tracing::warn!(controller = context.name, namespace = %key.0, name = %key.1, %error, ?delay, "Reconcile failed; retrying");
             }
         }
     }
 }
 
-/// What wakes may hold its own cache: it must let go of it in the end, or neither ever goes.
+/// Removes the listeners when dropped: a listener may hold its own cache, and this breaks the reference
+/// cycle.
 struct Listening(Vec<Cache>);
 
 impl Drop for Listening {
@@ -171,27 +181,27 @@ impl Drop for Listening {
 }
 
 async fn fill(
-    part: Part,
+    context: ControllerContext,
     resource: Resource,
     fields: Option<String>,
     cache: Cache,
     unfilled: Arc<watch::Sender<usize>>,
 ) {
-    let mut changes = Box::pin(follow::objects(&part.api, &resource, fields.as_deref()));
-    let size = part.metrics.cached(part.name, &resource.plural);
+    let mut changes = Box::pin(watcher::objects(&context.api, &resource, fields.as_deref()));
+    let size = context.metrics.cached(context.name, &resource.plural);
     let mut filled = false;
     loop {
         let change = tokio::select! {
             biased;
             change = changes.next() => change,
-            doubts = cache.doubts() => {
-                settle(&part, &resource, &cache, doubts).await;
+            writes = cache.unconfirmed_writes() => {
+                settle(&context, &resource, &cache, writes).await;
                 continue;
             }
         };
         let Some(change) = change else { return };
-        let ready = matches!(change, Change::Ready);
-        cache.hear(change);
+        let ready = matches!(change, Event::InitDone);
+        cache.apply(change);
         size.set(i64::try_from(cache.len()).unwrap_or(i64::MAX));
         if ready && !std::mem::replace(&mut filled, true) {
             unfilled.send_modify(|count| *count -= 1);
@@ -199,16 +209,17 @@ async fn fill(
     }
 }
 
-/// Asks about own writes that the watch does not tell of. This is rare: they went while a new list was being read. Whoever may follow
-/// a resource may list it, but not always get one of it.
-async fn settle(part: &Part, resource: &Resource, cache: &Cache, doubts: Vec<(u64, Key)>) {
-    for doubt in doubts {
-        let (namespace, name) = &doubt.1;
+/// Checks own writes that the watch does not confirm. This is rare: the object was deleted while a list was
+/// being read. It uses a list with a field selector, because a controller that may watch a resource may not
+/// always get single objects.
+async fn settle(context: &ControllerContext, resource: &Resource, cache: &Cache, writes: Vec<(u64, Key)>) {
+    for write in writes {
+        let (namespace, name) = &write.1;
         let path = format!("{}?fieldSelector=metadata.name%3D{name}", resource.collection(namespace));
-        match part.api.get(&path).await {
-            Ok(list) => cache.settle(doubt, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
-            // The doubt remains, and is looked at again.
-            Err(error) => tracing::debug!(%error, %path, "no answer"),
+        match context.api.get(&path).await {
+            Ok(list) => cache.settle(write, list.items(&["items"]).first().map(|found| Arc::new(found.clone()))),
+            // The write stays unconfirmed and is checked again later.
+            Err(error) => tracing::debug!(%error, %path, "Failed to check an own write"),
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::attributes::{Attributes, User};
 use crate::authn::{self, Authenticator};
 use crate::authz::Authorizer;
 use crate::body::Body;
+use crate::connections::Connection;
 use crate::discovery_cache::DiscoveryCache;
 use crate::env::Env;
 use crate::limits::{Limits, RequestClass};
@@ -40,6 +41,8 @@ pub struct Server {
     pub gates: Gates,
     pub env: Env,
     pub authn: Authenticator,
+    /// The CA that signs client certificates. `None` disables signing.
+    pub(crate) ca: Option<authn::Pair>,
     pub authz: Arc<Authorizer>,
     pub admission: Admission,
     pub metrics: Metrics,
@@ -52,12 +55,21 @@ pub struct Server {
 }
 
 /// The sender of a request, before authentication.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub enum Caller {
-    /// A network connection, with its client certificate if it sent one.
-    Peer(Option<Arc<[u8]>>),
+    /// A network connection.
+    Peer(Peer),
     /// A component of this process that acts as this user.
     Inside(Arc<User>),
+}
+
+/// The sender of a request that arrives over the network.
+#[derive(Clone, Default)]
+pub struct Peer {
+    /// The client certificate of the connection, if the client sent one.
+    pub certificate: Option<Arc<[u8]>>,
+    /// The entry of this connection in the connection limits.
+    pub connection: Option<Arc<Connection>>,
 }
 
 impl Server {
@@ -75,6 +87,7 @@ impl Server {
             gates,
             env,
             authn,
+            ca: None,
             authz,
         }
     }
@@ -128,8 +141,13 @@ impl Server {
         self.settle(&target, path, &query).await?;
         let user = match caller {
             Caller::Inside(user) => User::clone(user),
-            Caller::Peer(certificate) => {
-                let user = self.authn.authenticate(&parts.headers, certificate.as_deref())?;
+            Caller::Peer(peer) => {
+                let user = self.authn.authenticate(&parts.headers, peer.certificate.as_deref())?;
+                if let Some(connection) = &peer.connection
+                    && !user.is_anonymous()
+                {
+                    connection.authenticated(&self.limits.classify(&user, false));
+                }
                 let allow = |user: &User, attributes: &Attributes| self.authz.check(user, attributes);
                 authn::impersonate(&parts.headers, &user, &allow)?.unwrap_or(user)
             }
@@ -140,7 +158,7 @@ impl Server {
             Target::Path => {
                 self.authz.check(&user, &crate::paths::attributes(&parts.method, path))?;
                 label.resource("", "");
-                crate::paths::answer(self, parts, path, &query).await
+                crate::paths::answer(self, parts, path, &query, &user).await
             }
             Target::Resource(target) => {
                 // Components of this process share its lease, and their users need no permission for it.

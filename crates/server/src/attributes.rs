@@ -9,6 +9,8 @@ pub struct User {
     pub extra: std::collections::BTreeMap<String, Vec<String>>,
 }
 
+/// User name of every unauthenticated client.
+const ANONYMOUS: &str = "system:anonymous";
 /// User name of the server itself.
 const APISERVER: &str = "system:apiserver";
 
@@ -25,11 +27,11 @@ impl User {
         self.name == APISERVER
     }
     pub fn anonymous() -> User {
-        User {
-            name: "system:anonymous".to_owned(),
-            groups: vec!["system:unauthenticated".to_owned()],
-            ..User::default()
-        }
+        User { name: ANONYMOUS.to_owned(), groups: vec!["system:unauthenticated".to_owned()], ..User::default() }
+    }
+
+    pub fn is_anonymous(&self) -> bool {
+        self.name == ANONYMOUS
     }
 }
 

@@ -1,7 +1,8 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, limits, and graceful shutdown.
 
-use crate::app::{Caller, Server};
+use crate::app::{Caller, Peer, Server};
 use crate::body::Body;
+use crate::connections::{Connection, ConnectionGuard};
 use crate::idle_timeout::IdleTimeout;
 use crate::limits::HEADER_BYTES_MAX;
 use crate::request_body::RequestBody;
@@ -52,18 +53,21 @@ pub async fn serve(
             accepted = listener.accept() => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
-                let Ok(place) = server.limits.connections.clone().try_acquire_owned() else {
-                    server.metrics.connection_refused();
-                    continue;
+            Ok((stream, peer)) => {
+                let (guard, closed) = tokio::select! {
+                    biased;
+                    () = shutdown.cancelled() => break,
+                    admitted = server.limits.connections.admit(peer.ip()) => admitted,
                 };
-                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone());
-                connections.spawn(served.map(move |()| drop(place)));
+                server.metrics.connections_closed(closed);
+                let served = connection(server.clone(), acceptor.clone(), stream, shutdown.clone(), &guard);
+                connections.spawn(served.map(move |()| drop(guard)));
             }
             Err(error) => {
-                // Usually there are no free file descriptors. Wait until other connections close, instead of retrying
-                // at once.
+                // Usually there are no free file descriptors. Close one connection to free a descriptor, and wait before
+                // the next attempt.
                 tracing::warn!(%error, "cannot accept a connection");
+                server.metrics.connections_closed(u64::from(server.limits.connections.close_one()));
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
         }
@@ -75,7 +79,31 @@ pub async fn serve(
     }
 }
 
-async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStream, shutdown: CancellationToken) {
+/// Serves one connection until it ends or the limits close it to make room for a new one.
+fn connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    shutdown: CancellationToken,
+    guard: &ConnectionGuard,
+) -> impl Future<Output = ()> + use<> {
+    let (counted, closing) = (guard.connection(), guard.closing());
+    async move {
+        tokio::select! {
+            biased;
+            () = closing.cancelled() => tracing::debug!("closed an unauthenticated connection to make room for a new one"),
+            () = serve_connection(server, acceptor, stream, shutdown, counted) => {}
+        }
+    }
+}
+
+async fn serve_connection(
+    server: Arc<Server>,
+    acceptor: TlsAcceptor,
+    stream: TcpStream,
+    shutdown: CancellationToken,
+    counted: Arc<Connection>,
+) {
     if let Err(error) = stream.set_nodelay(true) {
         tracing::debug!(%error, "cannot set TCP_NODELAY");
     }
@@ -93,7 +121,7 @@ async fn connection(server: Arc<Server>, acceptor: TlsAcceptor, stream: TcpStrea
     };
     let certificate =
         stream.get_ref().1.peer_certificates().and_then(|chain| chain.first()).map(|der| Arc::from(der.as_ref()));
-    let caller = Caller::Peer(certificate);
+    let caller = Caller::Peer(Peer { certificate, connection: Some(counted) });
     let idle_timeout = IdleTimeout::new();
     let used = idle_timeout.clone();
     let stalled = CancellationToken::new();

@@ -64,6 +64,7 @@ impl Launch {
         let authz = Arc::new(Authorizer::new(self.store.clone()));
         let mut server = Server::new(self.store, self.gates, self.env, authn, authz);
         server.limits = self.limits;
+        server.ca = Some(self.identity.ca.clone());
         server.metrics.extend(|registry| server.limits.register(registry));
         server.admission.root_ca.clone_from(&self.identity.ca.certificate_pem);
         let server = Arc::new(server);

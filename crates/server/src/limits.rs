@@ -8,6 +8,7 @@ mod pool;
 pub use pool::{Flow, Permit, Pool};
 
 use crate::attributes::User;
+use crate::connections::Connections;
 use crate::request::{ResourceRequest, Verb};
 use bytes::Bytes;
 use object::{Kind, Status};
@@ -18,7 +19,6 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::Registry;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
 
 /// Default limit of concurrent write requests. Each holds its body and waits for a disk sync.
 pub const WRITES_MAX: usize = 1024;
@@ -32,8 +32,17 @@ const ARRIVING_PER_WRITE: usize = 4;
 /// Lease requests whose body is being received.
 const ARRIVING_LEASES_MAX: usize = 1024;
 
-/// Connections. Many clients open one for each watch, and more for other requests.
-const CONNECTIONS_MAX: usize = 25_000;
+/// Connections of ordinary users. Many clients open one for each watch, and more for other requests.
+const ORDINARY_CONNECTIONS_MAX: usize = 25_000;
+const SYSTEM_CONNECTIONS_MAX: usize = 5_000;
+const EXEMPT_CONNECTIONS_MAX: usize = 10_000;
+/// Connections whose client has not authenticated yet.
+const UNAUTHENTICATED_CONNECTIONS_MAX: usize = 5_000;
+const CONNECTIONS_MAX: usize =
+    ORDINARY_CONNECTIONS_MAX + SYSTEM_CONNECTIONS_MAX + EXEMPT_CONNECTIONS_MAX + UNAUTHENTICATED_CONNECTIONS_MAX;
+/// File descriptors reserved for the store, etcd, CSI drivers and volumes. Connections of clients do not use them. The
+/// reserve is at most a quarter of all descriptors.
+const RESERVED_FILES: usize = 256;
 
 /// A response of at least this size is counted until the client has read it, so that unread large lists cannot fill
 /// the memory.
@@ -90,6 +99,8 @@ pub struct PriorityLevel {
     pub bodies: Arc<Pool>,
     /// Request bodies of leases, in KiB.
     pub lease_bodies: Arc<Pool>,
+    /// Connections of authenticated clients.
+    pub connections: Arc<Pool>,
 }
 
 impl PriorityLevel {
@@ -97,6 +108,7 @@ impl PriorityLevel {
     fn new(
         name: &'static str,
         places: Option<(usize, usize)>,
+        connections: usize,
         memory: &Memory,
         rejected: &Family<Rejection, Counter>,
     ) -> Arc<PriorityLevel> {
@@ -115,6 +127,7 @@ impl PriorityLevel {
             write_responses: Pool::new(memory.write_responses),
             bodies: Pool::new(memory.bodies),
             lease_bodies: Pool::new(memory.lease_bodies),
+            connections: Pool::new(connections),
         })
     }
 }
@@ -132,7 +145,8 @@ struct InFlight {
 }
 
 pub struct Limits {
-    pub connections: Arc<Semaphore>,
+    /// Connections whose client has not authenticated yet.
+    pub connections: Arc<Connections>,
     /// All other users, with unauthenticated requests as one user.
     pub ordinary: Arc<PriorityLevel>,
     /// Nodes, and the service accounts of `kube-system`.
@@ -209,13 +223,30 @@ impl Default for Limits {
 impl Limits {
     /// Limits of concurrent writes and reads for each priority level that has such limits.
     pub fn new(writes: usize, reads: usize) -> Limits {
+        Limits::with_connections(writes, reads, |max| max)
+    }
+
+    /// Reduces the connection limits so that file descriptors remain for the store. `files`: limit of open file
+    /// descriptors of this process.
+    pub fn with_open_files(self, files: Option<u64>) -> Limits {
+        let Some(files) = files else { return self };
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        let available = (files - RESERVED_FILES.min(files / 4)).min(CONNECTIONS_MAX);
+        let part = |max: usize| (max * available / CONNECTIONS_MAX).max(1);
+        Limits::with_connections(self.ordinary.writes.size(), self.ordinary.reads.size(), part)
+    }
+
+    /// `part` scales each connection limit.
+    fn with_connections(writes: usize, reads: usize, part: impl Fn(usize) -> usize) -> Limits {
         let rejected = Family::default();
         let places = Some((writes, reads));
+        let level =
+            |name, places, connections, memory| PriorityLevel::new(name, places, part(connections), memory, &rejected);
         Limits {
-            connections: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
-            ordinary: PriorityLevel::new("ordinary", places, &ORDINARY_MEMORY, &rejected),
-            system: PriorityLevel::new("system", places, &SYSTEM_MEMORY, &rejected),
-            exempt: PriorityLevel::new("exempt", None, &EXEMPT_MEMORY, &rejected),
+            connections: Connections::new(part(UNAUTHENTICATED_CONNECTIONS_MAX)),
+            ordinary: level("ordinary", places, ORDINARY_CONNECTIONS_MAX, &ORDINARY_MEMORY),
+            system: level("system", places, SYSTEM_CONNECTIONS_MAX, &SYSTEM_MEMORY),
+            exempt: level("exempt", None, EXEMPT_CONNECTIONS_MAX, &EXEMPT_MEMORY),
             anonymous: Flow::of(&User::anonymous().name),
             rejected,
             in_flight: Family::default(),
@@ -271,6 +302,11 @@ fn is_component(user: &str) -> bool {
 }
 
 impl RequestClass {
+    /// Reserves a slot for a connection of the user. `None` if the user's share is used up.
+    pub(crate) fn connection(&self) -> Option<Permit> {
+        self.level.connections.try_acquire(self.flow.as_ref(), 1)
+    }
+
     /// Reserves a slot for a complete request until it is dropped. Requests for Leases need none, because a holder
     /// that cannot renew its Lease stops working.
     pub fn enter(&self, target: &ResourceRequest, kind: &Kind) -> Result<Option<Permit>, Status> {

@@ -46,7 +46,7 @@ pub struct Metrics {
     requests: Family<Request, Counter>,
     latency: Family<Latency, Histogram>,
     watches: Family<Resource, Gauge>,
-    connections_refused: Counter,
+    connections_closed: Counter,
     revision: Gauge,
     oldest: Gauge,
     disk_bytes: Gauge,
@@ -67,11 +67,11 @@ impl Metrics {
         );
         let watches = Family::<Resource, Gauge>::default();
         registry.register("apiserver_longrunning_requests", "Open watches by resource", watches.clone());
-        let connections_refused = Counter::default();
+        let connections_closed = Counter::default();
         registry.register(
-            "mainstay_connections_refused",
-            "Connections closed at once because of the connection limit",
-            connections_refused.clone(),
+            "mainstay_unauthenticated_connections_closed",
+            "Unauthenticated connections closed to make room for new ones",
+            connections_closed.clone(),
         );
         let revision = Gauge::default();
         registry.register("mainstay_store_revision", "Newest revision of the store", revision.clone());
@@ -99,7 +99,7 @@ impl Metrics {
             requests,
             latency,
             watches,
-            connections_refused,
+            connections_closed,
             revision,
             oldest,
             disk_bytes,
@@ -129,8 +129,8 @@ impl Metrics {
         OpenWatch(gauge)
     }
 
-    pub fn connection_refused(&self) {
-        self.connections_refused.inc();
+    pub fn connections_closed(&self, count: u64) {
+        self.connections_closed.inc_by(count);
     }
 
     /// The metrics page for Prometheus.

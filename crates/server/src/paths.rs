@@ -1,7 +1,8 @@
 //! Paths that are not resources: health, version, discovery, OpenAPI, metrics, backup.
 
 use crate::app::Server;
-use crate::attributes::Attributes;
+use crate::attributes::{Attributes, User};
+use crate::authn::CertificateRequest;
 use crate::body::Body;
 use crate::exposition::Format;
 use crate::request::Query;
@@ -9,21 +10,31 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::{Method, Response, request::Parts};
 use object::Status;
+use std::time::Duration;
 
 /// The whole store as one file. It contains every Secret and the keys of the CA.
 pub const BACKUP_PATH: &str = "/mainstay/backup";
 
+/// Signs a client certificate, which lets its holder act as the user in it. Query: `user`, `group` (repeatable),
+/// `seconds` (lifetime), `publicKey` (PEM).
+pub const CLIENT_CERTIFICATE_PATH: &str = "/mainstay/clientcertificate";
+
 /// The permission that a request for this path needs. The backup needs the verb `backup` on the resource `stores` in
-/// the group `mainstay.dev` instead of the path: rules for the path `*` are often granted to monitoring, and rules
-/// that read every resource to auditors. Of the rules with wildcards, only those with every verb on every resource
-/// include it.
+/// the group `mainstay.dev` instead of the path. A client certificate needs the verb `sign` on `clientcertificates` in
+/// the same group. The reason: rules for the path `*` are often granted to monitoring, and rules that read every
+/// resource to auditors. Of the rules with wildcards, only those with every verb on every resource include these two.
 pub fn attributes(method: &Method, path: &str) -> Attributes {
-    if trimmed(path) == BACKUP_PATH {
+    let own = match trimmed(path) {
+        BACKUP_PATH => Some(("backup", "stores")),
+        CLIENT_CERTIFICATE_PATH => Some(("sign", "clientcertificates")),
+        _ => None,
+    };
+    if let Some((verb, resource)) = own {
         return Attributes {
-            verb: "backup".to_owned(),
+            verb: verb.to_owned(),
             group: "mainstay.dev".to_owned(),
             version: "v1".to_owned(),
-            resource: "stores".to_owned(),
+            resource: resource.to_owned(),
             ..Attributes::default()
         };
     }
@@ -35,7 +46,20 @@ fn trimmed(path: &str) -> &str {
     path.trim_end_matches('/')
 }
 
-pub async fn answer(server: &Server, parts: &Parts, path: &str, query: &Query) -> Result<Response<Body>, Status> {
+pub async fn answer(
+    server: &Server,
+    parts: &Parts,
+    path: &str,
+    query: &Query,
+    user: &User,
+) -> Result<Response<Body>, Status> {
+    if trimmed(path) == CLIENT_CERTIFICATE_PATH {
+        return if parts.method == Method::POST {
+            sign(server, query, user)
+        } else {
+            Err(Status::method_not_allowed())
+        };
+    }
     if parts.method != Method::GET && parts.method != Method::HEAD {
         return Err(Status::method_not_allowed());
     }
@@ -70,6 +94,23 @@ async fn backup(server: &Server) -> Result<Response<Body>, Status> {
         .header(http::header::CONTENT_TYPE, "application/octet-stream")
         .body(body)
         .map_err(Status::internal)
+}
+
+/// Responds with a client certificate in PEM.
+fn sign(server: &Server, query: &Query, by: &User) -> Result<Response<Body>, Status> {
+    let Some(ca) = &server.ca else { return Err(Status::no_such_path()) };
+    let seconds = query.get("seconds").and_then(|seconds| seconds.parse().ok()).unwrap_or(0);
+    let request = CertificateRequest {
+        user: query.get("user").unwrap_or_default().to_owned(),
+        groups: query.all("group").map(str::to_owned).collect(),
+        lifetime: Duration::from_secs(seconds),
+    };
+    request.validate().map_err(Status::bad_request)?;
+    let public_key = query.get("publicKey").unwrap_or_default();
+    let signed = request.sign(ca, public_key, server.env.clock.now());
+    let pem = signed.map_err(|error| Status::bad_request(error.to_string()))?;
+    tracing::info!(user = request.user, groups = ?request.groups, seconds, by = by.name, "signed a client certificate");
+    Ok(plain(200, "application/x-pem-file", pem))
 }
 
 pub fn plain(code: u16, content_type: &str, text: impl Into<Bytes>) -> Response<Body> {

@@ -31,7 +31,7 @@ impl Collector for Process {
             ),
             ("process_threads", "Threads of this process", of_stat(|stat| stat.number(THREADS))),
             ("process_open_fds", "Open file descriptors of this process", open_files()),
-            ("process_max_fds", "File descriptors that this process may open", open_files_max()),
+            ("process_max_fds", "File descriptors that this process may open", open_files_max().map(as_float)),
         ];
         for (name, help, value) in gauges {
             if let Some(value) = value {
@@ -113,7 +113,8 @@ fn open_files() -> Option<f64> {
     Some(as_float(count.saturating_sub(1) as u64))
 }
 
-fn open_files_max() -> Option<f64> {
+/// Limit of open file descriptors of this process. `None` if there is no limit or it cannot be read.
+pub fn open_files_max() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/limits").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()

@@ -28,6 +28,8 @@ struct DriverSettings {
     name: &'static str,
     expansion: Expansion,
     capacity_bytes: i64,
+    /// Interval at which volumes are compared with their PVs, in seconds. 0 disables it.
+    monitor_interval_s: u64,
 }
 
 enum DriverState {
@@ -56,8 +58,9 @@ impl Driver {
         let state = Arc::new(Mutex::new(DriverState::Stopped(BTreeSet::new())));
         let commit_checker = Arc::downgrade(commit_checker);
         let Options { expansion, capacity_bytes, .. } = Options::default();
-        let traits =
-            Arc::new(Mutex::new(DriverSettings { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes }));
+        let settings =
+            DriverSettings { name: csi::directory::DEFAULT_NAME, expansion, capacity_bytes, monitor_interval_s: 0 };
+        let traits = Arc::new(Mutex::new(settings));
         let driver =
             Driver { state, inside: Directories::new(faults(&commit_checker)), traits, directory, commit_checker };
         driver.start().expect("an empty directory can be served");
@@ -78,6 +81,24 @@ impl Driver {
         self.traits().expansion = Expansion::Both;
     }
 
+    /// Enables the volume health monitor in processes that start after this call.
+    pub fn monitor(&self) {
+        self.traits().monitor_interval_s = 5;
+    }
+
+    /// Options of the processes that use this driver.
+    pub fn options(&self) -> plan::csi::Options {
+        plan::csi::Options { monitor_interval_s: self.traits().monitor_interval_s, ..plan::csi::Options::default() }
+    }
+
+    /// Moves the data of a volume away (`lost`), or back.
+    pub fn lose_data(&self, handle: &str, lost: bool) {
+        let home = self.directory.path().join("volumes/volumes").join(handle);
+        let (data, aside) = (home.join("data"), home.join("aside"));
+        let moved = if lost { std::fs::rename(data, aside) } else { std::fs::rename(aside, data) };
+        moved.expect("the volume is on disk");
+    }
+
     /// From the next start, limits the total size of all volumes.
     pub fn limit(&self, capacity_bytes: i64) {
         self.traits().capacity_bytes = capacity_bytes;
@@ -91,7 +112,7 @@ impl Driver {
     pub fn start(&self) -> Result<(), OpenError> {
         let mut state = self.state();
         if matches!(*state, DriverState::Stopped(_)) {
-            let DriverSettings { name, expansion, capacity_bytes } = *self.traits();
+            let DriverSettings { name, expansion, capacity_bytes, .. } = *self.traits();
             let name = name.to_owned();
             let options =
                 Options { name, expansion, capacity_bytes, durable: false, inline: true, ..Options::default() };

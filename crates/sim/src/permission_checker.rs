@@ -123,7 +123,9 @@ fn all_sources() -> BTreeMap<String, RuleSources> {
     let of_everyone = || rules_of(&objects, "ClusterRole", "system:discovery");
     let with_everyone = |rules: Vec<Rule>| rules.into_iter().chain(of_everyone()).collect::<Vec<_>>();
     let mut all = BTreeMap::new();
-    for (controller, account) in runtime::Controllers::accounts("*", &runtime::Reach::default()).expect("a good list") {
+    for (controller, account) in
+        runtime::Controllers::accounts("*", &runtime::NamespaceScope::default()).expect("a good list")
+    {
         let by_role = rules_of(&objects, "ClusterRole", &format!("system:controller:{account}"));
         let by_manifest = manifest_rules(controller);
         let sources = [("its role", with_everyone(by_role)), ("deploy/controllers.yaml", with_everyone(by_manifest))];

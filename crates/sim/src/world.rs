@@ -460,7 +460,7 @@ impl World {
             provisioning: Provisioning { host_path: true, ..Provisioning::default() },
             directories: self.driver.inside.for_process(process.killed.clone()),
             clock: Arc::new(move || clock.now()),
-            drivers: vec![Endpoint { socket, options: plan::csi::Options::default(), pace }],
+            drivers: vec![Endpoint { socket, options: self.driver.options(), pace }],
             judge: Some(Arc::new(judge)),
             ..runtime::Setup::new(list)
         }
@@ -493,7 +493,8 @@ impl World {
         };
         let start = move |term: &Term| {
             let lease = format!("kube-system/{LEASE}");
-            let fenced = |account: &str| runtime::fence::client(client(account), server::LEASE_HEADER, &lease, term);
+            let fenced =
+                |account: &str| runtime::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
             Controllers::start(&setup, fenced).expect("controllers start")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());

@@ -1,4 +1,4 @@
-//! What each call costs: `cargo bench -p store`.
+//! Cost of each call: `cargo bench -p store`.
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
@@ -16,7 +16,7 @@ fn plain(stored: &Bytes, _revision: u64) -> Bytes {
 async fn put(store: &dyn Store, key: &str) {
     let operations =
         vec![Operation::Put { key: Arc::from(key), value: vec![b'x'; 1024].into(), expires_at_s: None, memo: None }];
-    store.txn(Txn { conditions: vec![], operations }).await.expect("the store takes writes");
+    store.txn(Txn { conditions: vec![], operations }).await.expect("cannot write");
 }
 
 fn filled(runtime: &Runtime, count: usize) -> Arc<dyn Store> {
@@ -28,9 +28,9 @@ fn filled(runtime: &Runtime, count: usize) -> Arc<dyn Store> {
 }
 
 fn writes(criterion: &mut Criterion) {
-    let runtime = Runtime::new().expect("a runtime");
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let embedded = Embedded::open(dir.path(), plain, Options::default()).expect("the store opens");
+    let runtime = Runtime::new().expect("cannot start a runtime");
+    let dir = tempfile::tempdir().expect("cannot create a temporary directory");
+    let embedded = Embedded::open(dir.path(), plain, Options::default()).expect("cannot open the store");
     let volatile = Volatile::new(plain, Options::default());
     for (name, store, at_once) in [("volatile", &volatile, 1), ("embedded", &embedded, 1), ("embedded", &embedded, 64)]
     {
@@ -48,7 +48,7 @@ fn writes(criterion: &mut Criterion) {
                         })
                         .collect();
                     for write in writes {
-                        write.await.expect("written");
+                        write.await.expect("the writer panicked");
                     }
                 });
             });
@@ -57,7 +57,7 @@ fn writes(criterion: &mut Criterion) {
 }
 
 fn reads(criterion: &mut Criterion) {
-    let runtime = Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("cannot start a runtime");
     let store = filled(&runtime, 30_000);
     criterion.bench_function("get of 30,000", |bencher| bencher.iter(|| store.get("/core/pods/ns-5/pod-012345")));
     criterion.bench_function("list 3,000 of 30,000", |bencher| {
@@ -74,11 +74,11 @@ fn reads(criterion: &mut Criterion) {
 }
 
 fn watches(criterion: &mut Criterion) {
-    let runtime = Runtime::new().expect("a runtime");
+    let runtime = Runtime::new().expect("cannot start a runtime");
     for (watchers, prefix) in [(20, "/core/pods/"), (5000, "/core/pods/"), (5000, "/core/secrets/")] {
         let store = filled(&runtime, 100);
         let start = store.revision();
-        let watch = || store.watch(prefix, start).expect("watches");
+        let watch = || store.watch(prefix, start).expect("cannot watch");
         let mut all: Vec<Box<dyn Watcher>> = (0..watchers).map(|_| watch()).collect();
         let mut group = criterion.benchmark_group("watch");
         let matching = prefix == "/core/pods/";

@@ -1,7 +1,7 @@
 //! Measures the embedded store under load: `cargo run --release -p store --example load [seconds [writers KiB]]`.
 //!
-//! Closed loops of durable creates and updates, opening times, and what churn leaves on disk; with `writers` and `KiB` only
-//! that loop of creates.
+//! Measures durable creates and updates by clients that wait for each response, the time to open a store, and the disk
+//! space after many updates. With `writers` and `KiB`, only the creates with these sizes.
 
 use bytes::Bytes;
 use std::path::Path;
@@ -11,9 +11,10 @@ use store::{Embedded, Operation, Options, Store, Txn};
 
 #[tokio::main]
 async fn main() {
-    let numbers: Vec<usize> = std::env::args().skip(1).map(|text| text.parse().expect("a number")).collect();
+    let numbers: Vec<usize> =
+        std::env::args().skip(1).map(|text| text.parse().expect("arguments must be numbers")).collect();
     let span = Duration::from_secs(numbers.first().copied().unwrap_or(5) as u64);
-    let root = tempfile::tempdir().expect("a temporary directory");
+    let root = tempfile::tempdir().expect("cannot create a temporary directory");
     if let [_, writers, kib] = numbers[..] {
         return creates(root.path(), writers, kib << 10, span).await;
     }
@@ -25,12 +26,12 @@ async fn main() {
 }
 
 fn open(dir: &Path) -> Arc<dyn Store> {
-    Embedded::open(dir, |stored, _| stored.clone(), Options::default()).expect("the store opens")
+    Embedded::open(dir, |stored, _| stored.clone(), Options::default()).expect("cannot open the store")
 }
 
 async fn put(store: &dyn Store, key: String, value: Bytes) {
     let operations = vec![Operation::Put { key: Arc::from(key), value, expires_at_s: None, memo: None }];
-    store.txn(Txn { conditions: vec![], operations }).await.expect("the store takes writes");
+    store.txn(Txn { conditions: vec![], operations }).await.expect("cannot write");
 }
 
 async fn creates(dir: &Path, writers: usize, bytes: usize, span: Duration) {
@@ -54,7 +55,7 @@ async fn creates(dir: &Path, writers: usize, bytes: usize, span: Duration) {
         .collect();
     let mut latencies = Vec::new();
     for task in tasks {
-        latencies.extend(task.await.expect("the writer wrote"));
+        latencies.extend(task.await.expect("the writer panicked"));
     }
     report(&format!("{writers} writers of {} KiB", bytes >> 10), latencies, span);
 }
@@ -73,7 +74,7 @@ async fn opening(dir: &Path) {
         println!("{what:24} {:7.1} ms", at.elapsed().as_secs_f64() * 1e3);
         store
     };
-    timed("make a store").close().await;
+    timed("create a store").close().await;
     let store = timed("open an empty store");
     let writes = (0..100_000).map(|n| {
         let store = Arc::clone(&store);
@@ -82,14 +83,14 @@ async fn opening(dir: &Path) {
         )
     });
     for write in writes.collect::<Vec<_>>() {
-        write.await.expect("the writer wrote");
+        write.await.expect("the writer panicked");
     }
     println!("100,000 of 1 KiB         {:7} MiB on disk", store.disk_bytes() >> 20);
     store.close().await;
     timed("open it again").close().await;
 }
 
-/// 16 writers update 2,000 keys of 1 to 3 KiB over and over.
+/// 16 writers repeatedly update 2,000 keys of 1 to 3 KiB.
 async fn churn(dir: &Path, span: Duration) {
     let store = open(dir);
     let start = Instant::now();
@@ -112,7 +113,7 @@ async fn churn(dir: &Path, span: Duration) {
         .collect();
     let mut latencies = Vec::new();
     for task in tasks {
-        latencies.extend(task.await.expect("the writer wrote"));
+        latencies.extend(task.await.expect("the writer panicked"));
     }
     report("16 writers of updates", latencies, span);
     println!("4 MiB live after churn   {:7} MiB on disk", store.disk_bytes() >> 20);

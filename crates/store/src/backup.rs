@@ -1,4 +1,4 @@
-//! A store in one file. The layout is in `FORMAT.md`.
+//! The backup format: one store in one file. `FORMAT.md` specifies the layout.
 
 use crate::disk::Row;
 use crate::export::{Export, Rows};
@@ -12,21 +12,22 @@ use std::sync::Arc;
 const MAGIC: &[u8; 16] = b"mainstay backup\n";
 const VERSION: u32 = 1;
 const HEADER_BYTES: usize = MAGIC.len() + 4 + 8;
-/// Stands where the length of a key would, before the end.
+/// Marks the end of the rows, in place of a key length.
 const END: u32 = u32::MAX;
-/// Keys and values are much smaller; what is longer is damage.
+/// Upper bound for the length of a key or a row. Real ones are much smaller, so a greater length means damage.
 const LENGTH_MAX: u32 = 64 << 20;
-/// No store has come so far: what follows must have room to count on.
+/// Greatest revision that a backup may have. No real store gets there, and revisions after it must still fit into 64
+/// bits.
 const REVISION_MAX: Revision = i64::MAX as u64;
 const ROWS_PER_PAGE: usize = 1000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum BadBackup {
-    #[error("it is no backup of a store")]
+    #[error("it is not a backup of a store")]
     Foreign,
     #[error("it was written by a newer version (format {0}; this one reads up to {VERSION})")]
     Newer(u32),
-    #[error("it is not whole: its end is missing")]
+    #[error("it is truncated: its end is missing")]
     Torn,
     #[error("it is damaged: {0}")]
     Damaged(String),
@@ -34,7 +35,8 @@ pub enum BadBackup {
     Io(io::Error),
 }
 
-/// The file, piece by piece. When it ends with an error, the end of the file is missing, and whoever reads it notices.
+/// Encodes an export as a stream of file chunks. If the stream ends with an error, the trailer is missing, and readers
+/// detect that.
 pub fn encode(export: Export) -> BoxStream<'static, Result<Bytes, Error>> {
     let header = header(export.revision);
     let sum = (0u64, 0u64);
@@ -71,7 +73,7 @@ fn encode_page(page: &Rows, mut rows: u64, mut digest: u64) -> (Bytes, (u64, u64
 }
 
 fn length(length: usize) -> u32 {
-    u32::try_from(length).ok().filter(|length| *length <= LENGTH_MAX).expect("keys and values are much smaller")
+    u32::try_from(length).ok().filter(|length| *length <= LENGTH_MAX).expect("a key or a row is longer than 64 MiB")
 }
 
 fn trailer(header: &[u8], rows: u64, digest: u64) -> Bytes {
@@ -82,32 +84,32 @@ fn trailer(header: &[u8], rows: u64, digest: u64) -> Bytes {
     [&counted[..], &hasher.finalize().to_le_bytes()].concat().into()
 }
 
-/// Reads a backup and checks all of it on the way.
+/// Reads a backup and verifies all of it while reading.
 pub struct Reader<R> {
     from: R,
     pub revision: Revision,
     header: [u8; HEADER_BYTES],
     rows: u64,
     digest: u64,
-    /// The key of the row before.
+    /// Key of the previous row.
     last: Option<Arc<str>>,
     ended: bool,
-    /// Whether the reader of this store goes on after its end.
+    /// Whether other data may follow the store in the same file.
     is_part: bool,
 }
 
 impl<R: Read> Reader<R> {
-    /// Reads a store that is the whole of a file.
+    /// Opens a file that contains only a store.
     pub fn open(from: R) -> Result<Reader<R>, BadBackup> {
         Reader::begin(from, false)
     }
 
-    /// Reads a store that something else may follow; [`Reader::into_rest`] gives it.
+    /// Opens a store that other data may follow; [`Reader::into_rest`] returns the reader of that data.
     pub fn open_part(from: R) -> Result<Reader<R>, BadBackup> {
         Reader::begin(from, true)
     }
 
-    /// What follows the store, once all of the store was read.
+    /// Returns the reader of the data that follows the store. Call it after all rows were read.
     pub fn into_rest(self) -> R {
         self.from
     }
@@ -127,12 +129,12 @@ impl<R: Read> Reader<R> {
         }
         let revision = u64_at(&header, MAGIC.len() + 4);
         if version == 0 || revision > REVISION_MAX {
-            return Err(BadBackup::Damaged("its version or its revision is none".to_owned()));
+            return Err(BadBackup::Damaged("its version or its revision is invalid".to_owned()));
         }
         Ok(Reader { from, revision, header, rows: 0, digest: 0, last: None, ended: false, is_part })
     }
 
-    /// The next rows; none when all was read and found to be whole.
+    /// Returns the next rows. An empty page means that the whole backup was read and verified.
     pub fn page(&mut self) -> Result<Rows, BadBackup> {
         let mut page = Vec::new();
         while !self.ended && page.len() < ROWS_PER_PAGE {
@@ -141,7 +143,7 @@ impl<R: Read> Reader<R> {
         Ok(page)
     }
 
-    /// The next row; none at the end.
+    /// Returns the next row, or `None` at the end.
     fn row(&mut self) -> Result<Option<(Arc<str>, Row)>, BadBackup> {
         let key_length = u32_at(&self.exact(4)?, 0);
         if key_length == END {
@@ -150,11 +152,11 @@ impl<R: Read> Reader<R> {
         }
         let row_length = u32_at(&self.exact(4)?, 0);
         if key_length > LENGTH_MAX || row_length > LENGTH_MAX {
-            return Err(BadBackup::Damaged(format!("row {} has no length", self.rows + 1)));
+            return Err(BadBackup::Damaged(format!("row {} has an invalid length", self.rows + 1)));
         }
         let key = self.exact(key_length as usize)?;
-        let key =
-            std::str::from_utf8(&key).map_err(|_| BadBackup::Damaged(format!("row {} has no key", self.rows + 1)))?;
+        let key = std::str::from_utf8(&key)
+            .map_err(|_| BadBackup::Damaged(format!("the key of row {} is not UTF-8", self.rows + 1)))?;
         let key: Arc<str> = Arc::from(key);
         let bytes = self.exact(row_length as usize)?;
         let (row, mark) = format::decode(&key, &bytes).map_err(BadBackup::Damaged)?;
@@ -165,14 +167,14 @@ impl<R: Read> Reader<R> {
         Ok(Some((key, row)))
     }
 
-    /// What no checksum tells, because whoever knows the format can make one: a store has each key once, and nothing from after its
-    /// revision.
+    /// Checks what checksums cannot prove, because a crafted file can have valid checksums: each key exists once, in
+    /// order, and no row is newer than the backup's revision.
     fn check(&self, key: &str, row: &Row) -> Result<(), BadBackup> {
         if self.last.as_deref().is_some_and(|last| last >= key) {
-            return Err(BadBackup::Damaged(format!("the key of row {} is not after the one before", self.rows + 1)));
+            return Err(BadBackup::Damaged(format!("the key of row {} is not after the previous key", self.rows + 1)));
         }
         if row.modified > self.revision {
-            return Err(BadBackup::Damaged(format!("row {} is newer than the whole", self.rows + 1)));
+            return Err(BadBackup::Damaged(format!("row {} is newer than the backup's revision", self.rows + 1)));
         }
         Ok(())
     }
@@ -181,24 +183,24 @@ impl<R: Read> Reader<R> {
         let rest = self.exact(8 + 8 + 4)?;
         let said = [&END.to_le_bytes()[..], &rest].concat();
         if said != trailer(&self.header, self.rows, self.digest) {
-            return Err(BadBackup::Damaged("its rows are not those that were written".to_owned()));
+            return Err(BadBackup::Damaged("its rows do not match the count and checksum at its end".to_owned()));
         }
         if !self.is_part && fill(&mut self.from, &mut [0])? > 0 {
-            return Err(BadBackup::Damaged("something follows its end".to_owned()));
+            return Err(BadBackup::Damaged("there is data after its end".to_owned()));
         }
         self.ended = true;
         Ok(())
     }
 
     fn exact(&mut self, length: usize) -> Result<Vec<u8>, BadBackup> {
-        // Read as it comes: a length that is damaged must not ask for memory that the file does not fill.
+        // Grows the buffer while reading, so that a damaged length does not allocate memory that the file cannot fill.
         let mut bytes = Vec::new();
         let got = self.from.by_ref().take(length as u64).read_to_end(&mut bytes).map_err(BadBackup::Io)?;
         if got < length { Err(BadBackup::Torn) } else { Ok(bytes) }
     }
 }
 
-/// Reads until the buffer is full or nothing is left; says how much there was.
+/// Reads until the buffer is full or the input ends. Returns the number of bytes read.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> Result<usize, BadBackup> {
     let mut got = 0;
     while got < buffer.len() {
@@ -246,14 +248,14 @@ mod tests {
     }
 
     #[test]
-    fn a_backup_reads_back() {
+    fn a_decoded_backup_equals_the_export() {
         for count in [0, 1, 1000, 1001] {
             assert_eq!(read(&file(rows(count))).unwrap(), rows(count));
         }
     }
 
     #[test]
-    fn a_torn_backup_is_noticed_wherever_it_ends() {
+    fn a_truncated_backup_is_detected_at_any_length() {
         let whole = file(rows(20));
         for length in 1..whole.len() {
             let torn = read(&whole[..length]).unwrap_err();
@@ -261,11 +263,11 @@ mod tests {
         }
         assert!(matches!(read(&[]), Err(BadBackup::Foreign)));
         assert!(matches!(read(b"apiVersion: v1"), Err(BadBackup::Foreign)));
-        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "nothing follows the end");
+        assert!(read(&[&whole[..], b"x"].concat()).is_err(), "data after the end is refused");
     }
 
     #[test]
-    fn a_flipped_bit_is_noticed_wherever_it_is() {
+    fn any_flipped_bit_is_detected() {
         let whole = file(rows(20));
         for bit in 0..whole.len() * 8 {
             let mut flipped = whole.clone();
@@ -274,28 +276,28 @@ mod tests {
         }
     }
 
-    /// Right checksums make no backup of what no store has.
+    /// Valid checksums do not make a valid backup: its content must be possible for a store.
     #[test]
-    fn well_formed_nonsense_is_refused() {
+    fn impossible_content_with_valid_checksums_is_refused() {
         let all = rows(3);
         let made = |picked: &[usize]| file(picked.iter().map(|at| all[*at].clone()).collect());
         assert_eq!(read(&made(&[0, 2])).unwrap().len(), 2);
         for (picked, row) in [(&[0, 1, 1, 2][..], 3), (&[1, 0], 2)] {
             let said = read(&made(picked)).unwrap_err().to_string();
-            assert_eq!(said, format!("it is damaged: the key of row {row} is not after the one before"));
+            assert_eq!(said, format!("it is damaged: the key of row {row} is not after the previous key"));
         }
         let newer = Row { modified: 10_000, ..all[0].1.clone() };
         let said = read(&file(vec![(all[0].0.clone(), newer)])).unwrap_err().to_string();
-        assert_eq!(said, "it is damaged: row 1 is newer than the whole");
+        assert_eq!(said, "it is damaged: row 1 is newer than the backup's revision");
         for (version, revision) in [(0, 9999), (VERSION, u64::MAX), (VERSION, REVISION_MAX + 1)] {
             let header = [&MAGIC[..], &version.to_le_bytes(), &u64::to_le_bytes(revision)].concat();
             let said = read(&[&header[..], &trailer(&header, 0, 0)].concat()).unwrap_err().to_string();
-            assert_eq!(said, "it is damaged: its version or its revision is none");
+            assert_eq!(said, "it is damaged: its version or its revision is invalid");
         }
     }
 
     #[test]
-    fn rows_that_are_missing_or_twice_are_noticed() {
+    fn missing_and_duplicate_rows_are_detected() {
         let (header, all) = (header(9999), rows(3));
         for wrong in [&[0, 1][..], &[0, 1, 1], &[0, 1, 2, 2]] {
             let page: Rows = wrong.iter().map(|at| all[*at].clone()).collect();

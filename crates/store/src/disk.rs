@@ -1,4 +1,5 @@
-//! What the writer asks of a disk: to keep a batch whole or not at all, and to say which.
+//! The interface between the writer and the disk: a batch is stored completely or not at all, and the result says
+//! which.
 
 use crate::Revision;
 use crate::export::{Rows, Snapshot};
@@ -6,13 +7,13 @@ use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// One key's new row: `None` removes it.
+/// The new row of one key; `None` deletes the key.
 pub(crate) struct Write {
     pub key: Arc<str>,
     pub row: Option<Row>,
 }
 
-/// What is kept of a key's current version. The value is as it was put, not finished.
+/// The stored form of a key's current version. The value is as it was put, before [`crate::Finish`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
     pub created: Revision,
@@ -21,27 +22,32 @@ pub struct Row {
     pub value: Bytes,
 }
 
-/// Why a batch was not kept.
+/// Why a batch was not committed.
 #[derive(Debug)]
 pub(crate) enum Fault {
-    /// None of it was kept, and a later batch may be: the disk is full, for example.
+    /// Nothing was stored. A later batch may succeed, for example when a full disk has space again.
     Refused(String),
-    /// Nobody knows what was kept. The disk takes nothing more: to write on would be to build on sand.
+    /// It is unknown what was stored. The disk takes no more writes, because their base is unknown.
     Final(String),
 }
 
 pub(crate) trait Disk: Send {
-    /// Keeps all of `writes` and the revision they lead to. On return they survive a crash.
+    /// Stores all of `writes` and the resulting revision. When it returns `Ok`, they survive a crash.
     fn commit(&mut self, writes: &[Write], revision: Revision) -> Result<(), Fault>;
-    /// The stored value of a key.
+    /// Returns the stored value of a key.
     fn stored(&self, key: &str) -> Result<Option<Bytes>, Fault>;
-    /// All rows as they are now, however they change while they are read.
+    /// Returns all rows as they are now. Later writes do not change the snapshot.
     fn snapshot(&self) -> Result<Box<dyn Snapshot>, Fault>;
-    /// Tries to become able to commit again after a refusal.
+    /// Tries to make commits possible again after [`Fault::Refused`].
     fn recover(&mut self) -> Result<(), Fault>;
+    /// The file, for log messages; empty where there is none.
+    fn place(&self) -> String {
+        String::new()
+    }
 }
 
-/// No disk: remembers the rows, since only their finished form is in the memory that readers share.
+/// In place of a disk for a store without durability. It keeps the stored rows, because the memory that readers share
+/// has only the finished values.
 #[derive(Default)]
 pub(crate) struct NoDisk {
     rows: BTreeMap<Arc<str>, Row>,

@@ -1,4 +1,4 @@
-//! The durable store: one redb file. `FORMAT.md` describes it and argues why a crash loses nothing.
+//! The durable store: one redb file. `FORMAT.md` specifies it and explains why a crash loses no acknowledged write.
 
 use crate::disk::{Disk, Fault, Write};
 use crate::expiry::Expiry;
@@ -6,7 +6,7 @@ use crate::export::{Rows, Snapshot};
 use crate::format::{self, FORMAT_VERSION, Head};
 use crate::local::{FIRST_REVISION, Local, panic_text};
 use crate::mark;
-use crate::medium::{self, Draft, FileMedium, Gauge, Gauged, Medium};
+use crate::medium::{self, Draft, FileMedium, HeaderLast, IoRecord, Medium};
 use crate::memory::Memory;
 use crate::verify::Overlay;
 use crate::writer::record;
@@ -25,12 +25,12 @@ use std::sync::{Arc, Once};
 pub struct Embedded;
 
 impl Embedded {
-    /// Opens the store in `dir`, or makes one.
+    /// Opens the store in `dir`, or creates one.
     pub fn open(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
         open_directory(dir, finish, options).map_err(|error| error.in_directory(dir))
     }
 
-    /// Opens the store on a medium of one's own, or makes one where the medium is empty.
+    /// Opens the store on a given medium. Creates a store if the medium is empty.
     pub fn open_on(medium: Arc<dyn Medium>, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
         open(medium, true, finish, options)
     }
@@ -41,14 +41,14 @@ fn open_directory(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dy
     let path = dir.join(FILE);
     let medium = FileMedium::new(path.clone(), dir.join(mark::FILE), lock);
     if path.try_exists()? {
-        // A filled store has its name before its marker is removed.
+        // The store file exists, so the fill is complete: the file gets its name before the marker is removed.
         remove_if_there(&dir.join(INCOMPLETE))?;
     } else {
         if dir.join(INCOMPLETE).try_exists()? {
             return Err(OpenError::Incomplete(dir.to_owned()));
         }
         mark::check(&medium, None)?;
-        // Made under another name: a crash in between leaves no half a store behind.
+        // Created under a temporary name, so that a crash leaves no incomplete `store.redb`.
         let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
         remove_if_there(&draft.path)?;
         drop(Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?);
@@ -61,8 +61,8 @@ fn open_directory(dir: &Path, finish: Finish, options: Options) -> Result<Arc<dy
 
 const FILE: &str = "store.redb";
 const FILE_NEW: &str = "store.redb.new";
-/// Exists while a store is being filled. A directory with this file and without a store holds an unfinished restore, and a server must
-/// not begin a new cluster in it.
+/// Exists while a restore or copy fills the store. A directory with this file and without a store file holds an
+/// unfinished restore, so a server must not create a new, empty cluster in it.
 const INCOMPLETE: &str = "store.incomplete";
 
 const META: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("meta");
@@ -70,17 +70,19 @@ const RECORDS: TableDefinition<'static, &str, &[u8]> = TableDefinition::new("rec
 const META_FORMAT: &str = "format";
 const META_HEAD: &str = "head";
 
-/// All reads are answered from memory, so the engine's cache serves only writes: the upper pages of the tree, and a batch.
+/// Size of redb's page cache. All reads are answered from memory, so this cache serves only writes: the inner pages of
+/// the tree, and one batch.
 const CACHE_BYTES: usize = 8 << 20;
 
 fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
     medium.forget_cached()?;
-    let (engine, loaded) = unpanicked(|| {
-        look_through(&*medium)?;
+    let (engine, loaded) = panic_as_damage(|| {
+        check_engine_file(&*medium)?;
         let mut engine = Engine::open(medium, create)?;
         let loaded = engine.load(finish)?;
-        // It will be seen, and the engine has synced it: it does so when it opens, to say that the file is in use.
-        engine.mark();
+        // The loaded state becomes visible to readers now, so write the mark. The state is synced: redb syncs its file
+        // when it opens, to record that the file is in use.
+        engine.write_mark();
         Ok((engine, loaded))
     })?;
     let memory = Memory::new(engine.head.revision, loaded.records, options.bounds);
@@ -88,22 +90,23 @@ fn open(medium: Arc<dyn Medium>, create: bool, finish: Finish, options: Options)
     Ok(Arc::new(Local::new(memory, loaded.expiry, Box::new(engine), bytes, finish, options)))
 }
 
-/// Has the engine check its file, in an overlay that keeps what that changes.
-fn look_through(medium: &dyn Medium) -> Result<(), OpenError> {
+/// Lets redb check its whole file. The check runs on an overlay, because it may change the file (see `verify.rs`).
+fn check_engine_file(medium: &dyn Medium) -> Result<(), OpenError> {
     let overlay = Overlay::new(medium.open()?)?;
     if overlay.len()? == 0 {
         return mark::check(medium, None);
     }
-    let mut database = start(Box::new(overlay), &Arc::default())?;
+    let mut database = start_engine(Box::new(overlay), &Arc::default())?;
     let head = read_head(&database);
-    // It says whether it had something to put right; where that was a commit, another one is the last. Whatever is wrong is said only
-    // afterwards: an engine that is let go of before it has put its file right takes the process along.
+    // `check_integrity` returns an error if it had to repair something. If it repaired a commit, the head differs
+    // afterwards. All results are examined only after the check: redb panics when it is dropped before it has repaired
+    // its file.
     let checked = database.check_integrity();
     let head = head?;
     mark::check(medium, Some(head.revision))?;
-    checked.map_err(opening)?;
+    checked.map_err(open_error)?;
     if read_head(&database)? != head {
-        return Err(OpenError::Damaged("its last commit is damaged where no records are".to_owned()));
+        return Err(OpenError::Damaged("pages of its last commit that hold no records are damaged".to_owned()));
     }
     Ok(())
 }
@@ -115,9 +118,10 @@ fn remove_if_there(path: &Path) -> io::Result<()> {
     }
 }
 
-/// The engine trusts its file and panics where that breaks its assumptions; for us that is one more kind of damage.
-fn unpanicked<T>(work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
-    match caught(work) {
+/// Runs `work` and turns a panic of redb into [`OpenError::Damaged`]: redb trusts its file, and panics on content that
+/// breaks its assumptions.
+fn panic_as_damage<T>(work: impl FnOnce() -> Result<T, OpenError>) -> Result<T, OpenError> {
+    match catch_engine_panic(work) {
         Ok(outcome) => outcome,
         Err(panic) => Err(OpenError::Damaged(panic_text(&*panic).to_owned())),
     }
@@ -127,8 +131,9 @@ thread_local! {
     static EXPECTS_PANIC: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Catches a panic of the engine. Whoever gets it says what is wrong in one line, so it is not printed with a trace besides.
-fn caught<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
+/// Catches a panic of redb without printing it. The caller reports the cause in one line, so the panic hook prints no
+/// backtrace.
+fn catch_engine_panic<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
     static QUIET: Once = Once::new();
     QUIET.call_once(|| {
         let usual = std::panic::take_hook();
@@ -146,13 +151,13 @@ fn caught<T>(work: impl FnOnce() -> T) -> std::thread::Result<T> {
 
 struct Engine {
     medium: Arc<dyn Medium>,
-    gauge: Arc<Gauge>,
-    /// What the last durable commit left.
+    gauge: Arc<IoRecord>,
+    /// State after the last durable commit.
     head: Head,
-    /// `None` after a refused write, until the engine was started anew.
+    /// `None` after a refused write, until redb was reopened.
     database: Option<Database>,
-    /// The last mark could not be written.
-    unmarked: bool,
+    /// Whether the last write of the mark failed. Used to log the first failure only.
+    mark_failed: bool,
 }
 
 struct Loaded {
@@ -162,33 +167,33 @@ struct Loaded {
 
 impl Engine {
     fn open(medium: Arc<dyn Medium>, create: bool) -> Result<Engine, OpenError> {
-        let gauge = Arc::new(Gauge::default());
+        let gauge = Arc::new(IoRecord::default());
         let inner = medium.open()?;
         let empty = inner.len()? == 0;
         if empty && !create {
             return Err(OpenError::Damaged("its file is empty".to_owned()));
         }
-        let database = start(inner, &gauge)?;
+        let database = start_engine(inner, &gauge)?;
         if empty {
-            initialize(&database).map_err(opening)?;
+            initialize(&database).map_err(open_error)?;
         }
         let head = read_head(&database)?;
-        Ok(Engine { medium, gauge, head, database: Some(database), unmarked: false })
+        Ok(Engine { medium, gauge, head, database: Some(database), mark_failed: false })
     }
 
     fn load(&self, finish: Finish) -> Result<Loaded, OpenError> {
         let mut loaded = Loaded { records: Vec::new(), expiry: Expiry::default() };
         let mut head = Head { rows: 0, digest: 0, ..self.head };
         let Some(database) = &self.database else { return Ok(loaded) };
-        let txn = database.begin_read().map_err(opening)?;
-        let table = txn.open_table(RECORDS).map_err(opening)?;
-        for row in table.iter().map_err(opening)? {
-            let (key, bytes) = row.map_err(opening)?;
+        let txn = database.begin_read().map_err(open_error)?;
+        let table = txn.open_table(RECORDS).map_err(open_error)?;
+        for row in table.iter().map_err(open_error)? {
+            let (key, bytes) = row.map_err(open_error)?;
             let key: Arc<str> = Arc::from(key.value());
             let (row, mark) = format::decode(&key, bytes.value()).map_err(OpenError::Damaged)?;
             head.add(mark);
             if row.modified > head.revision {
-                return Err(OpenError::Damaged(format!("the row of {key:?} is newer than the store")));
+                return Err(OpenError::Damaged(format!("the row of {key:?} is newer than the store's revision")));
             }
             if row.expires_at_s.is_some() {
                 loaded.expiry.set(&key, row.expires_at_s, row.modified);
@@ -196,7 +201,7 @@ impl Engine {
             loaded.records.push(record(key, finish(&row.value, row.modified), row.created, row.modified));
         }
         if head != self.head {
-            return Err(OpenError::Damaged("its rows are not those of its last commit".to_owned()));
+            return Err(OpenError::Damaged("its rows do not match its last commit".to_owned()));
         }
         Ok(loaded)
     }
@@ -228,16 +233,16 @@ impl Engine {
         Ok(head)
     }
 
-    /// What a failed commit means.
+    /// Decides what a failed commit means.
     ///
-    /// After a failed sync nobody knows what the disk holds, and the kernel may have dropped what it had: that is the end.
-    /// After any other failure the file decides, once the engine is started anew. Where it cannot start, a commit that was never
-    /// named on the disk did not happen.
-    fn judge(&mut self, error: &redb::Error, revision: Revision) -> Result<(), Fault> {
+    /// After a failed sync it is unknown what the disk holds, because the kernel may have dropped the data; no more
+    /// writes are possible. After any other failure, redb is reopened and the file decides. If redb cannot be reopened,
+    /// the commit did not happen unless the header that names it was written.
+    fn handle_failed_commit(&mut self, error: &redb::Error, revision: Revision) -> Result<(), Fault> {
         let reason = format!("the disk failed: {error}");
         let gauge = Arc::clone(&self.gauge);
         if gauge.sync_failed() {
-            self.leave();
+            self.close_engine();
             return Err(Fault::Final(reason));
         }
         match self.restart() {
@@ -248,7 +253,7 @@ impl Engine {
             }
             Err(Fault::Refused(_)) if !gauge.may_have_committed() => Err(Fault::Refused(reason)),
             _ => {
-                self.leave();
+                self.close_engine();
                 Err(Fault::Final(reason))
             }
         }
@@ -260,39 +265,44 @@ impl Engine {
         }
         let head = self.restart()?;
         if head != self.head {
-            self.leave();
+            self.close_engine();
             let (found, known) = (head.revision, self.head.revision);
-            return Err(Fault::Final(format!("the disk is at revision {found}, not at {known}")));
+            return Err(Fault::Final(format!("the file is at revision {found}, but revision {known} was expected")));
         }
         Ok(())
     }
 
-    /// Lets go of the engine. It tidies up its file when it goes, and panics where that is damaged; what is served is not touched by it.
-    fn leave(&mut self) {
+    /// Closes redb. On a damaged file redb panics while it cleans up; the panic is logged, and reads from memory are
+    /// not affected.
+    fn close_engine(&mut self) {
         let Some(database) = self.database.take() else { return };
-        if let Err(panic) = caught(|| drop(database)) {
+        if let Err(panic) = catch_engine_panic(|| drop(database)) {
             let why = panic_text(&*panic);
-            tracing::error!(why, "the file of the store is damaged where no records are: make a copy of what it holds");
+            tracing::error!(
+                why,
+                file = self.medium.place(),
+                "the store's file is damaged outside of its records; make a backup of this store now"
+            );
         }
     }
 
-    /// Notes how far the store has come: only what is on the disk, before anybody hears of it. A mark that cannot be written is an older one, which
-    /// says less and nothing wrong, so it stops nobody.
-    fn mark(&mut self) {
+    /// Records the current revision in the mark: after the commit is on disk, and before it becomes visible. A failure
+    /// is not fatal. The old mark stays; it names an older revision, which proves less and is not wrong.
+    fn write_mark(&mut self) {
         let noted = self.medium.note(&mark::encode(self.head.revision));
-        if let (Err(error), false) = (&noted, self.unmarked) {
-            tracing::warn!(%error, "{} cannot be written: damage to the newest writes may go unnoticed", mark::FILE);
+        if let (Err(error), false) = (&noted, self.mark_failed) {
+            tracing::warn!(%error, store = self.medium.place(), "{} cannot be written; damage to the newest writes may not be detected", mark::FILE);
         }
-        self.unmarked = noted.is_err();
+        self.mark_failed = noted.is_err();
     }
 
-    /// Starts the engine anew on the same bytes.
+    /// Closes redb and opens it again on the same bytes.
     fn restart(&mut self) -> Result<Head, Fault> {
-        self.leave();
+        self.close_engine();
         let medium = Arc::clone(&self.medium);
-        let gauge = Arc::new(Gauge::new(Arc::clone(&self.gauge.bytes)));
-        let started = unpanicked(|| {
-            let database = start(medium.open()?, &gauge)?;
+        let gauge = Arc::new(IoRecord::new(Arc::clone(&self.gauge.bytes)));
+        let started = panic_as_damage(|| {
+            let database = start_engine(medium.open()?, &gauge)?;
             let head = read_head(&database)?;
             Ok((database, head))
         });
@@ -310,7 +320,7 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.leave();
+        self.close_engine();
     }
 }
 
@@ -320,9 +330,9 @@ impl Disk for Engine {
         self.ensure_started()?;
         match self.try_commit(writes, revision) {
             Ok(head) => self.head = head,
-            Err(error) => self.judge(&error, revision)?,
+            Err(error) => self.handle_failed_commit(&error, revision)?,
         }
-        self.mark();
+        self.write_mark();
         Ok(())
     }
 
@@ -341,28 +351,32 @@ impl Disk for Engine {
         let closed = || Fault::Refused("the disk failed".to_owned());
         let database = self.database.as_ref().ok_or_else(closed)?;
         let txn = database.begin_read().map_err(|error| Fault::Refused(format!("the disk failed: {error}")))?;
-        Ok(Box::new(Frozen { txn, after: None }))
+        Ok(Box::new(RedbSnapshot { txn, after: None }))
     }
 
     fn recover(&mut self) -> Result<(), Fault> {
         self.ensure_started()?;
-        // The same head again: only a write can tell whether writes are possible.
+        // Commits without changes, because only a write shows whether writes are possible.
         match self.try_commit(&[], self.head.revision) {
             Ok(_) => Ok(()),
-            Err(error) => self.judge(&error, self.head.revision),
+            Err(error) => self.handle_failed_commit(&error, self.head.revision),
         }
+    }
+
+    fn place(&self) -> String {
+        self.medium.place()
     }
 }
 
-/// The rows of one commit. The engine does not reuse their pages while this lives.
-struct Frozen {
+/// A snapshot: the rows of one commit. redb does not reuse the pages of this commit while the read transaction is open.
+struct RedbSnapshot {
     txn: redb::ReadTransaction,
     after: Option<Arc<str>>,
 }
 
 const ROWS_PER_PAGE: usize = 1000;
 
-impl Frozen {
+impl RedbSnapshot {
     fn read(&self) -> Result<Rows, redb::Error> {
         let table = self.txn.open_table(RECORDS)?;
         let after = self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
@@ -377,7 +391,7 @@ impl Frozen {
     }
 }
 
-impl Snapshot for Frozen {
+impl Snapshot for RedbSnapshot {
     fn page(&mut self) -> Result<Rows, String> {
         let rows = self.read().map_err(|error| format!("the disk failed: {error}"))?;
         if let Some((last, _)) = rows.last() {
@@ -387,8 +401,8 @@ impl Snapshot for Frozen {
     }
 }
 
-/// A store that is being made of rows from elsewhere. It is not there before [`Drafted::finish`].
-pub(crate) struct Drafted {
+/// A store that is being filled with rows from another store. It can be opened only after [`NewStore::finish`].
+pub(crate) struct NewStore {
     engine: Engine,
     draft: Arc<Draft>,
     revision: Revision,
@@ -396,7 +410,7 @@ pub(crate) struct Drafted {
     _lock: Arc<File>,
 }
 
-/// Removes the files of a fill that fails, which a killed process leaves behind.
+/// Removes the files of a fill that fails. (A killed process leaves them.)
 struct Unfinished {
     dir: PathBuf,
     finished: bool,
@@ -407,7 +421,7 @@ impl Drop for Unfinished {
         if self.finished {
             return;
         }
-        // The marker is removed last.
+        // The marker file is removed last, so that a crash in between leaves the directory recognizable as incomplete.
         let removed =
             remove_if_there(&self.dir.join(FILE_NEW)).and_then(|()| remove_if_there(&self.dir.join(INCOMPLETE)));
         if let Err(error) = removed {
@@ -416,12 +430,12 @@ impl Drop for Unfinished {
     }
 }
 
-impl Drafted {
-    pub fn begin(dir: &Path, revision: Revision) -> Result<Drafted, OpenError> {
-        Drafted::begin_in(dir, revision).map_err(|error| error.in_directory(dir))
+impl NewStore {
+    pub fn begin(dir: &Path, revision: Revision) -> Result<NewStore, OpenError> {
+        NewStore::begin_in(dir, revision).map_err(|error| error.in_directory(dir))
     }
 
-    fn begin_in(dir: &Path, revision: Revision) -> Result<Drafted, OpenError> {
+    fn begin_in(dir: &Path, revision: Revision) -> Result<NewStore, OpenError> {
         let lock = medium::lock(dir)?;
         if dir.join(FILE).try_exists()? {
             return Err(OpenError::NotEmpty(dir.display().to_string()));
@@ -432,38 +446,44 @@ impl Drafted {
         let draft = Arc::new(Draft { path: dir.join(FILE_NEW) });
         remove_if_there(&draft.path)?;
         let engine = Engine::open(Arc::clone(&draft) as Arc<dyn Medium>, true)?;
-        Ok(Drafted { engine, draft, revision, unfinished, _lock: lock })
+        Ok(NewStore { engine, draft, revision, unfinished, _lock: lock })
     }
 
     pub fn add(&mut self, rows: Rows) -> Result<(), OpenError> {
         let writes: Vec<_> = rows.into_iter().map(|(key, row)| Write { key, row: Some(row) }).collect();
-        self.engine.head = self.engine.try_commit(&writes, self.revision).map_err(opening)?;
+        let committed = self.engine.try_commit(&writes, self.revision).map_err(open_error);
+        self.engine.head = committed.map_err(|error| error.in_directory(&self.unfinished.dir))?;
         Ok(())
     }
 
-    pub fn finish(mut self) -> Result<(), OpenError> {
-        // An empty store, too, begins at this revision.
+    pub fn finish(self) -> Result<(), OpenError> {
+        let dir = self.unfinished.dir.clone();
+        self.finish_in(&dir).map_err(|error| error.in_directory(&dir))
+    }
+
+    fn finish_in(mut self, dir: &Path) -> Result<(), OpenError> {
+        // Commits the revision even if there were no rows.
         self.add(Vec::new())?;
         drop(self.engine);
-        let dir = self.unfinished.dir.clone();
         self.draft.sync()?;
-        // One that is left of a store that was here says nothing about this one. It goes first, for good.
+        // A mark in this directory belongs to a store that was removed; it would refuse the new one. Its removal is
+        // synced before the new store gets its name.
         remove_if_there(&dir.join(mark::FILE))?;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         std::fs::rename(&self.draft.path, dir.join(FILE))?;
         self.unfinished.finished = true;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         remove_if_there(&dir.join(INCOMPLETE))?;
-        medium::sync_dir(&dir)?;
+        medium::sync_dir(dir)?;
         Ok(())
     }
 }
 
-fn start(inner: Box<dyn redb::StorageBackend>, gauge: &Arc<Gauge>) -> Result<Database, OpenError> {
-    let backend = Gauged::new(inner, Arc::clone(gauge));
+fn start_engine(inner: Box<dyn redb::StorageBackend>, gauge: &Arc<IoRecord>) -> Result<Database, OpenError> {
+    let backend = HeaderLast::new(inner, Arc::clone(gauge));
     let mut builder = Database::builder();
     builder.set_cache_size(CACHE_BYTES);
-    let database = builder.create_with_backend(backend).map_err(opening)?;
+    let database = builder.create_with_backend(backend).map_err(open_error)?;
     Ok(database)
 }
 
@@ -480,32 +500,32 @@ fn initialize(database: &Database) -> Result<(), redb::Error> {
     Ok(())
 }
 
-/// Reads where the store is at, once its format is known to be ours.
+/// Reads the head, after checking that this program can read the store's format.
 fn read_head(database: &Database) -> Result<Head, OpenError> {
-    let txn = database.begin_read().map_err(opening)?;
-    let meta = txn.open_table(META).map_err(opening)?;
-    let format = meta.get(META_FORMAT).map_err(opening)?;
+    let txn = database.begin_read().map_err(open_error)?;
+    let meta = txn.open_table(META).map_err(open_error)?;
+    let format = meta.get(META_FORMAT).map_err(open_error)?;
     let found = format
         .and_then(|format| <[u8; 4]>::try_from(format.value()).ok())
         .map(u32::from_le_bytes)
-        .ok_or_else(|| OpenError::Damaged("its format is not named".to_owned()))?;
+        .ok_or_else(|| OpenError::Damaged("its format version is missing".to_owned()))?;
     if found > FORMAT_VERSION {
         return Err(OpenError::Newer { found, known: FORMAT_VERSION });
     }
     if found == 0 {
-        return Err(OpenError::Damaged("its format is not named".to_owned()));
+        return Err(OpenError::Damaged("its format version is missing".to_owned()));
     }
-    let head = meta.get(META_HEAD).map_err(opening)?;
+    let head = meta.get(META_HEAD).map_err(open_error)?;
     let head = head.ok_or_else(|| OpenError::Damaged("its head is missing".to_owned()))?;
     Head::decode(head.value()).map_err(OpenError::Damaged)
 }
 
-/// The engine's error at opening, as one of ours.
-fn opening(error: impl Into<redb::Error>) -> OpenError {
+/// Converts an error of redb at open_error to an [`OpenError`].
+fn open_error(error: impl Into<redb::Error>) -> OpenError {
     match error.into() {
-        // A page that is said to be where the file has ended.
+        // redb read a page beyond the end of the file.
         redb::Error::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            OpenError::Damaged("its file ends too early".to_owned())
+            OpenError::Damaged("its file is truncated".to_owned())
         }
         redb::Error::Io(error) if error.kind() != io::ErrorKind::InvalidData => OpenError::Io(error),
         redb::Error::DatabaseAlreadyOpen => OpenError::Io(io::ErrorKind::ResourceBusy.into()),

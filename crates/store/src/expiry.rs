@@ -1,10 +1,10 @@
-//! Which keys end when.
+//! The keys that expire, by time.
 
 use crate::Revision;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Only keys that expire cost anything here.
+/// Only keys with an expiry time are stored here.
 #[derive(Default)]
 pub(crate) struct Expiry {
     by_time: BTreeSet<(u64, Arc<str>)>,
@@ -12,7 +12,8 @@ pub(crate) struct Expiry {
 }
 
 impl Expiry {
-    /// Notes what a write of `key` at `modified` says about its end; `None` for no end, and for a deletion.
+    /// Sets the expiry time that the write of `key` at revision `modified` gave it. `None` removes it: for a key
+    /// without expiry, and for a deletion.
     pub fn set(&mut self, key: &Arc<str>, expires_at_s: Option<u64>, modified: Revision) {
         let before = match expires_at_s {
             Some(at_s) => self.by_key.insert(Arc::clone(key), (at_s, modified)),
@@ -20,14 +21,15 @@ impl Expiry {
         };
         if let Some((at_s, _)) = before {
             let was = self.by_time.remove(&(at_s, Arc::clone(key)));
-            assert!(was, "each key that expires has its time");
+            assert!(was, "by_time lacks a key of by_key");
         }
         if let Some(at_s) = expires_at_s {
             self.by_time.insert((at_s, Arc::clone(key)));
         }
     }
 
-    /// Up to `keys_max` keys whose time is `now_s` or before, earliest first, each with the revision that said so.
+    /// Returns up to `keys_max` keys whose time is `now_s` or earlier, earliest first, each with the revision that set
+    /// the time.
     pub fn due(&self, now_s: u64, keys_max: usize) -> Vec<(Arc<str>, Revision)> {
         self.by_time
             .iter()
@@ -43,7 +45,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_due_by_its_last_time_only() {
+    fn only_the_last_expiry_time_of_a_key_counts() {
         let (a, b): (Arc<str>, Arc<str>) = (Arc::from("a"), Arc::from("b"));
         let mut expiry = Expiry::default();
         expiry.set(&a, Some(10), 2);

@@ -1,19 +1,19 @@
-//! Everything at one revision, as it is kept: what backups and copies are made of.
+//! Export of all rows at one revision, in their stored form. Backups and copies are made from it.
 
 use crate::{Error, Revision, Row, format};
 use futures::stream::BoxStream;
 use std::sync::Arc;
 
-/// Keys and their rows, in order.
+/// Keys with their rows, in the order of the keys.
 pub type Rows = Vec<(Arc<str>, Row)>;
 
 pub struct Export {
     pub revision: Revision,
-    /// In pages; none is empty.
+    /// The rows in pages. No page is empty.
     pub pages: BoxStream<'static, Result<Rows, Error>>,
 }
 
-/// How many rows there are and what they say, whatever their revisions: a copy in another store has the same.
+/// Number and checksum of rows, independent of their revisions: a copy in another store has the same sum.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub rows: u64,
@@ -37,13 +37,13 @@ impl std::fmt::Display for Sum {
     }
 }
 
-/// A reader of a snapshot that blocks while it reads.
+/// A snapshot that is read with blocking calls.
 pub(crate) trait Snapshot: Send {
-    /// The next rows; none at the end.
+    /// Returns the next rows. An empty page is the end.
     fn page(&mut self) -> Result<Rows, String>;
 }
 
-/// Reads a snapshot on threads that may block.
+/// Streams a snapshot. Each page is read on a thread that may block.
 pub(crate) fn stream(snapshot: Box<dyn Snapshot>) -> BoxStream<'static, Result<Rows, Error>> {
     let next = |mut snapshot: Box<dyn Snapshot>| async move {
         let read = tokio::task::spawn_blocking(move || {

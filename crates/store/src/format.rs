@@ -1,10 +1,10 @@
-//! The bytes of rows on disk. `FORMAT.md` is the specification.
+//! Encoding of rows on disk. `FORMAT.md` is the specification.
 
 use crate::Revision;
 use crate::disk::Row;
 use bytes::Bytes;
 
-/// Raised when older programs would misread what newer ones write.
+/// The version of the format. It is raised when older programs would misread what newer programs write.
 pub(crate) const FORMAT_VERSION: u32 = 1;
 
 const FLAG_EXPIRES: u8 = 1;
@@ -13,12 +13,13 @@ const MODIFIED_AT: usize = CRC_BYTES + 1 + 8;
 const VALUE_AT: usize = MODIFIED_AT + 8;
 const HEAD_BYTES: usize = 8 + 8 + 8 + CRC_BYTES;
 
-/// What the whole store is at, kept with each commit: proof at opening that exactly the rows of that commit are there.
+/// The state of the whole store, rewritten by each commit. When the store opens, it proves that exactly the rows of
+/// that commit are present.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub revision: Revision,
     pub rows: u64,
-    /// The sum of all rows' marks.
+    /// Sum of the marks of all rows, modulo 2⁶⁴.
     pub digest: u64,
 }
 
@@ -45,13 +46,13 @@ impl Head {
 
     pub fn decode(bytes: &[u8]) -> Result<Head, String> {
         if bytes.len() != HEAD_BYTES || crc32fast::hash(&bytes[..24]) != u32_at(bytes, 24) {
-            return Err("its head is damaged".to_owned());
+            return Err("its head record is damaged".to_owned());
         }
         Ok(Head { revision: u64_at(bytes, 0), rows: u64_at(bytes, 8), digest: u64_at(bytes, 16) })
     }
 }
 
-/// Writes a row into `to`, which is emptied first, and returns its mark.
+/// Encodes a row into `to` (cleared first) and returns the row's mark.
 pub(crate) fn encode(key: &str, row: &Row, to: &mut Vec<u8>) -> u64 {
     to.clear();
     to.extend_from_slice(&[0; CRC_BYTES]);
@@ -67,7 +68,7 @@ pub(crate) fn encode(key: &str, row: &Row, to: &mut Vec<u8>) -> u64 {
     mark_of(crc, row.modified)
 }
 
-/// Reads and checks a row.
+/// Decodes a row and verifies its checksum. Returns the row and its mark.
 pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(Row, u64), String> {
     let damaged = || format!("the row of {key:?} is damaged");
     if bytes.len() < VALUE_AT || checksum(key, &bytes[CRC_BYTES..]) != u32_at(bytes, 0) {
@@ -86,7 +87,7 @@ pub(crate) fn decode(key: &str, bytes: &[u8]) -> Result<(Row, u64), String> {
     Ok((row, mark_of(u32_at(bytes, 0), modified)))
 }
 
-/// The mark of a row without reading its value.
+/// Returns the mark of an encoded row without verifying its value.
 pub(crate) fn mark(key: &str, bytes: &[u8]) -> Result<u64, String> {
     if bytes.len() < VALUE_AT {
         return Err(format!("the row of {key:?} is damaged"));
@@ -94,7 +95,7 @@ pub(crate) fn mark(key: &str, bytes: &[u8]) -> Result<u64, String> {
     Ok(mark_of(u32_at(bytes, 0), u64_at(bytes, MODIFIED_AT)))
 }
 
-/// Spreads a row's identity over 64 bits, so that sums of different sets of rows differ.
+/// Mixes a row's checksum and revision into 64 bits, so that different sets of rows have different sums.
 fn mark_of(crc: u32, modified: Revision) -> u64 {
     let mut mix = modified.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(crc);
     mix = (mix ^ (mix >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -128,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_row_reads_back_and_any_flipped_bit_is_noticed(
+        fn a_decoded_row_is_the_encoded_one_and_any_flipped_bit_is_detected(
             key in ".{0,20}",
             created in 0u64..1000,
             age in 0u64..1000,
@@ -147,14 +148,14 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        fn random_bytes_are_refused_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
             prop_assert!(decode("key", &bytes).is_err());
             prop_assert!(Head::decode(&bytes).is_err());
             drop(mark("key", &bytes));
         }
     }
 
-    /// What version 1 wrote is read for ever: these are its bytes.
+    /// Bytes that version 1 wrote. They must stay readable.
     #[test]
     fn rows_and_heads_of_version_1_are_read() {
         let row = [
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_reads_back_and_forgets_what_was_removed() {
+    fn a_decoded_head_is_the_encoded_one_and_removed_rows_leave_no_trace() {
         let mut head = Head { revision: 7, rows: 0, digest: 0 };
         let (one, other) = (mark_of(1, 2), mark_of(1, 3));
         assert_ne!(one, other);

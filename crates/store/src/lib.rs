@@ -1,11 +1,12 @@
-//! Revisioned keys and bytes: get, list, transact, watch, compact. One trait, several backends, one suite of named guarantees.
+//! Keys with values and revisions: get, list, transact, watch, compact. One trait, several backends, and one test suite
+//! of named guarantees for all of them.
 //!
 //! This crate must never know Kubernetes: keys are text, values are bytes.
 //!
 //! All reads are answered from memory. A write is acknowledged only when it is durable and visible to every later read.
 //!
-//! Begin with the trait [`Store`], with [`memory`] for reads and watches, and with `writer` for commits. `FORMAT.md` and `ETCD.md` specify
-//! what is stored.
+//! Begin with the trait [`Store`], then [`memory`] for reads and watches, and `writer` for commits. `FORMAT.md` and
+//! `ETCD.md` specify what is stored.
 
 pub mod backup;
 mod disk;
@@ -43,7 +44,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, OnceLock};
 
-/// One counter orders all writes. The empty store is at revision 1; a transaction that changes anything adds one.
+/// One counter orders all writes. An empty store is at revision 1. Each transaction that changes anything adds one.
 pub type Revision = u64;
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -52,26 +53,28 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 #[derive(Debug)]
 pub struct Record {
     pub key: Arc<str>,
-    /// What readers see: the stored value after the store's [`Finish`].
+    /// The value that readers get: the stored value after [`Finish`].
     pub value: Bytes,
     pub created: Revision,
     pub modified: Revision,
-    /// Room for what readers derive from the value, worked out at most once for each version.
+    /// Cache for data that readers derive from the value, computed at most once per version.
     pub memo: OnceLock<Memo>,
 }
 
-/// What readers derive from a value.
+/// Data that readers derive from a value.
 pub type Memo = Arc<dyn Any + Send + Sync>;
 
-/// Turns a stored value into what readers see, once, given the revision that wrote it. (The server writes the revision into the
-/// object's bytes here, so that one encoding serves every reader.)
+/// Converts a stored value into the value that readers get. It is called once per version, with the revision that wrote
+/// the value. The server inserts the resourceVersion into the object's bytes here, so that one encoding serves all
+/// readers.
 pub type Finish = fn(stored: &Bytes, revision: Revision) -> Bytes;
 
-/// A transaction: all operations happen, at one revision, if all conditions hold; otherwise nothing happens. Of several
-/// operations on one key the last one counts; to delete what is not there changes nothing.
+/// A transaction: if all conditions hold, all operations happen at one revision; otherwise nothing happens. If several
+/// operations name one key, the last one counts. Deleting an absent key changes nothing.
 ///
-/// Events of one revision cannot be told apart by it. Clients that resume by revision want one key of a kind in a transaction,
-/// or to be told of such a revision again.
+/// All events of a transaction have the same revision. A client that resumes a watch by revision could miss the second
+/// of two events, so a transaction should change at most one key per resource kind, or the watch must repeat such a
+/// revision.
 #[derive(Clone, Debug, Default)]
 pub struct Txn {
     pub conditions: Vec<Condition>,
@@ -81,7 +84,7 @@ pub struct Txn {
 #[derive(Clone, Debug)]
 pub struct Condition {
     pub key: Arc<str>,
-    /// The revision that must have written the key's current version; 0 = the key must be absent.
+    /// The revision that must have written the key's current version; 0 means that the key must be absent.
     pub modified: Revision,
 }
 
@@ -90,61 +93,62 @@ pub enum Operation {
     Put {
         key: Arc<str>,
         value: Bytes,
-        /// Unix seconds after which the store may delete the key by itself.
+        /// Unix seconds after which the store may delete the key itself.
         expires_at_s: Option<u64>,
-        /// What readers would derive from the value, where the writer knows it already. It is not stored.
+        /// Derived data of the value, if the writer already has it. It is not stored.
         memo: Option<Memo>,
     },
-    /// `last` is the value that watchers see as the deleted one (finished with the deleting revision); `None` shows the stored one.
+    /// `last` is the value that watchers get for the deleted key (finished with the deleting revision). `None` means
+    /// the stored value.
     Delete { key: Arc<str>, last: Option<Bytes> },
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A condition did not hold; the current version is here.
+    /// A condition does not hold. `current` is the key's current version.
     #[error("the key {key} is not at the expected revision")]
     Conflict { key: Arc<str>, current: Option<Arc<Record>> },
-    /// The asked revision is older than what is kept.
+    /// The requested revision is older than the history that is kept.
     #[error("revision {asked} was compacted; the oldest readable is {oldest}")]
     Compacted { asked: Revision, oldest: Revision },
-    /// The asked revision has not happened yet.
+    /// The requested revision does not exist yet.
     #[error("revision {asked} is in the future; the newest is {newest}")]
     Future { asked: Revision, newest: Revision },
-    /// Nothing was written or confirmed, and nothing will be until the cause is cured.
+    /// Nothing was written or confirmed, and nothing will be until the cause is removed.
     #[error("the store does not take writes: {0}")]
     Unavailable(String),
-    /// Nothing was written, because the backend has no space left. A transaction that only deletes may succeed.
+    /// Nothing was written, because the backend is out of space. A transaction that only deletes may succeed.
     #[error("the store does not take writes: {0}")]
     OutOfSpace(String),
-    /// Nothing was written, and nothing ever will be: the backend does not take so much at once.
-    #[error("the store does not take so much at once: {0}")]
+    /// Nothing was written, and a retry will fail too: the transaction is larger than the backend accepts.
+    #[error("the write is too large for the store: {0}")]
     TooLarge(String),
-    /// Nobody can say whether this write happened.
+    /// It is unknown whether the write happened.
     #[error("the outcome of the write is unknown: {0}")]
     Unknown(String),
 }
 
-/// What a committed transaction did: its revision, and the new version of each key it put, in order.
+/// Result of a committed transaction: its revision, and the new version of each key that it put, in order.
 #[derive(Debug)]
 pub struct Committed {
     pub revision: Revision,
     pub records: Vec<Arc<Record>>,
 }
 
-/// A page of a list.
+/// One page of a list.
 #[derive(Debug)]
 pub struct Page {
     pub records: Vec<Arc<Record>>,
-    /// The revision that the page shows.
+    /// The revision at which the page was read.
     pub revision: Revision,
-    /// Whether keys follow after the last one here.
+    /// Whether more keys follow the last one of this page.
     pub more: bool,
-    /// How many keys follow, where the backend knows it cheaply.
+    /// Number of keys that follow, if the backend can count them cheaply.
     pub remaining: Option<u64>,
 }
 
-/// Which keys to list: those with `prefix`, after `after` (exclusive), at most `limit` (0 = all), as they were at revision `at`
-/// (`None` = now).
+/// The keys to list: those with `prefix`, after `after` (exclusive), at most `limit` (0 = all), at revision `at`
+/// (`None` = the newest).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Range<'a> {
     pub prefix: &'a str,
@@ -153,71 +157,75 @@ pub struct Range<'a> {
     pub at: Option<Revision>,
 }
 
-/// A change of one key. `current` is `None` for a deletion; `previous` is `None` for a creation.
+/// A change of one key. `current` is `None` for a deletion, `previous` is `None` for a creation.
 #[derive(Debug)]
 pub struct Event {
     pub revision: Revision,
     pub key: Arc<str>,
     pub current: Option<Arc<Record>>,
     pub previous: Option<Arc<Record>>,
-    /// For a deletion: what watchers see, finished with the deleting revision.
+    /// For a deletion: the value that watchers get, finished with the deleting revision.
     pub last: Option<Bytes>,
 }
 
-/// What a watcher reads next.
+/// Result of [`Watcher::next`].
 #[derive(Debug)]
 pub enum Next {
-    /// All matching events up to `revision`, in order. May be empty: then only the progress is news.
+    /// All matching events up to `revision`, in order. May be empty; then only the position advanced.
     Events { events: Vec<Arc<Event>>, revision: Revision },
-    /// The watcher fell behind what is kept: it must list again.
+    /// Events that this watcher has not read were compacted. The client must relist.
     Compacted { oldest: Revision },
     /// The store closed.
     Closed,
 }
 
-/// A reader of changes with a position of its own: the store holds no buffer for it, so a slow one costs nothing and falls behind.
+/// A watch with its own position. The store keeps no buffer per watcher, so a slow watcher costs nothing and only falls
+/// behind.
 pub trait Watcher: Send {
-    /// Waits for the next events with the watcher's prefix; at most `events_max` at once, but always all of a revision.
-    /// Cancel-safe. While it waits, everything up to the store's `revision()` of that moment has been delivered: authorization and
-    /// the kind table rely on this to judge by the newest state, on every backend.
+    /// Waits for the next events of the watched prefix. Returns about `events_max` events: a revision is never split.
+    /// Cancel-safe.
+    ///
+    /// Invariant for every backend: while this call waits, all events up to the store's current `revision()` were
+    /// delivered. Authorization and the kind table rely on it to decide by the newest state.
     fn next(&mut self, events_max: usize) -> BoxFuture<'_, Next>;
-    /// The revision up to which this watcher has seen everything: moves on with changes that are not its own, too, so a watcher
-    /// that waits in vain can tell its reader how far it is.
+    /// The revision up to which this watcher has delivered all its events. It also advances with changes of other
+    /// prefixes, so that an idle watch can report progress (bookmarks).
     fn position(&self) -> Revision;
 }
 
-/// The store.
+/// A store.
 pub trait Store: Send + Sync {
     fn get(&self, key: &str) -> Option<Arc<Record>>;
     fn list(&self, range: Range<'_>) -> Result<Page, Error>;
-    /// How many keys have this prefix now.
+    /// Number of keys with this prefix now.
     fn count(&self, prefix: &str) -> u64;
     /// The newest revision that readers see.
     fn revision(&self) -> Revision;
-    /// The oldest revision that lists and watches may ask for.
+    /// The oldest revision at which lists and watches can start.
     fn oldest(&self) -> Revision;
-    /// Waits until reads here show every write that anybody acknowledged before this call. Where all writes go through this
-    /// process, they do.
+    /// Waits until reads on this server see every write that any server acknowledged before this call. A store in one
+    /// process needs no wait.
     fn barrier(&self) -> BoxFuture<'_, Result<(), Error>> {
         Box::pin(std::future::ready(Ok(())))
     }
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>>;
     /// Watches keys with `prefix` for events after revision `after`.
     fn watch(&self, prefix: &str, after: Revision) -> Result<Box<dyn Watcher>, Error>;
-    /// Forgets versions that nobody at or after `revision` can see. What is forgotten already stays so.
+    /// Discards history that only readers before `revision` need. A `revision` that was compacted already changes
+    /// nothing.
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>>;
-    /// Deletes the keys whose time has come, each in a transaction of its own; returns how many.
+    /// Deletes the keys whose expiry time has passed, each in its own transaction. Returns their number.
     fn expire(&self, now_s: u64) -> BoxFuture<'_, Result<usize, Error>>;
-    /// Everything as it is now, while others write on. For backups and copies.
+    /// Returns all rows at the current revision for backups and copies. Writes continue meanwhile.
     fn export(&self) -> BoxFuture<'_, Result<Export, Error>>;
     /// Whether writes are possible now; the error says why not.
     fn healthy(&self) -> Result<(), Error>;
-    /// What to do where the backend is known to have no space left, though it can be reached; `None` otherwise.
+    /// Advice for the operator if the backend is reachable but out of space; `None` otherwise.
     fn out_of_space(&self) -> Option<String> {
         None
     }
-    /// Bytes on disk, for metrics; 0 where there is none.
+    /// Size on disk in bytes, for metrics; 0 without a disk.
     fn disk_bytes(&self) -> u64;
-    /// Stops taking writes and releases files. Watchers end.
+    /// Stops accepting writes, ends the watchers and releases the files.
     fn close(&self) -> BoxFuture<'_, ()>;
 }

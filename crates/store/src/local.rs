@@ -1,10 +1,10 @@
-//! A store in this process: readers share the memory, writers queue for the one writer.
+//! A store in this process: readers share the memory, and all writes go through one writer.
 
 use crate::disk::{Disk, NoDisk};
 use crate::expiry::Expiry;
 use crate::export::{self, Export};
 use crate::memory::{Bounds, Memory};
-use crate::queue::{Last, Queue};
+use crate::queue::{PreviousBatch, Queue};
 use crate::writer::{Answer, Health, Request, Shared, Writer};
 use crate::{BoxFuture, Committed, Condition, Error, Finish, Operation, Page, Range, Record, Revision, Store, Txn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,43 +17,44 @@ use tokio::sync::oneshot;
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     pub bounds: Bounds,
-    /// Write in the caller's own thread, one transaction at a time: for simulations that must not depend on threads.
+    /// Run the writer in the caller's thread, one transaction at a time. For simulations, which must not depend on
+    /// threads.
     pub inline: bool,
 }
 
-/// A store that keeps nothing.
+/// A store without durability.
 pub struct Volatile;
 
 impl Volatile {
     #[allow(clippy::new_ret_no_self)] // A store is only ever used through its trait.
     pub fn new(finish: Finish, options: Options) -> Arc<dyn Store> {
         let memory = Memory::new(FIRST_REVISION, [], options.bounds);
-        // There is no sync to share, so a queue would only add a wait.
+        // Nothing is synced, so there is nothing to share in a batch, and a queue would only add delay.
         let options = Options { inline: true, ..options };
         let disk = Box::new(NoDisk::default());
         Arc::new(Local::new(memory, Expiry::default(), disk, Arc::default(), finish, options))
     }
 }
 
-/// The revision of a store that was never written.
+/// The revision of a new store.
 pub(crate) const FIRST_REVISION: Revision = 1;
 
-/// After a refusal the writer looks this often whether writes are possible again.
+/// How often the writer checks, after a refused write, whether writes are possible again.
 const RECOVERY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Expired keys are deleted so many at a time: one batch, which leaves room for others in the queue.
+/// Maximum number of expired keys deleted per round: less than a batch, so that the queue has room for other writes.
 const EXPIRED_PER_ROUND: usize = 256;
 
 pub(crate) const CLOSED: &str = "the store is closed";
 
 pub(crate) struct Local {
     shared: Arc<Shared>,
-    line: Line,
+    writer: WriterAccess,
     disk_bytes: Arc<AtomicU64>,
 }
 
-/// How a transaction reaches the writer.
-enum Line {
+/// How requests reach the writer.
+enum WriterAccess {
     Queue { queue: Arc<Queue>, thread: Mutex<Option<JoinHandle<()>>> },
     Inline(Mutex<Option<Writer>>),
 }
@@ -69,11 +70,11 @@ impl Local {
     ) -> Local {
         let shared = Arc::new(Shared::new(Arc::new(memory), expiry));
         let writer = Writer { shared: Arc::clone(&shared), finish, disk };
-        let line = if options.inline { Line::Inline(Mutex::new(Some(writer))) } else { start(writer) };
-        Local { shared, line, disk_bytes }
+        let writer = if options.inline { WriterAccess::Inline(Mutex::new(Some(writer))) } else { start(writer) };
+        Local { shared, writer, disk_bytes }
     }
 
-    /// Hands a transaction to the writer; the answer comes through the receiver.
+    /// Submits a transaction to the writer. The outcome arrives through the receiver.
     async fn submit(&self, txn: Txn) -> Result<oneshot::Receiver<Answer>, Error> {
         let (answer, receiver) = oneshot::channel();
         self.send(Request::Txn { txn, answer }).await?;
@@ -81,11 +82,11 @@ impl Local {
     }
 
     async fn send(&self, request: Request) -> Result<(), Error> {
-        match &self.line {
-            Line::Queue { queue, .. } => {
+        match &self.writer {
+            WriterAccess::Queue { queue, .. } => {
                 queue.push(request).await.map_err(|_closed| Error::Unavailable(CLOSED.to_owned()))?;
             }
-            Line::Inline(writer) => {
+            WriterAccess::Inline(writer) => {
                 let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
                 let Some(writer) = writer.as_mut() else { return Err(Error::Unavailable(CLOSED.to_owned())) };
                 guarded(writer, |writer| writer.serve(vec![request]));
@@ -96,14 +97,14 @@ impl Local {
 
     fn stop(&self) {
         self.shared.memory.close();
-        match &self.line {
-            Line::Queue { queue, thread } => {
+        match &self.writer {
+            WriterAccess::Queue { queue, thread } => {
                 queue.close();
                 let thread = thread.lock().unwrap_or_else(PoisonError::into_inner).take();
-                // The writer's panics are caught where they happen; there is nothing left to learn from the thread.
+                // The writer's panics are caught by `guarded`, so the thread has no result to report.
                 drop(thread.map(JoinHandle::join));
             }
-            Line::Inline(writer) => drop(writer.lock().unwrap_or_else(PoisonError::into_inner).take()),
+            WriterAccess::Inline(writer) => drop(writer.lock().unwrap_or_else(PoisonError::into_inner).take()),
         }
         self.shared.end(CLOSED.to_owned());
     }
@@ -115,11 +116,11 @@ impl Drop for Local {
     }
 }
 
-fn start(mut writer: Writer) -> Line {
+fn start(mut writer: Writer) -> WriterAccess {
     let queue = Arc::new(Queue::default());
     let inbox = Arc::clone(&queue);
     let run = move || {
-        let mut last = Last::default();
+        let mut last = PreviousBatch::default();
         loop {
             let patience = matches!(writer.shared.health(), Health::Refused(_)).then_some(RECOVERY_INTERVAL);
             let Some(batch) = inbox.pop(patience, last) else { break };
@@ -128,15 +129,16 @@ fn start(mut writer: Writer) -> Line {
                 0 => guarded(&mut writer, Writer::recover),
                 _ => guarded(&mut writer, |writer| writer.serve(batch)),
             }
-            last = Last { requests, took: start.elapsed() };
+            last = PreviousBatch { requests, took: start.elapsed() };
         }
     };
     let thread = std::thread::Builder::new().name("store-writer".to_owned()).spawn(run);
-    let thread = thread.expect("a process that cannot start a thread cannot serve");
-    Line::Queue { queue, thread: Mutex::new(Some(thread)) }
+    let thread = thread.expect("cannot start the writer thread");
+    WriterAccess::Queue { queue, thread: Mutex::new(Some(thread)) }
 }
 
-/// A panic in the writer ends writing, not the process: reads stay true, and whoever waits hears that nobody knows.
+/// Runs `work` and catches a panic of the writer. After a panic the store takes no more writes; reads stay correct, and
+/// pending writes get an unknown outcome.
 fn guarded(writer: &mut Writer, work: impl FnOnce(&mut Writer)) {
     let shared = Arc::clone(&writer.shared);
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| work(writer))) {
@@ -150,7 +152,9 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
 }
 
 async fn wait(answer: oneshot::Receiver<Answer>) -> Answer {
-    answer.await.unwrap_or_else(|_dropped| Err(Error::Unknown("the writer stopped before it answered".to_owned())))
+    answer
+        .await
+        .unwrap_or_else(|_dropped| Err(Error::Unknown("the writer stopped before it reported an outcome".to_owned())))
 }
 
 impl Store for Local {
@@ -183,7 +187,7 @@ impl Store for Local {
     }
 
     fn compact(&self, revision: Revision) -> BoxFuture<'_, Result<(), Error>> {
-        // Only the memory holds a past.
+        // History is kept only in memory.
         Box::pin(async move { self.shared.memory.compact(revision) })
     }
 
@@ -198,7 +202,8 @@ impl Store for Local {
                 if due.is_empty() {
                     return Ok(expired);
                 }
-                // One transaction for each key: a watcher that resumes from a revision must find all of its events.
+                // Each key gets its own transaction and revision, so that a watch that resumes from a revision misses
+                // no event.
                 let mut answers = Vec::with_capacity(due.len());
                 for (key, modified) in due {
                     let conditions = vec![Condition { key: Arc::clone(&key), modified }];
@@ -208,7 +213,7 @@ impl Store for Local {
                 for answer in answers {
                     match wait(answer).await {
                         Ok(_) => expired += 1,
-                        // It was written again, and has another end now.
+                        // The key was written again since, with another expiry time or none.
                         Err(Error::Conflict { .. }) => {}
                         Err(error) => return Err(error),
                     }
@@ -221,7 +226,7 @@ impl Store for Local {
         Box::pin(async move {
             let (answer, receiver) = oneshot::channel();
             self.send(Request::Export(answer)).await?;
-            let stopped = |_dropped| Error::Unavailable("the writer stopped before it answered".to_owned());
+            let stopped = |_dropped| Error::Unavailable("the writer stopped before it reported an outcome".to_owned());
             let (revision, snapshot) = receiver.await.map_err(stopped)??;
             Ok(Export { revision, pages: export::stream(snapshot) })
         })
@@ -239,7 +244,7 @@ impl Store for Local {
     }
 
     fn close(&self) -> BoxFuture<'_, ()> {
-        // Waits for the batch in flight, a sync at most.
+        // Blocks until the batch in progress is done: at most one sync.
         Box::pin(async move { self.stop() })
     }
 }

@@ -1,14 +1,15 @@
-//! How far the store has come, noted beside its file.
+//! The mark: the store's last revision, written to a file beside the store.
 //!
-//! The engine cannot tell a last commit that was damaged from one that a crash cut short: both times it goes back to the commit before. The
-//! mark can: it is written when a commit is on the disk, before anybody hears of it. So what it names was durable, and must be there.
+//! After a restart redb cannot distinguish a damaged last commit from one that a crash interrupted: in both cases it
+//! falls back to the commit before. The mark can: it is written after a commit was synced and before the commit is
+//! acknowledged. So the revision in the mark was durable, and the store must have it.
 
 use crate::format::{u32_at, u64_at};
 use crate::local::FIRST_REVISION;
 use crate::medium::Medium;
 use crate::{OpenError, Revision};
 
-/// The mark of the store in a directory.
+/// File name of the mark in the store's directory.
 pub(crate) const FILE: &str = "store.mark";
 
 const VERSION: u32 = 1;
@@ -28,10 +29,14 @@ fn decode(bytes: &[u8]) -> Option<Revision> {
     (whole && u32_at(bytes, 0) == VERSION).then(|| u64_at(bytes, 4))
 }
 
-/// The revision that was noted last. A mark that is not there or cannot be read says nothing: the store is no worse than without one.
+/// Returns the revision in the mark. A missing or unreadable mark gives `None`, and the store opens without this check.
 fn read(medium: &dyn Medium) -> Option<Revision> {
     let unreadable = |why: &str| {
-        tracing::warn!(why, "{FILE} cannot be read: whether the newest writes are there is not known by it")
+        tracing::warn!(
+            why,
+            store = medium.place(),
+            "{FILE} cannot be read; the loss of the newest writes cannot be detected"
+        )
     };
     match medium.noted() {
         Ok(bytes) if bytes.is_empty() => None,
@@ -46,14 +51,15 @@ fn read(medium: &dyn Medium) -> Option<Revision> {
     }
 }
 
-/// Refuses a store that has fallen back behind what was acknowledged. `found` is the revision it is at, if there is anything at all.
+/// Refuses a store whose revision is behind the mark, because acknowledged writes are lost. `found` is the store's
+/// revision, or `None` without a store.
 pub(crate) fn check(medium: &dyn Medium, found: Option<Revision>) -> Result<(), OpenError> {
     let there = found.unwrap_or(FIRST_REVISION);
     let Some(noted) = read(medium).filter(|noted| *noted > there) else { return Ok(()) };
-    let is = found.map_or_else(|| "there is nothing".to_owned(), |found| format!("it is at revision {found}"));
+    let is = found.map_or_else(|| "the store is missing".to_owned(), |found| format!("it is at revision {found}"));
     Err(OpenError::Damaged(format!(
         "writes up to revision {noted} were acknowledged, but {is}; \
-         restore a backup with `mainstay store restore`, or delete {FILE} beside it to go on with what is left"
+         restore a backup with `mainstay store restore`, or delete {FILE} beside it to continue with the older state"
     )))
 }
 
@@ -64,7 +70,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_mark_reads_back_and_a_damaged_one_says_nothing(revision: u64, bit in 0..BYTES * 8, end in 0..BYTES) {
+        fn a_decoded_mark_is_the_encoded_one_and_damage_makes_it_unreadable(revision: u64, bit in 0..BYTES * 8, end in 0..BYTES) {
             let mut bytes = encode(revision);
             prop_assert_eq!(decode(&bytes), Some(revision));
             prop_assert_eq!(decode(&bytes[..end]), None);
@@ -73,7 +79,7 @@ mod tests {
         }
     }
 
-    /// What version 1 wrote is read for ever: these are its bytes.
+    /// Bytes that version 1 wrote. They must stay readable.
     #[test]
     fn marks_of_version_1_are_read() {
         let bytes = [1, 0, 0, 0, 42, 0, 0, 0, 0, 0, 0, 0, 0x9e, 0xf4, 0xc6, 0x88];

@@ -1,4 +1,4 @@
-//! Where the embedded store keeps its bytes: a private file, or whatever a simulation puts in its place.
+//! Where the embedded store keeps its bytes: a private file, or a simulated disk.
 
 use crate::OpenError;
 use crate::regular_file::open as open_regular;
@@ -12,29 +12,33 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Opens the bytes of one store. Asked again after a refused write, when the engine must start anew.
+/// The storage of one store. `open` is called again after a refused write, to reopen the engine.
 pub trait Medium: Send + Sync {
     fn open(&self) -> io::Result<Box<dyn StorageBackend>>;
-    /// Forgets what is cached, so that what is read from now on is what the disk has. After a sync that failed the two may differ for as
-    /// long as the machine runs: the system keeps what it could not write, and takes it for written.
+    /// Drops cached pages, so that later reads return what the disk has. After a failed sync the two may differ until
+    /// the machine restarts: Linux keeps pages that it could not write, and treats them as written.
     fn forget_cached(&self) -> io::Result<()>;
-    /// Notes a few bytes beside those of the store, in place of what was noted before. Not synced: a crash may leave an older note, a part of
-    /// one, or none.
+    /// Overwrites a few bytes beside the store (the mark). They are not synced: after a crash they may be an older
+    /// version, torn, or missing.
     fn note(&self, bytes: &[u8]) -> io::Result<()>;
-    /// What was noted last; nothing where nothing was.
+    /// Returns the bytes of the last `note`; empty if there are none.
     fn noted(&self) -> io::Result<Vec<u8>>;
+    /// The file, for log messages; empty where there is none.
+    fn place(&self) -> String {
+        String::new()
+    }
 }
 
 const NOTE_BYTES_MAX: u64 = 512;
 const PID_BYTES_MAX: u64 = 20;
 
-/// A file. Holds the directory's lock as long as it lives.
+/// A store file. It holds the lock of its directory while it exists.
 pub(crate) struct FileMedium {
     path: PathBuf,
     note: PathBuf,
-    /// Opened when something is noted first.
+    /// Opened at the first write of the mark.
     note_file: Mutex<Option<File>>,
-    /// Held, not read.
+    /// Never read; holding it keeps the directory locked.
     _lock: Arc<File>,
 }
 
@@ -44,7 +48,8 @@ impl FileMedium {
     }
 }
 
-/// A file that is synced once, when all of it is written, because nobody knows it by its name before.
+/// A new store file that is synced once, after it was filled. It has a temporary name until then, so a crash before the
+/// sync loses nothing.
 pub(crate) struct Draft {
     pub path: PathBuf,
 }
@@ -61,12 +66,12 @@ impl Medium for Draft {
         Ok(Box::new(DraftBackend(file)))
     }
 
-    /// It begins empty.
+    /// A new file has no cached pages.
     fn forget_cached(&self) -> io::Result<()> {
         Ok(())
     }
 
-    /// Nobody has heard of what is in it.
+    /// A store that is being filled has acknowledged nothing, so it needs no mark.
     fn note(&self, _bytes: &[u8]) -> io::Result<()> {
         Ok(())
     }
@@ -108,13 +113,17 @@ impl Medium for FileMedium {
         Ok(Box::new(backend))
     }
 
+    fn place(&self) -> String {
+        self.path.display().to_string()
+    }
+
     fn forget_cached(&self) -> io::Result<()> {
         let file = open_regular(private().read(true).write(true).create(true).truncate(false), &self.path)?;
-        // Only what is not waiting to be written is forgotten.
+        // Dropping the cache affects only clean pages, so write the dirty ones first.
         file.sync_data()?;
         #[cfg(target_os = "linux")]
         if let Err(error) = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed) {
-            tracing::warn!(%error, "what is cached of the store cannot be forgotten: its last commits are trusted to be on the disk");
+            tracing::warn!(%error, file = self.place(), "cannot drop the cached pages of the store; its last commits are trusted to be on disk");
         }
         Ok(())
     }
@@ -130,7 +139,7 @@ impl Medium for FileMedium {
     fn noted(&self) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
         match open_regular(private().read(true), &self.note) {
-            // A note is small; whatever else is there is not read into memory.
+            // Reads at most `NOTE_BYTES_MAX`, because the file may be something else and large.
             Ok(file) => file.take(NOTE_BYTES_MAX).read_to_end(&mut bytes).map(|_| bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(bytes),
             Err(error) => Err(error),
@@ -145,7 +154,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Arc<File>, OpenError> {
     let file = open_regular(private().read(true).write(true).create(true).truncate(false), &path)?;
     match file.try_lock() {
         Ok(()) => {
-            // Only for the message of the next process. On a full disk the file stays empty.
+            // The id is only used in the error message of another process. On a full disk the file stays empty.
             let named = file.set_len(0).and_then(|()| file.write_all_at(std::process::id().to_string().as_bytes(), 0));
             if let Err(error) = named {
                 tracing::debug!(%error, file = %path.display(), "cannot write the process id into the lock file");
@@ -154,7 +163,7 @@ pub(crate) fn lock(dir: &Path) -> Result<Arc<File>, OpenError> {
         }
         Err(std::fs::TryLockError::WouldBlock) => {
             let mut text = String::new();
-            // Without a readable number the message names no process.
+            // If the file has no valid number, the message names no process.
             let holder = file.take(PID_BYTES_MAX).read_to_string(&mut text).ok().and_then(|_| text.trim().parse().ok());
             Err(OpenError::InUse { directory: dir.to_owned(), holder })
         }
@@ -162,12 +171,12 @@ pub(crate) fn lock(dir: &Path) -> Result<Arc<File>, OpenError> {
     }
 }
 
-/// Creates an empty file where there is none.
+/// Creates an empty file if it does not exist.
 pub(crate) fn create(path: &Path) -> io::Result<()> {
     open_regular(private().write(true).create(true).truncate(false), path).map(drop)
 }
 
-/// Makes a new or renamed file's name survive a crash.
+/// Syncs a directory, so that the names of new and renamed files survive a crash.
 pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
@@ -178,21 +187,21 @@ fn private() -> OpenOptions {
     options
 }
 
-/// What happened on the way to the medium, which the engine's errors do not tell.
+/// Records what happened in the storage backend, because redb's errors do not tell.
 #[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    /// The medium's length; outlives this gauge.
+pub(crate) struct IoRecord {
+    /// Length of the medium in bytes. Shared with the gauges of later restarts.
     pub bytes: Arc<AtomicU64>,
     sync_failed: AtomicBool,
     header_synced: AtomicBool,
 }
 
-impl Gauge {
-    pub fn new(bytes: Arc<AtomicU64>) -> Gauge {
-        Gauge { bytes, ..Gauge::default() }
+impl IoRecord {
+    pub fn new(bytes: Arc<AtomicU64>) -> IoRecord {
+        IoRecord { bytes, ..IoRecord::default() }
     }
 
-    /// Forgets the commit before.
+    /// Starts a new commit: resets what was recorded for the previous one.
     pub fn begin(&self) {
         self.header_synced.store(false, Ordering::Relaxed);
     }
@@ -201,37 +210,38 @@ impl Gauge {
         self.sync_failed.load(Ordering::Relaxed)
     }
 
-    /// Whether a header, which names the current commit, has reached the disk since [`Gauge::begin`].
+    /// Whether a header, which names the current commit, was synced since [`IoRecord::begin`].
     pub fn may_have_committed(&self) -> bool {
         self.header_synced.load(Ordering::Relaxed)
     }
 }
 
-/// The engine's header lies within the first so many bytes.
+/// redb's header is within this many bytes at the start of the file.
 const HEADER_BYTES: u64 = 512;
 
-/// A medium with a gauge on it, which writes the header last.
+/// A storage backend that records failures in a [`IoRecord`] and writes redb's header last.
 ///
-/// The engine may write the header, which names the new commit, before the pages of that commit. Here it waits until the
-/// sync, and is dropped when a page cannot be written: then the file certainly still names the commit before.
+/// redb may write the header, which names the new commit, before the pages of that commit. This wrapper keeps the
+/// header in memory until the sync. If a page cannot be written, the header is dropped, and the file is certain to name
+/// the previous commit.
 #[derive(Debug)]
-pub(crate) struct Gauged {
+pub(crate) struct HeaderLast {
     inner: Box<dyn StorageBackend>,
-    gauge: Arc<Gauge>,
+    gauge: Arc<IoRecord>,
     header: Mutex<Header>,
 }
 
 #[derive(Debug, Default)]
 struct Header {
-    /// In the order they were written.
+    /// Header writes that are held back, in the order in which redb made them.
     waiting: Vec<(u64, Vec<u8>)>,
-    /// A write failed: no header goes out any more.
+    /// A write failed, so the header is never written.
     abandoned: bool,
 }
 
-impl Gauged {
-    pub fn new(inner: Box<dyn StorageBackend>, gauge: Arc<Gauge>) -> Gauged {
-        Gauged { inner, gauge, header: Mutex::default() }
+impl HeaderLast {
+    pub fn new(inner: Box<dyn StorageBackend>, gauge: Arc<IoRecord>) -> HeaderLast {
+        HeaderLast { inner, gauge, header: Mutex::default() }
     }
 
     fn header(&self) -> MutexGuard<'_, Header> {
@@ -245,7 +255,7 @@ impl Gauged {
         Err(error)
     }
 
-    /// Writes the waiting header; says whether there was one.
+    /// Writes the header that was held back. Returns whether there was one.
     fn release(&self) -> io::Result<bool> {
         let mut header = self.header();
         if header.abandoned {
@@ -259,7 +269,8 @@ impl Gauged {
         let written = waiting.iter().try_for_each(|(offset, data)| self.inner.write(*offset, data));
         if let Err(error) = written {
             header.abandoned = true;
-            // Where the old header still stands, nothing happened; else part of the new one may be there.
+            // If the old header is still in the file, the commit did not happen. Otherwise part of the new header may
+            // be there.
             if before.is_none() || self.written_header() != before {
                 self.gauge.sync_failed.store(true, Ordering::Relaxed);
             }
@@ -274,7 +285,7 @@ impl Gauged {
     }
 }
 
-impl StorageBackend for Gauged {
+impl StorageBackend for HeaderLast {
     fn len(&self) -> io::Result<u64> {
         let bytes = self.inner.len()?;
         self.gauge.bytes.store(bytes, Ordering::Relaxed);
@@ -352,7 +363,7 @@ impl StorageBackend for Gauged {
     }
 }
 
-/// Copies onto `out`, read at `offset`, what `data` at `from` covers of it.
+/// Copies into `out`, which was read at `offset`, the part of it that `data` at position `from` covers.
 fn overlay(from: u64, data: &[u8], offset: u64, out: &mut [u8]) {
     let start = from.max(offset);
     let end = (from + data.len() as u64).min(offset + out.len() as u64);
@@ -367,7 +378,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_overlay_covers_exactly_what_both_share() {
+    fn an_overlay_copies_exactly_the_common_range() {
         let cases: [(u64, &[u8], u64, &str); 6] = [
             (0, b"abc", 0, "abc..."),
             (2, b"abc", 0, "..abc."),

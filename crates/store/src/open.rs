@@ -1,4 +1,4 @@
-//! Why a store cannot be opened, each in one sentence.
+//! Why a store cannot be opened.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ pub enum OpenError {
     #[error("another process{} uses the store in {}", holder.map(|id| format!(" ({id})")).unwrap_or_default(), directory.display())]
     InUse {
         directory: PathBuf,
-        /// Its process id, if the lock file tells it.
+        /// Process id of the holder, if the lock file has it.
         holder: Option<u32>,
     },
     #[error(
@@ -23,19 +23,19 @@ pub enum OpenError {
     Io(#[from] io::Error),
     #[error("cannot open the store in {0}: {1}")]
     Directory(PathBuf, io::Error),
-    /// It may be there later.
+    /// A retry may succeed.
     #[error("cannot reach the store: {0}")]
     Unreachable(String),
-    #[error("the store does not let us in: {0}")]
+    #[error("the store denied access: {0}")]
     Refused(String),
-    #[error("there is a store in {0} already; choose an empty place")]
+    #[error("a store already exists in {0}; choose an empty directory or etcd prefix")]
     NotEmpty(String),
     #[error("its keys belong to another program, or to a restore or copy that was killed")]
     NotOurs,
 }
 
 impl OpenError {
-    /// Adds the directory to an I/O error, which does not name it.
+    /// Adds the directory to an I/O error, which does not name a path.
     pub(crate) fn in_directory(self, directory: &Path) -> OpenError {
         match self {
             OpenError::Io(error) => OpenError::Directory(directory.to_owned(), error),

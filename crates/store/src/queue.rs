@@ -1,4 +1,4 @@
-//! The line before the writer: bounded, and emptied a batch at a time.
+//! The writer's queue: bounded, and drained one batch at a time.
 
 use crate::Operation;
 use crate::writer::Request;
@@ -7,32 +7,33 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Semaphore;
 
-/// One batch being written and one collecting; whoever comes later waits outside, holding only its own request.
+/// Room for one batch that is being written and one that is collected. Further callers wait for room and hold only
+/// their own request.
 const REQUESTS_MAX: usize = 2 * BATCH_REQUESTS_MAX;
-/// Enough to share a sync among all writers there are, few enough to answer the first of them soon.
+/// Enough requests to share one sync between all concurrent writers, and few enough to answer the first ones soon.
 const BATCH_REQUESTS_MAX: usize = 512;
-/// The longest wait for others to share a sync with; on a fast disk a sync is much less.
+/// Longest wait for more requests to share a sync. A sync on a fast disk takes much less.
 const GATHER_MAX: Duration = Duration::from_millis(2);
-/// A batch is kept in the engine's write buffer, which is small.
+/// A batch must fit into redb's write buffer, which is small.
 const BATCH_BYTES_MAX: usize = 2 << 20;
 
 pub(crate) struct Queue {
     room: Semaphore,
-    line: Mutex<Line>,
+    state: Mutex<QueueState>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Line {
+struct QueueState {
     requests: VecDeque<Request>,
-    /// The writer sleeps until so many are here.
+    /// The writer sleeps until this many requests are queued.
     wanted: usize,
     closed: bool,
 }
 
-/// The batch before: how many it answered, and how long it took.
+/// The previous batch: its number of requests, and how long it took.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Last {
+pub(crate) struct PreviousBatch {
     pub requests: usize,
     pub took: Duration,
 }
@@ -42,23 +43,23 @@ pub(crate) struct Closed;
 
 impl Default for Queue {
     fn default() -> Queue {
-        Queue { room: Semaphore::new(REQUESTS_MAX), line: Mutex::default(), arrived: Condvar::new() }
+        Queue { room: Semaphore::new(REQUESTS_MAX), state: Mutex::default(), arrived: Condvar::new() }
     }
 }
 
 impl Queue {
-    /// Waits for room, then queues.
+    /// Waits for room in the queue, then appends the request.
     pub async fn push(&self, request: Request) -> Result<(), Closed> {
         let room = self.room.acquire().await.map_err(|_closed| Closed)?;
         let enough = {
-            let mut line = self.line();
-            if line.closed {
+            let mut state = self.lock();
+            if state.closed {
                 return Err(Closed);
             }
-            line.requests.push_back(request);
-            line.requests.len() >= line.wanted
+            state.requests.push_back(request);
+            state.requests.len() >= state.wanted
         };
-        // The place is given back when the writer takes the request.
+        // The permit is returned in `pop`, when the writer takes the request.
         room.forget();
         if enough {
             self.arrived.notify_one();
@@ -66,57 +67,59 @@ impl Queue {
         Ok(())
     }
 
-    /// Waits for requests and takes a batch of them; an empty one when `patience` ran out; `None` when closed and empty.
+    /// Waits for requests and takes a batch. Returns an empty batch after `patience` without a request, and `None` when
+    /// the queue is closed and empty.
     ///
-    /// Those whom the last batch answered are likely to ask again at once. To wait a little for them is better than to start
-    /// without them: else two halves take turns, and each waits for two syncs.
-    pub fn pop(&self, patience: Option<Duration>, last: Last) -> Option<Vec<Request>> {
-        let line = self.line();
-        let expected = (last.requests + line.requests.len()).min(BATCH_REQUESTS_MAX);
-        let mut line = self.wait(line, 1, patience);
-        if line.requests.is_empty() {
-            return if line.closed { None } else { Some(Vec::new()) };
+    /// Clients that got an answer in the last batch are likely to send again at once. Waiting for them briefly is
+    /// better than starting without them: otherwise the clients split into two halves that take turns, and each request
+    /// waits for two syncs.
+    pub fn pop(&self, patience: Option<Duration>, last: PreviousBatch) -> Option<Vec<Request>> {
+        let state = self.lock();
+        let expected = (last.requests + state.requests.len()).min(BATCH_REQUESTS_MAX);
+        let mut state = self.wait(state, 1, patience);
+        if state.requests.is_empty() {
+            return if state.closed { None } else { Some(Vec::new()) };
         }
-        if line.requests.len() < expected {
-            line = self.wait(line, expected, Some(last.took.min(GATHER_MAX)));
+        if state.requests.len() < expected {
+            state = self.wait(state, expected, Some(last.took.min(GATHER_MAX)));
         }
-        let batch = line.take_batch();
-        drop(line);
+        let batch = state.take_batch();
+        drop(state);
         self.room.add_permits(batch.len());
         Some(batch)
     }
 
-    /// Sleeps until `wanted` requests are here, the queue is closed, or patience runs out.
+    /// Sleeps until `wanted` requests are queued, the queue is closed, or `patience` has passed.
     fn wait<'a>(
         &'a self,
-        mut line: MutexGuard<'a, Line>,
+        mut state: MutexGuard<'a, QueueState>,
         wanted: usize,
         patience: Option<Duration>,
-    ) -> MutexGuard<'a, Line> {
-        line.wanted = wanted;
-        let lacking = |line: &mut Line| line.requests.len() < wanted && !line.closed;
+    ) -> MutexGuard<'a, QueueState> {
+        state.wanted = wanted;
+        let lacking = |state: &mut QueueState| state.requests.len() < wanted && !state.closed;
         match patience {
-            None => self.arrived.wait_while(line, lacking).unwrap_or_else(PoisonError::into_inner),
+            None => self.arrived.wait_while(state, lacking).unwrap_or_else(PoisonError::into_inner),
             Some(patience) => {
-                let waited = self.arrived.wait_timeout_while(line, patience, lacking);
+                let waited = self.arrived.wait_timeout_while(state, patience, lacking);
                 waited.unwrap_or_else(PoisonError::into_inner).0
             }
         }
     }
 
-    /// Takes no more; what is queued is still handed out.
+    /// Refuses new requests. Queued requests are still handed out.
     pub fn close(&self) {
-        self.line().closed = true;
+        self.lock().closed = true;
         self.room.close();
         self.arrived.notify_one();
     }
 
-    fn line(&self) -> MutexGuard<'_, Line> {
-        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Line {
+impl QueueState {
     fn take_batch(&mut self) -> Vec<Request> {
         let mut bytes = 0;
         let fitting = self.requests.iter().take(BATCH_REQUESTS_MAX).take_while(|request| {

@@ -1,20 +1,21 @@
-//! Opening files that must be regular files.
+//! Opens files that must be regular files.
 //!
-//! Opening a named pipe waits until another process opens its other end, so a pipe in the place of a file would block the program
-//! without a message. Reading a device may never end.
+//! Opening a named pipe blocks until another process opens its other end, so a pipe in place of a file would block the
+//! program without a message. Reading a device may never end.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Opens `path` with `options`. Anything but a regular file (or a link to one) is an error that names the file and says what it is.
+/// Opens `path` with `options`. Anything but a regular file (or a symbolic link to one) is an error that names the file
+/// and its type.
 pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = rustix::fs::OFlags::NONBLOCK.bits();
     let opened = options.custom_flags(i32::try_from(flags).unwrap_or(0)).open(path);
     let file_type = match &opened {
         Ok(file) => file.metadata()?.file_type(),
-        // Sockets, and pipes that nobody reads, cannot be opened.
+        // Sockets cannot be opened, nor can pipes without a reader.
         Err(_) => match std::fs::metadata(path) {
             Ok(metadata) => metadata.file_type(),
             Err(_) => return opened,
@@ -27,14 +28,14 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     Err(io::Error::new(io::ErrorKind::InvalidInput, why))
 }
 
-/// Reads a regular file as a whole.
+/// Reads a whole regular file.
 pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open(OpenOptions::new().read(true), path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads a regular file as UTF-8 text.
+/// Reads a whole regular file as UTF-8 text.
 pub fn read_to_string(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     open(OpenOptions::new().read(true), path)?.read_to_string(&mut text)?;

@@ -1,8 +1,9 @@
-//! A file is looked through as a whole before it is served.
+//! Lets redb check its file before the store is served.
 //!
-//! All rows are read and summed up when the store opens, but the engine keeps more in its file: where there is room, and what is to be freed.
-//! Damage there shows only when it writes or stops, and then it may take the process with it. So the engine checks its file first, in a
-//! world of its own: where its check finds damage it goes back to an older commit, and that must never reach the file.
+//! The store reads and verifies all rows when it opens, but redb's file has other data: free space, and pages to be
+//! freed. Damage there appears only when redb writes or closes, and then it may end the process. So redb checks its
+//! file first. The check runs on an overlay: if it finds damage, redb falls back to an older commit, and that change
+//! must never reach the file.
 
 use redb::StorageBackend;
 use std::collections::BTreeMap;
@@ -12,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const BLOCK: usize = 4096;
 const BLOCK_BYTES: u64 = BLOCK as u64;
 
-/// The bytes of another, which it only reads; what is written stays in memory.
+/// A storage backend on top of another one. Reads come from below; writes stay in memory.
 #[derive(Debug)]
 pub(crate) struct Overlay {
     below: Box<dyn StorageBackend>,
@@ -22,9 +23,9 @@ pub(crate) struct Overlay {
 #[derive(Debug)]
 struct State {
     len: u64,
-    /// How much of what is below still counts: what was cut off once does not come back.
+    /// How many bytes of the backend below are still valid. After a truncation the bytes behind it must read as zero.
     below_len: u64,
-    /// By their number.
+    /// Blocks that were written, by block number.
     written: BTreeMap<u64, Box<[u8; BLOCK]>>,
 }
 
@@ -39,7 +40,7 @@ impl Overlay {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A block as it is below, with nothing beyond its end.
+    /// Reads a block from below. Bytes behind `below_len` are zero.
     fn read_below(&self, state: &State, number: u64) -> io::Result<Box<[u8; BLOCK]>> {
         let mut block = Box::new([0; BLOCK]);
         let start = number * BLOCK_BYTES;
@@ -51,7 +52,8 @@ impl Overlay {
     }
 }
 
-/// The parts of a piece of the file: the number of each block, where the part is in it, and where in the piece.
+/// Splits a range of the file into blocks: for each the block number, the offset in the block, and the range in the
+/// caller's buffer.
 fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
     let mut done = 0;
     std::iter::from_fn(move || {
@@ -75,7 +77,7 @@ impl StorageBackend for Overlay {
         if end > state.len {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        // Mostly nothing was written, and large pieces are read.
+        // Fast path: usually nothing was written, and large pieces are read.
         if end <= state.below_len && state.written.range(offset / BLOCK_BYTES..=end / BLOCK_BYTES).next().is_none() {
             return self.below.read(offset, out);
         }
@@ -93,7 +95,7 @@ impl StorageBackend for Overlay {
         let mut state = self.lock();
         state.below_len = state.below_len.min(len);
         if len < state.len {
-            // What is cut off and given back again is zero.
+            // Bytes that were cut off read as zero if the file grows again.
             state.written.retain(|number, block| {
                 let kept = usize::try_from(len.saturating_sub(number * BLOCK_BYTES)).unwrap_or(BLOCK).min(BLOCK);
                 block[kept..].fill(0);
@@ -116,7 +118,7 @@ impl StorageBackend for Overlay {
                 let block = self.read_below(&state, number)?;
                 state.written.insert(number, block);
             }
-            let block = state.written.get_mut(&number).expect("it was put there just above");
+            let block = state.written.get_mut(&number).expect("the block was inserted above");
             block[within..within + size].copy_from_slice(&data[part]);
         }
         state.len = state.len.max(offset + data.len() as u64);
@@ -156,7 +158,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_as_a_copy_would_be_and_leaves_what_is_below(
+        fn an_overlay_behaves_like_a_copy_and_does_not_change_the_backend_below(
             before in proptest::collection::vec(any::<u8>(), 0..20_000),
             steps in proptest::collection::vec(step(), 0..12),
             pieces in proptest::collection::vec((0..30_000u64, 0..9_000usize), 0..8),

@@ -1,6 +1,8 @@
-//! The one writer: takes a batch of transactions, decides each in order, keeps them with one sync, shows them, answers all.
+//! The only writer: takes a batch of transactions, decides each one in order, commits the batch with one sync, makes it
+//! visible, and answers all of it.
 //!
-//! The order is the promise: nothing is visible before it is durable, and nothing is answered before it is visible.
+//! This order is a guarantee: nothing is visible before it is durable, and nothing is acknowledged before it is
+//! visible.
 
 use crate::disk::{Disk, Fault, Row, Write};
 use crate::expiry::Expiry;
@@ -14,7 +16,7 @@ use tokio::sync::oneshot;
 
 pub(crate) type Answer = Result<Committed, Error>;
 
-/// Rows at a revision, or why not.
+/// A snapshot and its revision.
 pub(crate) type Exported = Result<(Revision, Box<dyn Snapshot>), Error>;
 
 pub(crate) enum Request {
@@ -22,7 +24,7 @@ pub(crate) enum Request {
     Export(oneshot::Sender<Exported>),
 }
 
-/// What readers and the writer share.
+/// State shared by readers and the writer.
 pub(crate) struct Shared {
     pub memory: Arc<Memory>,
     pub expiry: Mutex<Expiry>,
@@ -33,9 +35,9 @@ pub(crate) struct Shared {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Health {
     Good,
-    /// The last batch was refused; the next may do better.
+    /// The last batch was refused; the next one may succeed.
     Refused(String),
-    /// No write will ever be taken again.
+    /// No write will ever be accepted again.
     Final(String),
 }
 
@@ -52,7 +54,7 @@ impl Shared {
         *self.health.lock().unwrap_or_else(PoisonError::into_inner) = health;
     }
 
-    /// Ends writing for good. The first reason stands.
+    /// Ends writing permanently. The first reason is kept.
     pub fn end(&self, reason: String) {
         let mut health = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if !matches!(*health, Health::Final(_)) {
@@ -83,7 +85,7 @@ impl Writer {
         for request in batch {
             match request {
                 Request::Txn { txn, answer } => decided.push((answer, staged.decide(txn))),
-                // Nothing of this batch is kept yet: this is what was shown last.
+                // Nothing of this batch is committed yet, so the snapshot matches the visible revision.
                 Request::Export(to) => drop(to.send(export(&self.shared.memory, &*self.disk))),
             }
         }
@@ -100,7 +102,7 @@ impl Writer {
         }
     }
 
-    /// Tries to heal after a refusal; called while nothing is to be written.
+    /// Tries to recover after a refused write. Called while the queue is empty.
     pub fn recover(&mut self) {
         match self.disk.recover() {
             Ok(()) => self.shared.set_health(Health::Good),
@@ -114,7 +116,7 @@ impl Writer {
             return;
         }
         {
-            let mut expiry = self.shared.expiry.lock().expect("the expiry index is whole");
+            let mut expiry = self.shared.expiry.lock().expect("the expiry lock is not poisoned");
             for write in &writes {
                 let expires_at_s = write.row.as_ref().and_then(|row| row.expires_at_s);
                 expiry.set(&write.key, expires_at_s, write.row.as_ref().map_or(0, |row| row.modified));
@@ -124,7 +126,8 @@ impl Writer {
         self.shared.set_health(Health::Good);
     }
 
-    /// The batch was not kept. Whoever wrote hears so; whoever was only judged by it was judged by what did not happen.
+    /// Answers a batch that was not committed. Transactions that would have written get the failure. Conflicts were
+    /// found against transactions of the same batch that did not happen, so they get the failure too.
     fn refuse(&self, decided: Vec<(oneshot::Sender<Answer>, Answer)>, fault: Fault) {
         let (reason, known) = match fault {
             Fault::Refused(reason) => {
@@ -136,7 +139,7 @@ impl Writer {
                 (reason, false)
             }
         };
-        tracing::error!(reason, "a batch of writes was not kept");
+        tracing::error!(reason, store = self.disk.place(), "cannot commit a batch of writes");
         for (to, outcome) in decided {
             let wrote = outcome.is_ok();
             let error =
@@ -154,11 +157,11 @@ fn export(memory: &Memory, disk: &dyn Disk) -> Exported {
 }
 
 fn answer(to: oneshot::Sender<Answer>, outcome: Answer) {
-    // Whoever no longer listens has given up on the answer, not on the write.
+    // A closed receiver means that the caller no longer waits for the outcome. The write is not undone.
     drop(to.send(outcome));
 }
 
-/// A batch as decided so far: transactions see the ones before them.
+/// The batch as decided so far. Each transaction sees the ones before it.
 struct Staged<'a> {
     memory: &'a Memory,
     disk: &'a dyn Disk,
@@ -169,7 +172,7 @@ struct Staged<'a> {
     changes: Vec<Change>,
 }
 
-/// A key that the batch changed, as it is now.
+/// The state of a key after the transactions decided so far.
 struct Now {
     record: Option<Arc<Record>>,
     stored: Option<Bytes>,
@@ -206,7 +209,7 @@ impl<'a> Staged<'a> {
         Ok(Committed { revision, records })
     }
 
-    /// The operations that change something: the last one of each key, and no deletion of what is not there.
+    /// Returns the operations that change something: the last one per key, and no deletion of an absent key.
     fn effective(&self, mut operations: Vec<Operation>) -> Vec<Operation> {
         if operations.len() > 1 {
             let mut seen = HashSet::new();
@@ -221,7 +224,7 @@ impl<'a> Staged<'a> {
         operations
     }
 
-    /// The value that watchers of each deletion are to see. Looked up before anything is staged, because it can fail.
+    /// Returns the value that watchers get for each deletion. This can fail, so it runs before anything is staged.
     fn lasts(&self, operations: &[Operation]) -> Result<Vec<Option<Bytes>>, Error> {
         operations
             .iter()
@@ -240,7 +243,7 @@ impl<'a> Staged<'a> {
 
     fn event(&mut self, operation: Operation, last: Option<Bytes>, revision: Revision) -> Event {
         let previous = self.current(key(&operation));
-        // All versions of a key share one copy of its text.
+        // All versions of a key share one allocation of its text.
         let key = previous.as_ref().map_or_else(|| Arc::clone(key(&operation)), |record| Arc::clone(&record.key));
         let created = previous.as_ref().map_or(revision, |record| record.created);
         let (record, row) = match operation {

@@ -1,4 +1,4 @@
-//! What survives: restarts, crashes at any sync, full and failing disks, damage.
+//! Durability: what survives restarts, crashes at any sync, full and failing disks, and damage.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -10,10 +10,10 @@ use store::{Embedded, Error, OpenError, Operation, Options, Range, Record, Revis
 
 const INLINE: Options = Options { inline: true, bounds: store::Bounds { events_max: 1000, bytes_max: 1 << 20 } };
 
-/// What the engine needs for a commit to be whole.
+/// Number of syncs that redb needs for one commit.
 const SYNCS_PER_COMMIT: usize = 1;
 
-/// Where the engine names its commits: two slots, and which of them is current.
+/// The part of the file in which redb names its commits: two slots, and which of them is current.
 const HEADER_BYTES: usize = 320;
 
 fn put(key: &str, value: impl Into<Bytes>) -> Operation {
@@ -41,14 +41,14 @@ fn open(dir: &Path) -> Result<Arc<dyn Store>, OpenError> {
 }
 
 fn refusal(outcome: Result<Arc<dyn Store>, OpenError>) -> String {
-    outcome.err().expect("it is refused").to_string()
+    outcome.err().expect("the store opened, but must be refused").to_string()
 }
 
 fn text(number: usize, length: usize) -> Vec<u8> {
     format!("{number}-").bytes().cycle().take(length).collect()
 }
 
-/// Writes of all kinds, some of them with values of several pages.
+/// Writes of all kinds, some with values of several pages.
 async fn work(store: &dyn Store, steps: std::ops::Range<usize>) -> Result<(), Error> {
     for n in steps {
         let key = format!("/key/{}", n * 7 % 40);
@@ -84,7 +84,7 @@ async fn a_restart_keeps_everything_but_the_past() {
     assert_eq!(write(&*store, vec![put("/new", "")]).await.unwrap(), revision + 2, "no revision is used again");
 }
 
-/// What the last key's deletion used is not used again either.
+/// The revision of the last key's deletion is not used again either.
 #[tokio::test]
 async fn an_emptied_store_keeps_its_revision() {
     let dir = tempfile::tempdir().unwrap();
@@ -95,15 +95,15 @@ async fn an_emptied_store_keeps_its_revision() {
     assert_eq!(open(dir.path()).unwrap().revision(), revision);
 }
 
-/// A crash at any sync or after any answer, with any of the unsynced sectors lost: every acknowledged write is there, and at most the batch in
-/// flight besides, whole.
+/// A crash at any sync or after any answer, with any of the unsynced sectors lost: every acknowledged write is present.
+/// At most the batch in progress is present too, and then completely.
 #[tokio::test]
 async fn a_crash_at_any_moment_loses_nothing_acknowledged() {
     for seed in 1..4 {
         let disk = Crashable::default();
         let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
         disk.record_crashes(seed * 7919);
-        // What the store held when as many crash images had been taken.
+        // State of the store when this many crash images had been taken.
         let mut acknowledged = vec![(disk.crashes(), store.revision(), contents(&*store))];
         for n in 0..60 {
             work(&*store, n..n + 1).await.unwrap();
@@ -161,7 +161,7 @@ async fn a_full_disk_refuses_and_recovers() {
     }
 }
 
-/// The writer looks by itself whether the disk has room again.
+/// The writer itself detects that the disk has space again.
 #[tokio::test]
 async fn health_returns_without_a_write() {
     let disk = Crashable::default();
@@ -177,7 +177,7 @@ async fn health_returns_without_a_write() {
             tokio::time::sleep(std::time::Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(std::time::Duration::from_secs(20), healed).await.expect("it heals");
+    tokio::time::timeout(std::time::Duration::from_secs(20), healed).await.expect("the store did not become healthy");
     write(&*store, vec![put("/a", "")]).await.unwrap();
 }
 
@@ -195,22 +195,22 @@ async fn a_failed_sync_is_final() {
             }
         };
         assert!(matches!(failed, Error::Unknown(_)), "{failed}");
-        assert_eq!(store.revision(), acknowledged, "what may not be durable is not shown");
+        assert_eq!(store.revision(), acknowledged, "a write that may not be durable must stay invisible");
         for _ in 0..3 {
             assert!(matches!(write(&*store, vec![put("/a", "w")]).await, Err(Error::Unavailable(_))));
         }
         assert!(store.healthy().is_err());
         drop(store);
-        // Whatever the disk kept: all that was acknowledged, at least.
+        // The disk has at least everything that was acknowledged.
         let store = Embedded::open_on(Arc::new(Crashable::from_image(disk.bytes())), finish, INLINE).unwrap();
         assert!(store.revision() >= acknowledged);
     }
 }
 
-/// On Linux what a sync could not write stays in the cache as if it were written, also for the process that comes next: what that shows
-/// must be on the disk all the same.
+/// On Linux, data that a sync could not write stays in the page cache as if it were written, even for the next process.
+/// What that process shows must be on the disk.
 #[tokio::test]
-async fn what_a_failed_sync_left_in_the_cache_is_not_taken_for_durable() {
+async fn cached_data_of_a_failed_sync_is_not_treated_as_durable() {
     for syncs in 0..4 {
         let disk = Crashable::default();
         let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
@@ -229,7 +229,7 @@ async fn what_a_failed_sync_left_in_the_cache_is_not_taken_for_durable() {
             let crashed = crashed.unwrap_or_else(|error| panic!("a sync that failed after {syncs}: {error}"));
             assert_eq!((crashed.revision(), contents(&*crashed)), shown, "a sync that failed after {syncs}");
         }
-        // It goes on from there.
+        // Writing continues from there.
         work(&*store, 30..40).await.unwrap();
         let shown = contents(&*store);
         let crashed = Embedded::open_on(Arc::new(Crashable::from_image(disk.crash(1))), finish, INLINE).unwrap();
@@ -237,9 +237,10 @@ async fn what_a_failed_sync_left_in_the_cache_is_not_taken_for_durable() {
     }
 }
 
-/// A guard of the figures (decision 16): a commit is one sync, and all that waits for the disk is one commit.
+/// Protects a performance figure (decision 16): a commit needs one sync, and all writes that wait for the disk share
+/// the next commit.
 #[tokio::test]
-async fn who_waits_for_the_disk_shares_its_next_sync() {
+async fn writes_that_wait_for_the_disk_share_the_next_sync() {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, Options::default()).unwrap();
     let key = |n: usize| format!("/key/{n}");
@@ -251,11 +252,11 @@ async fn who_waits_for_the_disk_shares_its_next_sync() {
         async move { write(&*store, vec![put("/first", text(1, 1000))]).await }
     });
     tokio::task::yield_now().await;
-    // The writer has the first in hand, and waits for the disk.
+    // The writer is committing the first write and waits for the disk.
     disk.wait_for_syncs(before + 1);
     let mut others: Vec<_> = (1..64).map(|n| Box::pin(write(&*store, vec![put(&key(n), text(n, 1000))]))).collect();
     for other in &mut others {
-        // In line, but not answered.
+        // Queued, but not answered.
         assert!(futures::poll!(other).is_pending());
     }
     disk.hold_syncs(false);
@@ -263,12 +264,16 @@ async fn who_waits_for_the_disk_shares_its_next_sync() {
     for other in others {
         other.await.unwrap();
     }
-    assert_eq!(disk.syncs() - before, 2 * SYNCS_PER_COMMIT, "one commit for the first, one for all the others");
-    assert_eq!(disk.notes() - notes, 2, "a mark is one more write for each commit, not for each transaction");
+    assert_eq!(
+        disk.syncs() - before,
+        2 * SYNCS_PER_COMMIT,
+        "expected one commit for the first write and one for all others"
+    );
+    assert_eq!(disk.notes() - notes, 2, "the mark is written once per commit, not per transaction");
 }
 
 #[tokio::test]
-async fn a_second_opener_is_told() {
+async fn a_second_process_is_refused_and_told_the_first_ones_id() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
     assert_eq!(
@@ -307,9 +312,9 @@ fn a_newer_format_is_refused() {
     assert_eq!(refused, "the store was written by a newer version (format 2; this one reads up to 1)");
 }
 
-/// Rows that are gone or older than they should be are noticed, though each row left is whole.
+/// Missing and stale rows are detected, even if each remaining row is intact.
 #[tokio::test]
-async fn missing_and_stale_rows_are_noticed() {
+async fn missing_and_stale_rows_are_detected() {
     use redb::ReadableTable;
     let dir = tempfile::tempdir().unwrap();
     let records = redb::TableDefinition::<&str, &[u8]>::new("records");
@@ -334,14 +339,14 @@ async fn missing_and_stale_rows_are_noticed() {
         *good.borrow_mut() = table.get("/a").unwrap().unwrap().value().to_vec();
         table.insert("/a", stale.borrow().as_slice()).unwrap();
     });
-    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows are not those of its last commit");
+    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows do not match its last commit");
     tamper(&|table| drop(table.remove("/a").unwrap()));
-    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows are not those of its last commit");
+    assert_eq!(refusal(open(dir.path())), "the store is damaged: its rows do not match its last commit");
     tamper(&|table| drop(table.insert("/a", good.borrow().as_slice()).unwrap()));
     assert_eq!(open(dir.path()).unwrap().get("/a").unwrap().value, "2@3");
 }
 
-/// What a store held when it stopped, its file, and where in it the last byte is that is not zero.
+/// Writes to a store and closes it. Returns its state, its file, and the position of the last byte that is not zero.
 async fn stopped(steps: std::ops::Range<usize>) -> ((u64, Contents), Vec<u8>, usize) {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
@@ -353,7 +358,7 @@ async fn stopped(steps: std::ops::Range<usize>) -> ((u64, Contents), Vec<u8>, us
     (truth, image, used)
 }
 
-/// Any lost sector is noticed, or changes nothing, also when the store stops.
+/// A lost sector is detected, or changes nothing, even when the store closes.
 #[tokio::test]
 async fn a_lost_sector_is_never_served() {
     let (truth, image, used) = stopped(0..40).await;
@@ -368,11 +373,11 @@ async fn a_lost_sector_is_never_served() {
             }
         }
     }
-    assert!(noticed > 40, "{noticed} noticed");
+    assert!(noticed > 40, "only {noticed} damaged files were detected");
 }
 
-/// Any damaged bit or missing end of a file is noticed, or changes nothing; never is something else served. What is written on top
-/// is held to the same.
+/// A flipped bit or a truncated file is detected, or changes nothing: wrong data is never served. The same holds after
+/// further writes.
 #[tokio::test]
 async fn damage_is_never_served() {
     let (truth, image, used) = stopped(0..120).await;
@@ -390,7 +395,7 @@ async fn damage_is_never_served() {
         let mut damaged = image.clone();
         match n % 8 {
             0 => damaged.truncate(roll(image.len())),
-            // Headers are small, and deserve as many tries as the rest.
+            // The header is small, and gets as many attempts as the rest.
             1 | 2 => damaged[roll(512)] ^= 1 << roll(8),
             _ => damaged[roll(used)] ^= 1 << roll(8),
         }
@@ -400,12 +405,12 @@ async fn damage_is_never_served() {
             continue;
         };
         if disk.bytes().len() != image.len() && truth.0 != store.revision() && contents(&*store).is_empty() {
-            // An empty file is a new store to this entry; a directory's file is refused when empty.
+            // `open_on` treats an empty medium as a new store. (`open` refuses an empty file in a directory.)
             continue;
         }
-        assert!((store.revision(), contents(&*store)) == truth, "try {n}: something else was served");
+        assert!((store.revision(), contents(&*store)) == truth, "try {n}: wrong data was served");
         harmless += 1;
-        // Writing on may fail, but what it leaves is right or refused.
+        // Further writes may fail, but what they leave is correct or refused.
         let wrote = work(&*store, 120..135).await;
         let after = (store.revision(), contents(&*store));
         drop(store);
@@ -414,13 +419,13 @@ async fn damage_is_never_served() {
         }
     }
     std::panic::set_hook(previous);
-    assert!(noticed > 40 && harmless > 20, "{noticed} noticed, {harmless} harmless");
+    assert!(noticed > 40 && harmless > 20, "{noticed} detected, {harmless} harmless");
 }
 
-/// To the engine damage to the last commit looks like a commit that a kill cut short, and it takes the one before. What was answered is there,
-/// or the store is refused.
+/// To redb a damaged last commit looks like one that a kill interrupted, and it falls back to the commit before. Every
+/// acknowledged write is present, or the store is refused.
 #[tokio::test]
-async fn a_damaged_last_commit_is_not_taken_for_an_unfinished_one() {
+async fn a_damaged_last_commit_is_not_treated_as_an_unfinished_one() {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
     work(&*store, 0..40).await.unwrap();
@@ -433,14 +438,14 @@ async fn a_damaged_last_commit_is_not_taken_for_an_unfinished_one() {
         let store = Embedded::open_on(Arc::new(Crashable::from_image(image)), finish, INLINE)?;
         Ok::<_, OpenError>((store.revision(), contents(&*store)) == truth)
     };
-    // Each bit of the header, and of what else the last commit wrote a bit in every few bytes.
+    // Each bit of the header, and one bit in every 41 bytes of what the last commit wrote elsewhere.
     let pages = (HEADER_BYTES..killed.bytes.len()).filter(|at| before.get(*at) != killed.bytes.get(*at));
     let bits: Vec<_> = (0..HEADER_BYTES * 8).chain(pages.step_by(41).map(|at| at * 8 + at % 8)).collect();
     assert!(bits.len() > HEADER_BYTES * 8 + 100, "{} bits", bits.len());
     let (mut refused, mut saved) = (0, 0);
     for bit in bits {
         match opened(bit) {
-            Ok(same) => assert!(same, "bit {bit}: the state before is served"),
+            Ok(same) => assert!(same, "bit {bit}: the previous state is served"),
             Err(error) => {
                 let said = error.to_string();
                 assert!(said.starts_with("the store is damaged: "), "bit {bit}: {said}");
@@ -449,11 +454,12 @@ async fn a_damaged_last_commit_is_not_taken_for_an_unfinished_one() {
             }
         }
     }
-    println!("{refused} refused, of these {saved} by the mark");
-    assert!(refused > 100 && saved > 50, "{refused} refused, of these {saved} by the mark");
+    println!("{refused} refused, {saved} of them because of the mark");
+    assert!(refused > 100 && saved > 50, "{refused} refused, {saved} of them because of the mark");
 }
 
-/// A mark is believed where it is ahead of the store, and only there: one that is missing, torn, behind, or of a store before says nothing.
+/// A mark counts only if it is ahead of the store. A mark that is missing, torn, behind, or from an earlier store has
+/// no effect.
 #[tokio::test]
 async fn a_store_behind_its_mark_is_refused_until_the_mark_is_gone() {
     let dir = tempfile::tempdir().unwrap();
@@ -472,10 +478,10 @@ async fn a_store_behind_its_mark_is_refused_until_the_mark_is_gone() {
     let refused = revision_with(&old_file, &new_mark).unwrap_err().to_string();
     let expected = format!(
         "the store is damaged: writes up to revision {newer} were acknowledged, but it is at revision {older}; restore a backup \
-         with `mainstay store restore`, or delete store.mark beside it to go on with what is left"
+         with `mainstay store restore`, or delete store.mark beside it to continue with the older state"
     );
     assert_eq!(refused, expected);
-    assert_eq!(std::fs::read(&file).unwrap(), old_file, "what is refused is not touched");
+    assert_eq!(std::fs::read(&file).unwrap(), old_file, "a refused store must not be changed");
     let torn = [&new_mark[..6], &old_mark[6..10]].concat();
     for noted in [&old_mark[..], b"", &torn, &[0; 16], &[0xff; 4000]] {
         assert_eq!(revision_with(&old_file, noted).unwrap(), older, "{noted:?}");
@@ -485,17 +491,18 @@ async fn a_store_behind_its_mark_is_refused_until_the_mark_is_gone() {
     std::fs::write(&mark, &new_mark).unwrap();
     std::fs::remove_file(&file).unwrap();
     assert!(
-        refusal(open(dir.path())).contains("were acknowledged, but there is nothing; restore"),
-        "no new one is made"
+        refusal(open(dir.path())).contains("were acknowledged, but the store is missing; restore"),
+        "no new store may be created"
     );
-    // What is made of rows from elsewhere is another store, which may be at an earlier revision.
+    // A store that is filled from other rows is a new store, and may be at an earlier revision.
     store::Filling::embedded(dir.path(), older).unwrap().finish().await.unwrap();
     assert_eq!(open(dir.path()).unwrap().revision(), older);
 }
 
-/// A kill between the sync and the mark leaves a commit that nobody heard of yet, but that is seen from now on.
+/// A kill between the sync and the mark leaves a commit that nobody saw. It becomes visible when the store opens, so it
+/// is marked then.
 #[tokio::test]
-async fn what_a_store_opens_with_is_marked_when_it_is_synced() {
+async fn opening_a_store_marks_its_revision_after_the_sync() {
     let disk = Crashable::default();
     let store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
     write(&*store, vec![put("/a", "1")]).await.unwrap();
@@ -504,15 +511,15 @@ async fn what_a_store_opens_with_is_marked_when_it_is_synced() {
     let failing = unmarked();
     failing.fail_sync_after(0);
     refusal(Embedded::open_on(Arc::new(failing.clone()), finish, INLINE));
-    assert_eq!(failing.notes(), 0, "nothing is said of what may not be on the disk");
+    assert_eq!(failing.notes(), 0, "a revision that may not be on disk must not be marked");
     let disk = unmarked();
     let _store = Embedded::open_on(Arc::new(disk.clone()), finish, INLINE).unwrap();
     assert_eq!(disk.kill().note, killed.note);
 }
 
-/// The mark is for the worst case; that it cannot be kept is no reason to stop.
+/// The mark helps only in rare cases, so a failure to write it is not fatal.
 #[tokio::test]
-async fn a_mark_that_cannot_be_written_stops_nobody() {
+async fn a_mark_that_cannot_be_written_does_not_stop_the_store() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::create_dir(dir.path().join("store.mark")).unwrap();
     let store = open(dir.path()).unwrap();
@@ -523,7 +530,7 @@ async fn a_mark_that_cannot_be_written_stops_nobody() {
 }
 
 #[test]
-fn damaged_files_are_named_as_such() {
+fn damaged_files_are_reported_as_damaged() {
     let dir = tempfile::tempdir().unwrap();
     drop(open(dir.path()).unwrap());
     let path = dir.path().join("store.redb");
@@ -534,9 +541,9 @@ fn damaged_files_are_named_as_such() {
     assert!(refused.starts_with("the store is damaged: "), "{refused}");
 }
 
-/// A crash while the store was first made leaves a file that nobody mistakes for one.
+/// A crash while a store is created leaves a file that is never opened as a store.
 #[test]
-fn half_a_new_store_is_made_anew() {
+fn a_half_created_store_is_created_again() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("store.redb.new"), b"half a file").unwrap();
     assert_eq!(open(dir.path()).unwrap().revision(), 1);

@@ -1,7 +1,11 @@
-//! Many transactions that share a sync, on a machine that goes down at any write, note or sync: the real writer, not one at a time.
+//! Group commit: many transactions that share a sync, on a machine that stops at any write, note or sync. Uses the real
+//! writer thread.
 //!
-//! *acknowledged*: what was answered with a revision is there, at that revision. *whole*: each transaction is there with all that it does, or not at
-//! all. *ordered*: those that are there are the first ones, without a gap. *unique*: no revision that was given is given again.
+//! Checked after each restart:
+//! - *acknowledged*: a transaction that was answered with a revision is present, at that revision.
+//! - *whole*: each transaction is present with all its operations, or not at all.
+//! - *ordered*: the transactions that are present are the first ones, without a gap.
+//! - *unique*: no revision is given twice.
 
 use bytes::Bytes;
 use futures::future::join_all;
@@ -11,10 +15,10 @@ use store::suite::{Crashable, End, Image, finish};
 use store::{Condition, Embedded, Error, Operation, Options, Range, Revision, Store, Txn};
 
 const SEEDS: u64 = 8;
-/// Transactions that are under way at the same time, and how often.
+/// Number of concurrent transactions, and number of rounds.
 const TOGETHER: usize = 24;
 const ROUNDS: usize = 3;
-/// Every transaction writes one of these besides a key of its own.
+/// Every transaction writes one of these keys beside a key of its own.
 const SHARED: u64 = 5;
 
 struct Dice(u64);
@@ -29,14 +33,14 @@ impl Dice {
     }
 }
 
-/// What a transaction does: it makes a key that no other touches, and writes or deletes one that others do, too.
+/// A transaction: it creates a key that no other transaction touches, and writes or deletes a shared key.
 #[derive(Clone)]
 struct Job {
     own: String,
     shared: String,
-    /// What the shared key holds afterwards.
+    /// Value of the shared key afterwards; `None` deletes it.
     value: Option<Bytes>,
-    /// It must be of this version for anything to happen.
+    /// The transaction's condition on the version of the shared key.
     only_if: Option<Revision>,
 }
 
@@ -56,7 +60,7 @@ impl Job {
     }
 }
 
-/// What a store holds: values as they were put, with the revisions they were made and last changed at.
+/// Content of a store: finished values, with the revisions that created and last changed them.
 type Contents = BTreeMap<String, (Bytes, Revision, Revision)>;
 
 fn contents(store: &dyn Store) -> Contents {
@@ -64,18 +68,18 @@ fn contents(store: &dyn Store) -> Contents {
     records.iter().map(|it| (it.key.to_string(), (it.value.clone(), it.created, it.modified))).collect()
 }
 
-/// All that was ever asked of a store, and answered.
+/// All transactions that were sent to a store, and their outcomes.
 #[derive(Default)]
-struct Told {
+struct Acknowledged {
     jobs: Vec<Job>,
-    /// Which job each revision was given to.
+    /// The job of each revision.
     given: BTreeMap<Revision, usize>,
-    /// Jobs that were refused because of others: they have done nothing.
+    /// Jobs that were refused with a conflict: they must have no effect.
     refused: Vec<usize>,
 }
 
-impl Told {
-    /// Sends many transactions at once, again and again, until the machine goes down or all are done.
+impl Acknowledged {
+    /// Sends many transactions at once, in rounds, until the machine stops or all rounds are done.
     async fn work(&mut self, store: &dyn Store, dice: &mut Dice) {
         for _ in 0..ROUNDS {
             let first = self.jobs.len();
@@ -105,7 +109,7 @@ impl Told {
         }
     }
 
-    /// What is there after the end is what was asked for, as far as it came. What did not come about is forgotten.
+    /// Checks the content after a restart against the jobs, and removes jobs from `given` that did not happen.
     fn check(&mut self, store: &dyn Store) {
         let (found, newest) = (contents(store), store.revision());
         let done: BTreeMap<Revision, usize> = (self.jobs.iter().enumerate())
@@ -115,12 +119,12 @@ impl Told {
             assert_eq!(done.get(revision), Some(number), "acknowledged: revision {revision}, the store is at {newest}");
         }
         assert!(done.keys().copied().eq(2..=newest), "ordered: {:?} at {newest}", done.keys());
-        assert!(self.refused.iter().all(|number| !found.contains_key(&self.jobs[*number].own)), "refused, but there");
+        assert!(self.refused.iter().all(|number| !found.contains_key(&self.jobs[*number].own)), "refused, but present");
         assert_eq!(found, self.outcome(&done), "whole");
         self.given = done;
     }
 
-    /// What these transactions come to, one after the other.
+    /// Computes the content that these transactions lead to, one after the other.
     fn outcome(&self, done: &BTreeMap<Revision, usize>) -> Contents {
         let mut outcome = Contents::new();
         let kept = |value: &Bytes, revision| finish(value, revision);
@@ -128,7 +132,11 @@ impl Told {
             let job = &self.jobs[*number];
             let before = outcome.get(&job.shared).map(|(_, made, modified)| (*made, *modified));
             let version = before.map_or(0, |(_, modified)| modified);
-            assert!(job.only_if.is_none_or(|wanted| wanted == version), "whole: {} was not to be", job.own);
+            assert!(
+                job.only_if.is_none_or(|wanted| wanted == version),
+                "whole: the condition of {} did not hold",
+                job.own
+            );
             outcome.insert(job.own.clone(), (kept(&Bytes::from(job.own.clone()), *revision), *revision, *revision));
             match &job.value {
                 Some(value) => {
@@ -150,50 +158,52 @@ fn end(dice: &mut Dice) -> End {
     if dice.below(4) == 0 { End::Kill } else { End::Crash(dice.below(u64::MAX)) }
 }
 
-/// Works on a disk until its end, and gives what is left; `None` if it had not come when all was done.
-async fn until_the_end(disk: &Crashable, told: &mut Told, dice: &mut Dice) -> Option<Image> {
-    // It may come while the store is opened, and then nothing was answered.
+/// Opens a disk and writes to it until the machine stops. Returns what is left, or `None` if the machine did not stop.
+async fn until_the_end(disk: &Crashable, log: &mut Acknowledged, dice: &mut Dice) -> Option<Image> {
+    // The machine may stop while the store is opened; then nothing was answered.
     if let Ok(store) = open(disk) {
-        told.work(&*store, dice).await;
+        log.work(&*store, dice).await;
     }
     disk.left()
 }
 
 #[tokio::test]
-async fn a_batch_is_kept_as_it_was_answered_wherever_the_machine_goes_down() {
+async fn a_batch_survives_as_it_was_answered_wherever_the_machine_stops() {
     let (mut ends, mut transactions, mut commits, mut open_ended) = (0, 0, 0, 0);
     for seed in 1..=SEEDS {
         let mut steps = 0;
         loop {
             let mut dice = Dice(seed << 32);
             let disk = Crashable::default();
-            let mut told = Told::default();
+            let mut log = Acknowledged::default();
             let store = open(&disk).unwrap();
             disk.end_after(steps, end(&mut Dice(seed << 32 | steps as u64)));
             let notes = disk.notes();
-            told.work(&*store, &mut dice).await;
+            log.work(&*store, &mut dice).await;
             commits += disk.notes() - notes;
-            transactions += told.given.len();
+            transactions += log.given.len();
             drop(store);
             let Some(mut image) = disk.left() else { break };
             ends += 1;
-            // And again with what is left: twice at once, while it is opened or soon after, and then it is looked at.
+            // Crash twice more on what is left, while it is opened or soon after, and check then.
             for _ in 0..2 {
                 let disk = Crashable::from_image(image.clone());
                 disk.end_after(dice.below(40) as usize, end(&mut dice));
-                image = until_the_end(&disk, &mut told, &mut dice).await.unwrap_or_else(|| disk.kill());
+                image = until_the_end(&disk, &mut log, &mut dice).await.unwrap_or_else(|| disk.kill());
             }
             let store = open(&Crashable::from_image(image))
                 .unwrap_or_else(|error| panic!("seed {seed}, step {steps}: {error}"));
-            let answered = told.given.len();
-            told.check(&*store);
-            open_ended += told.given.len() - answered;
-            told.work(&*store, &mut dice).await;
-            told.check(&*store);
+            let answered = log.given.len();
+            log.check(&*store);
+            open_ended += log.given.len() - answered;
+            log.work(&*store, &mut dice).await;
+            log.check(&*store);
             steps += 1;
         }
     }
-    println!("{ends} ends, {transactions} transactions in {commits} commits, {open_ended} there without an answer");
-    assert!(transactions > 4 * commits, "{transactions} transactions in {commits} commits: nothing was shared");
-    assert!(open_ended > 100, "only {open_ended} were in flight: the interesting moments were missed");
+    println!(
+        "{ends} crashes, {transactions} transactions in {commits} commits, {open_ended} present without an answer"
+    );
+    assert!(transactions > 4 * commits, "{transactions} transactions in {commits} commits: no syncs were shared");
+    assert!(open_ended > 100, "only {open_ended} transactions were in progress at a crash");
 }

@@ -1,4 +1,4 @@
-//! Every backend is held to every guarantee, each on a fresh store.
+//! Every backend must pass every guarantee, each on a fresh store.
 
 use std::sync::Arc;
 use store::suite::{Crashable, GUARANTEES, finish};
@@ -12,12 +12,12 @@ async fn hold(backend: &str, make: impl Fn() -> Arc<dyn Store>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volatile() {
+async fn the_volatile_store_holds_every_guarantee() {
     hold("volatile", || Volatile::new(finish, Options::default())).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn embedded() {
+async fn the_embedded_store_holds_every_guarantee() {
     let root = tempfile::tempdir().unwrap();
     let number = std::sync::atomic::AtomicUsize::new(0);
     hold("embedded", || {
@@ -27,9 +27,9 @@ async fn embedded() {
     .await;
 }
 
-/// As simulations run it: on one thread, on a disk in memory.
+/// As simulations use it: without threads, on a disk in memory.
 #[tokio::test]
-async fn embedded_inline() {
+async fn the_inline_embedded_store_holds_every_guarantee() {
     let options = Options { inline: true, ..Options::default() };
     hold("embedded inline", || Embedded::open_on(Arc::new(Crashable::default()), finish, options).unwrap()).await;
 }

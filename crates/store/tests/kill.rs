@@ -1,4 +1,4 @@
-//! `kill -9` at any moment: every acknowledged write is there after it, and no revision is used twice.
+//! `kill -9` at random moments: every acknowledged write survives, and no revision is used twice.
 
 use bytes::Bytes;
 use std::collections::BTreeMap;
@@ -12,9 +12,10 @@ use store::{Embedded, Operation, Options, Range, Revision, Txn};
 const DIR: &str = "STORE_KILL_TEST_DIR";
 const WRITERS: usize = 8;
 
-/// Not a test by itself: the process that is killed. It says what it is about to open, and each write once acknowledged.
+/// Not a test by itself: it runs in the child process that is killed. It reports that it opens the store, and each
+/// acknowledged write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn victim() {
+async fn child_process_that_is_killed() {
     let Some(dir) = std::env::var_os(DIR) else { return };
     say("opening");
     let store = Embedded::open(Path::new(&dir), finish, Options::default()).unwrap();
@@ -38,7 +39,7 @@ async fn victim() {
     }
 }
 
-/// One line in one write, so that none is torn or kept back.
+/// Writes a line with one call, so that it is neither split nor buffered.
 fn say(line: &str) {
     let line = format!("\nvictim: {line}\n");
     std::io::stdout().lock().write_all(line.as_bytes()).unwrap();
@@ -48,10 +49,10 @@ fn say(line: &str) {
 fn acknowledged_writes_survive_a_kill_at_any_moment() {
     let root = tempfile::tempdir().unwrap();
     let dir = root.path().join("store");
-    // What was acknowledged in all rounds: the newest revision of each key, and each revision's key.
+    // Everything acknowledged in all rounds: the newest revision of each key, and the key of each revision.
     let mut newest: BTreeMap<String, Revision> = BTreeMap::new();
     let mut written: BTreeMap<Revision, String> = BTreeMap::new();
-    // How many lines to hear before the kill: while opening, early, late.
+    // Number of lines to read before the kill: while opening, early, late.
     for lines in [1, 1, 2, 3, 5, 9, 1, 40, 150, 77, 333, 2, 600, 1] {
         for line in run_and_kill(&dir, lines) {
             let mut words = line.split(' ');
@@ -66,12 +67,12 @@ fn acknowledged_writes_survive_a_kill_at_any_moment() {
         }
         check(&dir, &newest, &written);
     }
-    assert!(written.len() > 1000, "the victim wrote {} times", written.len());
+    assert!(written.len() > 1000, "the child wrote only {} times", written.len());
 }
 
 fn run_and_kill(dir: &Path, lines: usize) -> Vec<String> {
     let mut victim = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "victim", "--nocapture", "--test-threads=1"])
+        .args(["--exact", "child_process_that_is_killed", "--nocapture", "--test-threads=1"])
         .env(DIR, dir)
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -81,13 +82,13 @@ fn run_and_kill(dir: &Path, lines: usize) -> Vec<String> {
         .lines()
         .map(Result::unwrap)
         .filter_map(|line| line.strip_prefix("victim: ").map(str::to_owned));
-    let mut heard: Vec<_> = said.by_ref().take(lines).collect();
-    assert_eq!(heard.len(), lines, "the victim lives until it is killed");
+    let mut seen: Vec<_> = said.by_ref().take(lines).collect();
+    assert_eq!(seen.len(), lines, "the child ended before it was killed");
     victim.kill().unwrap();
-    // What it said before it died counts too; its last line may be torn.
-    heard.extend(said.filter(|line| line.split(' ').count() == 3));
+    // Lines written before the kill count too. The last one may be incomplete.
+    seen.extend(said.filter(|line| line.split(' ').count() == 3));
     victim.wait().unwrap();
-    heard
+    seen
 }
 
 fn check(dir: &Path, newest: &BTreeMap<String, Revision>, written: &BTreeMap<Revision, String>) {

@@ -1,4 +1,4 @@
-//! Any sequence of calls gives what the naive model gives: a copy of everything at every revision, and every event ever.
+//! Any sequence of calls behaves as a simple model: a copy of all keys at every revision, and a list of all events.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -13,7 +13,7 @@ const PREFIXES: &[&str] = &["", "a", "a/", "a/b", "b/", "é/", "z"];
 #[derive(Clone, Debug)]
 enum Step {
     Txn(Vec<(usize, Option<u8>)>),
-    /// Succeeds only where the guess is right; the guess is how many versions back.
+    /// Succeeds only if the guessed version is correct. `guess_back` is how many revisions the guess is too old.
     Swap {
         key: usize,
         guess_back: u64,
@@ -52,12 +52,12 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A version as the model knows it: value, created, modified.
+/// A version in the model: value, created, modified.
 type Version = (Bytes, Revision, Revision);
 type World = BTreeMap<&'static str, Version>;
 
 struct Model {
-    /// The world at revision 1, 2, 3, …
+    /// All keys at revision 1, 2, 3, …
     worlds: Vec<World>,
     events: Vec<(Revision, &'static str, Option<Version>, Option<Version>)>,
     oldest: Revision,
@@ -127,7 +127,7 @@ fn txn(operations: &[(usize, Option<u8>)]) -> Txn {
     Txn { conditions: vec![], operations }
 }
 
-/// Polls once: in one thread nothing can happen later.
+/// Polls once. With a single thread, a pending future cannot become ready later.
 fn now<T>(future: impl Future<Output = T>) -> Option<T> {
     let mut context = std::task::Context::from_waker(std::task::Waker::noop());
     match std::pin::pin!(future).poll(&mut context) {
@@ -207,14 +207,14 @@ fn apply(store: &dyn Store, model: &mut Model, watched: &mut Vec<Watched>, step:
     Ok(())
 }
 
-/// Reads what is there; says whether there was anything.
+/// Reads the next events. Returns whether there were any.
 fn read(model: &Model, watched: &mut Watched, events_max: usize) -> Result<bool, TestCaseError> {
     let due: Vec<_> =
         model.events.iter().filter(|event| event.0 > watched.position && event.1.starts_with(watched.prefix)).collect();
-    // It is behind exactly when an event of its own was forgotten.
+    // The watcher is behind exactly if an event of its prefix was discarded.
     let behind = due.first().is_some_and(|event| event.0 <= model.oldest);
     let stands = watched.watcher.position();
-    prop_assert!(due.first().is_none_or(|event| stands < event.0), "{} is after what was not read", stands);
+    prop_assert!(due.first().is_none_or(|event| stands < event.0), "position {} is after an unread event", stands);
     match now(watched.watcher.next(events_max)) {
         None => {
             prop_assert!(due.is_empty(), "{} events are due", due.len());
@@ -229,7 +229,7 @@ fn read(model: &Model, watched: &mut Watched, events_max: usize) -> Result<bool,
         Some(Next::Events { events, revision }) => {
             prop_assert!(!behind && !events.is_empty());
             let whole = due.len() == events.len() || due[events.len()].0 != due[events.len() - 1].0;
-            prop_assert!(whole, "a revision was torn");
+            prop_assert!(whole, "a revision was split");
             prop_assert!(events.len() <= events_max || events[events_max - 1].revision == events[events_max].revision);
             for (event, due) in events.iter().zip(&due) {
                 prop_assert_eq!(&describe(event), &(due.0, due.1.to_owned(), due.2.clone(), due.3.clone()));
@@ -287,12 +287,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_memory_is_what_the_model_says(steps in prop::collection::vec(step(), 1..80)) {
+    fn the_store_behaves_as_the_model(steps in prop::collection::vec(step(), 1..80)) {
         run(&steps, Bounds::default())?;
     }
 
     #[test]
-    fn a_short_memory_forgets_only_the_oldest(steps in prop::collection::vec(step(), 1..80), events_max in 0usize..12) {
+    fn a_small_log_discards_only_the_oldest_events(steps in prop::collection::vec(step(), 1..80), events_max in 0usize..12) {
         run(&steps, Bounds { events_max, ..Bounds::default() })?;
     }
 }
@@ -306,7 +306,7 @@ fn the_log_is_bounded_in_bytes() {
         let operations = vec![Operation::Put { key: Arc::from("key"), value, expires_at_s: None, memo: None }];
         now(store.txn(Txn { conditions: vec![], operations })).unwrap().unwrap();
     }
-    // Each event keeps the value of 10,000 bytes that it replaced.
+    // Each event keeps the previous value of 10,000 bytes.
     let kept = store.revision() - store.oldest();
     assert!((8..=10).contains(&kept), "{kept} revisions kept");
 }

@@ -1,4 +1,4 @@
-//! What is in a directory.
+//! Directory entries: their kinds, metadata and iteration.
 
 use crate::Dir;
 use rustix::fs::{FileType, Stat};
@@ -43,11 +43,11 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What `stat` says of a file.
+/// Metadata of a file, from `stat`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub kind: Kind,
-    /// The permission bits, with setuid, setgid and sticky.
+    /// Permission bits, including setuid, setgid and sticky.
     pub mode: u32,
     pub uid: u32,
     pub gid: u32,
@@ -55,8 +55,9 @@ pub struct Meta {
     pub allocated_bytes: u64,
     /// Seconds and nanoseconds since 1970.
     pub modified: (i64, u32),
-    /// The last change of data or of what `stat` says.
+    /// Time of the last change of the data or the metadata (`ctime`).
     pub changed: (i64, u32),
+    /// Number of hard links.
     pub names: u64,
     device: u64,
     inode: u64,
@@ -81,7 +82,7 @@ impl Meta {
         }
     }
 
-    /// Equal for two names of one file.
+    /// Device and inode: equal for two hard links of one file.
     pub fn identity(&self) -> (u64, u64) {
         (self.device, self.inode)
     }
@@ -93,7 +94,8 @@ pub struct Entry {
     pub kind: Kind,
 }
 
-/// The entries of a directory in the order of the file system, read a buffer at a time.
+/// The entries of a directory, without `.` and `..`, in the order of the file system. They are read one buffer at a
+/// time.
 pub struct Entries {
     directory: Dir,
     list: rustix::fs::Dir,
@@ -119,7 +121,7 @@ impl Iterator for Entries {
                 continue;
             }
             let kind = match entry.file_type() {
-                // Some file systems do not say.
+                // Some file systems do not report the type.
                 FileType::Unknown => match self.directory.meta(name) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                     meta => meta.map(|meta| meta.kind),

@@ -1,8 +1,9 @@
 //! Directories as file descriptors.
 //!
-//! Other users can rename a directory or replace it with a symbolic link at any time, also between a check and the call that the check is
-//! for. So a path that others can change is resolved once, to a descriptor, and every later step names one entry of an open directory.
-//! No step follows a symbolic link below the directory that the caller opened.
+//! Another user can rename a directory or replace it with a symbolic link at any time, even between a check and the
+//! call that the check protects. So a path that other users can change is resolved once, to a file descriptor. Every
+//! later step names one entry of an open directory. No step follows a symbolic link below the directory that the caller
+//! opened.
 
 mod entries;
 mod remove;
@@ -30,23 +31,25 @@ impl AsFd for Dir {
 }
 
 impl Dir {
-    /// Opens a directory by its path. Links are followed: only for paths that an administrator chose.
+    /// Opens a directory by its path. Symbolic links are followed, so use this only for paths that an administrator
+    /// chose.
     pub fn open(path: &Path) -> io::Result<Dir> {
         Ok(Dir(rustix::fs::open(path, DIRECTORY, Mode::empty())?))
     }
 
-    /// Opens a directory below this one. A link anywhere in `path` is an error (`ELOOP` or `ENOTDIR`), as are `..` and absolute paths.
+    /// Opens a directory below this one. A symbolic link anywhere in `path` is an error (`ELOOP` or `ENOTDIR`), and so
+    /// are `..` and absolute paths.
     pub fn open_beneath(&self, path: &Path) -> io::Result<Dir> {
         let names = names(path)?;
-        match beneath_at_once(self, path) {
+        match open_beneath_openat2(self, path) {
             Err(Errno::NOSYS | Errno::PERM) => {}
             opened => return Ok(Dir(opened?)),
         }
-        self.open_each(&names)
+        self.open_each_component(&names)
     }
 
-    /// The same as `open_beneath` where the kernel, or a seccomp filter, has no `openat2`.
-    fn open_each(&self, names: &[&OsStr]) -> io::Result<Dir> {
+    /// Same as `open_beneath`, for kernels or seccomp filters without `openat2`.
+    fn open_each_component(&self, names: &[&OsStr]) -> io::Result<Dir> {
         let mut at = self.try_clone()?;
         for name in names {
             at = at.child(name)?;
@@ -54,7 +57,7 @@ impl Dir {
         Ok(at)
     }
 
-    /// Makes the directories of `path` that are missing, with this mode, and opens the last one.
+    /// Creates the missing directories of `path` with this mode, and opens the last one.
     pub fn make_beneath(&self, path: &Path, mode: u32) -> io::Result<Dir> {
         let mut at = self.try_clone()?;
         for name in names(path)? {
@@ -66,10 +69,10 @@ impl Dir {
         Ok(at)
     }
 
-    /// Opens a directory in this one.
+    /// Opens a subdirectory by its name.
     pub fn child(&self, name: &OsStr) -> io::Result<Dir> {
         let flags = DIRECTORY | OFlags::NOFOLLOW;
-        Ok(Dir(rustix::fs::openat(self, one(name)?, flags, Mode::empty())?))
+        Ok(Dir(rustix::fs::openat(self, single_name(name)?, flags, Mode::empty())?))
     }
 
     pub fn try_clone(&self) -> io::Result<Dir> {
@@ -77,56 +80,59 @@ impl Dir {
     }
 
     pub fn make_dir(&self, name: &OsStr, mode: u32) -> io::Result<()> {
-        Ok(rustix::fs::mkdirat(self, one(name)?, raw(mode))?)
+        Ok(rustix::fs::mkdirat(self, single_name(name)?, raw_mode(mode))?)
     }
 
-    /// Opens a regular file to read it. Any other kind is an error, and opening it has no effect: a FIFO does not block.
+    /// Opens a regular file for reading. Any other kind of file is an error. Opening has no side effect: a FIFO does
+    /// not block.
     pub fn open_file(&self, name: &OsStr) -> io::Result<File> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(self, one(name)?, flags, Mode::empty())?;
+        let file = rustix::fs::openat(self, single_name(name)?, flags, Mode::empty())?;
         match Meta::of(&rustix::fs::fstat(&file)?).kind {
             Kind::File => Ok(File::from(file)),
             kind => Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{} is {kind}", name.display()))),
         }
     }
 
-    /// Makes a new file and opens it to write. An entry of that name is an error, a link too.
+    /// Creates a new file and opens it for writing. An existing entry of that name is an error, even if it is a
+    /// symbolic link.
     pub fn create_file(&self, name: &OsStr, mode: u32) -> io::Result<File> {
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        Ok(File::from(rustix::fs::openat(self, one(name)?, flags, raw(mode))?))
+        Ok(File::from(rustix::fs::openat(self, single_name(name)?, flags, raw_mode(mode))?))
     }
 
     pub fn read_link(&self, name: &OsStr) -> io::Result<PathBuf> {
         use std::os::unix::ffi::OsStringExt;
-        let target = rustix::fs::readlinkat(self, one(name)?, Vec::new())?;
+        let target = rustix::fs::readlinkat(self, single_name(name)?, Vec::new())?;
         Ok(PathBuf::from(std::ffi::OsString::from_vec(target.into_bytes())))
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link `name` with this target.
     pub fn link(&self, target: &Path, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::symlinkat(target, self, one(name)?)?)
+        Ok(rustix::fs::symlinkat(target, self, single_name(name)?)?)
     }
 
-    /// Gives a file of another directory a second name here. A link is not followed.
+    /// Creates a hard link `name` here to an entry of another directory. If the entry is a symbolic link, the link
+    /// itself is linked.
     pub fn hard_link(&self, from: &Dir, file: &OsStr, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::linkat(from, one(file)?, self, one(name)?, AtFlags::empty())?)
+        Ok(rustix::fs::linkat(from, single_name(file)?, self, single_name(name)?, AtFlags::empty())?)
     }
 
-    /// What an entry is. A link is not followed.
+    /// Metadata of an entry. A symbolic link is not followed.
     pub fn meta(&self, name: &OsStr) -> io::Result<Meta> {
-        Ok(Meta::of(&rustix::fs::statat(self, one(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
+        Ok(Meta::of(&rustix::fs::statat(self, single_name(name)?, AtFlags::SYMLINK_NOFOLLOW)?))
     }
 
-    /// What this directory is.
+    /// Metadata of this directory.
     pub fn own_meta(&self) -> io::Result<Meta> {
         Ok(Meta::of(&rustix::fs::fstat(self)?))
     }
 
     pub fn set_mode(&self, mode: u32) -> io::Result<()> {
-        Ok(rustix::fs::fchmod(self, raw(mode))?)
+        Ok(rustix::fs::fchmod(self, raw_mode(mode))?)
     }
 
-    /// Waits until the names in this directory are on the disk.
+    /// Syncs the names in this directory to disk.
     pub fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(self)?)
     }
@@ -135,7 +141,7 @@ impl Dir {
         Entries::of(self)
     }
 
-    /// Whether this is one of the directories above `other`, or `other` itself.
+    /// Whether `other` is this directory or is below it.
     pub fn contains(&self, other: &Dir) -> io::Result<bool> {
         let root = Dir::open(Path::new("/"))?.own_meta()?.identity();
         let (own, mut at) = (self.own_meta()?.identity(), other.try_clone()?);
@@ -154,23 +160,23 @@ impl Dir {
 }
 
 #[cfg(target_os = "linux")]
-fn beneath_at_once(directory: &Dir, path: &Path) -> Result<OwnedFd, Errno> {
+fn open_beneath_openat2(directory: &Dir, path: &Path) -> Result<OwnedFd, Errno> {
     use rustix::fs::ResolveFlags;
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | ResolveFlags::NO_MAGICLINKS;
     rustix::fs::openat2(directory, path, DIRECTORY, Mode::empty(), resolve)
 }
 
 #[cfg(not(target_os = "linux"))]
-fn beneath_at_once(_: &Dir, _: &Path) -> Result<OwnedFd, Errno> {
+fn open_beneath_openat2(_: &Dir, _: &Path) -> Result<OwnedFd, Errno> {
     Err(Errno::NOSYS)
 }
 
-#[allow(clippy::useless_conversion, clippy::unnecessary_cast)] // `RawMode` has 16 bits on some platforms.
-fn raw(mode: u32) -> Mode {
+#[allow(clippy::useless_conversion, clippy::unnecessary_cast)] // `RawMode` is 16 bits wide on some platforms.
+fn raw_mode(mode: u32) -> Mode {
     Mode::from_raw_mode((mode & 0o7777) as _)
 }
 
-/// The names of a path below a directory. There is at least one.
+/// Splits a relative path into its names. An empty path, `..`, `.` at the start and absolute paths are errors.
 fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     let name = |part| match part {
         Component::Normal(name) => Some(name),
@@ -180,21 +186,21 @@ fn names(path: &Path) -> io::Result<Vec<&OsStr>> {
     names.filter(|names| !names.is_empty()).ok_or_else(|| not_beneath(path))
 }
 
-/// One name of an entry, never a path.
-fn one(name: &OsStr) -> io::Result<&OsStr> {
+/// Checks that `name` is a single name, not a path.
+fn single_name(name: &OsStr) -> io::Result<&OsStr> {
     match *names(Path::new(name))? {
         [only] if only == name => Ok(name),
         _ => Err(not_beneath(Path::new(name))),
     }
 }
 
-/// Whether an entry could not be opened as a directory because it is a link or another kind of file. The system says `ENOTDIR` or `ELOOP`
-/// of a link, by the way in which it is resolved.
+/// Whether an entry could not be opened as a directory because it is a symbolic link or another kind of file. For a
+/// link the system returns `ENOTDIR` or `ELOOP`, depending on how the path is resolved.
 pub fn is_no_directory(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOTDIR | Errno::LOOP))
 }
 
-/// The error of an entry that is no directory.
+/// The error for an entry that is not a directory.
 pub fn no_directory() -> io::Error {
     Errno::NOTDIR.into()
 }

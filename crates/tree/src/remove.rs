@@ -1,43 +1,45 @@
-//! Removing.
+//! Removal of files and directory trees.
 
-use crate::{Dir, one};
+use crate::{Dir, single_name};
 use rustix::fs::{AtFlags, Mode};
 use rustix::io::Errno;
 use std::cell::Cell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 
-/// Directories that are open at once. What is deeper is moved up first, so that a tree of any depth needs few descriptors and little stack.
+/// Maximum number of directories that are open at the same time. Directories below this depth are moved up to the top
+/// before they are removed, so that a tree of any depth needs few file descriptors and little stack.
 const DEPTH_MAX: usize = 32;
 
-/// Times to look through a directory whose content was moved up, or is still being added to.
+/// Maximum number of passes over a directory into which entries are moved up, or which another process still adds
+/// entries to.
 const PASSES_MAX: usize = 100_000;
 
-/// Times to remove an entry that another process keeps replacing.
+/// Maximum number of attempts to remove an entry that another process keeps replacing.
 const TRIES_MAX: usize = 100;
 
-/// One removal of a tree.
+/// State of one removal: `top` receives the directories that are too deep.
 struct Removal<'a> {
     top: &'a Dir,
     moved_up: Cell<u64>,
 }
 
 impl Dir {
-    /// Removes a file or link. An absent one is removed already.
+    /// Removes a file or symbolic link. It is not an error if the entry does not exist.
     pub fn remove_file(&self, name: &OsStr) -> io::Result<()> {
-        ignore_absence(rustix::fs::unlinkat(self, one(name)?, AtFlags::empty()))
+        ignore_absence(rustix::fs::unlinkat(self, single_name(name)?, AtFlags::empty()))
     }
 
     pub fn remove_empty_dir(&self, name: &OsStr) -> io::Result<()> {
-        Ok(rustix::fs::unlinkat(self, one(name)?, AtFlags::REMOVEDIR)?)
+        Ok(rustix::fs::unlinkat(self, single_name(name)?, AtFlags::REMOVEDIR)?)
     }
 
-    /// Removes an entry, and all that is in it if it is a directory. Links are removed, not followed.
+    /// Removes an entry. A directory is removed with everything in it. Symbolic links are removed, not followed.
     pub fn remove(&self, name: &OsStr) -> io::Result<()> {
         self.remove_with(name, |directory| directory.empty())
     }
 
-    /// Removes all that is in this directory.
+    /// Removes all entries of this directory.
     pub fn empty(&self) -> io::Result<()> {
         let removal = Removal { top: self, moved_up: Cell::new(0) };
         for _ in 0..PASSES_MAX {
@@ -47,7 +49,7 @@ impl Dir {
                 return Ok(());
             }
         }
-        Err(io::Error::other("the directory is too deep, or still being written to"))
+        Err(io::Error::other("the directory is too deep, or another process keeps writing to it"))
     }
 
     fn remove_with(&self, name: &OsStr, empty: impl Fn(&Dir) -> io::Result<()>) -> io::Result<()> {
@@ -55,8 +57,8 @@ impl Dir {
         for _ in 0..TRIES_MAX {
             result = self.try_remove(name, &empty);
             match &result {
-                // It became another kind of entry, or something was put into it.
-                Err(error) if is_any(error, &[Errno::NOTDIR, Errno::LOOP, Errno::NOTEMPTY, Errno::EXIST]) => {}
+                // The entry became another kind of entry, or another process added a file to the directory.
+                Err(error) if is_any_of(error, &[Errno::NOTDIR, Errno::LOOP, Errno::NOTEMPTY, Errno::EXIST]) => {}
                 _ => return result,
             }
         }
@@ -64,14 +66,14 @@ impl Dir {
     }
 
     fn try_remove(&self, name: &OsStr, empty: impl Fn(&Dir) -> io::Result<()>) -> io::Result<()> {
-        match rustix::fs::unlinkat(self, one(name)?, AtFlags::empty()) {
-            // POSIX says PERM for a directory, Linux ISDIR.
+        match rustix::fs::unlinkat(self, single_name(name)?, AtFlags::empty()) {
+            // For a directory POSIX returns `EPERM` and Linux returns `EISDIR`.
             Err(error @ (Errno::ISDIR | Errno::PERM)) => match self.removable_child(name) {
                 Ok(child) => {
-                    empty_writable(&child, empty)?;
+                    empty_with_owner_access(&child, empty)?;
                     ignore_absence(rustix::fs::unlinkat(self, name, AtFlags::REMOVEDIR))
                 }
-                Err(other) if error == Errno::PERM && is_any(&other, &[Errno::NOTDIR, Errno::LOOP]) => {
+                Err(other) if error == Errno::PERM && is_any_of(&other, &[Errno::NOTDIR, Errno::LOOP]) => {
                     Err(error.into())
                 }
                 Err(other) if other.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -81,7 +83,7 @@ impl Dir {
         }
     }
 
-    /// Opens a directory that is to be removed, also one whose mode forbids its owner to.
+    /// Opens a directory that is to be removed. If its mode denies its owner access, the mode is changed first.
     fn removable_child(&self, name: &OsStr) -> io::Result<Dir> {
         match self.child(name) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -92,7 +94,8 @@ impl Dir {
         }
     }
 
-    /// Lets the owner read and change a directory that cannot be opened. `chmod` by name would follow a link.
+    /// Gives the owner access to a directory that cannot be opened. `chmod` by name would follow a symbolic link, so
+    /// this opens the entry with `O_PATH` and changes its mode through `/proc/self/fd`.
     #[cfg(target_os = "linux")]
     fn allow_owner(&self, name: &OsStr) -> io::Result<()> {
         use rustix::fs::OFlags;
@@ -135,9 +138,9 @@ impl Removal<'_> {
             self.moved_up.set(number + 1);
             let place = OsString::from(format!(".removed-{}-{number}", std::process::id()));
             match rustix::fs::renameat(directory, name, self.top, place) {
-                // Something of this name is there.
+                // An entry with this name already exists; try the next number.
                 Err(Errno::NOTEMPTY | Errno::EXIST | Errno::NOTDIR) => {}
-                // A directory that moves to another parent must be writable by its owner.
+                // Moving a directory to another parent needs write permission on the moved directory.
                 Err(Errno::ACCESS) => directory.allow_owner(name)?,
                 moved => return ignore_absence(moved),
             }
@@ -146,8 +149,8 @@ impl Removal<'_> {
     }
 }
 
-/// Empties a directory. Where its mode forbids its owner to, the mode is changed.
-fn empty_writable(directory: &Dir, empty: impl Fn(&Dir) -> io::Result<()>) -> io::Result<()> {
+/// Runs `empty` on the directory. If the directory's mode denies access, sets the mode to 0700 and tries again.
+fn empty_with_owner_access(directory: &Dir, empty: impl Fn(&Dir) -> io::Result<()>) -> io::Result<()> {
     match empty(directory) {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
             directory.set_mode(0o700).map_err(|_| error)?;
@@ -157,7 +160,7 @@ fn empty_writable(directory: &Dir, empty: impl Fn(&Dir) -> io::Result<()>) -> io
     }
 }
 
-fn is_any(error: &io::Error, errors: &[Errno]) -> bool {
+fn is_any_of(error: &io::Error, errors: &[Errno]) -> bool {
     Errno::from_io_error(error).is_some_and(|error| errors.contains(&error))
 }
 

@@ -20,11 +20,11 @@ fn only_names_below_the_directory_are_resolved() {
     let root = opened(place.path());
     for path in ["a", "a/b", "a//b/"] {
         root.open_beneath(Path::new(path)).unwrap();
-        root.open_each(&names(Path::new(path)).unwrap()).unwrap();
+        root.open_each_component(&names(Path::new(path)).unwrap()).unwrap();
     }
     for path in ["", ".", "..", "a/..", "a/../a", "/", "/etc", "link", "link/b", "file", "file/x", "missing"] {
         assert!(root.open_beneath(Path::new(path)).is_err(), "{path}");
-        let each = names(Path::new(path)).and_then(|names| root.open_each(&names));
+        let each = names(Path::new(path)).and_then(|names| root.open_each_component(&names));
         assert!(each.is_err(), "{path}");
     }
     for bad in ["", ".", "..", "a/b", "/a", "a/", "a/."] {
@@ -83,9 +83,9 @@ fn a_tree_is_removed_and_links_in_it_are_not_followed() {
     fs::write(tree.join("a/.hidden"), "x").unwrap();
     symlink(outside.path(), tree.join("a/b/out")).unwrap();
     symlink(outside.path(), tree.join("out")).unwrap();
-    // Programs leave directories behind that their own user may not write to.
+    // Programs can leave directories behind that their own user cannot write to.
     for locked in ["a/b", "a"] {
-        fs::set_permissions(tree.join(locked), fs::Permissions::from_mode(0)).unwrap();
+        fs::set_permissions(tree.join(locked), fs::Permissions::from_mode(0o000)).unwrap();
     }
     let root = opened(place.path());
     for _ in 0..2 {
@@ -100,7 +100,7 @@ fn a_tree_is_removed_and_links_in_it_are_not_followed() {
     assert!(fs::symlink_metadata(place.path().join("tree")).is_err());
 }
 
-/// Deeper than a path can be long, and than the usual limit on open files.
+/// The tree is deeper than the longest path and than the usual limit on open files.
 #[test]
 fn a_tree_of_any_depth_is_removed() {
     let place = tempfile::tempdir().unwrap();
@@ -118,7 +118,7 @@ fn a_tree_of_any_depth_is_removed() {
 }
 
 #[test]
-fn a_directory_contains_what_is_below_it() {
+fn a_directory_contains_itself_and_everything_below_it() {
     let place = tempfile::tempdir().unwrap();
     let root = opened(place.path());
     let below = root.make_beneath(Path::new("a/b"), 0o700).unwrap();
@@ -128,9 +128,10 @@ fn a_directory_contains_what_is_below_it() {
     assert!(opened(Path::new("/")).contains(&below).unwrap());
 }
 
-/// Another process replaces a directory with a link to a directory outside, again and again, while it is removed.
+/// Another process repeatedly replaces a directory with a symbolic link to a directory outside, while the directory is
+/// removed.
 #[test]
-fn a_directory_that_is_swapped_with_a_link_is_removed_alone() {
+fn a_link_swapped_in_during_removal_is_not_followed() {
     let (place, outside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     fs::create_dir_all(outside.path().join("b/c")).unwrap();
     fs::write(outside.path().join("b/c/precious"), "x").unwrap();
@@ -138,7 +139,7 @@ fn a_directory_that_is_swapped_with_a_link_is_removed_alone() {
     let (ended, at, to) = (AtomicBool::new(false), place.path().to_owned(), outside.path().to_owned());
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Each step may find what the removal has done.
+            // Errors are ignored: the removal may have deleted any of these entries already.
             while !ended.load(Ordering::Relaxed) {
                 let _ = fs::create_dir_all(at.join("tree/a/b/c"));
                 let _ = fs::rename(at.join("tree/a"), at.join("aside"));
@@ -148,7 +149,7 @@ fn a_directory_that_is_swapped_with_a_link_is_removed_alone() {
             }
         });
         for _ in 0..2000 {
-            // Whether it succeeds depends on who comes last.
+            // The result depends on the timing of both threads. Only the data outside matters.
             let _ = root.remove(name("tree"));
         }
         ended.store(true, Ordering::Relaxed);

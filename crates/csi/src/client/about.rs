@@ -122,6 +122,11 @@ impl About {
         self.controller.contains(&ControllerCan::ListVolumes)
     }
 
+    /// Whether the driver says of each volume that it lists whether it is as it should be.
+    pub fn lists_conditions(&self) -> bool {
+        self.lists_volumes() && self.controller.contains(&ControllerCan::VolumeCondition)
+    }
+
     /// Whether the driver tells one writer on a node from several.
     pub fn knows_single_writers(&self) -> bool {
         self.controller.contains(&ControllerCan::SingleNodeMultiWriter)

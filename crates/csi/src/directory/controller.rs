@@ -244,6 +244,9 @@ impl DirectoryDriver {
         self: Arc<Self>,
         request: ListVolumesRequest,
     ) -> Result<ListVolumesResponse, Status> {
+        if request.starting_token.is_empty() {
+            self.serve_returned().await;
+        }
         let (volumes, next_token) = {
             let state = self.state();
             let (page, next) = page(state.volumes.iter(), Kind::Volume, &request.starting_token, request.max_entries)?;

@@ -16,6 +16,7 @@ mod locks;
 mod node;
 mod options;
 mod record;
+mod returned;
 mod service;
 mod snapshots;
 mod socket;
@@ -105,6 +106,13 @@ impl DirectoryDriver {
     pub fn volumes(&self) -> Vec<(String, String)> {
         let state = self.state();
         state.volumes.values().map(|volume| (volume.record.id.clone(), volume.record.name.clone())).collect()
+    }
+
+    /// Why a volume cannot be published, if its data or its record is missing. Blocks while it looks at the disk.
+    pub fn problem(&self, id: &str) -> Option<String> {
+        // Only ids of this driver's own volumes become paths.
+        let found = self.volume(id).and_then(|volume| self.has_data(&volume.record.id));
+        found.err().map(|status| status.message().to_owned())
     }
 
     /// Ends what goes on without its caller, as the end of the process would.

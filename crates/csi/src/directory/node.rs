@@ -212,6 +212,17 @@ impl DirectoryDriver {
         check::given(&request.volume_path, "volume_path")?;
         let volume = self.volume(&id)?;
         self.is_used_at(&volume, &request.volume_path)?;
+        self.stats(volume).await
+    }
+
+    /// What NodeGetVolumeStats answers for a volume, wherever it is used. Simulated nodes do not publish the volumes of their pods.
+    pub async fn volume_stats(self: Arc<Self>, id: &str) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let volume = self.volume(id)?;
+        self.stats(volume).await
+    }
+
+    async fn stats(self: Arc<Self>, volume: Volume) -> Result<NodeGetVolumeStatsResponse, Status> {
+        let id = volume.record.id.clone();
         self.run(Vec::new(), move |driver| {
             let condition = driver.condition(&volume);
             if condition.abnormal {
@@ -273,7 +284,7 @@ impl DirectoryDriver {
     }
 
     /// The directory of a volume's data. It is never made anew: an empty directory in its place would look like a volume without data.
-    fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
+    pub(super) fn has_data(&self, id: &str) -> Result<PathBuf, Status> {
         let data = self.files.data(Kind::Volume, id);
         match data.symlink_metadata().is_ok_and(|metadata| metadata.is_dir()) {
             true => Ok(data),

@@ -211,8 +211,8 @@ impl Files {
     pub fn remove(&self, kind: Kind, id: &str) -> io::Result<()> {
         let (home, gone) = (self.home(kind, id), self.beside(kind, "gone-", id));
         match self.disk.rename(&home, &gone) {
-            // An earlier attempt came as far as this.
-            Err(error) if error.kind() == io::ErrorKind::NotFound && gone.exists() => {}
+            // An earlier attempt came as far as this, or a person removed the directory.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             renamed => renamed?,
         }
         self.disk.sync_dir(disk::parent(&home))?;
@@ -276,6 +276,17 @@ impl Files {
         Ok(ids)
     }
 
+    /// The ids that are on disk. Unlike [`Files::load`] this removes nothing.
+    pub fn ids_on_disk(&self, kind: Kind) -> io::Result<Vec<String>> {
+        let mut ids = Vec::new();
+        for entry in self.root.join(kind.directory()).read_dir()? {
+            let entry = entry?;
+            ids.extend(entry.file_name().to_str().filter(|name| kind.is_id(name)).map(str::to_owned));
+        }
+        ids.sort();
+        Ok(ids)
+    }
+
     fn read<T: DeserializeOwned + Identified>(&self, kind: Kind, id: &str) -> Result<T, String> {
         let path = self.home(kind, id).join(kind.record_file());
         let bytes = read_regular(&path).map_err(|error| error.to_string())?;
@@ -286,7 +297,7 @@ impl Files {
         Ok(record)
     }
 
-    fn read_use(&self, id: &str, findings: &mut Vec<Finding>) -> UseRecord {
+    pub fn read_use(&self, id: &str, findings: &mut Vec<Finding>) -> UseRecord {
         let path = self.home(Kind::Volume, id).join(USE_FILE);
         let read = match read_regular(&path) {
             Ok(bytes) => record::decode(&bytes),

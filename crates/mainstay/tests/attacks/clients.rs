@@ -29,12 +29,17 @@ pub type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, Infallible>>>
 
 /// A server that knows both users.
 pub async fn start(arguments: &[&str]) -> (Cluster, TempDir) {
+    start_with_files(None, arguments).await
+}
+
+/// The same, with so many open files as its soft and its hard limit.
+pub async fn start_with_files(files: Option<(u32, u32)>, arguments: &[&str]) -> (Cluster, TempDir) {
     let home = tempfile::tempdir().expect("a directory");
     let tokens = home.path().join("tokens.csv");
     std::fs::write(&tokens, format!("{MALLORY},mallory,u1\n{KIM},kim,u2\n")).expect("the tokens are written");
     let tokens = tokens.to_str().expect("a path of text").to_owned();
     let arguments = [arguments, &["--token-auth-file", &tokens]].concat();
-    let cluster = tokio::task::block_in_place(|| Cluster::start_with(Place::InMemory, &arguments));
+    let cluster = tokio::task::block_in_place(|| Cluster::start_with_files(Place::InMemory, files, &arguments));
     let admin = Client::new(&cluster.kubeconfig, &cluster.url).await;
     let subject = |name: &str| json!({"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": name});
     let binding = json!({"metadata": {"name": "editors"}, "subjects": [subject("mallory"), subject("kim")],

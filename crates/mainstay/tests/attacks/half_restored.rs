@@ -57,6 +57,7 @@ fn a_failed_restore_leaves_an_empty_place() {
     command.args(["store", "restore"]).arg(&file).arg(&target);
     let said = run(command, "").failed();
     assert!(said.contains("File too large") && said.lines().count() == 1, "{said}");
+    assert!(said.contains(&target.join("store").display().to_string()), "it names the directory: {said}");
     let left =
         std::fs::read_dir(target.join("store")).expect("it was made").map(|entry| entry.expect("an entry").file_name());
     assert_eq!(left.collect::<Vec<_>>(), ["lock"]);

@@ -149,3 +149,29 @@ async fn a_quota_stops_a_set_at_once() {
     delete_huge(&client).await;
     check_memory(&cluster, "with a quota");
 }
+
+/// Each change of a few bytes to a set with a large template adds a revision as large as the template, and the set asks to keep them all.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_history_of_large_revisions_does_not_fill_the_memory() {
+    let data = TempDir::new().expect("a directory");
+    let (cluster, client) = start(&data).await;
+    let mut huge = large_pods();
+    huge["spec"]["replicas"] = json!(0);
+    huge["spec"]["revisionHistoryLimit"] = json!(i32::MAX);
+    client.create(&sets("default"), &huge).await.expect("the set is created");
+    let (path, revisions) =
+        (format!("{}/huge", sets("default")), "/apis/apps/v1/namespaces/default/controllerrevisions");
+    for change in 0..60_u64 {
+        let patch =
+            json!([{"op": "add", "path": "/spec/template/metadata/annotations", "value": {"n": change.to_string()}}]);
+        let request = http::Request::patch(&path).header("content-type", "application/json-patch+json");
+        let request = request.body(patch.to_string().into_bytes()).expect("a request");
+        client.0.request::<Value>(request).await.expect("the set is changed");
+        let observed = async || client.get(&path).await["status"]["observedGeneration"].as_u64() >= Some(change + 2);
+        until("the change is observed", PROMPT, observed).await;
+    }
+    let kept = count(&client, revisions).await;
+    assert!((2..10).contains(&kept), "{kept} revisions of 2.5 MB");
+    serves_others(&client, "others").await;
+    check_memory(&cluster, "with a history of 60 changes");
+}

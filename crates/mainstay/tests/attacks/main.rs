@@ -6,6 +6,7 @@ mod full_etcd;
 mod greedy_user;
 mod half_restored;
 mod huge_sets;
+mod open_files;
 mod special_files;
 // `support` is shared with the other test programs; each uses a part of it.
 mod stale_leader;

@@ -27,6 +27,8 @@ async fn refuses_writes_and_recovers(disk: &Disk) {
     let (kept, why) = write_until_refused(&client).await;
     assert!(why.starts_with("the store does not take writes: the disk failed: ") && why.contains(disk.says()), "{why}");
     assert!(kept.len() > 5, "it was full from the start");
+    let parts = ["a batch of writes was not kept", "data/store/store.redb"];
+    tokio::task::block_in_place(|| program.line_with(&parts));
     // Reads go on, health says what is wrong, and leases are refused like all writes: nobody is told that one was kept.
     assert_eq!(names(&client).await, kept, "what was acknowledged");
     let health = http::Request::get("/readyz?verbose").body(Vec::new()).expect("a request");

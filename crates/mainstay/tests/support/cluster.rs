@@ -30,18 +30,26 @@ impl Cluster {
 
     /// Starts a server with more arguments and waits until it says that it is ready.
     pub fn start_with(place: Place, arguments: &[&str]) -> Cluster {
-        Cluster::start_command("up", place, arguments)
+        Cluster::start_command("up", place, None, arguments)
+    }
+
+    /// The same, with so many open files as its soft and its hard limit.
+    pub fn start_with_files(place: Place, files: Option<(u32, u32)>, arguments: &[&str]) -> Cluster {
+        Cluster::start_command("up", place, files, arguments)
     }
 
     /// Starts a server without controllers and nodes.
     pub fn start_server(place: Place) -> Cluster {
-        Cluster::start_command("server", place, &[])
+        Cluster::start_command("server", place, None, &[])
     }
 
-    fn start_command(name: &str, place: Place, arguments: &[&str]) -> Cluster {
+    fn start_command(name: &str, place: Place, files: Option<(u32, u32)>, arguments: &[&str]) -> Cluster {
         let directory = TempDir::new().expect("a temporary directory can be made");
         let kubeconfig = directory.path().join("kubeconfig");
-        let mut command = mainstay(directory.path());
+        let mut command = match files {
+            None => mainstay(directory.path()),
+            Some(files) => with_files(mainstay(directory.path()), files),
+        };
         command.args([name, "--listen", "127.0.0.1:0", "--kubeconfig"]).arg(&kubeconfig);
         match place {
             Place::InMemory => command.arg("--in-memory"),
@@ -133,6 +141,18 @@ pub fn mainstay(home: &Path) -> Command {
         if let Some(value) = std::env::var_os(kept) {
             command.env(kept, value);
         }
+    }
+    command
+}
+
+/// The program with other limits on open files, in the same process.
+fn with_files(program: Command, (soft, hard): (u32, u32)) -> Command {
+    let mut command = Command::new("/bin/sh");
+    command.env_clear().args(["-c", "ulimit -Sn $0 && ulimit -Hn $1 && shift && exec \"$@\""]);
+    command.args([soft.to_string(), hard.to_string()]).arg(program.get_program());
+    command.envs(program.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    if let Some(directory) = program.get_current_dir() {
+        command.current_dir(directory);
     }
     command
 }

@@ -1,4 +1,4 @@
-//! What simulated nodes cost: quick when much happens, little memory for what rests.
+//! The cost of simulated nodes: many pods start quickly, and idle pods take little memory.
 
 use crate::fleet::*;
 use crate::world::*;
@@ -7,22 +7,22 @@ use futures::future::join_all;
 use object::Value;
 use std::time::{Duration, Instant};
 
-/// Small where the build is not optimized.
+/// Fewer if the build is not optimized.
 fn scaled(count: usize) -> usize {
     if cfg!(debug_assertions) { count / 25 } else { count }
 }
 
-/// Waits for so many pods that are ready.
+/// Waits for this many ready pods.
 async fn until_ready_count(fleet: &Fleet, wanted: usize) {
     let ready = |pod: &Value| object::condition::is_true(pod, "Ready");
-    let mut watch = std::pin::pin!(runtime::follow::objects(
+    let mut watch = std::pin::pin!(runtime::watcher::objects(
         &runtime::api::Api::new(fleet.client("reader", server::User::apiserver(), Faults::default())),
         &runtime::api::Resource::new("v1", "Pod", "pods", true),
         None,
     ));
     let mut names = std::collections::HashSet::new();
     while names.len() < wanted {
-        if let Some(runtime::follow::Change::Seen(pod)) = watch.next().await
+        if let Some(runtime::watcher::Event::Apply(pod)) = watch.next().await
             && ready(&pod)
         {
             names.insert(object::access::name(&pod).to_owned());
@@ -31,7 +31,7 @@ async fn until_ready_count(fleet: &Fleet, wanted: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn thousands_of_pods_run_and_end() {
+async fn thousands_of_pods_run_and_terminate() {
     let fleet = Fleet::of(3).await;
     let count = scaled(5000);
     let memory = server::metrics::resident_bytes().unwrap_or(0);
@@ -51,6 +51,6 @@ async fn thousands_of_pods_run_and_end() {
     fleet.send("DELETE", "/api/v1/namespaces/default/pods", "application/json", None).await;
     let pods = "/api/v1/namespaces/default/pods";
     fleet.until("all go", || async { fleet.names(pods).await.is_empty().then_some(()) }).await;
-    println!("{count} pods: gone after {:?}", started.elapsed());
+    println!("{count} pods: deleted after {:?}", started.elapsed());
     fleet.stop().await;
 }

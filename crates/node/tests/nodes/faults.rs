@@ -1,4 +1,4 @@
-//! Pods and nodes misbehave as their annotations say.
+//! Pods and nodes with faults, set by their annotations.
 
 use crate::fleet::*;
 use crate::world::*;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
-async fn a_pod_is_ready_after_a_while_and_unready_on_demand() {
+async fn a_pod_becomes_ready_and_unready_by_annotations() {
     let fleet = Fleet::of(1).await;
     let started = Instant::now();
     let pod = fleet.create(acting("p", &[("ready", "30s")])).await;
@@ -26,7 +26,7 @@ async fn a_pod_is_ready_after_a_while_and_unready_on_demand() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_crash_loop_backs_off_and_ends_when_it_is_mended() {
+async fn a_crash_loop_backs_off_and_ends_with_its_annotation() {
     let fleet = Fleet::of(1).await;
     let pod = fleet.create(acting("p", &[("crash-after", "0s"), ("exit-code", "42")])).await;
     let restarts = |count: i64| {
@@ -99,7 +99,7 @@ async fn termination_takes_its_time_or_never_ends() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_annotations_are_told_once_and_ignored() {
+async fn invalid_annotations_are_reported_once_and_ignored() {
     let fleet = Fleet::of(1).await;
     let pod = fleet.create(acting("p", &[("ready", "perhaps")])).await;
     fleet.until_ready(&pod).await;
@@ -127,7 +127,7 @@ async fn a_node_that_is_down_does_nothing_until_it_is_up() {
     fleet.requests.take().await;
     fleet.delete(&runs, "").await;
     let waits = fleet.create(pod("default", "waits")).await;
-    fleet.until_is(&waits, "bound all the same", |pod| pod["spec"]["nodeName"] == "simulated-0").await;
+    fleet.until_is(&waits, "bound even so", |pod| pod["spec"]["nodeName"] == "simulated-0").await;
     fleet.pass(300).await;
     let asked = fleet.requests.take().await;
     let of_node: Vec<_> = asked.iter().filter(|asked| &*asked.account == "system:node:simulated-0").collect();
@@ -139,7 +139,8 @@ async fn a_node_that_is_down_does_nothing_until_it_is_up() {
     fleet.stop().await;
 }
 
-/// Annotations of a pod affect that pod only: a user who may create pods must not stop the pods of others on a shared node.
+/// Annotations of a pod affect that pod only: a user who may create pods must not stop the pods of others on
+/// a shared node.
 #[tokio::test(start_paused = true)]
 async fn no_annotation_of_a_pod_takes_its_node_down() {
     let fleet = Fleet::of(1).await;

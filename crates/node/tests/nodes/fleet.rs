@@ -1,4 +1,4 @@
-//! A world with simulated nodes in it.
+//! A test cluster with simulated nodes.
 
 use crate::world::*;
 use node::{Identity, Nodes, Setup};
@@ -25,7 +25,7 @@ impl Deref for Fleet {
 }
 
 impl Fleet {
-    /// So many nodes; time is tokio's.
+    /// Starts this many nodes, on tokio's clock.
     pub async fn of(count: usize) -> Fleet {
         Fleet::with(count, |_| {}).await
     }
@@ -41,7 +41,8 @@ impl Fleet {
 
     pub async fn start(&mut self) {
         let mut nodes = Nodes::start(&self.setup, |identity| {
-            // Requests are recorded under the name of the node; the user is the one that `mainstay up` gives to all of them.
+            // Requests are recorded under the name of the node; the user is the one that `mainstay up` uses
+            // for all nodes.
             let (name, user) = match identity {
                 Identity::Scheduler => {
                     let name = "system:kube-scheduler".to_owned();
@@ -54,14 +55,14 @@ impl Fleet {
             self.world.client(&name, user, self.world.faults.clone())
         });
         nodes.registered().await;
-        assert!(self.nodes.replace(nodes).is_none(), "they run already");
+        assert!(self.nodes.replace(nodes).is_none(), "the nodes run already");
     }
 
     pub async fn stop_nodes(&mut self) {
         self.nodes.take().expect("they run").stop().await;
     }
 
-    /// Stops everything; nothing that was asked may have been forbidden.
+    /// Stops everything, and checks that no request was forbidden.
     pub async fn stop(mut self) {
         self.stop_nodes().await;
         assert_eq!(self.requests.refused().iter().map(|asked| format!("{asked:?}")).collect::<Vec<_>>(), [""; 0]);
@@ -86,7 +87,7 @@ impl Fleet {
         reasons
     }
 
-    /// Sets an annotation of the simulation, or takes it away.
+    /// Sets or removes an annotation of the simulation.
     pub async fn annotate(&self, object: &Value, name: &str, value: Option<&str>) -> Value {
         self.merge(object, json!({"metadata": {"annotations": {format!("sim.mainstay.dev/{name}"): value}}})).await
     }
@@ -96,7 +97,7 @@ impl Fleet {
     }
 }
 
-/// A pod that behaves as its annotations say.
+/// A pod with annotations of the simulation.
 pub fn acting(name: &str, annotations: &[(&str, &str)]) -> Value {
     let mut pod = pod("default", name);
     for (key, value) in annotations {
@@ -115,7 +116,7 @@ pub fn node_named(number: usize) -> Value {
     json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": format!("simulated-{number}")}})
 }
 
-/// What the pod's first container waits for or ended with.
+/// The reason why the pod's first container waits or terminated, or `running`.
 pub fn word(pod: &Value) -> &str {
     let state = &pod["status"]["containerStatuses"][0]["state"];
     let told = state.at(&["waiting"]).or_else(|| state.at(&["terminated"]));

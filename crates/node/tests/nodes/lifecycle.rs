@@ -1,9 +1,11 @@
-//! Nodes that fall silent, and what becomes of their pods.
+//! Nodes that stop reporting, and their pods.
 
 use crate::fleet::*;
 use crate::world::*;
 use object::access::{Access, terminating};
 use object::{Value, condition, json};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -21,7 +23,7 @@ async fn fleet_with_lifecycle(count: usize, controllers: &str) -> Fleet {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_node_is_marked_its_pods_leave_and_it_heals() {
+async fn an_unreachable_node_is_marked_its_pods_are_deleted_and_it_recovers() {
     let fleet = fleet_with_lifecycle(1, LIFECYCLE).await;
     let pod = fleet.create(pod("default", "p")).await;
     let mut patient = crate::world::pod("default", "patient");
@@ -30,8 +32,8 @@ async fn a_silent_node_is_marked_its_pods_leave_and_it_heals() {
     fleet.until_ready(&pod).await;
     fleet.until_ready(&patient).await;
     fleet.pass(300).await;
-    let node = fleet.now(&node_named(0)).await.expect("it is there");
-    assert!(condition::is_true(&node, "Ready") && taints(&node).is_empty(), "a node that is heard of is left alone");
+    let node = fleet.now(&node_named(0)).await.expect("the object exists");
+    assert!(condition::is_true(&node, "Ready") && taints(&node).is_empty(), "a healthy node is not changed");
 
     let down = Instant::now();
     fleet.annotate(&node_named(0), "down", Some("true")).await;
@@ -39,20 +41,20 @@ async fn a_silent_node_is_marked_its_pods_leave_and_it_heals() {
     let lost = fleet.until_is(&node, "unknown", unknown).await;
     let silence = down.elapsed();
     assert!((Duration::from_secs(30)..Duration::from_secs(51)).contains(&silence), "{silence:?}");
-    assert_eq!(condition::get(&lost, "Ready").expect("it is there")["reason"], "NodeStatusUnknown");
+    assert_eq!(condition::get(&lost, "Ready").expect("the object exists")["reason"], "NodeStatusUnknown");
     let tainted = |node: &Value| {
         taints(node) == ["node.kubernetes.io/unreachable:NoSchedule", "node.kubernetes.io/unreachable:NoExecute"]
     };
     fleet.until_is(&node, "tainted", tainted).await;
     fleet.until_event(&lost, "NodeNotReady").await;
     let unready = fleet.until_is(&pod, "not ready", |pod| !condition::is_true(pod, "Ready")).await;
-    assert!(!terminating(&unready), "it has five minutes");
+    assert!(!terminating(&unready), "its tolerations last five minutes");
     fleet.until_is(&pod, "deleted", terminating).await;
     let left = down.elapsed() - silence;
     assert!((Duration::from_secs(295)..Duration::from_secs(305)).contains(&left), "{left:?}");
     fleet.until_event(&pod, "TaintManagerEviction").await;
     fleet.pass(1000).await;
-    let stuck = fleet.now(&pod).await.expect("never by force");
+    let stuck = fleet.now(&pod).await.expect("never force deleted");
     assert!(condition::is_true(&stuck, "DisruptionTarget"));
     assert!(!terminating(&fleet.now(&patient).await.expect("it tolerates everything")));
 
@@ -64,7 +66,7 @@ async fn a_silent_node_is_marked_its_pods_leave_and_it_heals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_node_that_is_back_in_time_keeps_its_pods() {
+async fn a_node_that_recovers_in_time_keeps_its_pods() {
     let fleet = fleet_with_lifecycle(1, LIFECYCLE).await;
     let pod = fleet.create(pod("default", "p")).await;
     fleet.until_ready(&pod).await;
@@ -80,7 +82,7 @@ async fn a_node_that_is_back_in_time_keeps_its_pods() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn taints_that_users_set_drive_pods_away() {
+async fn taints_set_by_users_evict_pods() {
     let fleet = fleet_with_lifecycle(2, LIFECYCLE).await;
     let leaves = fleet.create(pod("default", "leaves")).await;
     let mut later = pod("default", "later");
@@ -110,9 +112,9 @@ async fn a_cordoned_node_is_tainted_and_untainted() {
     fleet.stop().await;
 }
 
-/// No ordinal twice: what cannot be known to have ended is not replaced.
+/// No ordinal runs twice: a pod that may still run is not replaced.
 #[tokio::test(start_paused = true)]
-async fn a_replica_on_a_dead_node_is_not_replaced() {
+async fn a_replica_on_an_unreachable_node_is_not_replaced() {
     let fleet = fleet_with_lifecycle(2, "statefulset-controller,node-lifecycle-controller").await;
     let set = fleet.create(stateful_set("default", "web", 1)).await;
     let replica = pod("default", "web-0");
@@ -129,5 +131,38 @@ async fn a_replica_on_a_dead_node_is_not_replaced() {
     let second = fleet.until_ready(&replica).await;
     assert_ne!(second["metadata"]["uid"], first["metadata"]["uid"]);
     assert!(fleet.now(&set).await.is_some());
+    fleet.stop().await;
+}
+
+/// Clocks of nodes and controllers that jump: what was heard, and when to report again, is measured by the monotonic clock.
+#[tokio::test(start_paused = true)]
+async fn clocks_that_jump_make_no_node_lost_and_hide_none() {
+    let jump_s = Arc::new(AtomicI64::new(0));
+    let jumping = |clock: &runtime::Clock| -> runtime::Clock {
+        let (clock, jump_s) = (clock.clone(), jump_s.clone());
+        Arc::new(move || clock() + jiff::SignedDuration::from_secs(jump_s.load(Ordering::Relaxed)))
+    };
+    let mut fleet = Fleet::with(1, |setup| setup.clock = jumping(&setup.clock)).await;
+    fleet.world.setup.clock = jumping(&fleet.world.setup.clock);
+    fleet.world.start(LIFECYCLE);
+    let node = fleet.now(&node_named(0)).await.expect("it is there");
+    let is_well = |node: &Value| condition::is_true(node, "Ready") && taints(node).is_empty();
+    fleet.until_is(&node, "ready", is_well).await;
+    fleet.pass(100).await;
+    let since = |node: &Value| condition::get(node, "Ready").map(|ready| ready["lastTransitionTime"].clone());
+    let before = since(&fleet.now(&node_named(0)).await.expect("it is there"));
+    for to_s in [-3600, 7200, 0] {
+        jump_s.store(to_s, Ordering::Relaxed);
+        fleet.pass(300).await;
+        let now = fleet.now(&node_named(0)).await.expect("it is there");
+        assert!(is_well(&now) && since(&now) == before, "after a jump to {to_s} s: {now:?}");
+    }
+    let down = Instant::now();
+    fleet.annotate(&node_named(0), "down", Some("true")).await;
+    fleet.pass(10).await;
+    jump_s.store(-3600, Ordering::Relaxed);
+    fleet.until_is(&node, "lost", |node| !condition::is_true(node, "Ready")).await;
+    let silence = down.elapsed();
+    assert!((Duration::from_secs(30)..Duration::from_secs(61)).contains(&silence), "{silence:?}");
     fleet.stop().await;
 }

@@ -1,4 +1,5 @@
-//! Nodes that are lost for good: their pods are collected, replicas start elsewhere, and volumes are detached.
+//! Nodes that are lost for good: their pods are collected, replicas start on other nodes, and volumes are
+//! detached.
 
 use crate::fleet::*;
 use crate::world::*;
@@ -24,7 +25,7 @@ fn node_of(pod: &Value) -> Value {
     a_node(pod.text(&["spec", "nodeName"]))
 }
 
-/// A pod that stays as it is when it is deleted, so that a test can read its last status.
+/// A pod with a finalizer, so that a test can read its last status.
 fn kept(mut pod: Value, node: &str) -> Value {
     pod["metadata"]["finalizers"] = json!(["example.com/kept"]);
     pod["spec"]["nodeName"] = json!(node);
@@ -59,7 +60,7 @@ async fn a_replica_of_a_deleted_node_starts_elsewhere() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_orphan_says_why_it_failed_and_an_ended_one_stays_as_it_ended() {
+async fn an_orphan_is_set_to_failed_and_a_terminated_one_is_not_changed() {
     let fleet = fleet_with(1, COLLECTOR).await;
     let orphan = fleet.create(kept(pod("default", "orphan"), "gone")).await;
     let done = fleet.create(kept(pod("default", "done"), "gone")).await;
@@ -75,7 +76,7 @@ async fn an_orphan_says_why_it_failed_and_an_ended_one_stays_as_it_ended() {
         (done["status"]["phase"].as_str(), condition::get(&done, "DisruptionTarget")),
         (Some("Succeeded"), None)
     );
-    // Finalizers keep both. Nothing more is asked about them.
+    // Finalizers keep both. No more requests are sent about them.
     fleet.pass(5).await;
     fleet.requests.take().await;
     fleet.pass(600).await;
@@ -163,7 +164,7 @@ async fn a_node_out_of_service_loses_its_pods_and_volumes() {
     fleet.pass(600).await;
     assert!(fleet.now(&attachment("taken", "")).await.is_some(), "a pod that tolerates the taint uses it");
     assert!(!terminating(&fleet.now(&stays).await.expect("it tolerates the taint")));
-    // Deleted, it goes by force, and its volume is detached.
+    // After its deletion it is force deleted, and its volume is detached.
     fleet.delete(&stays, "").await;
     fleet.until_gone(&stays).await;
     fleet.until_gone(&attachment("taken", "")).await;
@@ -184,7 +185,7 @@ fn attachment(name: &str, node: &str) -> Value {
     })
 }
 
-/// Without the taint, or on a node that is ready, a terminating pod may still run.
+/// Without the taint, or on a ready node, a terminating pod may still run.
 #[tokio::test(start_paused = true)]
 async fn the_taint_does_nothing_on_a_node_that_is_ready() {
     let fleet = fleet_with(1, COLLECTOR).await;
@@ -214,7 +215,7 @@ async fn a_pod_that_was_never_scheduled_is_collected_when_it_is_deleted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_oldest_ended_pods_go_above_the_threshold() {
+async fn the_oldest_terminated_pods_above_the_threshold_are_deleted() {
     let mut fleet = Fleet::of(1).await;
     fleet.world.setup.terminated_pod_threshold = 2;
     fleet.world.start(COLLECTOR);
@@ -233,9 +234,9 @@ async fn the_oldest_ended_pods_go_above_the_threshold() {
     fleet.stop().await;
 }
 
-/// The collector dies between the pod's last status and its deletion; the next one ends what it began.
+/// The collector stops between the pod's last status and its deletion; the next one finishes it.
 #[tokio::test(start_paused = true)]
-async fn a_collector_that_dies_in_the_middle_is_carried_on() {
+async fn a_new_collector_finishes_what_the_last_one_began() {
     let mut fleet = fleet_with(1, COLLECTOR).await;
     fleet.faults.mishap("pod-garbage-collector", 1, Mishap::Stuck);
     let mut orphan = pod("default", "orphan");

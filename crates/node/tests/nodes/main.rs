@@ -8,6 +8,7 @@ mod loss;
 mod placing;
 mod registration;
 mod running;
+mod volume_stats;
 #[path = "../../../runtime/tests/controllers/world.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

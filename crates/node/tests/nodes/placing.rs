@@ -1,4 +1,4 @@
-//! The scheduler at work: what waits is told why, and is placed when something changes that helps.
+//! The scheduler: pending pods get the reason why, and are scheduled when a change makes them fit.
 
 use crate::fleet::*;
 use crate::world::*;
@@ -14,18 +14,18 @@ fn scheduled(pod: &Value) -> bool {
     !pod.text(&["spec", "nodeName"]).is_empty()
 }
 
-/// Waits until the pod says why it waits.
+/// Waits until the pod's condition has this message.
 async fn until_said(fleet: &Fleet, pod: &Value, message: &str) {
     let said = |pod: &Value| condition::get(pod, "PodScheduled").is_some_and(|said| said["message"] == message);
     let pod = fleet.until_is(pod, message, said).await;
-    let condition = condition::get(&pod, "PodScheduled").expect("it is there");
+    let condition = condition::get(&pod, "PodScheduled").expect("the object exists");
     assert_eq!((condition.text(&["status"]), condition.text(&["reason"])), ("False", "Unschedulable"));
     let event = fleet.until_event(&pod, "FailedScheduling").await;
     assert_eq!(event["source"]["component"], "default-scheduler");
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_does_not_fit_waits_for_room() {
+async fn a_pod_that_does_not_fit_waits_for_room() {
     let fleet = Fleet::with(1, small).await;
     let first = fleet.create(asking("first", "1500m")).await;
     fleet.until_ready(&first).await;
@@ -44,7 +44,7 @@ async fn what_does_not_fit_waits_for_room() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_no_node_takes_waits_for_one_that_does() {
+async fn a_pod_that_no_node_accepts_waits_for_one_that_does() {
     let fleet = Fleet::of(2).await;
     for number in 0..2 {
         fleet.merge(&node_named(number), json!({"spec": {"unschedulable": true}})).await;
@@ -76,7 +76,7 @@ async fn what_no_node_takes_waits_for_one_that_does() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gates_hold_and_other_schedulers_are_left_alone() {
+async fn gated_pods_and_those_of_other_schedulers_are_not_scheduled() {
     let fleet = Fleet::of(1).await;
     let mut gated = pod("default", "gated");
     gated["spec"]["schedulingGates"] = json!([{"name": "example.com/g"}]);
@@ -85,15 +85,15 @@ async fn gates_hold_and_other_schedulers_are_left_alone() {
     others["spec"]["schedulerName"] = json!("another");
     let others = fleet.create(others).await;
     fleet.pass(60).await;
-    assert!(!scheduled(&fleet.now(&gated).await.expect("it is there")));
-    assert!(!scheduled(&fleet.now(&others).await.expect("it is there")));
+    assert!(!scheduled(&fleet.now(&gated).await.expect("the object exists")));
+    assert!(!scheduled(&fleet.now(&others).await.expect("the object exists")));
     fleet.merge(&gated, json!({"spec": {"schedulingGates": null}})).await;
     fleet.until_ready(&gated).await;
     fleet.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn replicas_that_keep_apart_wait_for_nodes() {
+async fn replicas_with_anti_affinity_wait_for_nodes() {
     let fleet = Fleet::of(2).await;
     let apart = |name: &str| {
         let mut pod = pod("default", name);
@@ -136,14 +136,14 @@ fn using(name: &str) -> Value {
     pod
 }
 
-/// Requests of whoever has this in their name for the claim that pods use.
+/// Matches GET requests for the claim by an account whose name contains `account`.
 fn asks_for_claim(account: &str) -> impl Fn(&Asked) -> bool {
     move |asked| {
         asked.method == "GET" && asked.path.ends_with("/persistentvolumeclaims/data") && asked.account.contains(account)
     }
 }
 
-/// Binds the claim to a volume, as whoever provisions does.
+/// Binds the claim to a PV, as a provisioner does.
 async fn bind(fleet: &Fleet, claim: &Value, name: &str, more: Value) {
     let mut volume = volume(name);
     volume["spec"]["storageClassName"] = claim["spec"]["storageClassName"].clone();
@@ -170,16 +170,17 @@ async fn immediate_claims_are_waited_for() {
     until_said(&fleet, &pod, "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims.").await;
     bind(&fleet, &claim, "v", json!({})).await;
     fleet.until_ready(&pod).await;
-    // Scenario 9.H5: a claim on its way out takes no new pods.
+    // Scenario 9.H5: a terminating claim gets no new pods.
     fleet.delete(&claim, "").await;
     let late = fleet.create(using("late")).await;
     until_said(&fleet, &late, "0/1 nodes are available: persistentvolumeclaim \"data\" is being deleted.").await;
     fleet.stop().await;
 }
 
-/// A pod that gets a node by a claim that has been replaced meanwhile, or is about to be, would never be chosen a node for the new one.
+/// A claim was replaced, or is about to be: if the pod got a node by the old claim, no node would ever be
+/// selected for the new one.
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_was_replaced_unheard_places_no_pod() {
+async fn a_pod_is_not_scheduled_by_a_claim_that_was_replaced() {
     for is_gone in [true, false] {
         let fleet = Fleet::of(1).await;
         fleet.create(class("late", "WaitForFirstConsumer")).await;
@@ -191,7 +192,7 @@ async fn a_claim_that_was_replaced_unheard_places_no_pod() {
         fleet.until_gone(&before).await;
         fleet.faults.mute("system:kube-scheduler", "/persistentvolumeclaims");
         fleet.delete(&first, "").await;
-        // Nobody here takes it off: until then it is on its way out.
+        // Only the test removes the finalizer: until then the claim is terminating.
         let let_go = json!({"metadata": {"finalizers": null}});
         let replace = async || {
             fleet.merge(&first, let_go.clone()).await;
@@ -202,7 +203,7 @@ async fn a_claim_that_was_replaced_unheard_places_no_pod() {
         fleet.requests.take().await;
         let pod = fleet.create(using("after")).await;
         fleet.until_moment("the scheduler asks", || fleet.requests.count(asks_for_claim("scheduler")) > 0).await;
-        assert_eq!(fleet.now(&pod).await.expect("it is there").text(&["spec", "nodeName"]), "");
+        assert_eq!(fleet.now(&pod).await.expect("the object exists").text(&["spec", "nodeName"]), "");
         let second = match second {
             Some(second) => second,
             None => replace().await,
@@ -217,7 +218,7 @@ async fn a_claim_that_was_replaced_unheard_places_no_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_bound_soon_is_not_worth_telling() {
+async fn a_claim_that_is_bound_soon_causes_no_event() {
     let fleet = Fleet::of(1).await;
     fleet.create(class("now", "Immediate")).await;
     let claim = fleet.create(claim_of("now")).await;
@@ -230,7 +231,7 @@ async fn a_claim_that_is_bound_soon_is_not_worth_telling() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn claims_that_wait_for_their_pod_are_told_its_node() {
+async fn claims_that_wait_for_their_pod_get_a_selected_node() {
     let fleet = Fleet::of(3).await;
     fleet.create(class("later", "WaitForFirstConsumer")).await;
     let claim = fleet.create(claim_of("later")).await;
@@ -240,8 +241,9 @@ async fn claims_that_wait_for_their_pod_are_told_its_node() {
     let told = fleet.until_is(&claim, "told", |claim| !selected(claim).is_empty()).await;
     assert_eq!(selected(&told), "simulated-0");
     fleet.pass(30).await;
-    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")), "not before its claim is bound");
-    // Whoever provisions cannot serve that node: it takes the choice back, and hears another (or the same) one.
+    assert!(!scheduled(&fleet.now(&pod).await.expect("the object exists")), "not before its claim is bound");
+    // The provisioner cannot serve that node: it removes the selected node, and gets another (or the same)
+    // one.
     fleet.merge(&node_named(0), json!({"spec": {"unschedulable": true}})).await;
     fleet.merge(&claim, json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}})).await;
     fleet.until_is(&claim, "another choice", |claim| selected(claim) == "simulated-1").await;
@@ -271,14 +273,14 @@ async fn static_volumes_are_given_to_claims_that_wait() {
     let given = fleet.until_is(&there, "given", |volume| volume.has(&["spec", "claimRef"])).await;
     assert_eq!(given["spec"]["claimRef"]["uid"], claim["metadata"]["uid"]);
     assert_eq!(given["metadata"]["annotations"]["pv.kubernetes.io/bound-by-controller"], "yes");
-    assert!(!scheduled(&fleet.now(&pod).await.expect("it is there")));
+    assert!(!scheduled(&fleet.now(&pod).await.expect("the object exists")));
     bind(&fleet, &claim, "there", json!({})).await;
     assert_eq!(fleet.until_ready(&pod).await["spec"]["nodeName"], "simulated-1");
     fleet.stop().await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_refuses_claims_on_their_way_out() {
+async fn a_kubelet_refuses_terminating_claims() {
     let fleet = Fleet::of(1).await;
     fleet.create(class("now", "Immediate")).await;
     let claim = fleet.create(claim_of("now")).await;
@@ -289,19 +291,20 @@ async fn a_kubelet_refuses_claims_on_their_way_out() {
     let bound = fleet.create(bound).await;
     let event = fleet.until_event(&bound, "FailedMount").await;
     assert_eq!(event["message"], "error processing PVC default/data: PVC is being deleted");
-    let waiting = fleet.now(&bound).await.expect("it is there");
+    let waiting = fleet.now(&bound).await.expect("the object exists");
     assert_eq!((waiting.text(&["status", "phase"]), word(&waiting)), ("Pending", "ContainerCreating"));
     fleet.stop().await;
 }
 
-/// Also when it has not heard of that yet: protection may have looked before the pod had a node, and would let go of the claim under it.
+/// Also if its cache does not show this yet: protection may have looked before the pod had a node, and would
+/// remove the claim's finalizer.
 #[tokio::test(start_paused = true)]
-async fn a_kubelet_asks_for_claims_before_it_uses_them() {
+async fn a_kubelet_reads_claims_before_it_uses_them() {
     let fleet = Fleet::of(1).await;
     fleet.create(class("now", "Immediate")).await;
     let claim = fleet.create(claim_of("now")).await;
     bind(&fleet, &claim, "v", json!({})).await;
-    // It is heard of as bound, by a pod that uses it.
+    // The cache has it as bound, because a pod uses it.
     let before = fleet.create(using("before")).await;
     fleet.until_ready(&before).await;
     fleet.faults.mute("system:kube-scheduler", "/persistentvolumeclaims");
@@ -311,7 +314,7 @@ async fn a_kubelet_asks_for_claims_before_it_uses_them() {
     let bound = fleet.create(bound).await;
     fleet.requests.take().await;
     fleet.until_moment("the kubelet asks, again", || fleet.requests.count(asks_for_claim("node")) > 3).await;
-    let waiting = fleet.now(&bound).await.expect("it is there");
+    let waiting = fleet.now(&bound).await.expect("the object exists");
     assert!(!waiting.has(&["status", "containerStatuses"]), "nothing has started: {waiting}");
     fleet.faults.release();
     let event = fleet.until_event(&bound, "FailedMount").await;
@@ -333,9 +336,9 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     fleet.set_status(&claim, pending).await;
     fleet.pass(60).await;
     assert_eq!(
-        fleet.now(&claim).await.expect("it is there")["status"]["capacity"]["storage"],
+        fleet.now(&claim).await.expect("the object exists")["status"]["capacity"]["storage"],
         "1Gi",
-        "nobody has it mounted"
+        "it is not mounted"
     );
     let grown = |claim: &Value| claim["status"]["capacity"]["storage"] == "2Gi";
     let pod = fleet.create(using("p")).await;
@@ -346,7 +349,7 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
     );
     fleet.until_event(&pod, "FileSystemResizeSuccessful").await;
     fleet.until_event(&claim, "FileSystemResizeSuccessful").await;
-    // Once mounted, at once.
+    // Once mounted, the expansion is finished at once.
     let again = json!({"allocatedResources": {"storage": "3Gi"}, "allocatedResourceStatuses": {"storage": "NodeResizePending"}});
     fleet.set_status(&claim, again).await;
     fleet.until_is(&claim, "grown again", |claim| claim["status"]["capacity"]["storage"] == "3Gi").await;
@@ -354,7 +357,7 @@ async fn the_node_finishes_the_expansion_of_a_claim_that_is_mounted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_claim_that_is_never_bound_is_told_of_and_may_still_come() {
+async fn a_claim_that_is_never_bound_is_reported_and_may_still_be_bound() {
     let fleet = Fleet::of(1).await;
     fleet.create(class("later", "WaitForFirstConsumer")).await;
     let claim = fleet.create(claim_of("later")).await;

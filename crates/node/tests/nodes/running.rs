@@ -1,4 +1,4 @@
-//! Pods run and end.
+//! Pods run and terminate.
 
 use crate::fleet::*;
 use crate::world::*;
@@ -75,7 +75,7 @@ async fn a_pod_of_the_same_name_is_another_pod() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn pods_that_were_bound_by_hand_run_too() {
+async fn pods_bound_by_a_user_run_too() {
     let fleet = Fleet::of(1).await;
     let mut bound = pod("default", "p");
     bound["spec"]["nodeName"] = json!("simulated-0");
@@ -93,13 +93,13 @@ async fn pods_that_were_bound_by_hand_run_too() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn readiness_gates_open_when_somebody_opens_them() {
+async fn a_pod_becomes_ready_when_its_readiness_gates_are_set() {
     let fleet = Fleet::of(1).await;
     let mut gated = pod("default", "p");
     gated["spec"]["readinessGates"] = json!([{"conditionType": "example.com/lb"}]);
     let gated = fleet.create(gated).await;
     let waiting = fleet.until_is(&gated, "all but the gate", |pod| condition::is_true(pod, "ContainersReady")).await;
-    assert_eq!(condition::get(&waiting, "Ready").expect("it is there")["reason"], "ReadinessGatesNotReady");
+    assert_eq!(condition::get(&waiting, "Ready").expect("the object exists")["reason"], "ReadinessGatesNotReady");
     let path = format!("{}/status", path(&gated));
     let patch = json!({"status": {"conditions": [{"type": "example.com/lb", "status": "True"}]}});
     fleet.send("PATCH", &path, "application/strategic-merge-patch+json", Some(&patch)).await;
@@ -107,9 +107,10 @@ async fn readiness_gates_open_when_somebody_opens_them() {
     fleet.stop().await;
 }
 
-/// A conflict at any write of a node says only that the server was busy: the pod runs, and goes, all the same.
+/// A conflict at any write of a node only means that the server was busy: the pod still starts and is
+/// removed.
 #[tokio::test(start_paused = true)]
-async fn a_conflict_at_any_write_of_a_node_is_not_the_end() {
+async fn a_conflict_at_any_write_of_a_node_is_retried() {
     let fleet = Fleet::of(1).await;
     for after in 0.. {
         fleet.faults.mishap("system:node:simulated-0", after, Mishap::Refused(409));
@@ -118,16 +119,17 @@ async fn a_conflict_at_any_write_of_a_node_is_not_the_end() {
         fleet.delete(&pod, "").await;
         fleet.until_gone(&pod).await;
         if fleet.faults.mishap_waits() {
-            assert!(after > 1, "it writes when a pod starts and when it goes");
+            assert!(after > 1, "it writes when a pod starts and when it is removed");
             break;
         }
     }
     fleet.stop().await;
 }
 
-/// A pod that refers to a Secret and a ConfigMap waits for both as on a kubelet, and starts by itself when they are there.
+/// A pod that needs a Secret and a ConfigMap waits for both as on a real kubelet, and starts when they are
+/// created.
 #[tokio::test(start_paused = true)]
-async fn missing_secrets_and_config_maps_hold_a_pod() {
+async fn missing_secrets_and_config_maps_delay_a_pod() {
     let fleet = Fleet::of(1).await;
     let mut needy = pod("default", "needy");
     needy["spec"]["containers"][0]["env"] =
@@ -151,7 +153,7 @@ async fn missing_secrets_and_config_maps_hold_a_pod() {
             == "couldn't find key text in Secret default/password"
     };
     fleet.until_is(&needy, "without its key", lacks_key).await;
-    // A pod that waits for long is looked at every 10 s.
+    // The lookups of a pod that waits for long are 10 s apart.
     fleet.pass(60).await;
     fleet.requests.take().await;
     fleet.pass(100).await;
@@ -160,7 +162,7 @@ async fn missing_secrets_and_config_maps_hold_a_pod() {
     assert!((9..=11).contains(&lookups), "{lookups}");
     fleet.merge(&password, json!({"data": {"text": "eA=="}})).await;
     fleet.until_ready(&needy).await;
-    // What runs is not looked up any more, and pods without references never are.
+    // A running pod's objects are not looked up any more, and those of pods without references never.
     fleet.create(pod("default", "plain")).await;
     fleet.until_ready(&pod("default", "plain")).await;
     fleet.requests.take().await;

@@ -1,4 +1,4 @@
-//! What changed between two objects, as sets of paths.
+//! Differences between two objects, as sets of field paths.
 
 use super::set::{Node, Set, node};
 use super::shape::{Items, Shape, Ty};
@@ -9,7 +9,7 @@ use crate::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Metadata that nobody manages.
+/// Metadata fields that have no field manager.
 const UNMANAGED_METADATA: &[&str] = &[
     "name",
     "namespace",
@@ -24,12 +24,12 @@ const UNMANAGED_METADATA: &[&str] = &[
     "managedFields",
 ];
 
-/// Structs that upstream's objects always have, even empty, so that nobody owns their being there.
+/// Structs that upstream's Go types always have, even if empty, so that no manager owns their existence.
 const IMPLIED: &[&str] = &["metadata", "spec", "status", "template", "updateStrategy", "resources"];
 
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Diff {
-    /// Added or changed.
+    /// Fields that were added or changed.
     pub touched: Set,
     pub removed: Set,
 }
@@ -40,7 +40,7 @@ impl Diff {
     }
 }
 
-/// Compares what can be managed of two objects. Without an old one all is new.
+/// Compares the managed fields of two objects. Without an old object, all fields are new.
 pub(super) fn diff(ty: &TypeRef, old: Option<&Value>, new: &Value, scope: Scope) -> Diff {
     let implied = Arc::ptr_eq(&ty.schema, builtin());
     let root = Ty::root(ty);
@@ -53,7 +53,7 @@ pub(super) fn diff(ty: &TypeRef, old: Option<&Value>, new: &Value, scope: Scope)
     Diff { touched: Set(found.touched), removed: Set(found.removed) }
 }
 
-/// Removes from the set of a configuration what nobody manages.
+/// Removes the fields that have no manager from the set of a configuration.
 pub(super) fn strip(ty: &TypeRef, set: &mut Set, scope: Scope) {
     let root = Ty::root(ty);
     set.0.retain(|element, below| match element.strip_prefix("f:") {
@@ -69,14 +69,14 @@ pub(super) fn strip(ty: &TypeRef, set: &mut Set, scope: Scope) {
     });
 }
 
-/// What a comparison found at one place and below.
+/// Differences at one path and below it.
 #[derive(Default)]
 struct Found {
     touched: Option<Node>,
     removed: Option<Node>,
 }
 
-/// What it found below one place.
+/// Differences below one path.
 #[derive(Default)]
 struct Children {
     touched: Node,
@@ -85,7 +85,7 @@ struct Children {
 
 impl Children {
     fn add_member(&mut self, name: &str, found: Found) {
-        // Most members did not change: no text is made for them.
+        // Most members are unchanged, so build the path element only for changed ones.
         if found.touched.is_some() || found.removed.is_some() {
             self.add(element::member(name), found);
         }
@@ -100,7 +100,7 @@ impl Children {
         }
     }
 
-    /// Closes the place itself: it is touched when it is new, removed when it is gone.
+    /// Adds the difference of the path itself: touched if it is new, removed if it no longer exists.
     fn at(self, old: Option<&Value>, new: Option<&Value>) -> Found {
         Found {
             touched: node(self.touched, old.is_none() && new.is_some()),
@@ -109,7 +109,7 @@ impl Children {
     }
 }
 
-/// Stands for a struct that is there without any member.
+/// Placeholder for a struct that exists without members.
 static EMPTY: Value = Value::Null;
 
 fn metadata(ty: Ty, old: Option<&Value>, new: Option<&Value>) -> Found {
@@ -145,7 +145,8 @@ fn compare(ty: Ty, old: Option<&Value>, new: Option<&Value>, implied: bool) -> F
     }
 }
 
-/// Compares one member. Of a struct that is always there (`implied`), some members are too.
+/// Compares one member. If the parent struct always exists (`implied`), some of its structs and its required lists do
+/// too.
 fn member(parent: Ty, name: &str, old: Option<&Value>, new: Option<&Value>, implied: bool) -> Found {
     let ty = parent.member(name);
     if !implied {
@@ -179,7 +180,7 @@ fn compare_items(items: Items, old: Option<&Value>, new: Option<&Value>) -> Foun
     let (Some(old_elements), Some(new_elements)) = (items.elements(old_items), items.elements(new_items)) else {
         return compare_leaf(old, new);
     };
-    // Lists from before a schema change may hold an element twice: each side has as many as there are.
+    // A list from before a schema change may contain an element twice, so compare all items with the same element.
     let mut sides: BTreeMap<String, (Vec<&Value>, Vec<&Value>)> = BTreeMap::new();
     for (element, item) in old_elements.into_iter().zip(old_items) {
         sides.entry(element).or_default().0.push(item);
@@ -211,7 +212,7 @@ fn list(value: Option<&Value>) -> &[Value] {
     value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
-/// Visits the members of both maps by name, without looking any up: JSON maps keep their members sorted.
+/// Visits the members of both maps in the order of their names, without lookups: both maps are sorted.
 fn join<'a>(old: &'a Map, new: &'a Map, mut visit: impl FnMut(&str, Option<&'a Value>, Option<&'a Value>)) {
     let (mut old, mut new) = (old.iter().peekable(), new.iter().peekable());
     loop {
@@ -234,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_maps_are_sorted_as_join_needs() {
+    fn json_maps_iterate_in_sorted_order() {
         let map: Map = ["b", "c", "a"].into_iter().map(|key| (key.to_owned(), Value::Null)).collect();
         assert_eq!(map.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     }

@@ -1,17 +1,17 @@
-//! Conflicts between managers, in the words that kubectl and people know.
+//! Apply conflicts between field managers, in upstream's words.
 
 use super::managed::{Entry, Managed, Operation};
 use super::set::Set;
 use crate::status::Status;
 use std::fmt::Write;
 
-/// A manager and those of its fields that an apply would change.
+/// A manager, and those of its fields that an apply would change.
 pub(super) struct Conflict {
     manager: String,
     pub fields: Set,
 }
 
-/// What `touched` takes from the managers; empty when there is nothing to fight about.
+/// Returns the managers that own fields of `touched`, with these fields.
 pub(super) fn find(managed: &Managed, touched: &Set) -> Vec<Conflict> {
     let mut conflicts: Vec<Conflict> = managed
         .0
@@ -23,7 +23,7 @@ pub(super) fn find(managed: &Managed, touched: &Set) -> Vec<Conflict> {
     conflicts
 }
 
-/// 409 with one cause for each field.
+/// Status 409 with one cause per field.
 pub(super) fn status(conflicts: &[Conflict]) -> Status {
     let fields: Vec<(&str, String)> = conflicts
         .iter()
@@ -47,7 +47,8 @@ pub(super) fn status(conflicts: &[Conflict]) -> Status {
     })
 }
 
-/// `"kubectl" with subresource "scale" using apps/v1`; appliers are not told apart by version.
+/// Describes a manager: `"kubectl" with subresource "scale" using apps/v1`. The version is omitted for appliers,
+/// because it does not identify them.
 fn describe(entry: &Entry) -> String {
     let mut text = format!("{:?}", entry.manager());
     if !entry.subresource().is_empty() {

@@ -1,17 +1,17 @@
-//! Path elements, as `fieldsV1` writes them: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
+//! Elements of field paths, as `fieldsV1` writes them: `f:name`, `k:{"name":"x"}`, `v:"x"`, `i:0`.
 
 use crate::schema::{ListType, Schema, Type, TypeId};
 use crate::value::{Key, Text};
 use crate::{Map, Value};
 use std::fmt::Write;
 
-/// The element of a member.
+/// Returns the element of a member.
 pub(super) fn member(name: &str) -> Key {
     let element: Text = ["f:", name].into_iter().collect();
     element.as_str().into()
 }
 
-/// The element of a list's item, or why it has none.
+/// Returns the element of a list item, or why the item has none.
 pub(super) fn item(schema: &Schema, list: &ListType, item_type: TypeId, item: &Value) -> Result<String, &'static str> {
     match list {
         ListType::Set | ListType::Atomic => match item {
@@ -40,7 +40,7 @@ pub(super) fn item(schema: &Schema, list: &ListType, item_type: TypeId, item: &V
     }
 }
 
-/// The item's value of a key field, or that field's default.
+/// Returns the item's value of a key field, or the field's default.
 fn key_value<'a>(schema: &'a Schema, item: TypeId, members: &'a Map, key: &str) -> Option<&'a Value> {
     let given = members.get(key).filter(|value| !value.is_null());
     given.or_else(|| match schema.get(item) {
@@ -49,7 +49,7 @@ fn key_value<'a>(schema: &'a Schema, item: TypeId, members: &'a Map, key: &str) 
     })
 }
 
-/// `keys` are sorted.
+/// Writes a `k:` element. `keys` must be sorted.
 fn keyed<'a>(keys: impl IntoIterator<Item = (&'a str, &'a Value)>) -> String {
     let mut element = String::from("k:{");
     for (at, (key, value)) in keys.into_iter().enumerate() {
@@ -71,15 +71,16 @@ fn value(scalar: &Value) -> String {
 }
 
 fn write_json<T: serde::Serialize + ?Sized>(out: &mut String, value: &T) {
-    // Strings, numbers and trees of them always have a JSON form.
+    // Serialization cannot fail: these values contain only strings, numbers, lists and maps.
     if let Ok(text) = serde_json::to_string(value) {
         out.push_str(&text);
     }
 }
 
-/// An element from a client in canonical form; `None` when it is of a kind we do not know, which is to be skipped.
+/// Converts an element that a client sent to canonical form. Returns `None` for an unknown kind of element, which
+/// callers skip.
 pub(super) fn canonical(element: &str) -> Result<Option<String>, String> {
-    let bad = |why: &dyn std::fmt::Display| format!("{element:?} is no path element: {why}");
+    let bad = |why: &dyn std::fmt::Display| format!("{element:?} is not a path element: {why}");
     let Some((kind, rest)) = element.split_once(':') else { return Err(bad(&"it has no kind")) };
     match kind {
         "f" => Ok(Some(element.to_owned())),
@@ -99,9 +100,9 @@ pub(super) fn canonical(element: &str) -> Result<Option<String>, String> {
     }
 }
 
-/// Adds an element to a path as people read it: `.spec.containers[name="x"].image`.
+/// Appends an element to a path in upstream's display form: `.spec.containers[name="x"].image`.
 pub(super) fn show(element: &str, path: &mut String) {
-    // Writing to a string does not fail.
+    // Writing to a String cannot fail.
     let _ = match element.split_once(':') {
         Some(("f", name)) => write!(path, ".{name}"),
         Some(("k", keys)) => {
@@ -120,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn canonical_form_and_what_people_read() {
+    fn elements_have_a_canonical_form_and_a_display_form() {
         for (element, form, shown) in [
             ("f:spec", "f:spec", ".spec"),
             ("f:a:b", "f:a:b", ".a:b"),

@@ -1,4 +1,4 @@
-//! The set of paths that an applied configuration names, which its manager will own.
+//! The set of paths in an applied configuration: the fields that its manager will own.
 
 use super::element;
 use super::set::{Node, Set, node};
@@ -7,7 +7,7 @@ use crate::Value;
 use crate::schema::TypeRef;
 use std::collections::HashSet;
 
-/// The paths of a configuration, or all that is wrong with it (`.spec.ports: duplicate entries for key [port=80]`).
+/// Returns the paths of a configuration, or all its errors (`.spec.ports: duplicate entries for key [port=80]`).
 pub(super) fn extract(ty: &TypeRef, config: &Value) -> Result<Set, Vec<String>> {
     let mut walk = Walk { path: String::new(), errors: Vec::new() };
     let found = walk.visit(Ty::root(ty), config).unwrap_or_default();
@@ -24,7 +24,7 @@ impl Walk {
         self.errors.push(format!("{}: {why}", self.path));
     }
 
-    /// What the value names at this place and below; `None` when nothing.
+    /// Returns the paths of the value at this place and below, or `None` if there are none.
     fn visit(&mut self, ty: Ty, value: &Value) -> Option<Node> {
         match ty.shape(Some(value), None) {
             Shape::Members => self.visit_members(ty, value),
@@ -89,7 +89,7 @@ impl Walk {
     }
 }
 
-/// The node, in the set itself when `member` says so.
+/// Returns the node, marked as a member of the set itself if `member` is true.
 fn with_self(below: Option<Node>, member: bool) -> Option<Node> {
     match below {
         Some(below) if below.is_empty() => Some(below),

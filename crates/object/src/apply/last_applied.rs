@@ -1,4 +1,5 @@
-//! kubectl's `last-applied-configuration`: how objects move from client-side to server-side apply without a fight.
+//! kubectl's `last-applied-configuration` annotation: migration from client-side to server-side apply without
+//! conflicts.
 
 use super::Scope;
 use super::compare::diff;
@@ -8,12 +9,13 @@ use crate::Value;
 use crate::access::Access;
 use crate::schema::TypeRef;
 
-/// Only `kubectl apply --server-side` under its own name takes part; others opt out by another name.
+/// Only `kubectl apply --server-side` with its default manager name migrates. Other manager names do not.
 pub(super) const KUBECTL: &str = "kubectl";
 const ANNOTATION: &str = "kubectl.kubernetes.io/last-applied-configuration";
 const ANNOTATIONS_BYTES_MAX: usize = 256 << 10;
 
-/// The fields that kubectl applied client-side and that are still as it left them: it may take those over.
+/// Returns the fields that kubectl applied client-side and that were not changed since. Server-side apply may take them
+/// over.
 pub(super) fn unchanged(ty: &TypeRef, live: &Value) -> Option<Set> {
     let text = live.at(&["metadata", "annotations", ANNOTATION])?.as_str()?;
     let applied: Value = serde_json::from_str(text).ok()?;
@@ -24,7 +26,7 @@ pub(super) fn unchanged(ty: &TypeRef, live: &Value) -> Option<Set> {
     Some(set)
 }
 
-/// Keeps the annotation in step where the object has one, so that going back to client-side apply works.
+/// Updates the annotation if the object has one, so that client-side apply still works afterwards.
 pub(super) fn refresh(object: &mut Value, config: &Value) {
     if !object.has(&["metadata", "annotations", ANNOTATION]) {
         return;

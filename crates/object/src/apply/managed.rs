@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: the entries, one for each manager, operation, version and subresource.
+//! `metadata.managedFields`: one entry per manager, operation, version and subresource.
 
 use super::Writer;
 use super::compare::Diff;
@@ -6,7 +6,7 @@ use super::set::Set;
 use crate::write::stamp;
 use crate::{Map, Value};
 
-/// More Update entries than this are merged, oldest first.
+/// Maximum number of Update entries. When there are more, the oldest are merged.
 const UPDATERS_MAX: usize = 10;
 const OLD_UPDATES: &str = "ancient-changes";
 
@@ -25,7 +25,7 @@ impl Operation {
     }
 }
 
-/// One entry, kept as its JSON members: most entries pass through a write untouched.
+/// One entry. It is kept as JSON members, because most entries do not change in a write.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Entry {
     members: Map,
@@ -62,7 +62,7 @@ impl Entry {
         if self.text("operation") == "Apply" { Operation::Apply } else { Operation::Update }
     }
 
-    /// Whether this is the entry of such a writer. An applier has one entry whatever version it applies in.
+    /// Whether the entry belongs to this writer. An applier has one entry for all versions.
     pub fn is_of(&self, writer: &Writer, operation: Operation) -> bool {
         self.operation() == operation
             && self.manager() == writer.manager
@@ -70,7 +70,7 @@ impl Entry {
             && (operation == Operation::Apply || self.api_version() == writer.api_version)
     }
 
-    /// Two entries with the same identity are one.
+    /// Entries with the same identity must be merged.
     fn same_identity(&self, other: &Entry) -> bool {
         self.operation() == other.operation()
             && self.manager() == other.manager()
@@ -82,19 +82,20 @@ impl Entry {
         self.members.insert("time".to_owned(), Value::from(stamp(now)));
     }
 
-    /// Applies first, then by time, then by name: the order upstream stores. Times are canonical, so their texts compare.
+    /// Upstream's order of entries: Apply first, then by time, then by name. Times are in canonical form, so their
+    /// texts sort correctly.
     fn rank(&self) -> (&str, &str, &str, &str, &str) {
         (self.text("operation"), self.text("time"), self.manager(), self.api_version(), self.subresource())
     }
 
-    /// An entry that we wrote.
+    /// Reads an entry that this server wrote.
     fn read(entry: Value) -> Option<Entry> {
         let Value::Object(mut members) = entry else { return None };
         let Some(Value::Object(set)) = members.remove("fieldsV1") else { return None };
         Some(Entry { members, set: Set(set) })
     }
 
-    /// An entry that a client wrote: all of it checked and put in canonical form.
+    /// Reads an entry that a client sent: checks it and converts it to canonical form.
     fn parse(entry: &Value) -> Result<Entry, String> {
         let members = entry.as_object().ok_or("an entry must be an object")?;
         let text = |key: &str| members.get(key).and_then(Value::as_str).unwrap_or("");
@@ -138,8 +139,9 @@ impl Entry {
 pub(super) struct Managed(pub Vec<Entry>);
 
 impl Managed {
-    /// The entries to go on from: those the client sent, where it may and they are in order, else the stored ones. Clients that
-    /// know nothing of managed fields drop or mangle them; only an explicit `[]` or `[{}]` clears them.
+    /// Returns the entries that a write starts from: the valid entries in the request (only without a subresource),
+    /// else the stored ones. Clients that do not know managed fields may drop or damage them, so only an explicit `[]`
+    /// or `[{}]` clears them.
     pub fn base(sent: Option<Value>, stored: Option<&Value>, subresource: &str) -> Managed {
         match sent {
             Some(sent) if stored == Some(&sent) => Managed::read(sent),
@@ -153,7 +155,7 @@ impl Managed {
         }
     }
 
-    /// The entries of the stored object; what cannot be read is as good as none.
+    /// Reads the entries of the stored object. Unreadable entries are dropped.
     pub fn stored(stored: Option<&Value>) -> Managed {
         stored.map(|stored| Managed::read(stored.clone())).unwrap_or_default()
     }
@@ -184,7 +186,7 @@ impl Managed {
         Value::Array(self.0.into_iter().map(Entry::write).collect())
     }
 
-    /// Records an ordinary write: what it touched is its writer's and nobody else's, what it removed is nobody's.
+    /// Records an update: the fields it touched belong only to its writer, and the fields it removed to no manager.
     pub fn update(&mut self, diff: Diff, writer: &Writer) {
         let mut own = self.take(writer, Operation::Update);
         own.set.subtract(&diff.removed);
@@ -200,7 +202,7 @@ impl Managed {
         self.sort();
     }
 
-    /// Takes what a write touched or removed from all entries.
+    /// Removes the touched and removed fields of a write from all entries.
     pub fn disown(&mut self, diff: &Diff) {
         self.0.retain_mut(|entry| {
             entry.set.subtract(&diff.touched);
@@ -209,7 +211,7 @@ impl Managed {
         });
     }
 
-    /// Takes out the writer's entry, or makes an empty one.
+    /// Removes and returns the writer's entry, or returns an empty new one.
     pub fn take(&mut self, writer: &Writer, operation: Operation) -> Entry {
         match self.0.iter().position(|entry| entry.is_of(writer, operation)) {
             Some(at) => self.0.remove(at),
@@ -217,7 +219,7 @@ impl Managed {
         }
     }
 
-    /// Puts an applier's entry in place. Its time tells when it last changed anything.
+    /// Inserts an applier's entry. Its time is that of the last apply that changed anything.
     pub fn put_applied(&mut self, last: Entry, set: Set, writer: &Writer, changed: bool) {
         if set.is_empty() {
             return;
@@ -236,7 +238,7 @@ impl Managed {
         self.0.sort_by(|a, b| a.rank().cmp(&b.rank()));
     }
 
-    /// Merges the oldest Update entries of each version into one until there are few enough.
+    /// Merges the oldest Update entries of each version into one, until at most `UPDATERS_MAX` are left.
     fn cap(&mut self) {
         let mut count = self.0.iter().filter(|entry| entry.operation() == Operation::Update).count();
         if count <= UPDATERS_MAX {
@@ -269,7 +271,7 @@ impl Managed {
 }
 
 impl Entry {
-    /// Makes this the bucket of old updates, with a newer one in it.
+    /// Turns this entry into the merged entry of old updates, and adds a newer entry to it.
     fn absorb(&mut self, newer: Entry) {
         self.members.insert("manager".to_owned(), Value::from(OLD_UPDATES));
         self.members.remove("subresource");
@@ -280,7 +282,7 @@ impl Entry {
     }
 }
 
-/// `[]` or `[{}]`: the client wants no managed fields.
+/// Whether the client asked to clear managed fields: `[]` or `[{}]`.
 fn is_reset(sent: &Value) -> bool {
     match sent.as_array().map(Vec::as_slice) {
         Some([]) => true,

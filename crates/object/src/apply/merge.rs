@@ -1,4 +1,4 @@
-//! The object that an applied configuration makes of the live one.
+//! Merges an applied configuration into the live object.
 
 use super::element;
 use super::set::{Node, Set, child, is_member};
@@ -8,16 +8,17 @@ use crate::value::Key;
 use crate::{Map, Value};
 use std::collections::{HashMap, HashSet};
 
-/// Lays the configuration over the live object: what it names it sets, all else stays.
+/// Sets the fields of the configuration in a copy of the live object. All other fields stay.
 pub(super) fn merge(ty: &TypeRef, live: &Value, config: &Value) -> Value {
     merged(Ty::root(ty), live, config)
 }
 
-/// Removes from `object` what the manager applied before (`last`) and nobody owns now (`owned`, its new set included).
+/// Removes from `object` the fields that the manager applied before (`last`) and that no manager owns now. `owned`
+/// includes the manager's new set.
 pub(super) fn prune(ty: &TypeRef, object: &mut Value, last: &Set, owned: &Set) {
     let root = Ty::root(ty);
     let Value::Object(members) = object else { return };
-    // Identity is never up for removal, though sets do not name it.
+    // apiVersion, kind and metadata must never be removed, although sets do not contain them.
     let identity: Vec<(Key, Value)> = ["apiVersion", "kind", "metadata"]
         .into_iter()
         .filter_map(|name| members.remove_entry(name))
@@ -55,7 +56,7 @@ fn merged(ty: Ty, live: &Value, config: &Value) -> Value {
     }
 }
 
-/// Absent is how objects say null.
+/// In stored objects a null field is absent.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(members) => {
@@ -67,8 +68,8 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// Merges lists by identity; `None` when an item has none. The configuration's order holds among its items, the live order
-/// among the others, and both as far as they agree.
+/// Merges lists by the identity of their items. Returns `None` if an item has no identity. Items of the configuration
+/// keep the configuration's order, and the other live items keep the live order.
 fn merged_items(items: Items, live: &[Value], config: &[Value]) -> Option<Value> {
     let live_elements = items.elements(live)?;
     let config_elements = items.elements(config)?;
@@ -93,7 +94,7 @@ fn merged_items(items: Items, live: &[Value], config: &[Value]) -> Option<Value>
                 l += 1;
                 continue;
             }
-            // The configuration places this one; here it matters only whether its turn has come.
+            // The configuration decides the place of this item; here only whether it comes next.
             let turn = shared.peek().is_none_or(|next| *next == element);
             if taken.contains(element.as_str()) || (c < config.len() && !turn) {
                 l += 1;
@@ -135,9 +136,9 @@ fn prune_members(ty: Ty, members: &mut Map, last: &Node, owned: &Node) {
     });
 }
 
-/// Prunes below a place; true when the place itself is to go: it was applied and is owned no more, or nothing is left in it.
-/// A declared field counts as named by whatever is named below it; list items and free keys only when they are named
-/// themselves.
+/// Prunes the value at one place and below it. Returns true if the value itself must be removed: it was applied and no
+/// manager owns it now, or nothing is left in it. A declared field counts as owned if any field below it is owned. List
+/// items and map keys count only if they are owned themselves.
 fn pruned(ty: Ty, value: &mut Value, last: Option<&Node>, owned: Option<&Node>, declared: bool) -> bool {
     let Some(last) = last else { return false };
     let names = |node: &Node| declared || is_member(node);
@@ -164,7 +165,7 @@ mod tests {
     use crate::json;
     use crate::schema::builtin_type;
 
-    /// Merges lists of containers, given by name.
+    /// Merges two lists of containers, given by their names.
     fn order(live: &str, config: &str) -> String {
         let pod = |names: &str| {
             let list: Vec<Value> = names.chars().map(|name| json!({"name": name.to_string()})).collect();
@@ -175,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_configuration_orders_its_items_and_live_ones_stay_around() {
+    fn configured_items_get_the_configured_order_and_other_items_stay() {
         for (live, config, outcome) in [
             ("abc", "abc", "abc"),
             ("abc", "c", "abc"),

@@ -1,7 +1,7 @@
-//! Server-side apply: who owns which field, kept in `metadata.managedFields`.
+//! Server-side apply: field ownership, stored in `metadata.managedFields`.
 //!
-//! [`track`] records every ordinary write, [`apply`] merges a configuration and settles whose fields are whose. Versions of one
-//! kind are labels here: sets are never converted between them.
+//! [`track`] records every write except apply. [`apply`] merges a configuration and resolves ownership. Versions of a
+//! kind are only labels here: sets are not converted between them.
 
 use crate::Value;
 use crate::access::Access;
@@ -22,10 +22,11 @@ mod shape;
 #[cfg(test)]
 mod tests;
 
-/// The owner of all fields an object had when it was first applied to, having no managed fields till then.
+/// The manager that owns all fields of an object that had no managed fields when it was first applied to.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// Who writes: the field manager's name, through which subresource (`""` = the object itself), when, in which version.
+/// The writer of a request: the field manager's name, the subresource (`""` = the object itself), the time, and the
+/// version.
 #[derive(Clone, Copy, Debug)]
 pub struct Writer<'a> {
     pub manager: &'a str,
@@ -34,8 +35,8 @@ pub struct Writer<'a> {
     pub now: jiff::Timestamp,
 }
 
-/// Merges an applied configuration into the live object (`None` = create) and returns the result with its managed fields.
-/// Conflicts with other managers are a 409 with one cause for each field, unless `force`.
+/// Merges an applied configuration into the live object (`None` = create). Returns the result with its managed fields.
+/// Conflicts with other managers give status 409 with one cause per field, unless `force` is set.
 pub fn apply(
     ty: &TypeRef,
     live: Option<&Value>,
@@ -61,7 +62,7 @@ pub fn apply(
     let changes = compare::diff(ty, live, &merged, scope);
     let conflicts = conflict::find(&managed, &changes.touched);
     if !force && !conflicts.is_empty() {
-        settle(ty, live, conflicts, writer)?;
+        check_conflicts(ty, live, conflicts, writer)?;
     }
     managed.disown(&changes);
     managed.put_applied(last, set, writer, !changes.is_empty());
@@ -70,14 +71,15 @@ pub fn apply(
     if writer.manager == last_applied::KUBECTL {
         last_applied::refresh(&mut merged, applied);
     }
-    // Where the last owner gave up its last field, an empty list says so: absent means "as before" to those who carry it over.
+    // If no manager is left, write an empty list: if the field were absent, the update would carry over the old
+    // entries.
     if !managed.is_empty() || live.is_some_and(|live| live.has(&["metadata", "managedFields"])) {
         merged.put(&["metadata", "managedFields"], managed.write());
     }
     Ok(merged)
 }
 
-/// Records in `new`'s managed fields what `writer` changed since `old` (`None` = create) by anything but apply.
+/// Records in `new`'s managed fields what a write other than apply changed since `old` (`None` = create).
 pub fn track(ty: &TypeRef, old: Option<&Value>, new: &mut Value, writer: &Writer) {
     if !new.as_object().is_some_and(|members| members.get("metadata").is_none_or(Value::is_object)) {
         return;
@@ -85,7 +87,7 @@ pub fn track(ty: &TypeRef, old: Option<&Value>, new: &mut Value, writer: &Writer
     let sent = new.cut(&["metadata", "managedFields"]);
     let stored = old.and_then(|old| old.at(&["metadata", "managedFields"]));
     let mut managed = Managed::base(sent, stored, writer.subresource);
-    // An object without managed fields (they were cleared) stays without until someone applies to it.
+    // An object whose managed fields were cleared is not tracked until the next apply.
     if managed.is_empty() && old.is_some() {
         return;
     }
@@ -98,14 +100,14 @@ pub fn track(ty: &TypeRef, old: Option<&Value>, new: &mut Value, writer: &Writer
     }
 }
 
-/// Which parts of an object a write can manage.
+/// The parts of an object that a write can own.
 #[derive(Clone, Copy, PartialEq)]
 enum Scope {
-    /// The object itself: its status is reset on each write, so nobody owns it.
+    /// The object itself. Its status is reset in each write, so the writer does not own it.
     Object,
-    /// `/status`: metadata and status alone.
+    /// `/status`: only metadata and status.
     Status,
-    /// All of it.
+    /// The whole object.
     Whole,
 }
 
@@ -118,7 +120,7 @@ impl Scope {
         }
     }
 
-    /// Whether the writer can own anything in this top-level field.
+    /// Whether the writer can own this top-level field.
     fn manages(self, root: shape::Ty, name: &str) -> bool {
         match (self, name) {
             (_, "apiVersion" | "kind") => false,
@@ -130,12 +132,12 @@ impl Scope {
     }
 }
 
-/// Checks that an applied configuration has only fields that the type declares; the refusal names all others.
+/// Checks that an applied configuration has only fields that the type declares. The error names all unknown fields.
 pub fn check(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<(), Status> {
     read_config(ty, applied, writer).map(drop)
 }
 
-/// The paths of the configuration, which must be one.
+/// Checks an applied configuration and returns its paths.
 fn read_config(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<Set, Status> {
     if !applied.is_object() {
         return Err(Status::bad_request("an applied configuration must be an object"));
@@ -166,7 +168,7 @@ fn read_config(ty: &TypeRef, applied: &Value, writer: &Writer) -> Result<Set, St
     })
 }
 
-/// The live object's managers; where it has none, whatever it holds belongs to someone before us.
+/// Returns the live object's managers. If there are none, all fields belong to `before-first-apply`.
 fn known_managers(ty: &TypeRef, live: Option<&Value>, writer: &Writer) -> Managed {
     let Some(live) = live else { return Managed::default() };
     let mut managed = Managed::stored(live.at(&["metadata", "managedFields"]));
@@ -177,8 +179,9 @@ fn known_managers(ty: &TypeRef, live: Option<&Value>, writer: &Writer) -> Manage
     managed
 }
 
-/// Refuses the conflicts, except that kubectl may take over what it applied client-side and nobody changed since.
-fn settle(
+/// Returns the conflicts as an error, except those of kubectl's migration: fields that it applied client-side and that
+/// were not changed since.
+fn check_conflicts(
     ty: &TypeRef,
     live: Option<&Value>,
     mut conflicts: Vec<conflict::Conflict>,

@@ -1,8 +1,9 @@
-//! Sets of field paths, kept in the very form of `managedFields[].fieldsV1`, so that reading and writing them costs nothing.
+//! Sets of field paths, stored in the form of `managedFields[].fieldsV1`, so that reading and writing them needs no
+//! conversion.
 //!
-//! A node is a map from path elements to nodes. An empty node is a path in the set; a node with children is in the set itself
-//! only when it has the member `.`. Only the root differs: an empty root is the empty set. Canonical form has no node with `.`
-//! alone, and elements as [`element::canonical`] writes them.
+//! A node is a map from path elements to nodes. An empty node is a path in the set. A node with children is itself in
+//! the set only if it has the member `.`. The root is different: an empty root is the empty set. In canonical form no
+//! node has `.` alone, and elements are as [`element::canonical`] returns them.
 
 use super::element;
 use crate::{Map, Value};
@@ -15,7 +16,7 @@ const SELF: &str = ".";
 pub(super) struct Set(pub Node);
 
 impl Set {
-    /// Reads what a client sent.
+    /// Reads a set that a client sent.
     pub fn parse(fields: &Value) -> Result<Set, String> {
         let Value::Object(members) = fields else { return Err("fieldsV1 must be an object".to_owned()) };
         let mut root = parse_node(members)?.unwrap_or_default();
@@ -43,7 +44,7 @@ impl Set {
         Set(common_children(&self.0, &other.0))
     }
 
-    /// All paths as people read them; at each level first the paths that end there, then the deeper ones.
+    /// Returns all paths in display form. At each level, paths that end there come before deeper ones.
     pub fn paths(&self) -> Vec<String> {
         let mut paths = Vec::new();
         list_paths(&self.0, &mut String::new(), &mut paths);
@@ -51,12 +52,13 @@ impl Set {
     }
 }
 
-/// Whether a node below the root is a path of the set.
+/// Whether a node below the root is itself in the set.
 pub(super) fn is_member(node: &Node) -> bool {
     node.is_empty() || node.contains_key(SELF)
 }
 
-/// The node with these children, which is itself in the set or not; `None` when nothing is left of it.
+/// Returns a node with these children; `member` tells whether the node is itself in the set. Returns `None` if nothing
+/// is left.
 pub(super) fn node(mut children: Node, member: bool) -> Option<Node> {
     match (children.is_empty(), member) {
         (true, false) => return None,
@@ -70,12 +72,12 @@ pub(super) fn leaf() -> Value {
     Value::Object(Node::new())
 }
 
-/// The child node at an element; a set that was tampered with may hold anything, which reads as no child.
+/// Returns the child node at an element. A stored set may contain invalid values; they count as no child.
 pub(super) fn child<'a>(node: &'a Node, element: &str) -> Option<&'a Node> {
     node.get(element).and_then(Value::as_object)
 }
 
-/// `None` when the node held only elements of kinds we do not know.
+/// Returns `None` if the node contained only unknown kinds of elements.
 fn parse_node(members: &Node) -> Result<Option<Node>, String> {
     let mut children = Node::new();
     for (key, value) in members {
@@ -127,7 +129,7 @@ fn subtract_children(from: &mut Node, other: &Node) {
     }
 }
 
-/// Whether anything of `ours` is left.
+/// Removes `theirs` from `ours`. Returns whether anything is left.
 fn subtract_node(ours: &mut Node, theirs: &Node) -> bool {
     if ours.is_empty() {
         return !is_member(theirs);
@@ -135,7 +137,7 @@ fn subtract_node(ours: &mut Node, theirs: &Node) -> bool {
     if is_member(theirs) {
         ours.remove(SELF);
     }
-    // `.` is among their children at most where it was removed just above.
+    // `.` was removed above, so only real children remain.
     subtract_children(ours, theirs);
     if ours.len() == 1 && ours.contains_key(SELF) {
         ours.clear();

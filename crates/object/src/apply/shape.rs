@@ -1,11 +1,11 @@
-//! How server-side apply sees a type: as one leaf, as members, or as items told apart by an identity.
+//! How server-side apply treats a type: as one leaf, as members, or as items with an identity.
 
 use super::element;
 use crate::Value;
 use crate::schema::{ListType, Schema, Struct, Type, TypeId, TypeRef};
 
-/// A type inside its arena; `None` where the schema says nothing and the value itself tells: objects have members of their own,
-/// everything else is a leaf.
+/// A type of the schema. `None` where the schema does not describe the value: then objects have members, and everything
+/// else is a leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Ty<'a> {
     schema: &'a Schema,
@@ -13,13 +13,13 @@ pub(super) struct Ty<'a> {
 }
 
 pub(super) enum Shape<'a> {
-    /// Owned as one: scalars, atomic lists, maps and structs.
+    /// Owned as one value: scalars, atomic lists, atomic maps and atomic structs.
     Leaf,
     Members,
     Items(Items<'a>),
 }
 
-/// The items of a list that has an identity for each: a set's scalars, a map's key fields.
+/// The items of a list in which each item has an identity: the scalars of a set, or the key fields of a list map.
 #[derive(Clone, Copy)]
 pub(super) struct Items<'a> {
     schema: &'a Schema,
@@ -32,7 +32,7 @@ impl<'a> Ty<'a> {
         Ty { schema: &ty.schema, ty: Some(ty.get()) }
     }
 
-    /// How to look at this value (or these two) of the type.
+    /// Returns the shape of one or two values of this type.
     pub fn shape(self, a: Option<&Value>, b: Option<&Value>) -> Shape<'a> {
         let fits = |test: fn(&Value) -> bool| [a, b].into_iter().flatten().all(|value| value.is_null() || test(value));
         match self.ty {
@@ -46,7 +46,7 @@ impl<'a> Ty<'a> {
         }
     }
 
-    /// What the type wants, where the value is something else.
+    /// Returns the expected kind of value, for the error text if the value is something else.
     pub fn expected(self) -> Option<&'static str> {
         match self.ty {
             Some(Type::Struct(_) | Type::Map { .. }) => Some("map"),
@@ -66,7 +66,7 @@ impl<'a> Ty<'a> {
         matches!(self.ty, Some(Type::List { .. }))
     }
 
-    /// Whether the member is a field the struct lists, not a free key.
+    /// Whether the member is a declared field of a struct, not a free map key.
     pub fn declares(self, name: &str) -> bool {
         self.structure().is_some_and(|found| found.fields.contains_key(name))
     }
@@ -90,7 +90,7 @@ impl<'a> Items<'a> {
         element::item(self.schema, self.list, self.item, item)
     }
 
-    /// The elements of all items; `None` when one has none.
+    /// Returns the elements of all items, or `None` if an item has none.
     pub fn elements(self, items: &[Value]) -> Option<Vec<String>> {
         items.iter().map(|item| self.element(item).ok()).collect()
     }

@@ -1,11 +1,11 @@
-//! Scenes with real kinds; the properties are in their own file.
+//! Tests with real kinds. The property tests are in `properties.rs`.
 
 use super::*;
 use crate::json;
 use crate::schema::builtin_type;
 
 mod properties;
-mod scenes;
+mod scenarios;
 mod tracking;
 
 pub(super) const STATEFUL_SET: &str = "io.k8s.api.apps.v1.StatefulSet";
@@ -17,7 +17,7 @@ pub(super) fn writer<'a>(manager: &'a str, api_version: &'a str, second: i64) ->
     Writer { manager, subresource: "", api_version, now: jiff::Timestamp::from_second(second).unwrap() }
 }
 
-/// The `fieldsV1` of a manager's entry.
+/// Returns the `fieldsV1` of a manager's entry.
 pub(super) fn fields(object: &Value, manager: &str, operation: &str) -> Value {
     let entry = object
         .items(&["metadata", "managedFields"])
@@ -26,7 +26,7 @@ pub(super) fn fields(object: &Value, manager: &str, operation: &str) -> Value {
     entry.map_or(Value::Null, |entry| entry["fieldsV1"].clone())
 }
 
-/// `manager/operation` of all entries, in their order.
+/// Returns `manager/operation` of all entries, in order.
 pub(super) fn managers(object: &Value) -> Vec<String> {
     let entries = object.items(&["metadata", "managedFields"]).iter();
     entries.map(|entry| format!("{}/{}", entry.text(&["manager"]), entry.text(&["operation"]))).collect()

@@ -1,4 +1,4 @@
-//! A structural schema as the arena of types that decoding, apply and comparison work with.
+//! Builds the types for decoding, apply and comparison from a structural schema.
 
 use super::node::{Additional, List, Node, Ty};
 use crate::schema::{self, Field, ListType, PatchStrategy, Scalar, Schema, Struct, Type, TypeId, TypeRef};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The type of a whole custom resource.
+/// Returns the type of a whole custom resource.
 pub fn build(node: &Node) -> TypeRef {
     let mut arena = Arena { schema: Schema::default(), meta: None };
     let mut root = arena.structure(node, true);
@@ -18,7 +18,7 @@ pub fn build(node: &Node) -> TypeRef {
 
 struct Arena {
     schema: Schema,
-    /// The built-in ObjectMeta, copied in when it is first needed.
+    /// The built-in ObjectMeta type, copied when it is first needed.
     meta: Option<TypeId>,
 }
 
@@ -100,7 +100,8 @@ impl Arena {
     }
 }
 
-/// Copies a type and all it refers to into another arena. (No built-in metadata type refers to itself.)
+/// Copies a type and all types it refers to into another arena. Built-in metadata types are not recursive, so this
+/// ends.
 fn copy(from: &Schema, id: TypeId, into: &mut Schema) -> TypeId {
     let ty = match from.get(id) {
         Type::Struct(inner) => {

@@ -1,4 +1,4 @@
-//! Whether a definition may be accepted.
+//! Validation of CustomResourceDefinitions.
 
 use super::node::Node;
 use super::{paths, schema_check};
@@ -13,7 +13,7 @@ const COLUMN_TYPES: [&str; 5] = ["boolean", "date", "integer", "number", "string
 const COLUMN_FORMATS: [&str; 9] =
     ["byte", "date", "date-time", "double", "float", "int32", "int64", "password", "binary"];
 
-/// Checks a definition; `old` is what is stored, on update.
+/// Validates a definition. `old` is the stored definition, on update.
 pub fn definition(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     let path = Path::new("spec");
     let Some(spec) = object.at(&["spec"]) else {
@@ -63,7 +63,7 @@ fn group(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The forms of names, in a spec or a status; absent ones are fine here.
+/// Validates the form of the names in a spec or a status. Absent names are accepted here.
 pub fn names(names: &Value, path: &Path, errors: &mut Errors) {
     for field in ["plural", "singular"] {
         let (text, wrong) = (names.text(&[field]), form::dns1035_label(names.text(&[field])));
@@ -93,7 +93,8 @@ pub fn names(names: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Parts that all versions have alike are told of once, at the top, as clients know it from the old form of definitions.
+/// Fields that are equal in all versions. Their errors are reported once, at the top level, as clients know from
+/// `v1beta1`.
 struct Shared {
     schema: bool,
     subresources: bool,
@@ -156,7 +157,7 @@ fn versions(spec: &Value, old: Option<&Value>, path: &Path, errors: &mut Errors)
     }
 }
 
-/// Checks a version's schema. One that is stored already was checked then; it is not compiled again at every status write.
+/// Validates a version's schema. An unchanged schema was validated before, so status writes do not compile it again.
 fn schema(version: &Value, old: Option<&Value>, path: &Path, errors: &mut Errors) {
     let Some(schema) = version.at(&["schema", "openAPIV3Schema"]) else { return };
     let is_same =
@@ -298,7 +299,7 @@ fn conversion(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Groups of the Kubernetes community need their approval, or say openly that there is none.
+/// Groups of the Kubernetes community need an approval annotation, or an annotation that says they are unapproved.
 fn approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     const ANNOTATION: &str = "api-approved.kubernetes.io";
     let group = object.text(&["spec", "group"]);
@@ -323,7 +324,7 @@ fn approval(object: &Value, old: Option<&Value>, errors: &mut Errors) {
     }
 }
 
-/// Versions in which objects may be stored must stay.
+/// A version in which objects may be stored cannot be removed.
 pub fn stored_versions(object: &Value, errors: &mut Errors) {
     let path = Path::new("status").child("storedVersions");
     let stored = object.items(&["status", "storedVersions"]);
@@ -351,7 +352,7 @@ pub fn stored_versions(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// Formats that nobody checks are probably misspelt.
+/// Returns warnings about unknown formats, which are not validated and may be misspelt.
 pub fn format_warnings(object: &Value) -> Vec<String> {
     let mut warnings = Vec::new();
     for (index, version) in object.items(&["spec", "versions"]).iter().enumerate() {

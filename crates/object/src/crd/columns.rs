@@ -5,7 +5,7 @@ use crate::access::{Access, name};
 use crate::table::{Column, NAME, since};
 use crate::{Value, json};
 
-/// The columns of one version: the name, then what the definition lists, or the age.
+/// The columns of one version: the name, then those of the definition, or the age.
 pub struct Columns {
     pub headers: Vec<Column>,
     cells: Vec<Cell>,
@@ -17,7 +17,7 @@ struct Cell {
 }
 
 impl Columns {
-    /// Reads `additionalPrinterColumns`.
+    /// Parses `additionalPrinterColumns`.
     pub fn parse(columns: &[Value]) -> Columns {
         let age = [json!({
             "name": "Age",
@@ -52,7 +52,7 @@ impl Columns {
 }
 
 impl Cell {
-    /// The first value found, as the column's type shows it; null where there is none.
+    /// Returns the first value that the path finds, formatted for the column's type, or null.
     fn value(&self, object: &Value, now: jiff::Timestamp) -> Value {
         let found = self.path.as_ref().map_or_else(Vec::new, |path| path.find(object));
         let Some(value) = found.first() else { return Value::Null };
@@ -60,10 +60,7 @@ impl Cell {
             ("string", value) => json!(go_text(value)),
             ("integer", Value::Number(number)) => match number.as_i64() {
                 Some(_) => (*value).clone(),
-                #[allow(
-                    clippy::cast_possible_truncation,
-                    reason = "a fraction is not shown in a whole number's column"
-                )]
+                #[allow(clippy::cast_possible_truncation, reason = "integer columns show no fraction")]
                 None => json!(number.as_f64().map_or(0, |number| number as i64)),
             },
             ("number", Value::Number(_)) | ("boolean", Value::Bool(_)) => (*value).clone(),
@@ -76,7 +73,7 @@ impl Cell {
     }
 }
 
-/// A value as Go prints it, which is what kubectl's users see in string columns.
+/// Formats a value as Go prints it, because kubectl's users know string columns in this form.
 fn go_text(value: &Value) -> String {
     match value {
         Value::Null => "<nil>".to_owned(),

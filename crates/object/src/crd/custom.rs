@@ -1,4 +1,4 @@
-//! Custom resources: the kinds that a definition brings, and the rules their objects keep.
+//! Custom resources: the kinds that a definition creates, and the rules for their objects.
 
 use super::columns::Columns;
 use super::node::Node;
@@ -13,13 +13,13 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The kinds that a definition serves: one for each served version, none before its names are accepted. It never takes the place of
-/// a built-in kind, whatever its status says.
+/// Returns the kinds that a definition serves, one per served version; none before its names are accepted. A custom
+/// kind never replaces a built-in kind, whatever the status says.
 pub fn kinds_of(definition: &Value) -> Vec<Kind> {
     kinds_where(definition, |version| version.flag(&["served"]))
 }
 
-/// The kind that a definition's objects are stored as, whether it is served or not.
+/// Returns the kind in which a definition's objects are stored, even if that version is not served.
 pub fn stored_kind_of(definition: &Value) -> Option<Kind> {
     kinds_where(definition, |version| version.flag(&["storage"])).pop()
 }
@@ -66,7 +66,7 @@ fn kind_of(definition: &Value, version: &Value, storage: &str) -> Kind {
     }
 }
 
-/// What a kind made of this definition carries.
+/// Returns the identity of the definition (uid and generation) that a kind was made from.
 pub fn edition(definition: &Value) -> Edition {
     Edition {
         uid: uid(definition).to_owned(),
@@ -90,7 +90,7 @@ fn subresources(version: &Value) -> Vec<Subresource> {
     found
 }
 
-/// The rules of one version of a custom resource.
+/// Rules for one version of a custom resource.
 struct Custom {
     node: Node,
     columns: Columns,
@@ -98,7 +98,7 @@ struct Custom {
     deprecation: Option<String>,
     api_version: String,
     stored_api_version: String,
-    /// Objects may have been stored under another schema: they are pruned and defaulted when read.
+    /// Whether objects may have been stored with another schema: then they are pruned and defaulted when read.
     may_be_old: bool,
 }
 
@@ -186,7 +186,7 @@ impl Rules for Custom {
     }
     fn from_stored(&self, object: &mut Value) {
         object.put(&["apiVersion"], self.api_version.as_str());
-        // Stored metadata was held to its type when it was written.
+        // Stored metadata was validated when it was written.
         let _removed = defaulting::prune_object(&self.node, object);
         defaulting::fill(&self.node, object);
     }
@@ -195,8 +195,8 @@ impl Rules for Custom {
     }
 }
 
-/// Selectable fields are lent as `&'static str`. Each distinct name is kept once for ever: there are few, and definitions that
-/// change name the same ones again.
+/// Selectable fields are returned as `&'static str`, so each distinct name is leaked once. There are few names, and
+/// changed definitions mostly use the same ones.
 fn intern(name: &str) -> &'static str {
     static NAMES: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Defaults filled in, unknown fields and stray nulls taken out.
+//! Applies defaults, and removes unknown fields and nulls that are not allowed.
 
 use super::node::{Additional, Node};
 use crate::Value;
@@ -6,22 +6,23 @@ use crate::decode;
 use crate::schema;
 use crate::status::Status;
 
-/// Prunes a whole custom resource; returns the paths of what was removed. Metadata is held to the built-in ObjectMeta.
+/// Prunes a whole custom resource and returns the paths of the removed fields. Its metadata is converted to the
+/// built-in ObjectMeta.
 pub fn prune_object(node: &Node, object: &mut Value) -> Result<Vec<String>, Status> {
     let mut walk = Prune { path: String::new(), removed: Vec::new() };
     walk.node(node, object, true)?;
     Ok(walk.removed)
 }
 
-/// Prunes a value that is no resource by itself, such as a default.
+/// Prunes a value that is not a whole resource, such as a default.
 pub fn prune(node: &Node, value: &mut Value) -> Vec<String> {
     let mut walk = Prune { path: String::new(), removed: Vec::new() };
-    // Only metadata of the wrong type is an error, and validation says it better.
+    // The only possible error is metadata of the wrong type, and validation reports that better.
     let _wrong_metadata = walk.node(node, value, node.embedded);
     walk.removed
 }
 
-/// Fills in defaults and removes nulls where none may stand; idempotent.
+/// Applies defaults, and removes nulls where they are not allowed. Idempotent.
 pub fn fill(node: &Node, value: &mut Value) {
     match value {
         Value::Object(members) => {
@@ -109,7 +110,7 @@ impl Prune {
         self.path.push_str(name);
     }
 
-    /// A resource's own fields: `apiVersion` and `kind` are kept, `metadata` is an ObjectMeta.
+    /// Handles a resource's own fields: `apiVersion` and `kind` are kept, `metadata` is an ObjectMeta.
     fn meta(&mut self, name: &str, member: &mut Value) -> Result<(), Status> {
         if name == "metadata" && member.is_object() {
             let meta = schema::builtin_type("io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta");

@@ -1,4 +1,4 @@
-//! The kind CustomResourceDefinition itself: defaults, what an update may change, columns.
+//! The kind CustomResourceDefinition: defaults, allowed updates, columns.
 
 use super::check;
 use crate::access::{Access, name};
@@ -33,7 +33,7 @@ impl Rules for Definition {
         if object.has(&["spec"]) && !object.has(&["spec", "conversion"]) {
             object.put(&["spec", "conversion"], json!({"strategy": "None"}));
         }
-        // False is what an absent value means; it is not kept.
+        // False is the default and is not stored.
         if object.at(&["spec", "preserveUnknownFields"]) == Some(&json!(false)) {
             object.cut(&["spec", "preserveUnknownFields"]);
         }

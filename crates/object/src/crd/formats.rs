@@ -1,10 +1,10 @@
-//! The string formats that are checked; others are documentation.
+//! The string formats that are validated. Other formats are only documentation.
 
 use base64::Engine;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
-/// Whether `text` has the format; formats that nobody checks are always fine.
+/// Whether `text` has the format. Unknown formats accept every text.
 pub fn is_valid(format: &str, text: &str) -> bool {
     match format {
         "date" => text.len() == 10 && text.parse::<jiff::civil::Date>().is_ok(),
@@ -36,7 +36,7 @@ pub fn is_valid(format: &str, text: &str) -> bool {
     }
 }
 
-/// Nanoseconds of a duration as Go writes it: `1h30m`, `-1.5s`, `100ms`, `0`.
+/// Parses a duration in Go's form to nanoseconds: `1h30m`, `-1.5s`, `100ms`, `0`.
 pub fn duration(text: &str) -> Option<i64> {
     let (negative, mut rest) = match text.as_bytes().first()? {
         b'-' => (true, &text[1..]),
@@ -71,7 +71,7 @@ pub fn duration(text: &str) -> Option<i64> {
     (total < 9.2e18).then_some(if negative { -(total as i64) } else { total as i64 })
 }
 
-/// `3 days`, `2w`: what the format also takes.
+/// Whether the text has the other form that the format accepts: `3 days`, `2w`.
 fn long_duration(text: &str) -> bool {
     let text = text.trim();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -137,7 +137,7 @@ fn hostname(text: &str) -> bool {
     text.len() <= 255 && trimmed.split('.').all(label)
 }
 
-/// An absolute URI or an absolute path.
+/// Whether the text is an absolute URI or an absolute path.
 fn uri(text: &str) -> bool {
     if text.chars().any(|c| c.is_control() || c == ' ') {
         return false;
@@ -200,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn accepts_and_refuses_by_format() {
+    fn texts_are_accepted_or_refused_by_their_format() {
         let cases: &[(&str, &[&str], &[&str])] = &[
             ("date", &["2024-02-29"], &["2023-02-29", "2024-2-9", "x"]),
             (
@@ -238,7 +238,7 @@ mod tests {
                 assert!(is_valid(format, text), "{text:?} is a {format}");
             }
             for text in *bad {
-                assert!(!is_valid(format, text), "{text:?} is no {format}");
+                assert!(!is_valid(format, text), "{text:?} must not be a valid {format}");
             }
         }
         assert_eq!(duration("1h1m1.5s"), Some(3_661_500_000_000));

@@ -12,7 +12,7 @@ enum Step {
     Field(String),
     /// All members or items.
     All,
-    /// From, to; negative counts from the end; to `None` = to the end.
+    /// Start and end. A negative number counts from the end; an end of `None` is the end of the list.
     Slice(i64, Option<i64>),
     Index(i64),
     Filter(Filter),
@@ -23,7 +23,7 @@ enum Step {
 #[derive(Clone, Debug, PartialEq)]
 struct Filter {
     left: Operand,
-    /// Without an operator the left side must exist.
+    /// Without an operator, the left side must exist.
     test: Option<(Operator, Operand)>,
 }
 
@@ -44,7 +44,7 @@ enum Operator {
 }
 
 impl JsonPath {
-    /// Reads a path, with or without `{}` around it and `$` before it. `None` = it cannot be read.
+    /// Parses a path, with or without `{}` around it and `$` before it. Returns `None` for an invalid path.
     pub fn parse(text: &str) -> Option<JsonPath> {
         let text = text.trim();
         let text = text.strip_prefix('{').and_then(|inner| inner.strip_suffix('}')).unwrap_or(text).trim();
@@ -52,7 +52,7 @@ impl JsonPath {
         parse_steps(text).map(JsonPath)
     }
 
-    /// All values that the path leads to, in order.
+    /// Returns all values that the path selects, in order.
     pub fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         self.0.iter().fold(vec![value], |found, step| found.into_iter().flat_map(|value| step.apply(value)).collect())
     }
@@ -149,7 +149,7 @@ fn parse_steps(mut text: &str) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// Reads a field's name, in which a backslash keeps the next character.
+/// Reads a field name. A backslash escapes the next character.
 fn take_name<'a>(text: &'a str, steps: &mut Vec<Step>) -> Option<&'a str> {
     let mut name = String::new();
     let mut characters = text.char_indices();
@@ -172,7 +172,7 @@ fn take_name<'a>(text: &'a str, steps: &mut Vec<Step>) -> Option<&'a str> {
     Some(&text[end..])
 }
 
-/// Where the bracket that opens `text` closes, not minding brackets in quotes.
+/// Returns the position of the bracket that closes the one at the start of `text`. Brackets in quotes are ignored.
 fn closing(text: &str) -> Option<usize> {
     let (mut depth, mut quote, mut escaped) = (0usize, None, false);
     for (at, character) in text.char_indices() {
@@ -268,7 +268,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn finds_what_kubectl_finds() {
+    fn paths_select_the_same_values_as_in_kubectl() {
         let object = json!({
             "metadata": {"annotations": {"a.b/c": "dotted"}, "name": "web"},
             "spec": {"replicas": 3, "ports": [80, 443, 8080]},
@@ -301,7 +301,7 @@ mod tests {
             (".", json!([&object])),
         ];
         for (path, want) in cases {
-            let parsed = JsonPath::parse(path).unwrap_or_else(|| panic!("{path} can be read"));
+            let parsed = JsonPath::parse(path).unwrap_or_else(|| panic!("{path} was not parsed"));
             assert_eq!(json!(parsed.find(&object)), want, "{path}");
         }
         for bad in [".a[", ".a[x]", ".a[?(@.b==)]", ".a..", ".a[1:x]", "a]"] {

@@ -1,8 +1,10 @@
-//! CustomResourceDefinitions: from a definition to a [`crate::Kind`] with schema, pruning, defaults, validation and columns.
+//! CustomResourceDefinitions: from a definition to a [`crate::Kind`] with schema, pruning, defaults, validation and
+//! columns.
 //!
-//! A definition is checked by `definition` (with `check`, `schema_check`, `structural` and `cel::check`), gets its status from
-//! [`establish`], and is served as the rows of [`kinds_of`]. A row's schema is read once into a `node::Node`; objects are
-//! pruned and defaulted (`defaulting`), validated (`validation`, `cel`) and shown (`columns`) by walking it.
+//! `definition` validates a definition (with `check`, `schema_check`, `structural` and `cel::check`). [`establish`]
+//! sets its status, and [`kinds_of`] returns the kinds it serves. The schema of a kind is parsed once into a
+//! `node::Node`. Its objects are pruned and defaulted (`defaulting`), validated (`validation`, `cel`) and printed
+//! (`columns`) by walking that tree.
 
 use crate::kind::Kind;
 use crate::kinds::row;

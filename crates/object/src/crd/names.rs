@@ -1,4 +1,5 @@
-//! A definition's life: its names are accepted, it is established, and one day it goes, its objects before it.
+//! The lifecycle of a definition: its names are accepted, it is established, and at deletion its objects are deleted
+//! first.
 
 use crate::access::{Access, name, terminating};
 use crate::write::stamp;
@@ -6,16 +7,17 @@ use crate::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-/// What keeps a deleted definition until its objects are gone.
+/// Finalizer that keeps a deleted definition until its objects are deleted.
 pub const CLEANUP_FINALIZER: &str = "customresourcecleanup.apiextensions.k8s.io";
 
-/// Writes a definition's status: which names it gets, given the `others` there are, and whether it is served. Called in the
-/// write of the definition itself, so that it is usable as soon as the write is answered; call it again for the others of the
-/// group when one goes or changes its names. Says whether anything changed.
+/// Writes a definition's status: the names it gets, given the `others` that exist, and whether it is served. Called in
+/// the write of the definition itself, so that the definition can be used as soon as that write is answered. Call it
+/// again for the other definitions of the group when one is deleted or changes its names. Returns whether the status
+/// changed.
 pub fn establish(definition: &mut Value, others: &[Value], now: jiff::Timestamp) -> bool {
     let before = definition.at(&["status"]).cloned();
     store_version(definition);
-    let taken = Taken::of(definition, others);
+    let taken = TakenNames::of(definition, others);
     let accepted = definition.at(&["status", "acceptedNames"]).cloned().unwrap_or_else(|| json!({}));
     let (names, conflict) = accept(definition, &accepted, &taken);
     definition.put(&["status", "acceptedNames"], names);
@@ -23,7 +25,7 @@ pub fn establish(definition: &mut Value, others: &[Value], now: jiff::Timestamp)
         Some((reason, message)) => set_condition(definition, "NamesAccepted", "False", reason, message, now),
         None => set_condition(definition, "NamesAccepted", "True", "NoConflicts", "no conflicts found", now),
     }
-    // Once established it stays so: objects of it may exist.
+    // An established definition stays established, because objects of it may exist.
     if !condition_is(definition, "Established", "True") {
         match conflict {
             Some(_) => {
@@ -38,7 +40,8 @@ pub fn establish(definition: &mut Value, others: &[Value], now: jiff::Timestamp)
     definition.at(&["status"]) != before.as_ref()
 }
 
-/// Marks a definition for deletion before the general deletion does: it stays until its objects are gone.
+/// Marks a definition as Terminating, before the general deletion code runs. It then stays until its objects are
+/// deleted.
 pub fn mark_deleted(definition: &mut Value, now: jiff::Timestamp) {
     if terminating(definition) {
         return;
@@ -52,18 +55,18 @@ pub fn mark_deleted(definition: &mut Value, now: jiff::Timestamp) {
     set_condition(definition, "Terminating", "True", "InstanceDeletionPending", message, now);
 }
 
-/// What is to be done next for a definition that is being deleted.
+/// The next step in the deletion of a definition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleanup {
-    /// It is not being deleted, or nobody waits for its objects.
+    /// The definition is not being deleted, or has no cleanup finalizer.
     Nothing,
-    /// Delete all its objects (those not yet terminating), then look again.
+    /// Delete all objects that are not terminating yet, then check again.
     DeleteObjects,
-    /// No object is left: write the definition that `finish` makes of it; it goes.
+    /// No object is left: write the result of `finish`, which allows the deletion.
     Finish,
 }
 
-/// Decides the next step, given how many objects are still there.
+/// Decides the next step from the number of objects that are left.
 pub fn cleanup(definition: &Value, objects_left: usize) -> Cleanup {
     let waits = definition.items(&["metadata", "finalizers"]).iter().any(|held| held == CLEANUP_FINALIZER);
     match (terminating(definition) && waits, objects_left) {
@@ -73,7 +76,7 @@ pub fn cleanup(definition: &Value, objects_left: usize) -> Cleanup {
     }
 }
 
-/// The definition after all its objects are gone: released.
+/// Removes the cleanup finalizer after all objects were deleted.
 pub fn finish(definition: &mut Value, now: jiff::Timestamp) {
     let mut finalizers = definition.items(&["metadata", "finalizers"]).to_vec();
     finalizers.retain(|held| held != CLEANUP_FINALIZER);
@@ -82,21 +85,23 @@ pub fn finish(definition: &mut Value, now: jiff::Timestamp) {
     set_condition(definition, "Terminating", "False", "InstanceDeletionCompleted", message, now);
 }
 
-/// Whether there can be objects that are the definition's own. There are none before it is established; and what is kept where it would keep
-/// its own is a built-in kind's, which must not go with it.
+/// Whether objects of this definition can exist. There are none before it is established. If its group and plural are
+/// those of a built-in kind, the objects there belong to the built-in kind, and must not be deleted with the
+/// definition.
 pub fn owns_objects(definition: &Value) -> bool {
     let (group, plural) = (definition.text(&["spec", "group"]), definition.text(&["spec", "names", "plural"]));
     condition_is(definition, "Established", "True") && !is_builtin(group, plural)
 }
 
-/// Whether objects of a built-in kind are kept under this group and name.
+/// Whether a built-in kind stores objects under this group and plural.
 pub fn is_builtin(group: &str, plural: &str) -> bool {
     static PLACES: LazyLock<BTreeSet<String>> =
         LazyLock::new(|| crate::kinds::all().iter().map(|kind| kind.storage.to_string()).collect());
     PLACES.contains(&format!("{group}/{plural}"))
 }
 
-/// Which names a definition has, and whether it is served, is the server's word alone: a write of its status cannot change it.
+/// Only the server decides which names are accepted and whether the definition is established, so a status write cannot
+/// change these conditions.
 pub fn keep_verdict(definition: &mut Value, old: &Value) {
     const VERDICT: [&str; 2] = ["NamesAccepted", "Established"];
     let is_verdict = |condition: &Value| VERDICT.contains(&condition.text(&["type"]));
@@ -110,13 +115,13 @@ pub fn keep_verdict(definition: &mut Value, old: &Value) {
     }
 }
 
-/// While a definition goes, no objects are added: what a create is answered with (405).
+/// While a definition is being deleted, objects cannot be created. Returns the message of the 405 response.
 pub fn refuses_create(definition: &Value) -> Option<&'static str> {
     let refuses = terminating(definition) || condition_is(definition, "Terminating", "True");
     refuses.then_some("create not allowed while custom resource definition is terminating")
 }
 
-/// Every version that ever was the storage version is remembered: objects may be stored in it.
+/// Adds the storage version to `status.storedVersions`, because objects may be stored in it.
 pub fn store_version(definition: &mut Value) {
     let versions = definition.items(&["spec", "versions"]);
     let Some(storage) = versions.iter().find(|version| version.flag(&["storage"])) else { return };
@@ -134,17 +139,17 @@ pub fn condition_is(definition: &Value, kind: &str, status: &str) -> bool {
     conditions.any(|condition| condition.text(&["type"]) == kind && condition.text(&["status"]) == status)
 }
 
-/// The names that others of the same group have.
+/// Names of the other definitions of the group.
 #[derive(Default)]
-struct Taken {
+struct TakenNames {
     resources: BTreeSet<String>,
     kinds: BTreeSet<String>,
 }
 
-impl Taken {
-    fn of(definition: &Value, others: &[Value]) -> Taken {
+impl TakenNames {
+    fn of(definition: &Value, others: &[Value]) -> TakenNames {
         let group = definition.text(&["spec", "group"]);
-        let mut taken = Taken::default();
+        let mut taken = TakenNames::default();
         if let Some(builtin) = builtin().get(group) {
             taken.resources.extend(builtin.resources.iter().cloned());
             taken.kinds.extend(builtin.kinds.iter().cloned());
@@ -165,10 +170,10 @@ impl Taken {
     }
 }
 
-/// Names of the built-in kinds, by group. They never change.
-fn builtin() -> &'static BTreeMap<String, Taken> {
-    static BUILTIN: LazyLock<BTreeMap<String, Taken>> = LazyLock::new(|| {
-        let mut groups: BTreeMap<String, Taken> = BTreeMap::new();
+/// Names of the built-in kinds by group. They never change.
+fn builtin() -> &'static BTreeMap<String, TakenNames> {
+    static BUILTIN: LazyLock<BTreeMap<String, TakenNames>> = LazyLock::new(|| {
+        let mut groups: BTreeMap<String, TakenNames> = BTreeMap::new();
         for kind in crate::kinds::all() {
             let taken = groups.entry(kind.group.to_string()).or_default();
             taken.resources.extend([kind.plural.to_string(), kind.singular.to_string()]);
@@ -180,8 +185,9 @@ fn builtin() -> &'static BTreeMap<String, Taken> {
     &BUILTIN
 }
 
-/// The names that the definition gets, and what is in the way of the others. The last conflict is the one told.
-fn accept(definition: &Value, accepted: &Value, taken: &Taken) -> (Value, Option<(&'static str, String)>) {
+/// Returns the accepted names, and the conflict for the names that are not accepted. Only the last conflict is
+/// reported.
+fn accept(definition: &Value, accepted: &Value, taken: &TakenNames) -> (Value, Option<(&'static str, String)>) {
     let wanted = definition.at(&["spec", "names"]).cloned().unwrap_or_else(|| json!({}));
     let mut names = accepted.clone();
     let mut conflict = None;
@@ -214,7 +220,7 @@ fn accept(definition: &Value, accepted: &Value, taken: &Taken) -> (Value, Option
         }
     }
     copy(&wanted, &mut names, "categories");
-    // Clients expect both to be there, even when nothing was accepted.
+    // Clients expect both fields, even if nothing was accepted.
     for field in ["plural", "kind"] {
         if !names.has(&[field]) {
             names.put(&[field], "");
@@ -230,7 +236,7 @@ fn copy(from: &Value, to: &mut Value, field: &str) {
     }
 }
 
-/// Sets a condition; the transition time moves only when the status does.
+/// Sets a condition. The transition time changes only with the status.
 fn set_condition(definition: &mut Value, kind: &str, status: &str, reason: &str, message: &str, now: jiff::Timestamp) {
     let mut conditions = definition.items(&["status", "conditions"]).to_vec();
     let mut condition = json!({

@@ -1,4 +1,4 @@
-//! A structural schema, read once from a definition's `openAPIV3Schema` into the form that everything else walks.
+//! A structural schema, parsed once from a definition's `openAPIV3Schema` into the tree that all other code walks.
 
 use super::cel::Rule;
 use super::re2;
@@ -7,7 +7,7 @@ use crate::{Map, Value};
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-/// One place of a structural schema: what may stand there and what is checked there.
+/// One node of a structural schema: the allowed values and their validations.
 #[derive(Debug, Default)]
 pub struct Node {
     pub ty: Option<Ty>,
@@ -23,7 +23,7 @@ pub struct Node {
     pub map_atomic: bool,
     pub checks: Checks,
     pub rules: Vec<Rule>,
-    /// Whether any CEL rule stands here or below.
+    /// Whether this node or one below has CEL rules.
     pub has_rules: bool,
 }
 
@@ -117,7 +117,8 @@ pub struct Checks {
     pub not: Option<Box<Node>>,
 }
 
-/// A regular expression, compiled when it is first needed: most kinds are served long before an object of theirs is written.
+/// A regular expression. It is compiled when first used, because many kinds are served long before an object of them is
+/// written.
 #[derive(Debug)]
 pub struct Pattern {
     pub text: String,
@@ -125,14 +126,16 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// A pattern that does not compile was refused with its definition; if one is here anyway, it matches nothing.
+    /// Whether the text matches. A pattern that does not compile matches nothing; validation of the definition refuses
+    /// such patterns.
     pub fn matches(&self, text: &str) -> bool {
         self.compiled.get_or_init(|| re2::compile(&self.text).ok()).as_ref().is_some_and(|regex| regex.is_match(text))
     }
 }
 
 impl Node {
-    /// Reads a schema. Members of a wrong type read as absent: the definition's own schema refuses them before.
+    /// Parses a schema. Members of a wrong type are treated as absent, because validation of the definition refuses
+    /// them.
     pub fn parse(schema: &Value) -> Node {
         let Some(schema) = schema.as_object() else { return Node::default() };
         let flag = |key: &str| schema.get(key).and_then(Value::as_bool).unwrap_or(false);
@@ -169,7 +172,7 @@ impl Node {
         node
     }
 
-    /// Whether any default is set here or below.
+    /// Whether this node or one below has a default.
     pub fn has_defaults(&self) -> bool {
         self.default.is_some() || self.children().any(Node::has_defaults)
     }

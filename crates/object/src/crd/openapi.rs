@@ -1,4 +1,4 @@
-//! What `kubectl explain` and client-side validation read of a custom resource.
+//! The OpenAPI schema of a custom resource, for `kubectl explain` and client-side validation.
 
 use crate::access::Access;
 use crate::{Map, Value, json};
@@ -9,8 +9,8 @@ const KIND: &str = "Kind is a string value representing the REST resource this o
      endpoint the client submits requests to. Cannot be updated. In CamelCase.";
 const METADATA: &str = "Standard object's metadata.";
 
-/// The schema of one version, with the fields that every resource has. References are written `#/definitions/…`, as in the
-/// built-in definitions; [`crate::openapi`] turns them into what each document needs.
+/// Returns the schema of one version, with the fields that every resource has. References have the form
+/// `#/definitions/…`, as in the built-in definitions; [`crate::openapi`] converts them for each document.
 pub fn openapi(definition: &Value, version: &str) -> Value {
     let versions = definition.items(&["spec", "versions"]);
     let found = versions.iter().find(|known| known.text(&["name"]) == version);
@@ -31,13 +31,13 @@ pub fn openapi(definition: &Value, version: &str) -> Value {
     schema
 }
 
-/// The name of a kind's definition: `com.example.v1.CronTab` for `example.com/v1`.
+/// Returns the definition name of a kind: `com.example.v1.CronTab` for `example.com/v1`.
 pub fn definition_name(group: &str, version: &str, kind: &str) -> String {
     let reversed: Vec<&str> = group.split('.').rev().collect();
     format!("{}.{version}.{kind}", reversed.join("."))
 }
 
-/// Fills in the fields of resources, here and in resources embedded below.
+/// Adds the fields of resources to this schema and to embedded resources below it.
 fn embed(schema: &mut Value, is_root: bool) {
     let Some(members) = schema.as_object_mut() else { return };
     let is_resource = is_root || members.get("x-kubernetes-embedded-resource") == Some(&json!(true));

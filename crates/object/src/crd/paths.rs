@@ -2,7 +2,7 @@
 
 use super::node::Node;
 
-/// Follows `path` through `node`. Returns the path as errors show it, and the node it leads to.
+/// Follows `path` through `node`. Returns the path in the form of error messages, and the node at its end.
 pub fn resolve<'a>(path: &str, node: &'a Node, brackets: bool) -> Result<(String, &'a Node), String> {
     let (mut rest, mut at, mut shown) = (path, node, String::new());
     while !rest.is_empty() {
@@ -37,7 +37,7 @@ pub fn resolve<'a>(path: &str, node: &'a Node, brackets: bool) -> Result<(String
     Ok((shown.trim_start_matches('.').to_owned(), at))
 }
 
-/// Reads `['name']` from the start of `rest`; returns the name and what follows.
+/// Reads `['name']` at the start of `rest`. Returns the name and the text after it.
 fn quoted(rest: &str) -> Result<(String, &str), String> {
     let inside = rest.strip_prefix("['").ok_or("expected single quoted string")?;
     let mut name = String::new();
@@ -67,7 +67,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn follows_fields_and_keys() {
+    fn paths_follow_fields_and_quoted_keys() {
         let node = Node::parse(&json!({"type": "object", "properties": {
             "spec": {"type": "object", "properties": {"color": {"type": "string"}, "a.b": {"type": "integer"}}},
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},

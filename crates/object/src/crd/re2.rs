@@ -1,8 +1,8 @@
-//! Patterns of definitions are written for Go's regular expressions. They are almost those of the `regex` crate; what differs is
-//! rewritten here: class shorthands are ASCII, `[` and `&&` are plain characters inside a class, and a `{` that starts no
-//! repetition stands for itself.
+//! Converts Go (RE2) patterns of definitions to the syntax of the `regex` crate. The two are almost equal. The
+//! differences: class shorthands are ASCII only, `[` and `&&` are literal inside a class, and a `{` that does not start
+//! a repetition is literal.
 
-/// Compiles a pattern; the error is one sentence.
+/// Compiles a pattern. The error is one sentence.
 pub fn compile(pattern: &str) -> Result<regex::Regex, String> {
     regex::RegexBuilder::new(&translate(pattern)).size_limit(4 << 20).build().map_err(|error| match error {
         regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
@@ -17,7 +17,7 @@ fn translate(pattern: &str) -> String {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
     let mut in_class = false;
-    // Right after `[` or `[^` a `]` is a member of the class, not its end.
+    // A `]` directly after `[` or `[^` is a member of the class, not its end.
     let mut class_is_empty = false;
     while let Some(character) = rest.chars().next() {
         let mut taken = character.len_utf8();
@@ -27,7 +27,7 @@ fn translate(pattern: &str) -> String {
                 let escaped = rest[1..].chars().next();
                 taken += escaped.map_or(0, char::len_utf8);
                 out.push_str(&escape(escaped, in_class));
-                // `\p{Greek}` and `\x{10FFFF}` have braces of their own.
+                // `\p{Greek}` and `\x{10FFFF}` contain braces that are not repetitions.
                 if let (Some('p' | 'P' | 'x'), Some(end)) = (escaped, rest[taken..].find('}'))
                     && rest[taken..].starts_with('{')
                 {
@@ -88,7 +88,7 @@ fn starts_repetition(rest: &str) -> bool {
     !low.is_empty() && digits(low) && digits(high)
 }
 
-/// Whether a `}` here closes a repetition that was let through.
+/// Whether a `}` here closes a repetition whose `{` was copied to the output.
 fn ends_repetition(out: &str) -> bool {
     let Some(open) = out.rfind('{') else { return false };
     !out[open..].contains('}') && !out[..open].ends_with('\\')
@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn go_patterns_mean_what_they_mean_in_go() {
+    fn go_patterns_match_as_in_go() {
         let cases: &[(&str, &[&str], &[&str])] = &[
             (r"^\d+$", &["12"], &["١٢", "a", ""]),
             (r"^[\w.-]+$", &["a_b.c-d"], &["a b", "ä"]),

@@ -1,5 +1,5 @@
-//! The rules that a definition's schema must keep besides being structural: supported keywords, list and map types with their
-//! keys, defaults, and CEL rules that compile.
+//! Validation of a definition's schema beyond being structural: supported keywords, list and map types with their keys,
+//! defaults, and CEL rules that compile.
 
 use super::cel;
 use super::defaulting;
@@ -12,7 +12,8 @@ use crate::value::Key;
 use crate::{Value, json};
 use std::collections::BTreeSet;
 
-/// Checks `openAPIV3Schema` of one version. `has_status`: the status subresource restricts what may stand at the root.
+/// Validates `openAPIV3Schema` of one version. With `has_status`, the status subresource restricts what is allowed at
+/// the root.
 pub fn check(schema: &Value, has_status: bool, path: &Path, errors: &mut Errors) {
     let before = errors.count();
     if has_status {
@@ -59,7 +60,7 @@ const ALLOWED_AT_ROOT: [(&str, &str); 22] = [
     ("x-kubernetes-validations", "XValidations"),
 ];
 
-/// With a status subresource the status' schema is used alone, so nothing at the root may reach into it.
+/// With a status subresource the status schema is used separately, so validations at the root must not refer to it.
 fn root_with_status(schema: &Value, path: &Path, errors: &mut Errors) {
     let ty = schema.text(&["type"]);
     if !ty.is_empty() && ty != "object" {
@@ -82,13 +83,13 @@ fn root_with_status(schema: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// What the surroundings of a schema forbid in it.
+/// Restrictions on a schema that follow from its position.
 #[derive(Clone, Default)]
 struct Place {
     is_root: bool,
     /// Inside `metadata`, `kind` or `apiVersion` of a resource.
     in_meta: bool,
-    /// Why no default may stand here.
+    /// Why a default is not allowed here.
     no_defaults: Option<String>,
 }
 
@@ -285,7 +286,7 @@ fn key_property(items: &Value, key: &str, property: &Value, path: &Path, errors:
 
 const REASONS: [&str; 4] = ["FieldValueDuplicate", "FieldValueForbidden", "FieldValueInvalid", "FieldValueRequired"];
 
-/// The form of CEL rules; whether they compile is checked when all else is well.
+/// Checks the form of CEL rules. They are compiled only if the rest of the schema is valid.
 fn rules(schema: &Value, path: &Path, errors: &mut Errors) {
     for (index, rule) in schema.items(&["x-kubernetes-validations"]).iter().enumerate() {
         let path = path.child("x-kubernetes-validations").index(index);
@@ -317,14 +318,14 @@ fn rules(schema: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Where a default stands, for what pruning it means.
+/// The position of a default, which decides how it is pruned.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Where {
     Root,
     Plain,
 }
 
-/// Defaults must be valid and must not hold fields that pruning would remove.
+/// Checks that defaults are valid and have no fields that pruning would remove.
 fn defaults(node: &Node, place: Where, path: &Path, errors: &mut Errors) {
     if let Some(default) = &node.default {
         let path = path.child("default");

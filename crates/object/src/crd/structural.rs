@@ -1,12 +1,12 @@
-//! Whether a schema is structural: every field's type is said outside of value validations, metadata is left alone, and
-//! nothing contradicts itself. Only such schemas can be pruned, defaulted and applied.
+//! Checks that a schema is structural: every field's type is given outside of value validations, metadata is not
+//! specified, and nothing is contradictory. Only structural schemas support pruning, defaulting and apply.
 
 use super::re2;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::{Value, json};
 
-/// Where a schema stands; it decides the wording for a missing type.
+/// The position of a schema. It decides the error message for a missing type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -92,7 +92,7 @@ fn types(schema: &Value, ty: &str, level: Level, path: &Path, errors: &mut Error
     }
 }
 
-/// A resource's metadata is the server's: a schema may only restrict the name.
+/// The server defines a resource's metadata; a schema may only restrict its name.
 fn metadata(schema: &Value, level: Level, path: &Path, errors: &mut Errors) {
     let is_resource = level == Level::Root || schema.flag(&["x-kubernetes-embedded-resource"]);
     if !is_resource {
@@ -124,7 +124,7 @@ fn metadata(schema: &Value, level: Level, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The value validations of one place: logic, and whether the pattern compiles.
+/// Checks the value validations of one node: the logical operators, and that the pattern compiles.
 fn values(schema: &Value, spelled_int_or_string: IntOrString, path: &Path, errors: &mut Errors) {
     for logic in LOGIC {
         for (index, branch) in schema.items(&[logic]).iter().enumerate() {
@@ -148,7 +148,7 @@ fn values(schema: &Value, spelled_int_or_string: IntOrString, path: &Path, error
     }
 }
 
-/// What may not be said inside of value validations, and how the refusal is worded.
+/// Keywords that are not allowed inside value validations, and the error messages.
 const FORBIDDEN_INSIDE: [(&str, &str); 13] = [
     ("type", "must be empty to be structural"),
     ("additionalProperties", "must be undefined to be structural"),
@@ -195,7 +195,7 @@ fn is_zero(value: Option<&Value>) -> bool {
     }
 }
 
-/// The two ways in which `type` may stand inside of value validations: to spell int-or-string.
+/// The two positions in which `type` is allowed inside value validations, to express int-or-string.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum IntOrString {
     No,
@@ -214,7 +214,7 @@ fn is_int_or_string(schema: &Value) -> IntOrString {
     }
 }
 
-/// Every field that a value validation speaks of must be in the skeleton too.
+/// Checks that every field in a value validation is also declared outside of value validations.
 fn complete_skeleton(schema: &Value, path: &Path, errors: &mut Errors) {
     for logic in LOGIC {
         for (index, branch) in schema.items(&[logic]).iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Whether an object keeps its schema's value validations, in the words that users of custom resources know.
+//! Value validation of custom resources, with upstream's messages.
 //!
-//! On update a value that did not change is not held against its writer ("ratcheting"): a schema that became stricter does not
-//! lock objects that were fine before.
+//! Ratcheting: on update, a value that did not change is not validated again, so that a stricter schema does not make
+//! existing objects impossible to update.
 
 use super::formats;
 use super::node::{Additional, Checks, List, Node, Ty};
@@ -11,7 +11,7 @@ use crate::value::Number;
 use crate::{Map, Value, json};
 use std::collections::HashSet;
 
-/// Checks a whole object, or a part of one that stands at `path`.
+/// Validates a whole object, or a part of one at `path`.
 pub fn validate(node: &Node, value: &Value, old: Option<&Value>, path: &Path) -> Errors {
     let mut errors = Errors::default();
     check(node, value, old, path, &mut errors);
@@ -20,8 +20,8 @@ pub fn validate(node: &Node, value: &Value, old: Option<&Value>, path: &Path) ->
     errors
 }
 
-/// Checks a value of its own that stands under `path` of something else, such as a default in a definition: the sentences speak
-/// of the value's own fields, the paths lead to it.
+/// Validates a standalone value inside another object, such as a default in a definition: messages name the value's own
+/// fields, and paths lead to the value.
 pub fn validate_under(node: &Node, value: &Value, path: &Path) -> Errors {
     let mut errors = validate(node, value, None, &Path::default());
     for error in &mut errors.0 {
@@ -33,7 +33,7 @@ pub fn validate_under(node: &Node, value: &Value, path: &Path) -> Errors {
     errors
 }
 
-/// Where the sentences about several alternatives stand: at no field.
+/// The path of errors about several alternatives, which belong to no field.
 pub const NOWHERE: &str = "<nil>";
 
 fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &mut Errors) {
@@ -65,14 +65,15 @@ fn check(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &
     }
 }
 
-/// The item of the old list that is the same one: only lists of maps by key know.
+/// Returns the old item that corresponds to this item. Only list maps can correlate items.
 pub fn correlate<'a>(node: &Node, old: Option<&'a Value>, item: &Value) -> Option<&'a Value> {
     let List::Map(keys) = &node.list else { return None };
     let mut candidates = old?.as_array()?.iter();
     candidates.find(|old| keys.iter().all(|key| old.get(key) == item.get(key) && old.get(key).is_some()))
 }
 
-/// Type and the checks of this very value; false when its type is wrong, so that nothing else needs saying.
+/// Checks the type and the validations of this value. Returns false if its type is wrong, so that callers skip further
+/// checks.
 fn plain(node: &Node, value: &Value, path: &Path, errors: &mut Errors) -> bool {
     if !has_type(node, value) {
         let wanted = if node.int_or_string { "integer,string" } else { node.ty.map_or("", Ty::name) };
@@ -216,7 +217,7 @@ fn is_multiple(number: &Number, factor: &Number) -> bool {
     }
 }
 
-/// A bound as the known sentences print it: Go's shortest form, `1e+06` from a million on.
+/// Formats a bound as upstream's messages do: Go's shortest form, `1e+06` from a million on.
 fn go_number(number: &Number) -> String {
     let number = number.as_f64().unwrap_or(f64::NAN);
     let magnitude = number.abs();
@@ -264,7 +265,7 @@ fn object(node: &Node, members: &Map, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// allOf, anyOf, oneOf, not. Of alternatives that all fail, the one with the fewest complaints is told.
+/// allOf, anyOf, oneOf and not. If all alternatives fail, the one with the fewest errors is reported.
 fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
     let nowhere = Path::new(NOWHERE);
     let mut says = |detail: String| errors.invalid(&nowhere, "", format!("\"{path}\" must {detail}"));
@@ -279,12 +280,12 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             .collect()
     };
     let nearest = |verdicts: Vec<Errors>| verdicts.into_iter().min_by_key(Errors::count).unwrap_or_default();
-    let mut told = Errors::default();
+    let mut reported = Errors::default();
     if !checks.any_of.is_empty() {
         let found = verdicts(&checks.any_of);
         if !found.iter().any(Errors::is_empty) {
             says("validate at least one schema (anyOf)".to_owned());
-            told.extend(nearest(found));
+            reported.extend(nearest(found));
         }
     }
     if !checks.one_of.is_empty() {
@@ -293,7 +294,7 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             1 => {}
             0 => {
                 says("validate one and only one schema (oneOf). Found none valid".to_owned());
-                told.extend(nearest(found));
+                reported.extend(nearest(found));
             }
             several => {
                 says(format!("validate one and only one schema (oneOf). Found {several} valid alternatives"));
@@ -306,7 +307,7 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
         if failed > 0 {
             let none = if failed == found.len() { ". None validated" } else { "" };
             says(format!("validate all the schemas (allOf){none}"));
-            found.into_iter().for_each(|found| told.extend(found));
+            found.into_iter().for_each(|found| reported.extend(found));
         }
     }
     if let Some(not) = &checks.not {
@@ -316,10 +317,10 @@ fn logic(checks: &Checks, value: &Value, path: &Path, errors: &mut Errors) {
             says("not validate the schema (not)".to_owned());
         }
     }
-    errors.extend(told);
+    errors.extend(reported);
 }
 
-/// Sets hold no item twice, lists of maps no key twice.
+/// Checks that sets have no duplicate items, and list maps no duplicate keys.
 fn unique(node: &Node, value: &Value, old: Option<&Value>, path: &Path, errors: &mut Errors) {
     if old == Some(value) {
         return;
@@ -364,7 +365,7 @@ fn first_repeated(items: &[Value]) -> Option<usize> {
     items.iter().position(|item| !seen.insert(item.to_string()))
 }
 
-/// Embedded resources say what they are.
+/// Checks that embedded resources have apiVersion, kind and metadata.
 fn resources(node: &Node, value: &Value, path: &Path, errors: &mut Errors) {
     match value {
         Value::Object(members) => {

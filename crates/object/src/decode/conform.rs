@@ -1,16 +1,16 @@
-//! Making a value an object of its type.
+//! Conforming: makes a decoded value an object of its type.
 
 use super::DEPTH_MAX;
-use super::scalar::{self, Wrong};
+use super::scalar::{self, Invalid};
 use super::trail::Trail;
 use crate::schema::{self, OBJECT_META, Schema, Struct, Type, TypeId, TypeRef};
 use crate::{Map, Value};
 
-/// More unknown fields than this are dropped without being listed.
+/// Maximum number of unknown fields that are listed. Further ones are dropped without being listed.
 const UNKNOWN_MAX: usize = 100;
 
-/// The paths of the unknown fields that were removed, or the sentence of what is wrong. What is still shared with `old`, at the same place,
-/// conforms already.
+/// Conforms a value. Returns the paths of the removed unknown fields, or an error message. Parts that are still shared
+/// with `old` at the same path were conformed before and are skipped.
 pub(super) fn conform(ty: &TypeRef, value: &mut Value, old: Option<&Value>) -> Result<Vec<String>, String> {
     let mut walk = Walk { schema: &ty.schema, unknown: Vec::new() };
     walk.value(ty.ty, value, Place { at: &Trail::Root, depth: 0, owner: None, old })?;
@@ -22,19 +22,19 @@ struct Walk<'s> {
     unknown: Vec<String>,
 }
 
-/// Where the walk is.
+/// The current position.
 #[derive(Clone, Copy)]
 struct Place<'a> {
     at: &'a Trail<'a>,
     depth: usize,
-    /// The struct that the nearest field belongs to, for error texts.
+    /// The struct that declares the nearest field, for error messages.
     owner: Option<TypeId>,
-    /// What conforms and stood here before.
+    /// The conformed value that was at this position before.
     old: Option<&'a Value>,
 }
 
 impl<'a> Place<'a> {
-    /// Where `at` is, below this place.
+    /// Returns the position `at` below this one.
     fn to(self, at: &'a Trail<'a>) -> Place<'a> {
         let old = self.old.and_then(|old| match at {
             Trail::Root => Some(old),
@@ -78,14 +78,14 @@ impl Walk<'_> {
             }
             _ if schema.structural => bounded(value, place),
             (Type::Scalar(of), _) => scalar::canonical(*of, value).map_err(|wrong| match wrong {
-                Wrong::Type(found) => self.mismatch(&found, ty, place),
-                Wrong::Text(sentence) => sentence,
+                Invalid::Type(found) => self.mismatch(&found, ty, place),
+                Invalid::Text(sentence) => sentence,
             }),
             (_, other) => Err(self.mismatch(scalar::json_type(other), ty, place)),
         }
     }
 
-    /// An element of a list or map: a null there is the zero value of its type.
+    /// Conforms an element of a list or map. A null element becomes the zero value of its type.
     fn element(&mut self, ty: TypeId, value: &mut Value, place: Place<'_>) -> Result<(), String> {
         if value.is_null() && !self.schema.structural {
             *value = match self.schema.get(ty) {
@@ -116,7 +116,7 @@ impl Walk<'_> {
         outcome
     }
 
-    /// Whether the member stays.
+    /// Conforms a member. Returns whether the member stays.
     fn member(&mut self, shape: &Struct, key: &str, value: &mut Value, place: Place<'_>) -> Result<bool, String> {
         let at = Trail::Field(place.at, key);
         let inside = place.to(&at);
@@ -139,7 +139,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The metadata of a custom resource is the same as everyone's, and held to the same types.
+    /// Conforms the metadata of a custom resource. It has the same type as all metadata.
     fn metadata(&mut self, value: &mut Value, place: Place<'_>) -> Result<bool, String> {
         if value.is_null() {
             return Ok(false);
@@ -154,7 +154,7 @@ impl Walk<'_> {
         outcome.map(|()| true)
     }
 
-    /// In the words of Go's JSON reader, which users know.
+    /// Returns the error for a wrong type, in the words of Go's JSON decoder.
     fn mismatch(&self, found: &str, ty: TypeId, place: Place<'_>) -> String {
         let want = go_type(self.schema, ty);
         let fields = place.at.fields();
@@ -166,7 +166,7 @@ impl Walk<'_> {
     }
 }
 
-/// Checks that a value of free form is not too deep.
+/// Checks that a value without a schema is not nested too deeply.
 fn bounded(value: &Value, place: Place<'_>) -> Result<(), String> {
     match value {
         Value::Array(items) => {
@@ -181,7 +181,7 @@ fn bounded(value: &Value, place: Place<'_>) -> Result<(), String> {
     }
 }
 
-/// How Go names a type: `int32`, `[]v1.Container`, `map[string]string`.
+/// Returns Go's name of a type: `int32`, `[]v1.Container`, `map[string]string`.
 fn go_type(schema: &Schema, ty: TypeId) -> String {
     match schema.get(ty) {
         Type::Scalar(of) => scalar::go_type(*of).to_owned(),

@@ -1,4 +1,4 @@
-//! The lines of a YAML document that set a key again, in the words of Kubernetes.
+//! Duplicate keys of a YAML document, with their lines, in upstream's words.
 
 use super::read::DUPLICATES_MAX;
 use crate::value::Key;
@@ -8,15 +8,15 @@ use serde_saphyr::Spanned;
 use std::collections::HashSet;
 use std::fmt;
 
-/// The maps of a document, with the line of each value. Scalars are dropped.
+/// The maps of a document, with the line of each value. Scalars are not kept.
 pub(super) enum Tree {
     Scalar,
     List(Vec<Tree>),
     Map(Vec<(Key, Spanned<Tree>)>),
 }
 
-/// One line for each key that its map already has, in the order in which the YAML reader of Kubernetes finds them: those in a
-/// value before the key of this value. It names the line on which the value begins.
+/// Returns one line per duplicate key, in the order of upstream's YAML reader: duplicates inside a value come before
+/// the key of that value. The line number is that of the value's start.
 pub(super) fn lines(tree: &Tree) -> Vec<String> {
     let mut lines = Vec::new();
     collect(tree, &mut lines);

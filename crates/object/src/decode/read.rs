@@ -1,4 +1,4 @@
-//! Bytes to values in one pass, noticing fields that come twice.
+//! Decodes bytes to values in one pass, and detects duplicate fields.
 
 use super::trail::Trail;
 use super::{DEPTH_MAX, Decoded, Duplicates};
@@ -8,18 +8,18 @@ use crate::{Map, Value};
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// More duplicates than this are not worth a list.
+/// Maximum number of duplicate fields that are listed.
 pub(super) const DUPLICATES_MAX: usize = 100;
 
-/// What a value costs beside its text. A value takes two bytes of text at least, so that no text without aliases costs more than
-/// four times its length.
+/// Cost of a value in the budget, beside its text. A value takes at least two bytes of text, so a text without aliases
+/// costs at most four times its length.
 const NODE_COST: usize = 8;
 
-/// Measured: about 25 KB for each level in a debug build, twice that through aliases.
+/// Measured: about 25 KB per level in a debug build, twice that through aliases.
 const YAML_STACK_BYTES: usize = 16 << 20;
 
 pub(super) fn json(bytes: &[u8]) -> Result<Decoded, Status> {
-    // Text that is checked once as a whole need not be checked again for each string in it.
+    // Validate UTF-8 once for the whole text instead of once per string.
     let read = match std::str::from_utf8(bytes) {
         Ok(text) => read_json(serde_json::Deserializer::from_str(text)),
         Err(_) => read_json(serde_json::Deserializer::from_slice(bytes)),
@@ -33,31 +33,33 @@ pub(super) fn json(bytes: &[u8]) -> Result<Decoded, Status> {
 fn read_json<'de>(
     mut source: serde_json::Deserializer<impl serde_json::de::Read<'de>>,
 ) -> Result<Decoded, serde_json::Error> {
-    let mut notes = Notes { duplicates: Vec::new(), budget: usize::MAX };
-    let value = Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(&mut source)?;
+    let mut state = ReadState { duplicates: Vec::new(), budget: usize::MAX };
+    let value = Node { at: &Trail::Root, depth: 0, state: &mut state }.deserialize(&mut source)?;
     source.end()?;
-    Ok(Decoded { value, duplicates: Duplicates { fields: notes.duplicates, lines: Vec::new() } })
+    Ok(Decoded { value, duplicates: Duplicates { fields: state.duplicates, lines: Vec::new() } })
 }
 
 pub(super) fn yaml(bytes: &[u8]) -> Result<Decoded, Status> {
     let text = std::str::from_utf8(bytes).map_err(|_| refuse_yaml("the text is not valid UTF-8"))?;
-    // The YAML reader needs much stack for each level of nesting, more than a server's threads have for the deepest documents.
+    // The YAML decoder needs more stack per nesting level than a server thread has for the deepest documents, so it
+    // runs on its own thread.
     std::thread::scope(|scope| {
         let reader = std::thread::Builder::new().stack_size(YAML_STACK_BYTES).spawn_scoped(scope, || read_yaml(text));
-        let reader = reader.map_err(|error| Status::unavailable(format!("no thread to read YAML: {error}")))?;
+        let reader =
+            reader.map_err(|error| Status::unavailable(format!("cannot start a thread to decode YAML: {error}")))?;
         reader.join().map_err(|_| refuse_yaml("the document cannot be read"))?
     })
 }
 
 fn read_yaml(text: &str) -> Result<Decoded, Status> {
-    let mut notes = Notes { duplicates: Vec::new(), budget: yaml_budget(text.len()) };
+    let mut state = ReadState { duplicates: Vec::new(), budget: yaml_budget(text.len()) };
     let read = serde_saphyr::with_deserializer_from_str_with_options(text, yaml_options(), |source| {
-        Node { at: &Trail::Root, depth: 0, notes: &mut notes }.deserialize(source)
+        Node { at: &Trail::Root, depth: 0, state: &mut state }.deserialize(source)
     });
     let value = read.map_err(|error| refuse_document(&error))?;
     let mut duplicates = Duplicates::default();
-    if !notes.duplicates.is_empty() {
-        // Lines cost memory for each node, so only a document that has duplicates is read again for them.
+    if !state.duplicates.is_empty() {
+        // Line numbers need memory for each node, so only a document with duplicates is parsed again to get them.
         let tree =
             serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|error| refuse_document(&error))?;
         duplicates.lines = super::duplicates::lines(&tree);
@@ -88,7 +90,7 @@ pub(super) fn only_objects(decoded: Decoded) -> Result<Decoded, Status> {
     )))
 }
 
-/// How much a YAML text may grow to by its aliases: enough for any real file, not for bombs.
+/// Returns the budget for the expanded size of a YAML text: enough for any real file, but it stops alias bombs.
 fn yaml_budget(text_len: usize) -> usize {
     text_len.saturating_mul(4).saturating_add(1 << 20)
 }
@@ -100,7 +102,8 @@ fn yaml_options() -> serde_saphyr::Options {
             flow_nesting_limit: DEPTH_MAX + 1,
             max_events: 4_000_000,
             max_nodes: 2_000_000,
-            // Our own budget counts what aliases produce; the ratio would refuse honest files with many small aliases.
+            // Our budget limits what aliases expand to. This ratio would also refuse valid files with many small
+            // aliases.
             enforce_alias_anchor_ratio: false,
         },
         duplicate_keys: serde_saphyr::options::DuplicateKeyPolicy::LastWins,
@@ -110,14 +113,14 @@ fn yaml_options() -> serde_saphyr::Options {
     }
 }
 
-/// What a reading notices on its way.
-struct Notes {
+/// State of one decoding.
+struct ReadState {
     duplicates: Vec<String>,
-    /// How much more may come: a YAML text is short, but its aliases may multiply it.
+    /// Remaining budget. A YAML text is short, but its aliases may expand it.
     budget: usize,
 }
 
-impl Notes {
+impl ReadState {
     fn duplicate(&mut self, at: &Trail<'_>) {
         if self.duplicates.len() >= DUPLICATES_MAX {
             return;
@@ -135,11 +138,11 @@ impl Notes {
     }
 }
 
-/// One value on the way in.
+/// The value that is being decoded.
 struct Node<'a> {
     at: &'a Trail<'a>,
     depth: usize,
-    notes: &'a mut Notes,
+    state: &'a mut ReadState,
 }
 
 impl Node<'_> {
@@ -186,11 +189,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         Ok(Value::Number(number))
     }
     fn visit_str<E: Error>(self, value: &str) -> Result<Value, E> {
-        self.notes.spend(value.len())?;
+        self.state.spend(value.len())?;
         Ok(value.into())
     }
     fn visit_string<E: Error>(self, value: String) -> Result<Value, E> {
-        self.notes.spend(value.len())?;
+        self.state.spend(value.len())?;
         Ok(value.into())
     }
     fn visit_none<E>(self) -> Result<Value, E> {
@@ -208,8 +211,8 @@ impl<'de> Visitor<'de> for Node<'_> {
         let mut items = Vec::new();
         loop {
             let at = &Trail::Item(self.at, items.len());
-            self.notes.spend(NODE_COST)?;
-            match source.next_element_seed(Node { at, depth, notes: &mut *self.notes })? {
+            self.state.spend(NODE_COST)?;
+            match source.next_element_seed(Node { at, depth, state: &mut *self.state })? {
                 Some(item) => items.push(item),
                 None => return Ok(Value::Array(items)),
             }
@@ -220,11 +223,11 @@ impl<'de> Visitor<'de> for Node<'_> {
         let depth = self.deeper()?;
         let mut members = Map::new();
         while let Some(key) = source.next_key::<Key>()? {
-            self.notes.spend(key.len() + NODE_COST)?;
+            self.state.spend(key.len() + NODE_COST)?;
             let at = &Trail::Entry(self.at, &key);
-            let value = source.next_value_seed(Node { at, depth, notes: &mut *self.notes })?;
+            let value = source.next_value_seed(Node { at, depth, state: &mut *self.state })?;
             if members.contains_key(&key) {
-                self.notes.duplicate(at);
+                self.state.duplicate(at);
             }
             members.insert(key, value);
         }

@@ -1,4 +1,4 @@
-//! Scalars in canonical form, and the sentences of those that cannot be.
+//! Canonical forms of scalars, and the error messages for invalid ones.
 
 use crate::Value;
 use crate::quantity::{NotAQuantity, Quantity};
@@ -8,35 +8,35 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 
-/// What is wrong with a scalar.
-pub(super) enum Wrong {
-    /// It has another JSON type than the field: the words for what was found.
+/// Why a scalar is invalid.
+pub(super) enum Invalid {
+    /// It has another JSON type than the field. Contains Go's name of that type.
     Type(String),
-    /// It cannot be read; the sentence stands for itself.
+    /// It cannot be parsed. Contains the full error message.
     Text(String),
 }
 
-/// Writes `value` in the canonical form of `scalar`.
-pub(super) fn canonical(scalar: Scalar, value: &mut Value) -> Result<(), Wrong> {
+/// Converts `value` to the canonical form of `scalar`.
+pub(super) fn canonical(scalar: Scalar, value: &mut Value) -> Result<(), Invalid> {
     match (scalar, &mut *value) {
         (Scalar::String, Value::String(_)) | (Scalar::Bool, Value::Bool(_)) | (Scalar::Float, Value::Number(_)) => {
             Ok(())
         }
         (Scalar::Int32, Value::Number(number)) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => Ok(()),
         (Scalar::Int64, Value::Number(number)) if number.as_i64().is_some() => Ok(()),
-        (Scalar::Int32 | Scalar::Int64, Value::Number(number)) => Err(Wrong::Type(format!("number {number}"))),
+        (Scalar::Int32 | Scalar::Int64, Value::Number(number)) => Err(Invalid::Type(format!("number {number}"))),
         (Scalar::IntOrString, _) => int_or_string(value),
         (Scalar::Quantity, _) => quantity(value),
         (Scalar::Time | Scalar::MicroTime, Value::String(text)) => time(scalar, text),
         (Scalar::Bytes, Value::String(text)) => bytes(text),
         (Scalar::Time | Scalar::MicroTime, _) => {
-            Err(Wrong::Text(format!("json: cannot unmarshal {} into Go value of type string", json_type(value))))
+            Err(Invalid::Text(format!("json: cannot unmarshal {} into Go value of type string", json_type(value))))
         }
-        _ => Err(Wrong::Type(json_type(value).to_owned())),
+        _ => Err(Invalid::Type(json_type(value).to_owned())),
     }
 }
 
-/// What Go's zero value of a scalar looks like in JSON: what a null inside a list or map becomes.
+/// Returns Go's zero value of a scalar as JSON; a null inside a list or map becomes this.
 pub(super) fn zero(scalar: Scalar) -> Value {
     match scalar {
         Scalar::String | Scalar::Bytes => Value::from(""),
@@ -47,7 +47,7 @@ pub(super) fn zero(scalar: Scalar) -> Value {
     }
 }
 
-/// How Go names the type of a scalar.
+/// Returns Go's name of a scalar type.
 pub(super) fn go_type(scalar: Scalar) -> &'static str {
     match scalar {
         Scalar::String => "string",
@@ -63,7 +63,7 @@ pub(super) fn go_type(scalar: Scalar) -> &'static str {
     }
 }
 
-/// How Go's JSON reader names the type of a value.
+/// Returns the name that Go's JSON decoder uses for a value's type.
 pub(super) fn json_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -75,41 +75,41 @@ pub(super) fn json_type(value: &Value) -> &'static str {
     }
 }
 
-/// The instant of an RFC 3339 text.
+/// Parses an RFC 3339 text.
 pub(crate) fn instant(text: &str) -> Option<Timestamp> {
     if first_bad_part(text).is_some() { None } else { text.parse().ok() }
 }
 
-fn int_or_string(value: &Value) -> Result<(), Wrong> {
+fn int_or_string(value: &Value) -> Result<(), Invalid> {
     let found = match value {
         Value::String(_) => return Ok(()),
         Value::Number(number) if number.as_i64().is_some_and(|n| i32::try_from(n).is_ok()) => return Ok(()),
         Value::Number(number) => format!("number {number}"),
         other => json_type(other).to_owned(),
     };
-    Err(Wrong::Text(format!("json: cannot unmarshal {found} into Go value of type int32")))
+    Err(Invalid::Text(format!("json: cannot unmarshal {found} into Go value of type int32")))
 }
 
-fn quantity(value: &mut Value) -> Result<(), Wrong> {
+fn quantity(value: &mut Value) -> Result<(), Invalid> {
     let parsed = match &*value {
         Value::String(text) => text.trim().parse::<Quantity>(),
         Value::Number(number) => number.to_string().parse(),
         _ => Err(NotAQuantity),
     };
-    let written = parsed.map_err(|error| Wrong::Text(error.to_string()))?.to_string();
+    let written = parsed.map_err(|error| Invalid::Text(error.to_string()))?.to_string();
     if value.as_str() != Some(written.as_str()) {
         *value = written.into();
     }
     Ok(())
 }
 
-fn time(scalar: Scalar, text: &mut Text) -> Result<(), Wrong> {
+fn time(scalar: Scalar, text: &mut Text) -> Result<(), Invalid> {
     const LAYOUT: &str = "2006-01-02T15:04:05Z07:00";
     if let Some((rest, part)) = first_bad_part(text) {
-        return Err(Wrong::Text(format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {rest:?} as {part:?}")));
+        return Err(Invalid::Text(format!("parsing time {text:?} as {LAYOUT:?}: cannot parse {rest:?} as {part:?}")));
     }
     let instant: Timestamp =
-        text.parse().map_err(|_| Wrong::Text(format!("parsing time {text:?}: a part of it is out of range")))?;
+        text.parse().map_err(|_| Invalid::Text(format!("parsing time {text:?}: a part of it is out of range")))?;
     let written = match scalar {
         Scalar::MicroTime => instant.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string(),
         _ => instant.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
@@ -120,7 +120,7 @@ fn time(scalar: Scalar, text: &mut Text) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Where a text stops looking like RFC 3339: the rest of the text, and the part of the layout that was expected there.
+/// Returns where a text is not RFC 3339: the rest of the text, and the expected part of Go's layout.
 fn first_bad_part(text: &str) -> Option<(&str, &'static str)> {
     const PARTS: [&str; 11] = ["2006", "-", "01", "-", "02", "T", "15", ":", "04", ":", "05"];
     let mut rest = text;
@@ -137,7 +137,7 @@ fn first_bad_part(text: &str) -> Option<(&str, &'static str)> {
     }
     if let Some(fraction) = rest.strip_prefix('.') {
         let digits = fraction.bytes().take_while(u8::is_ascii_digit).count();
-        // Beyond nanoseconds no reader agrees on the meaning.
+        // Readers disagree on the meaning of more than nine fractional digits.
         if digits == 0 || digits > 9 {
             return Some((rest, "Z07:00"));
         }
@@ -152,8 +152,8 @@ fn first_bad_part(text: &str) -> Option<(&str, &'static str)> {
     (!fits).then_some((rest, "Z07:00"))
 }
 
-fn bytes(text: &mut Text) -> Result<(), Wrong> {
-    // Line breaks are allowed inside, and dropped.
+fn bytes(text: &mut Text) -> Result<(), Invalid> {
+    // Line breaks inside base64 are allowed and removed.
     if text.contains(['\r', '\n']) {
         *text = text.chars().filter(|c| !matches!(c, '\r' | '\n')).collect();
     }
@@ -162,7 +162,7 @@ fn bytes(text: &mut Text) -> Result<(), Wrong> {
         Err(base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _)) => at,
         Err(base64::DecodeError::InvalidLength(_) | base64::DecodeError::InvalidPadding) => text.len() / 4 * 4,
     };
-    Err(Wrong::Text(format!("illegal base64 data at input byte {wrong_at}")))
+    Err(Invalid::Text(format!("illegal base64 data at input byte {wrong_at}")))
 }
 
 #[cfg(test)]
@@ -174,8 +174,8 @@ mod tests {
     fn written(scalar: Scalar, mut value: Value) -> Result<Value, String> {
         match canonical(scalar, &mut value) {
             Ok(()) => Ok(value),
-            Err(Wrong::Type(found)) => Err(found),
-            Err(Wrong::Text(sentence)) => Err(sentence),
+            Err(Invalid::Type(found)) => Err(found),
+            Err(Invalid::Text(sentence)) => Err(sentence),
         }
     }
 
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn unreadable_scalars_give_a_reason() {
         let layout = "2006-01-02T15:04:05Z07:00";
         let cases = [
             (Scalar::Int32, json!(3_000_000_000_i64), "number 3000000000".to_owned()),
@@ -244,7 +244,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn canonical_is_final(text in "[0-9T:.Zz+ -]{0,32}|\\PC{0,12}") {
+        fn canonical_form_is_idempotent(text in "[0-9T:.Zz+ -]{0,32}|\\PC{0,12}") {
             for scalar in [Scalar::Quantity, Scalar::Time, Scalar::MicroTime, Scalar::Bytes, Scalar::IntOrString] {
                 if let Ok(once) = written(scalar, json!(text)) {
                     prop_assert_eq!(written(scalar, once.clone()), Ok(once));

@@ -24,7 +24,7 @@ fn refused(ty: &TypeRef, mut value: Value) -> String {
 }
 
 #[test]
-fn json_notices_duplicates_where_they_are() {
+fn json_reports_duplicate_fields_with_their_paths() {
     let text = br#"{"spec":{"replicas":1,"list":[{"a":1},{"a":1,"a":2}],"replicas":2},"metadata":{"labels":{"x":"1","x":"2","x":"3"}}}"#;
     let decoded = json(text).unwrap();
     assert_eq!(decoded.duplicates.fields, ["spec.list[1].a", "spec.replicas", "metadata.labels.x"]);
@@ -34,7 +34,7 @@ fn json_notices_duplicates_where_they_are() {
 }
 
 #[test]
-fn broken_json_is_refused_in_a_sentence() {
+fn invalid_json_is_refused_with_one_sentence() {
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     let cases: [(&[u8], &str); 8] = [
         (b"", "unexpected end of JSON input"),
@@ -74,9 +74,10 @@ fn yaml_reads_as_kubernetes_tools_read_it() {
     assert_eq!(yaml(b"{a: [1]}").unwrap().value, json!({"a": [1]}));
 }
 
-/// As `sigs.k8s.io/yaml` reports them: the lines of the values, those inside a value before its own key, no paths.
+/// As `sigs.k8s.io/yaml` reports them: line numbers of the values, duplicates inside a value before its own key, no
+/// paths.
 #[test]
-fn yaml_names_the_lines_of_duplicates() {
+fn yaml_reports_duplicate_fields_with_their_lines() {
     let text = "kind: A\nspec:\n  a: 1\n  list:\n  - {x: 1, x: 2}\n  map:\n    deep: 1\n  map:\n    b: 1\n    b:\n      c: 2\n  a:\nkind: B\n";
     let decoded = yaml(text.as_bytes()).unwrap();
     let lines = [
@@ -93,7 +94,7 @@ fn yaml_names_the_lines_of_duplicates() {
         "{error}"
     );
     assert_eq!(decoded.value["spec"]["map"]["b"], json!({"c": 2}), "the last one counts");
-    // JSON is YAML, too.
+    // JSON is valid YAML.
     let decoded = yaml(b"{\"a\": 1,\n\"a\": 2}").unwrap();
     assert_eq!(decoded.duplicates.lines, ["line 2: key \"a\" already set in map"]);
     let many = format!("{{{}}}", "a: 1,\n".repeat(200));
@@ -102,7 +103,7 @@ fn yaml_names_the_lines_of_duplicates() {
 }
 
 #[test]
-fn bad_yaml_is_refused_in_a_sentence() {
+fn invalid_yaml_is_refused_with_one_sentence() {
     let bomb = (1..12).fold("a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned(), |text, n| {
         let last = n - 1;
         format!("{text}a{n}: &a{n} [*a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}, *a{last}]\n")
@@ -132,7 +133,7 @@ fn bad_yaml_is_refused_in_a_sentence() {
 }
 
 #[test]
-fn honest_yaml_is_never_too_much() {
+fn realistic_yaml_stays_within_the_budget() {
     let many = format!("a: [{}1]", "1,".repeat(100_000));
     assert_eq!(yaml(many.as_bytes()).unwrap().value["a"].as_array().map(Vec::len), Some(100_001));
     let chain: String = (1..DEPTH_MAX - 1).map(|n| format!("a{n}: &a{n} {{k: *a{}}}\n", n - 1)).collect();
@@ -142,7 +143,7 @@ fn honest_yaml_is_never_too_much() {
 }
 
 #[test]
-fn unknown_fields_go_and_are_named() {
+fn unknown_fields_are_removed_and_listed() {
     let (value, unknown) = conformed(
         &stateful_set(),
         json!({
@@ -172,7 +173,7 @@ fn unknown_fields_go_and_are_named() {
 }
 
 #[test]
-fn nulls_read_as_in_go() {
+fn nulls_are_decoded_as_in_go() {
     let (value, unknown) = conformed(
         &pod(),
         json!({
@@ -214,7 +215,7 @@ fn scalars_become_canonical() {
 }
 
 #[test]
-fn wrong_types_are_refused_in_the_words_of_go() {
+fn wrong_types_are_refused_with_gos_messages() {
     let object = |spec: Value| json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "spec": spec});
     let opening = "StatefulSet in version \"v1\" cannot be handled as a StatefulSet: ";
     let cases = [
@@ -278,7 +279,7 @@ fn custom() -> TypeRef {
 }
 
 #[test]
-fn custom_resources_are_pruned_and_left_to_validation() {
+fn custom_resources_are_pruned_and_their_types_left_to_validation() {
     let (value, unknown) = conformed(
         &custom(),
         json!({
@@ -308,7 +309,7 @@ fn custom_resources_are_pruned_and_left_to_validation() {
 }
 
 #[test]
-fn nothing_too_deep_gets_through_a_patch() {
+fn patches_cannot_make_objects_too_deep() {
     let nest = |depth: usize| (0..depth).fold(json!({}), |inner, _| json!({ "a": inner }));
     let mut deep = json!({"spec": {"free": nest(DEPTH_MAX)}});
     assert!(conform(&custom(), &mut deep).unwrap_err().message.contains("exceeded max depth"));
@@ -324,7 +325,7 @@ fn any_json() -> impl Strategy<Value = Value> {
         (-1000.0..1000.0f64).prop_map(Value::from),
         "\\PC{0,8}".prop_map(Value::from),
     ];
-    // Real names lead the walk into the schema.
+    // Real field names, so that the walk reaches deep into the schema.
     let key = prop_oneof![
         "[a-z]{1,3}",
         proptest::sample::select(vec![
@@ -350,14 +351,14 @@ fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn json_reads_back_what_was_written(value in any_json()) {
+    fn decoded_json_equals_the_encoded_value(value in any_json()) {
         let decoded = document(value.to_string().as_bytes()).unwrap();
         prop_assert_eq!(decoded.value, value);
         prop_assert!(decoded.duplicates.is_empty());
     }
 
     #[test]
-    fn no_bytes_make_readers_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "[-\\[\\]{}:,&*|>'\"a1 \n#!<]{0,60}") {
+    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..60), text in "[-\\[\\]{}:,&*|>'\"a1 \n#!<]{0,60}") {
         let _ = (json(&bytes), yaml(&bytes), json(text.as_bytes()), yaml(text.as_bytes()));
     }
 
@@ -373,9 +374,9 @@ proptest! {
         }
     }
 
-    /// What is still shared with an object that conforms is passed over, and only that.
+    /// Only parts that are still shared with a conformed object are skipped.
     #[test]
-    fn a_changed_object_conforms_as_a_new_one_does(value in any_json(), patch in any_json()) {
+    fn conforming_a_changed_object_equals_conforming_a_new_one(value in any_json(), patch in any_json()) {
         for ty in [pod(), stateful_set()] {
             let mut old = value.clone();
             if conform(&ty, &mut old).is_ok() {
@@ -392,7 +393,7 @@ proptest! {
 }
 
 #[test]
-fn what_moved_to_another_place_is_looked_at() {
+fn shared_parts_at_another_path_are_conformed_again() {
     let mut old = json!({"metadata": {"name": "a"}, "spec": {"containers": [{"name": "x"}], "securityContext": {"runAsUser": 1}}});
     assert!(conform(&pod(), &mut old).unwrap().is_empty());
     old.share();

@@ -1,4 +1,4 @@
-//! Where a walk through a document is. A trail lives on the stack and becomes text only when there is something to say.
+//! The position of a walk through a document. It is kept on the stack, and formatted only for messages.
 
 use std::fmt;
 
@@ -20,7 +20,7 @@ impl<'a> Trail<'a> {
         }
     }
 
-    /// The names of struct fields on the way, joined by dots: how Go's type errors name a place.
+    /// Returns the names of the struct fields on the path, joined by dots, as Go's type errors name a field.
     pub(super) fn fields(&self) -> String {
         let mut names = Vec::new();
         let mut at = Some(self);

@@ -10,7 +10,7 @@ pub fn rows() -> Vec<Kind> {
     let scale = Subresource::Scale {
         spec_replicas: "spec.replicas".to_owned(),
         status_replicas: "status.replicas".to_owned(),
-        // A label selector object; the scale shows its string form.
+        // The field is a label selector object. The scale subresource shows it as a string.
         selector: Some("spec.selector".to_owned()),
     };
     vec![

@@ -1,5 +1,5 @@
-//! The reviews: questions about access and identity, answered and never stored. The server fills in their `status`; their
-//! metadata is not validated, they have none worth the name.
+//! The review kinds: requests about access and identity. They are answered and not stored. The server fills in their
+//! `status`. Their metadata is not validated, because it has no effect.
 
 use super::check::{self, member};
 use super::row;
@@ -47,22 +47,22 @@ pub fn rows() -> Vec<Kind> {
     ]
 }
 
-/// Fills in a TokenRequest, the body of a service account's `/token`.
+/// Applies defaults to a TokenRequest, the body of a service account's `/token`.
 pub fn default_token_request(request: &mut Value) {
     request.default_to(&["spec", "expirationSeconds"], 3600);
 }
 
-/// Checks a TokenRequest after its defaults.
+/// Validates a TokenRequest. Defaults were applied before.
 pub fn validate_token_request(request: &Value, errors: &mut Errors) {
     validate_token_seconds(request.int(&["spec", "expirationSeconds"]), &Path::new("spec.expirationSeconds"), errors);
 }
 
-/// Whose access is asked about.
+/// The subject whose access is reviewed.
 #[derive(PartialEq)]
 enum Subject {
     Asker,
     Named,
-    /// Somebody named, in the review's own namespace.
+    /// A named user, in the review's own namespace.
     NamedHere,
 }
 
@@ -110,7 +110,7 @@ fn validate_here(object: &Value, errors: &mut Errors) {
     }
 }
 
-/// A selector is given as text or as requirements.
+/// A selector is given either as text or as requirements.
 fn validate_selectors(resource: &Value, path: &Path, errors: &mut Errors) {
     for field in ["fieldSelector", "labelSelector"] {
         let Some(selector) = resource.at(&[field]) else { continue };

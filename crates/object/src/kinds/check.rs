@@ -1,4 +1,4 @@
-//! Checks that many kinds share, worded as clients know them.
+//! Checks that many kinds share, with upstream's messages.
 
 use crate::field::{Errors, Path};
 use crate::name;
@@ -12,7 +12,7 @@ pub(super) use crate::meta::{invalid_for_each, member};
 
 pub(super) const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
 
-/// Columns of the kinds that have none of their own.
+/// Columns of kinds without columns of their own.
 pub(super) const NAME_AND_CREATED: &[Column] = &[
     NAME,
     column(
@@ -27,7 +27,7 @@ pub(super) fn name_and_created(object: &Value) -> Vec<Value> {
     vec![json!(crate::access::name(object)), json!(object.text(&["metadata", "creationTimestamp"]))]
 }
 
-/// `<none>` for what is empty.
+/// Returns `<none>` for an empty text.
 pub(super) fn or_none(text: String) -> String {
     if text.is_empty() { "<none>".to_owned() } else { text }
 }
@@ -44,7 +44,7 @@ pub(super) fn qualified(text: &str, path: &Path, errors: &mut Errors) {
     invalid_for_each(name::qualified(text), path, text, errors);
 }
 
-/// A non-empty subdomain.
+/// Checks for a non-empty subdomain.
 pub(super) fn required_subdomain(text: &str, path: &Path, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(path, "");
@@ -59,7 +59,7 @@ pub(super) fn required(text: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// One of the words; they are listed in this order when it is not.
+/// Checks that the text is one of the words. The error lists them in this order.
 pub(super) fn one_of(text: &str, words: &[&str], path: &Path, errors: &mut Errors) {
     if !words.contains(&text) {
         errors.not_supported(path, text, words);
@@ -72,7 +72,7 @@ pub(super) fn not_negative(value: Option<i64>, path: &Path, errors: &mut Errors)
     }
 }
 
-/// A quantity of at least zero; what cannot be read as one was refused when it was decoded.
+/// Checks that a quantity is not negative. Decoding has refused texts that are not quantities.
 pub(super) fn quantity_not_negative(value: &Value, path: &Path, errors: &mut Errors) {
     if Quantity::of(value).is_some_and(|quantity| quantity.is_negative()) {
         errors.invalid(path, value.clone(), NOT_NEGATIVE);
@@ -85,7 +85,7 @@ pub(super) fn quantity_positive(value: &Value, path: &Path, errors: &mut Errors)
     }
 }
 
-/// The name of a CSI driver: a subdomain in which case does not matter, of at most 63 characters.
+/// Checks the name of a CSI driver: a case-insensitive subdomain of at most 63 characters.
 pub(super) fn csi_driver_name(text: &str, path: &Path, errors: &mut Errors) {
     if text.is_empty() {
         errors.required(path, "");
@@ -105,7 +105,8 @@ pub(super) fn ip(text: &str, path: &Path, errors: &mut Errors) -> Option<IpAddr>
     ip
 }
 
-/// Addresses that mean something else on every machine cannot be endpoints.
+/// Checks that an address can be an endpoint. Unspecified, loopback and link-local addresses cannot, because they mean
+/// another host on every machine.
 pub(super) fn ip_not_special(text: &str, path: &Path, errors: &mut Errors) {
     let Some(ip) = ip(text, path, errors) else { return };
     let (link_local, link_local_multicast) = match ip {
@@ -133,19 +134,19 @@ pub(super) fn is_cidr(text: &str) -> bool {
     }
 }
 
-/// Whether two values of a built-in type mean the same.
+/// Whether two values of a built-in type are semantically equal.
 pub(super) fn same(type_name: &str, a: &Value, b: &Value) -> bool {
     a == b || schema::builtin_type(type_name).same(a, b)
 }
 
-/// A path inside a volume: present, and not climbing out of where it starts.
+/// Checks that a path inside a volume has no `..` element.
 pub(super) fn path_without_backsteps(text: &str, path: &Path, errors: &mut Errors) {
     if text.split('/').any(|part| part == "..") {
         errors.invalid(path, text, "must not contain '..'");
     }
 }
 
-/// Labels of nodes that were renamed when they left beta, and the release that did it.
+/// Node labels that were renamed when they left beta, with the release that renamed them.
 pub(super) const RENAMED_LABELS: &[(&str, &str, &str)] = &[
     ("failure-domain.beta.kubernetes.io/zone", "topology.kubernetes.io/zone", "v1.17"),
     ("failure-domain.beta.kubernetes.io/region", "topology.kubernetes.io/region", "v1.17"),
@@ -154,7 +155,7 @@ pub(super) const RENAMED_LABELS: &[(&str, &str, &str)] = &[
     ("beta.kubernetes.io/arch", "kubernetes.io/arch", "v1.14"),
 ];
 
-/// The warning about an old label of nodes, if it is one.
+/// Returns the warning about a renamed node label, or `None`.
 pub(super) fn renamed_label_warning(label: &str, path: &Path) -> Option<String> {
     let (old, new, since) = RENAMED_LABELS.iter().find(|(old, _, _)| *old == label)?;
     Some(format!("{path}: {old} is deprecated since {since}; use {new:?} instead"))

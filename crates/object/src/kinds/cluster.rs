@@ -37,7 +37,7 @@ impl Rules for Nodes {
         {
             object.put(&["status", "allocatable"], capacity);
         }
-        // The singular field is the first of the plural one.
+        // `podCIDR` is always the first element of `podCIDRs`.
         let first = object.items(&["spec", "podCIDRs"]).first().cloned();
         match (object.text(&["spec", "podCIDR"]).to_owned(), first) {
             (single, None) if !single.is_empty() => object.put(&["spec", "podCIDRs"], json!([single])),
@@ -46,7 +46,7 @@ impl Rules for Nodes {
         }
     }
     fn validate_create(&self, object: &Value, _ctx: &Ctx, errors: &mut Errors) {
-        // The path of taints is a slip upstream that clients know by now.
+        // Upstream reports taints under this wrong path, and clients know it.
         validate_taints(object.items(&["spec", "taints"]), &Path::new("metadata.taints"), errors);
         validate_status(object, errors);
         let cidrs = object.items(&["spec", "podCIDRs"]);
@@ -146,7 +146,7 @@ fn condition(node: &Value) -> String {
     words.join(",")
 }
 
-/// Roles come from labels: `node-role.kubernetes.io/ROLE` and `kubernetes.io/role: ROLE`.
+/// Returns the node's roles from its labels: `node-role.kubernetes.io/ROLE` and `kubernetes.io/role: ROLE`.
 fn roles(node: &Value) -> String {
     let mut roles = BTreeSet::new();
     for (key, value) in node.members(&["metadata", "labels"]) {
@@ -206,7 +206,7 @@ fn validate_status(node: &Value, errors: &mut Errors) {
     }
 }
 
-/// What is left of a spec without the fields that an update may change or that were compared before.
+/// Returns the spec without the fields that an update may change, or that were compared separately.
 fn fixed_spec(node: &Value) -> Value {
     let mut spec = member(node, "spec").clone();
     for field in ["unschedulable", "taints", "configSource", "podCIDR", "podCIDRs", "providerID"] {

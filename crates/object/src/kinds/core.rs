@@ -46,7 +46,7 @@ pub fn rows() -> Vec<Kind> {
 
 struct Namespaces;
 
-/// The label that makes a namespace selectable by its name.
+/// Label with the namespace's name, so that namespaces can be selected by name.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 impl Rules for Namespaces {
@@ -79,7 +79,7 @@ impl Rules for Namespaces {
             validate_finalizer(finalizer, &Path::new("spec.finalizers"), errors);
         }
     }
-    /// Ordinary updates keep the finalizers; this is for writes to `/finalize`, which the server validates as updates.
+    /// Validates writes to `/finalize`, which the server handles as updates. Other updates keep the finalizers.
     fn validate_update(&self, new: &Value, _old: &Value, _ctx: &Ctx, errors: &mut Errors) {
         let path = Path::new("spec.finalizers");
         for (index, finalizer) in new.items(&["spec", "finalizers"]).iter().enumerate() {
@@ -131,7 +131,7 @@ struct ServiceAccounts;
 const ENFORCE_MOUNTABLE: &str = "kubernetes.io/enforce-mountable-secrets";
 
 impl Rules for ServiceAccounts {
-    /// Of the secrets only the names count; the rest of the references would go stale.
+    /// Keeps only the names of the secrets. The other fields of the references would become outdated.
     fn prepare_create(&self, object: &mut Value, _ctx: &Ctx) {
         if let Some(secrets) = object.get_mut("secrets").and_then(Value::as_array_mut) {
             for secret in secrets {

@@ -1,7 +1,7 @@
-//! Event in the core group and in events.k8s.io: the same stored objects, served in two shapes.
+//! Event in the core group and in events.k8s.io: the same stored objects, served in two forms.
 //!
-//! They are stored in the core shape. The server calls `to_stored` last before a write and `from_stored` first after a read, for
-//! rows whose rules say that they convert; for the core row both do nothing.
+//! Events are stored in the core form. For rows whose rules convert, the server calls `to_stored` as the last step
+//! before a write, and `from_stored` as the first step after a read. For the core row both do nothing.
 
 use super::check::member;
 use super::row;
@@ -27,7 +27,7 @@ pub fn rows() -> Vec<Kind> {
     ]
 }
 
-/// Each field that the two shapes name differently: in core, in events.k8s.io.
+/// Fields with different names in the two forms: core, then events.k8s.io.
 const NAMES: [(&str, &str); 7] = [
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -38,12 +38,12 @@ const NAMES: [(&str, &str); 7] = [
     ("reportingComponent", "reportingController"),
 ];
 
-/// From the shape of events.k8s.io to the core one.
+/// Converts from the form of events.k8s.io to the core form.
 pub fn to_core(event: &mut Value) {
     rename(event, "v1", |(core, events)| (events, core));
 }
 
-/// From the core shape to that of events.k8s.io.
+/// Converts from the core form to that of events.k8s.io.
 pub fn to_events_v1(event: &mut Value) {
     rename(event, "events.k8s.io/v1", |(core, events)| (core, events));
 }
@@ -67,7 +67,7 @@ fn rename(
 struct CoreEvents;
 
 impl Rules for CoreEvents {
-    /// Old clients name events as they like.
+    /// Old clients use arbitrary names for events.
     fn name_rule(&self) -> NameRule {
         NameRule::PathSegment
     }
@@ -169,7 +169,7 @@ impl Rules for Events {
     }
 }
 
-/// The event in the core shape, whichever it came in.
+/// Returns the event in the core form, whichever form it has.
 fn in_core(event: &Value) -> Cow<'_, Value> {
     if NAMES.iter().any(|(_, events)| event.get(events).is_some()) {
         let mut core = event.clone();
@@ -179,7 +179,7 @@ fn in_core(event: &Value) -> Cow<'_, Value> {
     Cow::Borrowed(event)
 }
 
-/// What every event must be, from whichever client.
+/// Validation for all events, whichever client created them.
 fn validate_lenient(event: &Value, errors: &mut Errors) {
     let (own, about) = (namespace(event), event.text(&["involvedObject", "namespace"]));
     let path = Path::new("involvedObject.namespace");
@@ -199,7 +199,7 @@ fn validate_lenient(event: &Value, errors: &mut Errors) {
     invalid_for_each(subdomain(own), &Path::new("namespace"), own, errors);
 }
 
-/// The texts of an event with a time of its own.
+/// Validates the text fields of an event with an `eventTime`.
 fn validate_texts(event: &Value, errors: &mut Errors) {
     let controller = event.text(&["reportingComponent"]);
     let path = Path::new("reportingController");
@@ -220,7 +220,7 @@ fn validate_texts(event: &Value, errors: &mut Errors) {
     }
 }
 
-/// What events.k8s.io asks for beyond that.
+/// The additional validation of events.k8s.io.
 fn validate_strict(event: &Value, errors: &mut Errors) {
     validate_series(event, errors);
     if !event.has(&["eventTime"]) {

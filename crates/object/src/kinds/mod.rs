@@ -1,4 +1,4 @@
-//! The rows of the kind table, one module for each family of kinds, with their rules beside them.
+//! The rows of the kind table, with the rules of each kind. One module per family of kinds.
 
 use crate::kind::{Kind, Plain, Rules, Subresource};
 use crate::schema;
@@ -43,7 +43,7 @@ pub fn all() -> Vec<Kind> {
     families.into_iter().flatten().collect()
 }
 
-/// Starts a row: a namespaced, stored kind without subresources or rules. `schema` is its OpenAPI definition name.
+/// Creates a row: a namespaced, stored kind without subresources or rules. `schema` is its OpenAPI definition name.
 pub(crate) fn row(
     group: &'static str,
     version: &'static str,
@@ -96,7 +96,7 @@ impl Kind {
         self.rules = Arc::new(rules);
         self
     }
-    /// Answered, never stored.
+    /// Marks the kind as answered and never stored.
     pub(crate) fn review(mut self) -> Kind {
         self.stored = false;
         self

@@ -56,7 +56,8 @@ impl Rules for PodRules {
         pod::validate_status(new, old, errors);
     }
     fn warnings(&self, new: &Value, old: Option<&Value>, _ctx: &Ctx) -> Vec<String> {
-        // A pod's spec hardly changes; repeating its author's warnings on every label edit helps no one.
+        // Warn only at creation: a pod's spec can hardly change, so repeating the warnings on each update would not
+        // help.
         if old.is_none() { pod::pod_warnings(new) } else { Vec::new() }
     }
     fn grace_seconds(&self, object: &Value, asked: Option<i64>) -> Option<i64> {
@@ -64,7 +65,7 @@ impl Rules for PodRules {
         let ended = matches!(object.text(&["status", "phase"]), "Succeeded" | "Failed");
         let wanted = asked.or_else(|| object.int(&["spec", "terminationGracePeriodSeconds"])).unwrap_or(0);
         let grace = match wanted {
-            // Nothing runs that could need the time.
+            // Nothing runs that could use the grace period.
             _ if unscheduled || ended => 0,
             ..0 => 1,
             _ => wanted,
@@ -97,7 +98,7 @@ impl Rules for PodRules {
     }
 }
 
-/// The condition that tells why a pod with scheduling gates stays where it is.
+/// Returns the condition that explains why a pod with scheduling gates is not scheduled.
 fn gated(now: jiff::Timestamp) -> Value {
     json!({
         "type": "PodScheduled",
@@ -114,7 +115,7 @@ mod tests {
     use crate::gates::Gates;
 
     #[test]
-    fn a_new_pod_is_pending_with_its_class_and_gates_shown() {
+    fn a_new_pod_is_pending_with_qos_class_and_gate_condition() {
         let gates = Gates::default();
         let ctx = Ctx { gates: &gates, now: "2026-01-01T00:00:00Z".parse().unwrap() };
         let mut pod =
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn grace_is_only_given_to_what_runs() {
+    fn only_scheduled_running_pods_get_a_grace_period() {
         let pod = |node: &str, phase: &str, grace: i64| json!({"spec": {"nodeName": node, "terminationGracePeriodSeconds": grace}, "status": {"phase": phase}});
         let cases = [
             (pod("n", "Running", 30), None, 30),
@@ -149,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_can_be_selected_by_what_they_mean() {
+    fn field_selectors_see_the_effective_values() {
         let pod = json!({"spec": {"nodeName": "n"}, "status": {"phase": "Running"}});
         let value = |field| PodRules.field_value(&pod, field);
         assert_eq!(
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn warnings_are_for_the_author_not_for_every_edit() {
+    fn warnings_are_given_only_at_creation() {
         let gates = Gates::default();
         let ctx = Ctx { gates: &gates, now: jiff::Timestamp::UNIX_EPOCH };
         let pod = json!({"spec": {"terminationGracePeriodSeconds": -1}});

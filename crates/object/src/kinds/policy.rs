@@ -91,7 +91,7 @@ impl Rules for BudgetRules {
 
 const COUNTERS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
-/// Counters are serialized even when they are zero.
+/// Sets absent counters to zero, because they are always serialized.
 fn fill_counters(object: &mut Value) {
     for counter in COUNTERS {
         if !object.has(&["status", counter]) {
@@ -112,7 +112,7 @@ fn validate_condition(condition: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A count or a share of pods: a number from zero, or `30%`.
+/// Checks a number or a percentage of pods: a number from zero, or `30%`.
 pub(crate) fn validate_int_or_percent(value: &Cursor, errors: &mut Errors) {
     match value.value() {
         Value::String(_) if percent(value.value()).is_none() => {
@@ -125,7 +125,7 @@ pub(crate) fn validate_int_or_percent(value: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// The number in `30%`.
+/// Returns the number of a percentage such as `30%`.
 pub(crate) fn percent(value: &Value) -> Option<i64> {
     let digits = value.as_str()?.strip_suffix('%')?;
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -145,14 +145,14 @@ mod tests {
         let gates = Gates::default();
         run(&Ctx { gates: &gates, now: jiff::Timestamp::UNIX_EPOCH })
     }
-    fn said(spec: Value) -> Vec<String> {
+    fn errors_of(spec: Value) -> Vec<String> {
         let mut errors = Errors::default();
         with_ctx(|ctx| BudgetRules.validate_create(&json!({"spec": spec}), ctx, &mut errors));
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn budgets_are_refused_with_the_known_texts() {
+    fn invalid_budgets_are_refused_with_upstreams_messages() {
         let cases = [
             (
                 json!({"minAvailable": 1, "maxUnavailable": 1}),
@@ -184,12 +184,12 @@ mod tests {
             (json!({"maxUnavailable": 0}), vec![]),
         ];
         for (spec, want) in cases {
-            assert_eq!(said(spec.clone()), want, "{spec}");
+            assert_eq!(errors_of(spec.clone()), want, "{spec}");
         }
     }
 
     #[test]
-    fn status_counts_from_zero_and_never_below() {
+    fn status_counters_default_to_zero_and_are_not_negative() {
         let mut budget = json!({"spec": {}});
         with_ctx(|ctx| BudgetRules.prepare_create(&mut budget, ctx));
         assert_eq!(
@@ -200,9 +200,9 @@ mod tests {
         let new =
             json!({"status": {"currentHealthy": -1, "conditions": [{"type": "DisruptionAllowed", "status": "Maybe"}]}});
         with_ctx(|ctx| BudgetRules.validate_status(&new, &budget, ctx, &mut errors));
-        let said: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "status.conditions[0].status: Unsupported value: \"Maybe\": supported values: \"False\", \"True\", \"Unknown\"",
                 "status.conditions[0].lastTransitionTime: Required value: must be set",
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_show_the_bound_that_is_set() {
+    fn columns_show_the_limit_that_is_set() {
         let now = jiff::Timestamp::UNIX_EPOCH;
         let budget =
             json!({"metadata": {"name": "b"}, "spec": {"minAvailable": "30%"}, "status": {"disruptionsAllowed": 2}});

@@ -1,4 +1,5 @@
-//! Names and amounts of resources (`cpu`, `requests.storage`, `example.com/gpu`): which exist, where they may stand.
+//! Resource names and amounts (`cpu`, `requests.storage`, `example.com/gpu`): which names exist, and where they are
+//! allowed.
 
 use super::check;
 use crate::Value;
@@ -28,7 +29,7 @@ const QUOTA: &[&str] = &[
     "services.loadbalancers",
 ];
 
-/// Those that are counted, so that halves make no sense.
+/// Resources that are counted, so amounts must be whole numbers.
 const COUNTED: &[&str] = &[
     "pods",
     "resourcequotas",
@@ -53,7 +54,7 @@ fn is_standard(resource: &str) -> bool {
     resource == "storage" || is_quota(resource)
 }
 
-/// Without a domain, or in the system's own.
+/// Whether the resource has no domain, or one of kubernetes.io.
 fn is_native(resource: &str) -> bool {
     !resource.contains('/') || resource.contains("kubernetes.io/")
 }
@@ -64,12 +65,12 @@ fn is_extended(resource: &str) -> bool {
         && name::qualified(&format!("requests.{resource}")).is_empty()
 }
 
-/// Whether limits may exceed requests.
+/// Whether the limit may be greater than the request.
 pub(crate) fn may_overcommit(resource: &str) -> bool {
     is_native(resource) && !is_huge_page(resource)
 }
 
-/// Any resource name.
+/// Validates any resource name.
 pub(crate) fn validate_name(resource: &str, path: &Path, errors: &mut Errors) {
     let why = name::qualified(resource);
     if !why.is_empty() {
@@ -79,7 +80,7 @@ pub(crate) fn validate_name(resource: &str, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// A name that a container may ask for.
+/// Validates the name of a resource that a container may request.
 pub(crate) fn validate_container_name(resource: &str, path: &Path, errors: &mut Errors) {
     validate_name(resource, path, errors);
     if !resource.contains('/') {
@@ -91,7 +92,7 @@ pub(crate) fn validate_container_name(resource: &str, path: &Path, errors: &mut 
     }
 }
 
-/// A name that a quota may limit.
+/// Validates the name of a resource that a quota may limit.
 pub(crate) fn validate_quota_name(resource: &str, path: &Path, errors: &mut Errors) {
     validate_name(resource, path, errors);
     if !resource.contains('/') && !is_quota(resource) {
@@ -99,7 +100,7 @@ pub(crate) fn validate_quota_name(resource: &str, path: &Path, errors: &mut Erro
     }
 }
 
-/// An amount: not negative, and whole where the resource is counted.
+/// Validates an amount: not negative, and a whole number for counted resources.
 pub(crate) fn validate_amount(resource: &str, amount: &Value, path: &Path, errors: &mut Errors) {
     check::quantity_not_negative(amount, path, errors);
     let counted = COUNTED.contains(&resource) || is_extended(resource);

@@ -51,7 +51,7 @@ pub fn rows() -> Vec<Kind> {
 const PARAMETERS_MAX: usize = 512;
 const PARAMETERS_BYTES_MAX: usize = 256 * 1024;
 
-/// Checks what a class hands to its driver.
+/// Validates the parameters that a class passes to its driver.
 fn validate_parameters(parameters: &Map, path: &Path, errors: &mut Errors) {
     if parameters.len() > PARAMETERS_MAX {
         errors.too_long(path, PARAMETERS_MAX);
@@ -66,7 +66,7 @@ fn validate_parameters(parameters: &Map, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// `updates to FIELD are forbidden.` when it changed.
+/// Reports `updates to FIELD are forbidden.` if the field changed.
 fn forbid_change(new: &Value, old: &Value, field: &str, errors: &mut Errors) {
     let set = |object: &Value| {
         let value = object.at(&[field]).cloned();

@@ -1,4 +1,4 @@
-//! What the tests of kinds share: an object's way through its rules, as the server takes it.
+//! Helpers for tests of kinds: they run an object through its rules in the server's order.
 
 use crate::Value;
 use crate::field::Errors;
@@ -9,7 +9,7 @@ use std::sync::{Arc, LazyLock};
 
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
 
-/// The row of `Kind` or `group/Kind`, in version v1.
+/// Returns the row of `Kind` or `group/Kind` in version v1.
 pub(crate) fn kind(name: &str) -> &'static Arc<Kind> {
     let (group, kind) = name.split_once('/').unwrap_or(("", name));
     let found = KINDS.iter().find(|row| row.kind == kind && row.group == group);
@@ -24,7 +24,7 @@ pub(crate) fn with_ctx<T>(gates: &Gates, run: impl FnOnce(&Ctx) -> T) -> T {
     run(&Ctx { gates, now: now() })
 }
 
-/// The object as it would be stored after a create, and what is wrong with it.
+/// Returns the object as it would be stored after a create, and its errors.
 pub(crate) fn create(name: &str, mut object: Value) -> (Value, Errors) {
     let kind = kind(name);
     with_ctx(&Gates::default(), |ctx| {
@@ -43,12 +43,12 @@ pub(crate) fn stored(name: &str, object: Value) -> Value {
     object
 }
 
-/// What a create is refused with; `[]` is nothing.
+/// Returns the errors of a create; `[]` if there are none.
 pub(crate) fn refused(name: &str, object: Value) -> String {
     create(name, object).1.message()
 }
 
-/// The object after an update of `old` to `new`, and what is wrong with it.
+/// Returns the object after an update of `old` to `new`, and its errors.
 pub(crate) fn update(name: &str, old: &Value, mut new: Value) -> (Value, Errors) {
     let kind = kind(name);
     with_ctx(&Gates::default(), |ctx| {
@@ -61,14 +61,14 @@ pub(crate) fn update(name: &str, old: &Value, mut new: Value) -> (Value, Errors)
     })
 }
 
-/// What changing a stored object is refused with.
+/// Returns the errors of changing a stored object.
 pub(crate) fn change_refused(name: &str, old: &Value, change: impl FnOnce(&mut Value)) -> String {
     let mut new = old.clone();
     change(&mut new);
     update(name, old, new).1.message()
 }
 
-/// The object after a write to its status, and what is wrong with it.
+/// Returns the object after a status update, and its errors.
 pub(crate) fn update_status(name: &str, old: &Value, mut new: Value) -> (Value, Errors) {
     let kind = kind(name);
     with_ctx(&Gates::default(), |ctx| {
@@ -81,7 +81,7 @@ pub(crate) fn update_status(name: &str, old: &Value, mut new: Value) -> (Value, 
     })
 }
 
-/// The row of `kubectl get -o wide`, cells joined by ` | `.
+/// Returns the row of `kubectl get -o wide`, with cells joined by ` | `.
 pub(crate) fn shown(name: &str, object: &Value) -> String {
     let kind = kind(name);
     let cells = kind.rules.cells(object, now());

@@ -1,4 +1,4 @@
-//! What holds for every kind, on objects that nobody would write.
+//! Properties that hold for every kind, on random objects.
 
 use super::testing::{kind, now, with_ctx};
 use crate::field::Errors;
@@ -12,7 +12,7 @@ use std::sync::LazyLock;
 
 static KINDS: LazyLock<Kinds> = LazyLock::new(Kinds::builtin);
 
-/// Texts that steer rules into their branches, and some that fit nowhere.
+/// Texts that reach the branches of rules, and some that match none.
 const TEXTS: &[&str] = &[
     "",
     "a",
@@ -59,7 +59,7 @@ const TEXTS: &[&str] = &[
     "Apply",
 ];
 
-/// A small generator of numbers: the property tests need choices, not quality.
+/// A small random number generator. Its quality does not matter here.
 struct Dice(u64);
 
 impl Dice {
@@ -73,7 +73,7 @@ impl Dice {
     fn int(&mut self) -> Value {
         json!([i64::MIN, -1, 0, 1, 2, 80, 443, 10_250, 70_000, i64::MAX][self.roll(10)])
     }
-    /// A value of a type, now and then of none.
+    /// Returns a random value of a type, and sometimes a value of a wrong type.
     fn value(&mut self, schema: &Schema, ty: TypeId, depth: usize) -> Value {
         if self.roll(40) == 0 {
             return [Value::Null, json!(true), json!([1, {}]), json!({"a": "b"}), json!(-7), json!("x")][self.roll(6)]
@@ -121,7 +121,7 @@ fn generate(kind: &Kind, seed: u64) -> Value {
     }
 }
 
-/// Runs all rules of a kind over two objects; the panic of any is the failure.
+/// Runs all rules of a kind on two objects. A panic fails the test.
 fn exercise(kind: &Kind, new: &Value, old: &Value) {
     let rules = &kind.rules;
     with_ctx(&Gates::default(), |ctx| {
@@ -175,15 +175,18 @@ proptest! {
 }
 
 #[test]
-fn every_row_is_complete_and_distinct() {
+fn every_row_is_complete_and_unique() {
     let mut seen = std::collections::BTreeSet::new();
     let mut shorts = std::collections::BTreeSet::new();
     for kind in super::all() {
         assert!(kind.schema.is_some(), "{kind:?} has a schema");
-        assert!(seen.insert((kind.group.clone(), kind.version.clone(), kind.plural.clone())), "{kind:?} stands twice");
+        assert!(
+            seen.insert((kind.group.clone(), kind.version.clone(), kind.plural.clone())),
+            "{kind:?} is in the table twice"
+        );
         assert_eq!(kind.singular, kind.kind.to_lowercase());
         for short in &kind.short_names {
-            assert!(shorts.insert((kind.group.clone(), short.clone())), "{short} stands for two kinds");
+            assert!(shorts.insert((kind.group.clone(), short.clone())), "the short name {short} is used by two kinds");
         }
     }
     for known in ["Namespace", "Node", "Service", "PersistentVolume", "events.k8s.io/Event", "storage.k8s.io/CSIDriver"]

@@ -18,7 +18,7 @@ mod tests;
 pub use claim::{default_claim_spec, normalize_data_sources, validate_claim_spec};
 pub(crate) use volume::validate_volume_spec;
 
-/// The class in this annotation wins over the one in the spec.
+/// The storage class in this annotation takes precedence over the spec.
 pub const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
 pub fn rows() -> Vec<Kind> {
@@ -35,7 +35,8 @@ pub fn rows() -> Vec<Kind> {
     ]
 }
 
-/// The storage class of a claim or volume: the beta annotation first, then the spec; `None` when it names none.
+/// Returns the storage class of a claim or volume: from the beta annotation, else from the spec; `None` if there is
+/// none.
 pub fn class_of(object: &Value) -> Option<&str> {
     let annotation = object.at(&["metadata", "annotations", BETA_CLASS]);
     annotation.or_else(|| object.at(&["spec", "storageClassName"])).and_then(Value::as_str)
@@ -59,7 +60,7 @@ fn validate_volume_mode(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// `RWO,ROX,RWX,RWOP`, in this order whatever theirs is.
+/// Returns the short access modes `RWO,ROX,RWX,RWOP`, always in this order.
 fn short_access_modes(modes: &[Value]) -> String {
     let known =
         [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
@@ -71,12 +72,12 @@ fn shown_phase(object: &Value) -> &str {
     if terminating(object) { "Terminating" } else { object.text(&["status", "phase"]) }
 }
 
-/// The text at `path`, `<unset>` when there is none.
+/// Returns the text at `path`, or `<unset>`.
 fn or_unset<'a>(object: &'a Value, path: &[&str]) -> &'a str {
     object.at(path).and_then(Value::as_str).unwrap_or("<unset>")
 }
 
-/// A quantity as a cell; what is not there is `0`, as a zero quantity reads.
+/// Formats a quantity for a cell. An absent one is `0`, as a zero quantity prints.
 fn shown_quantity(object: &Value, path: &[&str]) -> String {
     match object.at(path) {
         Some(Value::String(text)) => text.to_string(),

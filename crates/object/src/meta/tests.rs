@@ -26,7 +26,7 @@ fn created(meta: Value) -> String {
 }
 
 #[test]
-fn create_says_what_is_wrong() {
+fn invalid_metadata_is_refused_on_create() {
     let ok = json!({"name": "a", "namespace": "default", "labels": {"a/b": "c"}, "finalizers": ["a.b/c", "orphan"]});
     assert_eq!(created(ok), "[]");
     let owner = |name: &str| json!({"apiVersion": "v1", "kind": "K", "name": name, "uid": "1", "controller": true});
@@ -107,13 +107,13 @@ fn create_says_what_is_wrong() {
 }
 
 #[test]
-fn prefixes_may_end_in_a_dash_and_case_does_not_matter_in_annotations() {
+fn generated_name_prefixes_may_end_in_a_dash_and_annotation_keys_may_be_upper_case() {
     let ok = json!({"name": "a", "namespace": "d", "generateName": "web-", "annotations": {"Example.com/A": "x"}});
     assert_eq!(created(ok), "[]");
 }
 
 #[test]
-fn scope_decides_about_the_namespace_and_origin_about_finalizers() {
+fn the_scope_decides_about_the_namespace_and_custom_kinds_may_use_any_finalizer() {
     let mut errors = Errors::default();
     let object = json!({"metadata": {"name": "a", "namespace": "d"}});
     validate_create(&object, &kind(false, true), &mut errors);
@@ -125,7 +125,7 @@ fn scope_decides_about_the_namespace_and_origin_about_finalizers() {
 }
 
 #[test]
-fn vague_finalizers_are_warned_about_once() {
+fn finalizers_without_a_path_give_one_warning() {
     let object = json!({"metadata": {"finalizers": ["mine", "x/y", "orphan"]}});
     let want = "metadata.finalizers: \"mine\": prefer a domain-qualified finalizer name including a path (/) to avoid accidental \
                 conflicts with other finalizer writers";
@@ -134,7 +134,7 @@ fn vague_finalizers_are_warned_about_once() {
 }
 
 #[test]
-fn update_keeps_identity() {
+fn identity_is_immutable() {
     let old = json!({"metadata": {"name": "a", "namespace": "d", "uid": "1", "generation": 2,
         "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x/y"], "deletionTimestamp": "2026-01-02T00:00:00Z"}});
     let updated = |change: fn(&mut Value)| {
@@ -168,7 +168,7 @@ fn update_keeps_identity() {
 }
 
 #[test]
-fn label_selectors_in_objects() {
+fn label_selectors_in_objects_are_validated() {
     let message = |selector: Value| {
         let mut errors = Errors::default();
         validate_label_selector(&selector, &Path::new("spec.selector"), &mut errors);
@@ -190,7 +190,7 @@ fn label_selectors_in_objects() {
     );
 }
 
-/// Arbitrary JSON of a small size.
+/// Small arbitrary JSON values.
 pub(crate) fn any_json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -209,7 +209,7 @@ pub(crate) fn any_json() -> impl Strategy<Value = Value> {
 
 proptest! {
     #[test]
-    fn nothing_panics(new in any_json(), old in any_json()) {
+    fn arbitrary_json_never_panics(new in any_json(), old in any_json()) {
         let mut errors = Errors::default();
         validate_create(&new, &kind(true, true), &mut errors);
         validate_update(&new, &old, &kind(true, true), &mut errors);

@@ -1,6 +1,6 @@
-//! OpenAPI documents of the kinds that are served: what `kubectl explain`, client-side validation and client-side apply read.
+//! OpenAPI documents of the served kinds, for `kubectl explain`, client-side validation and client-side apply.
 //!
-//! Documents are large and made on demand; callers keep them, by [`fingerprint`], until the kinds change.
+//! Documents are large and built on demand. Callers cache them by [`fingerprint`] until the kinds change.
 
 use crate::kind::{Kind, Kinds};
 use crate::schema;
@@ -15,27 +15,28 @@ mod v3;
 
 pub use proto::encode as v2_protobuf;
 
-/// What clients ask for when they want [`v2_protobuf`], and what the answer is called (`@` is no letter of a media type).
+/// Media type with which clients request [`v2_protobuf`]. The response has another name, because `@` is not valid in a
+/// media type.
 pub const V2_PROTOBUF_ASKED: &str = "application/com.github.proto-openapi.spec.v2@v1.0+protobuf";
 pub const V2_PROTOBUF_TYPE: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
-/// The title that documents carry.
+/// The title of all documents.
 const TITLE: &str = "Kubernetes";
 
-/// The document at `/openapi/v2`: all groups in one.
+/// Returns the document at `/openapi/v2`, for all groups.
 pub fn v2(kinds: &Kinds, version: &str) -> Value {
     let rows: Vec<&Kind> = kinds.iter().map(AsRef::as_ref).collect();
     v2::document(&rows, &schema::definitions(), version)
 }
 
-/// The document of one group and version at `/openapi/v3/apis/<group>/<version>`, or `/openapi/v3/api/v1` for the core group.
-/// `None` when nothing is served there.
+/// Returns the document of one group version, at `/openapi/v3/apis/<group>/<version>`, or `/openapi/v3/api/v1` for the
+/// core group. Returns `None` if nothing is served there.
 pub fn v3(kinds: &Kinds, group: &str, group_version: &str, version: &str) -> Option<Value> {
     let rows = rows_of(kinds, group, group_version);
     (!rows.is_empty()).then(|| v3::document(&rows, &schema::definitions(), version))
 }
 
-/// The index at `/openapi/v3`. Clients keep a document for as long as the hash in its URL stays the same.
+/// Returns the index at `/openapi/v3`. Clients cache a document while the hash in its URL stays the same.
 pub fn v3_index(kinds: &Kinds) -> Value {
     let groups: BTreeSet<(&str, &str)> = kinds.iter().map(|kind| (&*kind.group, &*kind.version)).collect();
     let mut paths = Map::new();
@@ -47,7 +48,8 @@ pub fn v3_index(kinds: &Kinds) -> Value {
     json!({ "paths": paths })
 }
 
-/// Changes whenever the document of this group and version (`None`: the v2 document) changes; known without making the document.
+/// Returns a hash that changes when the document of this group version changes (`None`: the v2 document). It is
+/// computed without building the document.
 pub fn fingerprint(kinds: &Kinds, group_version: Option<(&str, &str)>) -> String {
     let mut hash = Fingerprint::default();
     hash.add(env!("CARGO_PKG_VERSION"));
@@ -64,7 +66,7 @@ fn rows_of<'a>(kinds: &'a Kinds, group: &str, version: &str) -> Vec<&'a Kind> {
     kinds.iter().map(AsRef::as_ref).filter(|kind: &&Kind| kind.group == group && kind.version == version).collect()
 }
 
-/// Two FNV-1a sums from different starts: names versions of documents, guards nothing.
+/// Two FNV-1a hashes with different seeds. They identify versions of documents; they are not for security.
 struct Fingerprint {
     a: u64,
     b: u64,
@@ -78,7 +80,7 @@ impl Default for Fingerprint {
 
 impl Fingerprint {
     fn add(&mut self, text: &str) {
-        // The zero byte keeps "ab","c" and "a","bc" apart.
+        // The zero byte separates the texts, so that "ab","c" and "a","bc" have different hashes.
         for byte in text.bytes().chain([0]) {
             self.a = (self.a ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
             self.b = (self.b ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3).rotate_left(5);

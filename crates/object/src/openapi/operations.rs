@@ -1,4 +1,4 @@
-//! What can be asked of each kind, before it is written in either version of OpenAPI.
+//! The operations of each kind, independent of the OpenAPI version.
 
 use super::schemas;
 use crate::kind::{Kind, Subresource};
@@ -15,9 +15,9 @@ pub(super) struct Operation {
     pub description: String,
     pub tag: String,
     pub query: Vec<&'static Parameter>,
-    /// The definition of the request's body.
+    /// Definition name of the request body.
     pub body: Option<String>,
-    /// The definition of the answer.
+    /// Definition name of the response.
     pub answer: String,
 }
 
@@ -40,7 +40,7 @@ const fn number(name: &'static str, description: &'static str) -> Parameter {
 
 const LIST: &[Parameter] = &[
     flag("allowWatchBookmarks", "Asks for events of type BOOKMARK in a watch; servers may ignore it."),
-    text("continue", "The token of the previous page: the list goes on after it."),
+    text("continue", "The token of the previous page: the list continues after it."),
     text("fieldSelector", "Restricts the list to objects whose fields match. Defaults to everything."),
     text("labelSelector", "Restricts the list to objects whose labels match. Defaults to everything."),
     number("limit", "The largest number of objects to return in one page."),
@@ -74,7 +74,7 @@ const NAME: Parameter = text("name", "The name of the object.");
 const NAMESPACE: Parameter = text("namespace", "The namespace of the object.");
 const PRETTY: Parameter = text("pretty", "With the value true, the output is printed for people.");
 
-/// Every operation of a kind.
+/// Returns all operations of a kind.
 pub(super) fn of(kind: &Kind) -> Vec<Operation> {
     let writer = Writer::new(kind);
     let mut out = Vec::new();
@@ -100,7 +100,7 @@ pub(super) fn of(kind: &Kind) -> Vec<Operation> {
     out
 }
 
-/// The part of a path that all its operations share; `query` writes one query parameter.
+/// Returns the parameters that all operations of a path share; `query` formats one query parameter.
 pub(super) fn path_item(path: &str, query: fn(&Parameter) -> Value) -> Value {
     let mut parameters: Vec<Value> = Vec::new();
     for parameter in [NAME, NAMESPACE] {
@@ -115,12 +115,12 @@ pub(super) fn path_item(path: &str, query: fn(&Parameter) -> Value) -> Value {
     json!({ "parameters": parameters })
 }
 
-/// `{group, version, kind}` as the extensions write it.
+/// Returns `{group, version, kind}` as the OpenAPI extensions write it.
 pub(super) fn gvk(group: &str, version: &str, kind: &str) -> Value {
     json!({ "group": group, "version": version, "kind": kind })
 }
 
-/// `apps_v1`, `core_v1`: how operations are grouped.
+/// Returns the tag that groups operations: `apps_v1`, `core_v1`.
 fn tag(kind: &Kind) -> String {
     let group = match &*kind.group {
         "" => "core".to_owned(),
@@ -154,7 +154,7 @@ impl<'a> Writer<'a> {
         Writer { kind, root, collection, item, group, definition: schemas::name(kind) }
     }
 
-    /// An operation on the objects of the kind themselves.
+    /// An operation on the objects of the kind itself.
     fn plain(&self, path: &str, method: &'static str, verb: &'static str, query: &'static [Parameter]) -> Operation {
         let kind = self.kind;
         let (action, collection) = match verb {
@@ -225,7 +225,7 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Group, version and kind of a subresource's own object.
+/// Group, version and kind of a subresource's body.
 type Other = (&'static str, &'static str, &'static str);
 
 fn describe(verb: &str, kind: &str, sub: &str) -> String {

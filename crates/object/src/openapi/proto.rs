@@ -1,11 +1,12 @@
-//! The v2 document in gnostic's protobuf form, which is the only one that kubectl's v2 readers ask for.
+//! The v2 document in gnostic's protobuf form, which is the only form that kubectl requests for v2.
 //!
-//! Field numbers are those of gnostic's published `openapi.v2` messages. Only what our own document says is written.
+//! Field numbers are those of gnostic's published `openapi.v2` messages. Only fields that our document uses are
+//! written.
 
 use crate::value::Key;
 use crate::{Map, Value};
 
-/// Writes a document made by [`super::v2`].
+/// Encodes a document of [`super::v2`].
 pub fn encode(document: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, document.get("swagger"));
@@ -135,7 +136,7 @@ fn schema(schema_value: &Value) -> Message {
     out
 }
 
-/// gnostic carries free values as YAML text, of which JSON is a part.
+/// gnostic encodes free values as YAML text; JSON is valid YAML.
 fn any(value: &Value) -> Message {
     let mut out = Message::default();
     out.string(2, &value.to_string());
@@ -150,7 +151,7 @@ fn members(value: &Value) -> impl Iterator<Item = (&Key, &Value)> {
     value.as_object().into_iter().flat_map(Map::iter)
 }
 
-/// A protobuf message on its way to bytes.
+/// A protobuf message that is being written.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -220,7 +221,7 @@ impl Message {
         }
     }
 
-    /// A map, as gnostic writes it: a message of repeated (name, value) pairs.
+    /// Writes a map as gnostic does: a message of repeated (name, value) pairs.
     fn named<'a>(
         &mut self,
         number: u32,

@@ -1,4 +1,4 @@
-//! The definitions that a document needs: those of its kinds and their lists, and all that these refer to.
+//! The definitions of a document: those of its kinds and lists, and all definitions that these refer to.
 
 use super::operations::{self, Operation};
 use crate::kind::Kind;
@@ -21,7 +21,7 @@ const KIND_TEXT: &str = "Kind is a string value representing the REST resource t
 const METADATA_TEXT: &str = "Standard object's metadata. More info: \
      https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
 
-/// The definition name of a kind: `io.k8s.api.apps.v1.StatefulSet`, `com.example.v1.Backup`.
+/// Returns the definition name of a kind: `io.k8s.api.apps.v1.StatefulSet`, `com.example.v1.Backup`.
 pub(super) fn name(kind: &Kind) -> String {
     let builtin = kind.schema.as_ref().filter(|_| !kind.custom).and_then(|ty| ty.schema.name_of(ty.ty));
     if let Some(name) = builtin {
@@ -31,13 +31,14 @@ pub(super) fn name(kind: &Kind) -> String {
     format!("{}.{}.{}", reversed.join("."), kind.version, kind.kind)
 }
 
-/// The definition name of a built-in kind that is no row of the table.
+/// Returns the definition name of a built-in type that is not a row of the kind table.
 pub(super) fn builtin_name(group: &str, version: &str, kind: &str) -> String {
     let group = if group.is_empty() { "core" } else { group.split('.').next().unwrap_or(group) };
     format!("io.k8s.api.{group}.{version}.{kind}")
 }
 
-/// The definitions of these kinds and everything that `operations` and they refer to; references read `#/definitions/…`.
+/// Returns the definitions of these kinds and everything that they and `operations` refer to. References have the form
+/// `#/definitions/…`.
 pub(super) fn closure(kinds: &[&Kind], operations: &[Operation], published: &Map) -> Map {
     let mut out = Map::new();
     let mut wanted: Vec<String> = Vec::new();
@@ -97,7 +98,7 @@ fn add_kind(kind: &Kind, published: &Map, out: &mut Map, wanted: &mut Vec<String
     out.insert(name, definition);
 }
 
-/// A custom resource's schema, with the members that every object has.
+/// Returns a custom resource's schema, with the members that every object has.
 fn custom(schema: &Value) -> Value {
     let mut definition = schema.clone();
     if !definition.is_object() {
@@ -115,7 +116,7 @@ fn custom(schema: &Value) -> Value {
     definition
 }
 
-/// Marks the definitions of kinds that are no rows of the table but appear in requests.
+/// Adds group, version and kind to definitions that are used in requests but are not rows of the kind table.
 fn name_as_kind(name: &str, definition: &mut Value) {
     let gvk = match name {
         STATUS => operations::gvk("", "v1", "Status"),
@@ -142,7 +143,7 @@ fn collect_references(schema: &Value, wanted: &mut Vec<String>) {
     }
 }
 
-/// Calls `change` for every schema in a definition, the definition itself included, outermost last.
+/// Calls `change` for every schema in a definition, including the definition itself, innermost first.
 pub(super) fn each_schema(schema: &mut Value, change: &mut impl FnMut(&mut Map)) {
     let Value::Object(members) = schema else { return };
     for (key, member) in members.iter_mut() {

@@ -85,7 +85,7 @@ fn assert_references_resolve(document: &Value) {
 }
 
 #[test]
-fn every_reference_leads_somewhere() {
+fn every_reference_has_a_definition() {
     let kinds = some_kinds();
     assert_references_resolve(&v2(&kinds, VERSION));
     for kind in kinds.iter() {
@@ -95,7 +95,7 @@ fn every_reference_leads_somewhere() {
 }
 
 #[test]
-fn explain_finds_each_kind_from_its_path() {
+fn kubectl_explain_finds_each_kind_by_its_path() {
     let kinds = some_kinds();
     for kind in kinds.iter() {
         let document = v3(&kinds, &kind.group, &kind.version, VERSION).unwrap();
@@ -117,7 +117,7 @@ fn explain_finds_each_kind_from_its_path() {
 }
 
 #[test]
-fn patches_say_what_kubectl_looks_for() {
+fn patch_operations_have_the_media_types_that_kubectl_needs() {
     let kinds = some_kinds();
     let patch = |group: &str, path: &str| v3(&kinds, group, "v1", VERSION).unwrap()["paths"][path]["patch"].clone();
     let built_in = patch("apps", "/apis/apps/v1/namespaces/{namespace}/statefulsets/{name}");
@@ -153,11 +153,11 @@ fn operations_cover_subresources_and_reviews() {
     assert_eq!(scale["responses"]["200"]["schema"]["$ref"], "#/definitions/io.k8s.api.autoscaling.v1.Scale");
     assert_eq!(document["definitions"]["com.example.v1.Backup"]["description"], "A backup.");
     let at = &document["definitions"]["com.example.v1.Backup"]["properties"]["spec"]["properties"]["at"];
-    assert_eq!(*at, json!({}), "version 2 has no word for nullable and anyOf");
+    assert_eq!(*at, json!({}), "version 2 cannot express nullable and anyOf");
 }
 
 #[test]
-fn the_index_names_documents_by_content() {
+fn the_index_has_a_hash_of_each_documents_content() {
     let kinds = some_kinds();
     let mut changed = some_kinds();
     changed.insert(custom(json!({"type": "object"})));
@@ -170,7 +170,7 @@ fn the_index_names_documents_by_content() {
     assert_ne!(fingerprint(&kinds, None), fingerprint(&changed, None));
 }
 
-/// The top-level fields of a protobuf message: number and payload of each length-delimited one.
+/// Returns the top-level fields of a protobuf message: number and payload of each length-delimited field.
 fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
     fn varint(bytes: &mut &[u8]) -> u64 {
         let mut value = 0;
@@ -204,7 +204,7 @@ fn fields(mut bytes: &[u8]) -> Vec<(u64, &[u8])> {
 }
 
 #[test]
-fn protobuf_says_the_same() {
+fn the_protobuf_form_has_the_same_content() {
     let document = v2(&some_kinds(), VERSION);
     let bytes = v2_protobuf(&document);
     let top = fields(&bytes);

@@ -42,8 +42,8 @@ pub(super) fn document(kinds: &[&Kind], published: &Map, version: &str) -> Value
     })
 }
 
-/// A custom resource that may have any field is published as an object without further description, as Kubernetes does: kubectl takes
-/// the properties of a definition in version 2 for the only ones that are allowed.
+/// A custom resource that allows unknown fields is published as an object without properties, as Kubernetes does.
+/// kubectl would otherwise treat the properties of a v2 definition as the only allowed ones.
 fn open_root(definition: &mut Value) {
     const KIND: &str = "x-kubernetes-group-version-kind";
     if definition.at(&[KIND]).is_some() && definition.at(&[PRESERVE]).is_some_and(|set| *set == true) {
@@ -54,7 +54,8 @@ fn open_root(definition: &mut Value) {
 
 const PRESERVE: &str = "x-kubernetes-preserve-unknown-fields";
 
-/// Custom resources are written in OpenAPI 3; what version 2 cannot say is left out, so that readers take more, not less.
+/// Removes the keywords that version 2 lacks. (Schemas of custom resources are written in OpenAPI 3.) Readers then
+/// accept more, not less.
 fn drop_newer_words(schema: &mut Map) {
     for word in ["oneOf", "anyOf", "not", "nullable"] {
         schema.remove(word);

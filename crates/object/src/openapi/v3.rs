@@ -54,7 +54,7 @@ fn refer_to_components(schema: &mut Map) {
     }
 }
 
-/// Two scalar types take either of two JSON types.
+/// Adds both JSON types to the two scalar types that accept two.
 fn say_alternatives(name: &str, definition: &mut Map) {
     let types = match name.rsplit('.').next() {
         Some("IntOrString") => ["integer", "string"],

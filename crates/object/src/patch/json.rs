@@ -1,4 +1,4 @@
-//! RFC 6902 with the limits of an API server: how many operations, how much may be copied, how deep the outcome may be.
+//! JSON patch (RFC 6902), with an API server's limits: number of operations, copied bytes, and depth of the result.
 
 use crate::status::Status;
 use crate::{Map, Value};
@@ -10,12 +10,13 @@ use json_patch::{
 use serde_json::Value as Json;
 
 const OPERATIONS_MAX: usize = 10_000;
-/// What all `copy` operations of one patch may add together: without a bound, forty of them double a document to a terabyte.
+/// Maximum number of bytes that all `copy` operations of one patch add together. Without a limit, forty copies could
+/// double a document to a terabyte.
 const COPIED_BYTES_MAX: usize = 3 << 20;
-/// How many items of lists all operations of one patch may move, or look at to see how deep they are: an item that is put in front moves
-/// all that follow. Ten thousand times in front of what they bring along is half of it.
+/// Maximum number of list items that all operations of one patch may move, or visit to compute depths. Inserting an
+/// item at the front moves all later items. 10,000 insertions in front of their own items need half of this limit.
 const STEPS_MAX: usize = 100_000_000;
-/// Documents deeper than 127 levels cannot be read back from JSON; none of ours comes near.
+/// Maximum depth of a document. JSON with more than 127 levels cannot be read back.
 const DEPTH_MAX: usize = 120;
 
 pub(super) fn apply(document: &Value, patch: &Value) -> Result<Value, Status> {
@@ -50,13 +51,13 @@ fn unprocessable(index: usize, operation: &Map, why: &str) -> Status {
     Status::new(422, "Invalid", message)
 }
 
-/// A patch under way.
+/// A patch that is being applied.
 struct Run {
-    /// As the library wants it.
+    /// In the form that the library needs.
     document: Json,
     copied_bytes: usize,
     steps: usize,
-    /// At least the document's depth.
+    /// An upper bound for the document's depth.
     depth_bound: usize,
 }
 
@@ -64,7 +65,7 @@ impl Run {
     fn step(&mut self, operation: &Map) -> Result<(), String> {
         let operation = read(operation)?;
         match &operation {
-            // Not the library's, to which 1 and 1.0 are different.
+            // The library treats 1 and 1.0 as different, so `test` is implemented here.
             PatchOperation::Test(TestOperation { path, value }) => return self.test(path, value),
             PatchOperation::Add(AddOperation { path, value }) => {
                 self.shift(path)?;
@@ -75,7 +76,7 @@ impl Run {
             }
             PatchOperation::Copy(CopyOperation { from, path }) => {
                 self.shift(path)?;
-                let source = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
+                let source = from.resolve(&self.document).map_err(|_| "the path \"from\" does not exist".to_owned())?;
                 self.copied_bytes += size(source);
                 if self.copied_bytes > COPIED_BYTES_MAX {
                     return Err(format!("the copies of one patch are limited to {COPIED_BYTES_MAX} bytes"));
@@ -89,10 +90,11 @@ impl Run {
                 if estimate <= DEPTH_MAX {
                     self.deepen(estimate)?;
                 } else {
-                    // Estimates add up with each move; look at the values themselves when they become too high.
+                    // The bound grows with each move. When it becomes too high, compute the real depth.
                     self.spend(size(&self.document))?;
                     self.depth_bound = depth(&self.document);
-                    let moved = from.resolve(&self.document).map_err(|_| "nothing is at \"from\"".to_owned())?;
+                    let moved =
+                        from.resolve(&self.document).map_err(|_| "the path \"from\" does not exist".to_owned())?;
                     self.deepen(path.count() + depth(moved))?;
                 }
             }
@@ -102,7 +104,7 @@ impl Run {
             .map_err(|error| explain(&error.kind).to_owned())
     }
 
-    /// As upstream, what is not there is equal to null.
+    /// As upstream: an absent value equals null.
     fn test(&self, path: &PointerBuf, value: &Json) -> Result<(), String> {
         match path.resolve(&self.document) {
             Ok(found) if are_equal(found, value) => Ok(()),
@@ -112,10 +114,10 @@ impl Run {
         }
     }
 
-    /// Counts what moves when an item comes to this place of a list, or goes from it.
+    /// Counts the items that move when an item is inserted at or removed from this place of a list.
     fn shift(&mut self, path: &PointerBuf) -> Result<(), String> {
         let items = match path.split_back() {
-            // What is put behind all others moves none.
+            // Appending moves no items.
             Some((_, last)) if last.encoded() == "-" => 0,
             Some((list, _)) => list.resolve(&self.document).ok().and_then(Json::as_array).map_or(0, Vec::len),
             None => 0,
@@ -131,17 +133,17 @@ impl Run {
         Ok(())
     }
 
-    /// Refuses what would make the document deeper than allowed.
+    /// Refuses an operation that would make the document too deep.
     fn deepen(&mut self, depth: usize) -> Result<(), String> {
         if depth > DEPTH_MAX {
-            return Err(format!("the outcome would be nested deeper than {DEPTH_MAX} levels"));
+            return Err(format!("the result would be nested deeper than {DEPTH_MAX} levels"));
         }
         self.depth_bound = self.depth_bound.max(depth);
         Ok(())
     }
 }
 
-/// Reads one operation; a missing value is null, as upstream has it.
+/// Parses one operation. An absent value is null, as upstream.
 fn read(operation: &Map) -> Result<PatchOperation, String> {
     let path = pointer(operation, "path")?;
     let value = || operation.get("value").cloned().unwrap_or(Value::Null).into();
@@ -164,13 +166,13 @@ fn pointer(operation: &Map, field: &str) -> Result<PointerBuf, String> {
 
 fn explain(kind: &PatchErrorKind) -> &'static str {
     match kind {
-        PatchErrorKind::InvalidFromPointer => "nothing is at \"from\"",
+        PatchErrorKind::InvalidFromPointer => "the path \"from\" does not exist",
         PatchErrorKind::CannotMoveInsideItself => "a value cannot move inside itself",
         _ => "doc is missing path",
     }
 }
 
-/// Whether two values are equal to `test`: numbers are by what they are, not by how they are written (RFC 6902, 4.6).
+/// Whether two values are equal for `test`. Numbers are compared by value, not by their text (RFC 6902, section 4.6).
 fn are_equal(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Array(one), Json::Array(other)) => {
@@ -187,13 +189,13 @@ fn are_equal(one: &Json, other: &Json) -> bool {
     }
 }
 
-/// A number without a fraction, if it is one and not beyond all integers that JSON has here.
+/// Returns a number without a fraction as an integer, if it fits.
 fn whole(number: &serde_json::Number) -> Option<i128> {
     let from_float = || number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 1e30).map(|it| it as i128);
     number.as_i128().or_else(from_float)
 }
 
-/// Levels of nesting: 0 for a scalar.
+/// Nesting depth; 0 for a scalar.
 fn depth(value: &Json) -> usize {
     match value {
         Json::Array(items) => 1 + items.iter().map(depth).max().unwrap_or(0),
@@ -202,7 +204,7 @@ fn depth(value: &Json) -> usize {
     }
 }
 
-/// About the bytes of its JSON.
+/// Approximate size of the JSON text in bytes.
 fn size(value: &Json) -> usize {
     match value {
         Json::Array(items) => 2 + items.iter().map(|item| 1 + size(item)).sum::<usize>(),
@@ -238,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn says_which_operation_does_not_apply_and_why() {
+    fn errors_name_the_operation_and_the_reason() {
         let cases = [
             (json!([{"op": "test", "path": "/a", "value": 2}]), "test failed"),
             (json!([{"op": "test", "path": "/b", "value": 2}]), "missing path"),
@@ -246,7 +248,7 @@ mod tests {
             (json!([{"op": "replace", "path": "/b/c", "value": 1}]), "missing path"),
             (json!([{"op": "add", "path": "/a/c", "value": 1}]), "missing path"),
             (json!([{"op": "add", "path": "b", "value": 1}]), "is not a JSON pointer"),
-            (json!([{"op": "copy", "from": "/b", "path": "/c"}]), "nothing is at \"from\""),
+            (json!([{"op": "copy", "from": "/b", "path": "/c"}]), "the path \"from\" does not exist"),
             (json!([{"op": "move", "path": "/c"}]), "it has no \"from\""),
             (json!([{"op": "frob", "path": "/c"}]), "Unexpected kind: frob"),
             (json!([{"path": "/c"}]), "it has no \"op\""),
@@ -261,7 +263,7 @@ mod tests {
         assert_eq!(message, "JSON patch operation 0 (\"remove\" at \"/spec\") does not apply: doc is missing path");
     }
 
-    /// Found by `fuzz json-patch`.
+    /// Regression test for a finding of `fuzz json-patch`.
     #[test]
     fn numbers_test_equal_by_value() {
         let equal = [("1", "1.0"), ("1.0", "1"), ("0", "-0.0"), ("[{\"b\":1e2}]", "[{\"b\":100}]"), ("0.5", "5e-1")];
@@ -271,7 +273,7 @@ mod tests {
             ("0", "false"),
             ("[1]", "[1,1]"),
             ("{\"b\":1}", "{\"b\":1.0,\"c\":1}"),
-            // Equal as floats.
+            // Equal as floats, but not as numbers.
             ("9007199254740993", "9007199254740992.0"),
             ("18446744073709551615", "18446744073709551616.0"),
             ("1e300", "1e299"),
@@ -296,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_cannot_double_without_end() {
+    fn copies_are_limited_in_size() {
         let doubling = Value::Array(vec![json!({"op": "copy", "from": "/a", "path": "/a/-"}); 60]);
         let (code, message) = run(json!({"a": ["0123456789"]}), doubling).unwrap_err();
         assert_eq!(code, 422);
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn long_lists_cannot_be_moved_over_and_over() {
+    fn moved_list_items_are_limited() {
         let long = Value::Array(vec![json!(0); 1_000_000]);
         let cases = [
             json!({"op": "add", "path": "/x/0", "value": 1}),
@@ -320,7 +322,8 @@ mod tests {
             assert!(at.abs_diff(moves) <= 1, "{case}: {message}");
             assert!(message.ends_with("one patch may move at most 100000000 items of lists"), "{message}");
         }
-        // As many operations as there may be, each in front of what the others brought; and behind a long list.
+        // The maximum number of operations, each inserting in front of the others, stays within the limit. So does
+        // appending to a long list.
         let in_front = Value::Array(vec![json!({"op": "add", "path": "/x/0", "value": 1}); OPERATIONS_MAX]);
         let done = run(json!({"x": []}), in_front).unwrap();
         assert_eq!(done["x"].as_array().unwrap().len(), OPERATIONS_MAX);
@@ -329,9 +332,9 @@ mod tests {
         assert_eq!(done["x"].as_array().unwrap().len(), 1_000_000 + OPERATIONS_MAX);
     }
 
-    /// Moves into the depth of a deep document look at all of it.
+    /// Each move into a deep document needs its depth.
     #[test]
-    fn the_depth_of_a_document_is_not_worked_out_over_and_over() {
+    fn computing_depths_counts_towards_the_limit() {
         let mut deep = json!({});
         for _ in 0..110 {
             deep = json!({"a": deep});
@@ -349,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn nesting_is_bounded_and_moves_back_and_forth_are_not_punished() {
+    fn nesting_is_limited_and_repeated_moves_are_allowed() {
         let mut path = String::new();
         let mut deep = Vec::new();
         for _ in 0..200 {

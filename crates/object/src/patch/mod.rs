@@ -1,7 +1,9 @@
-//! The three patches that change a document directly; server-side apply has a room of its own.
+//! The three patch types that change a document directly. Server-side apply is in `crate::apply`.
 
+use crate::access::Access;
 use crate::schema::TypeRef;
 use crate::status::Status;
+use crate::value::Key;
 use crate::{Map, Value};
 
 mod json;
@@ -16,6 +18,18 @@ pub(crate) use properties::arbitrary_json;
 /// RFC 6902.
 pub fn json(document: &Value, patch: &Value) -> Result<Value, Status> {
     json::apply(document, patch)
+}
+
+/// More unknown fields of operations than this are not listed.
+const UNKNOWN_MAX: usize = 100;
+
+/// The paths of the unknown fields of a JSON patch's operations, such as `[0].foo`.
+pub fn unknown_in_operations(patch: &Value) -> Vec<String> {
+    let is_unknown = |key: &Key| !matches!(key.as_str(), "op" | "path" | "from" | "value");
+    let operations = patch.items(&[]).iter().enumerate();
+    let keys = operations.flat_map(|(index, operation)| operation.members(&[]).keys().map(move |key| (index, key)));
+    let unknown = keys.filter(|(_, key)| is_unknown(key)).take(UNKNOWN_MAX);
+    unknown.map(|(index, key)| crate::field::shown_place(&format_args!("[{index}].{key}"))).collect()
 }
 
 /// RFC 7396.
@@ -33,7 +47,7 @@ fn merge_into(document: &mut Value, patch: &Value) {
     if !document.is_object() {
         *document = Value::Object(Map::new());
     }
-    let Value::Object(members) = document else { unreachable!("made an object just above") };
+    let Value::Object(members) = document else { unreachable!("the document was made an object above") };
     for (name, change) in changes {
         if change.is_null() {
             members.remove(name);

@@ -1,16 +1,16 @@
-//! The order of a merged list: the patch's order for what it names, the live order for the rest, the two woven together.
+//! The order of a merged list: elements of the patch in the patch's order, the others in the live order.
 
 use crate::Value;
 use std::collections::HashMap;
 
-/// An element and what identifies it: the JSON of its merge key, or of the element itself in a list of scalars.
+/// A list element with its identity: the JSON of its merge key, or of the element itself in a list of scalars.
 pub(super) struct Item {
     pub id: String,
     pub value: Value,
 }
 
-/// Puts `items` in order. Those named in `wanted` come in that order; the others keep the order of `live`, each before the first
-/// wanted element that it preceded in `live`, and after new ones.
+/// Orders `items`. Elements in `wanted` come in that order. The others keep the order of `live`: each comes before the
+/// first wanted element that it preceded in `live`, and after new elements.
 pub(super) fn arrange(items: Vec<Item>, wanted: &[String], live: &[String]) -> Vec<Value> {
     let wanted_at = positions(wanted);
     let live_at = positions(live);
@@ -53,12 +53,12 @@ mod tests {
     }
 
     #[test]
-    fn weaves_the_two_orders() {
+    fn the_two_orders_are_merged() {
         for (items, wanted, live, outcome) in [
             ("abc", "", "abc", "abc"),
             ("abc", "c", "abc", "abc"),
             ("abc", "cba", "abc", "cba"),
-            // A new element comes before those only the server has: as upstream, not as one might like.
+            // A new element comes before elements that only the server has, as upstream.
             ("abx", "x", "ab", "xab"),
             ("abcd", "bd", "abc", "abdc"),
             ("abcd", "dca", "abcd", "bdca"),

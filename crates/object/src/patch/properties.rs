@@ -5,7 +5,7 @@ use crate::schema::builtin_type;
 use crate::{Map, json};
 use proptest::prelude::*;
 
-/// Any JSON, with keys that mean something to the patches more often than chance would have it.
+/// Any JSON, with many keys that patches treat specially.
 pub(crate) fn arbitrary_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         prop::sample::select(vec![
@@ -76,7 +76,7 @@ fn document() -> impl Strategy<Value = Value> {
     )
 }
 
-/// The merge patch that makes `to` of `from`; neither has nulls.
+/// Returns the merge patch that changes `from` to `to`. Neither contains nulls.
 fn merge_diff(from: &Value, to: &Value) -> Value {
     let (Value::Object(from), Value::Object(to)) = (from, to) else { return to.clone() };
     let mut patch = Map::new();
@@ -93,8 +93,8 @@ fn merge_diff(from: &Value, to: &Value) -> Value {
     Value::Object(patch)
 }
 
-/// The strategic patch for the documents above, as kubectl would write it: list elements by key, deletions by directive, and
-/// the order of all.
+/// Returns the strategic patch for the documents above, as kubectl would write it: list elements by key, deletions by
+/// directive, and the order of all elements.
 fn strategic_diff(from: &Value, to: &Value) -> Value {
     let mut patch = merge_diff(from, to);
     let list =
@@ -122,7 +122,7 @@ fn strategic_diff(from: &Value, to: &Value) -> Value {
 
 proptest! {
     #[test]
-    fn a_merge_diff_gives_the_target_once_and_twice(from in document(), to in document()) {
+    fn a_merge_patch_gives_the_target_and_is_idempotent(from in document(), to in document()) {
         let patch = merge_diff(&from, &to);
         let once = merge(&from, &patch);
         prop_assert_eq!(&once, &to);
@@ -130,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_strategic_diff_gives_the_target_once_and_twice(from in document(), to in document()) {
+    fn a_strategic_patch_gives_the_target_and_is_idempotent(from in document(), to in document()) {
         let pod = builtin_type("io.k8s.api.core.v1.Pod");
         let patch = strategic_diff(&from, &to);
         let once = strategic(&pod, &from, &patch).unwrap();
@@ -139,13 +139,13 @@ proptest! {
     }
 
     #[test]
-    fn a_json_diff_gives_the_target(from in document(), to in document()) {
+    fn a_json_patch_gives_the_target(from in document(), to in document()) {
         let patch = crate::value::to_value(&json_patch::diff(&from.clone().into(), &to.clone().into())).unwrap();
         prop_assert_eq!(json(&from, &patch).unwrap(), to);
     }
 
     #[test]
-    fn no_pair_of_documents_panics(document in arbitrary_json(), patch in arbitrary_json()) {
+    fn arbitrary_documents_and_patches_never_panic(document in arbitrary_json(), patch in arbitrary_json()) {
         let pod = builtin_type("io.k8s.api.core.v1.Pod");
         let _ = json(&document, &patch);
         let _ = merge(&document, &patch);

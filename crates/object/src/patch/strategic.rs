@@ -1,8 +1,8 @@
-//! Kubernetes' strategic merge patch, as the server applies it.
+//! Strategic merge patch, as the Kubernetes API server applies it.
 //!
-//! Maps merge member by member and null deletes. Lists are replaced unless the schema says that they merge: lists of maps by
-//! merge key, lists of scalars as a union. Directives in the patch change that: `$patch` (merge, replace, delete),
-//! `$retainKeys`, `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>`.
+//! Maps are merged member by member, and null deletes. Lists are replaced unless the schema says that they merge: lists
+//! of maps by merge key, lists of scalars as a union. Directives in the patch change that: `$patch` (merge, replace,
+//! delete), `$retainKeys`, `$setElementOrder/<list>` and `$deleteFromPrimitiveList/<list>`.
 
 use super::order::{Item, arrange};
 use crate::schema::{PatchStrategy, Schema, Type, TypeRef};
@@ -26,7 +26,7 @@ pub(super) fn apply(ty: &TypeRef, document: &Value, patch: &Value) -> Result<Val
     merge_members(shape, original, patch).map(Value::Object)
 }
 
-/// What the schema knows of the value at hand; `None` where it knows nothing.
+/// The type of a value; `None` if the schema does not describe it.
 #[derive(Clone, Copy)]
 struct Shape<'a> {
     schema: &'a Schema,
@@ -54,7 +54,7 @@ impl<'a> Shape<'a> {
         Shape { schema: self.schema, ty }
     }
 
-    /// Whether a member whose name starts like a directive is a plain field: `$ref` of a JSON schema, keys of free maps.
+    /// Whether a member whose name looks like a directive is a plain field: `$ref` of a JSON schema, or a free map key.
     fn allows(self, name: &str) -> bool {
         match self.ty {
             Some(Type::Struct(found)) => found.preserve_unknown || found.fields.contains_key(name),
@@ -70,7 +70,7 @@ enum Directive {
     Delete,
 }
 
-/// The `$patch` of a map in the patch; merging is what happens without one.
+/// Returns the `$patch` directive of a map in the patch. The default is to merge.
 fn directive(patch: &Members) -> Result<Directive, Status> {
     match patch.get(PATCH) {
         None => Ok(Directive::Merge),
@@ -78,7 +78,7 @@ fn directive(patch: &Members) -> Result<Directive, Status> {
             Some("merge") => Ok(Directive::Merge),
             Some("replace") => Ok(Directive::Replace),
             Some("delete") => Ok(Directive::Delete),
-            _ => Err(Status::bad_request(format!("unknown patch type: {word} in map: {}", brief(patch)))),
+            _ => Err(Status::bad_request(format!("unknown patch type: {word} in map: {}", shortened(patch)))),
         },
     }
 }
@@ -86,7 +86,7 @@ fn directive(patch: &Members) -> Result<Directive, Status> {
 fn merge_members(shape: Shape, mut original: Members, patch: &Members) -> Result<Members, Status> {
     match directive(patch)? {
         Directive::Merge => {}
-        Directive::Replace => return settled_members(patch),
+        Directive::Replace => return members_without_directives(patch),
         Directive::Delete => return Ok(Members::new()),
     }
     retain_keys(&mut original, patch)?;
@@ -108,7 +108,8 @@ fn merge_members(shape: Shape, mut original: Members, patch: &Members) -> Result
             merge_member(shape, &mut original, key, value)?;
         }
     }
-    // Last: what a patch both adds and takes away is gone, and has its place in the order until then.
+    // Deletions come last: a scalar that a patch both adds and deletes is deleted, but keeps its place in the order
+    // until then.
     for (key, value) in patch {
         if let Some(name) = key.strip_prefix(DELETE_FROM) {
             delete_from_list(&mut original, name, value)?;
@@ -125,7 +126,7 @@ fn is_known_directive(key: &str) -> bool {
     key == PATCH || key == RETAIN_KEYS || key.starts_with(SET_ORDER) || key.starts_with(DELETE_FROM)
 }
 
-/// `$retainKeys`: of the original only the listed members stay; the patch may not set any other.
+/// Handles `$retainKeys`: only the listed members of the original stay, and the patch may set no others.
 fn retain_keys(original: &mut Members, patch: &Members) -> Result<(), Status> {
     let Some(listed) = patch.get(RETAIN_KEYS) else { return Ok(()) };
     let malformed = || Status::bad_request("invalid patch format of retainKeys");
@@ -144,7 +145,7 @@ fn retain_keys(original: &mut Members, patch: &Members) -> Result<(), Status> {
     Ok(())
 }
 
-/// `$deleteFromPrimitiveList/<name>`: takes scalars out of a list.
+/// Handles `$deleteFromPrimitiveList/<name>`: removes scalars from a list.
 fn delete_from_list(original: &mut Members, name: &str, value: &Value) -> Result<(), Status> {
     let Value::Array(gone) = value else {
         return Err(Status::bad_request("invalid patch format of primitive list"));
@@ -166,7 +167,7 @@ fn merge_member(shape: Shape, original: &mut Members, key: &str, patch: &Value) 
             let merge_key = strategy.and_then(|strategy| strategy.merge_key.as_deref());
             Some(Value::Array(merge_list(shape.item(), merge_key, old, patch)?))
         }
-        (_, patch) => settled(patch)?,
+        (_, patch) => without_directives(patch)?,
     };
     if let Some(merged) = merged {
         original.insert(key.to_owned(), merged);
@@ -174,7 +175,7 @@ fn merge_member(shape: Shape, original: &mut Members, key: &str, patch: &Value) 
     Ok(())
 }
 
-/// `$setElementOrder/<name>`: merges the list (when the patch has one) and puts it in the given order.
+/// Handles `$setElementOrder/<name>`: merges the list (if the patch has it), and puts it in the given order.
 fn merge_ordered_list(
     shape: Shape,
     original: &mut Members,
@@ -194,7 +195,7 @@ fn merge_ordered_list(
     };
     match patch.get(name) {
         None => {}
-        // The loop over the other members deletes it.
+        // The loop over the other members deletes the list.
         Some(Value::Null) => return Ok(()),
         Some(Value::Array(items)) => {
             check_order(items, &wanted, merge_key)?;
@@ -212,7 +213,7 @@ fn merge_ordered_list(
     Ok(())
 }
 
-/// The patch's elements must stand in the element order, in that order; elements to delete need not.
+/// Checks that the patch's elements appear in the element order, in the same order. Deleted elements need not.
 fn check_order(items: &[Value], wanted: &[String], merge_key: Option<&str>) -> Result<(), Status> {
     let mut rest = wanted.iter();
     for item in items {
@@ -250,7 +251,7 @@ fn merge_list(shape: Shape, merge_key: Option<&str>, old: Vec<Value>, patch: &[V
     Ok(merge_scalars(old, patch))
 }
 
-/// The union, without repetitions.
+/// Returns the union without duplicates.
 fn merge_scalars(old: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     let live: Vec<String> = old.iter().map(Value::to_string).collect();
     let wanted: Vec<String> = patch.iter().map(Value::to_string).collect();
@@ -264,7 +265,7 @@ fn merge_scalars(old: Vec<Value>, patch: &[Value]) -> Vec<Value> {
     arrange(items, &wanted, &live)
 }
 
-/// Merges element by element, those with the same value of the merge key with each other.
+/// Merges the elements that have the same merge key.
 fn merge_maps(shape: Shape, key: &str, old: Vec<Value>, patch: &[Value]) -> Result<Vec<Value>, Status> {
     let (mut items, patch) = special_elements(key, old, patch)?;
     let live: Vec<String> = items.iter().map(|item| item.id.clone()).collect();
@@ -281,7 +282,7 @@ fn merge_maps(shape: Shape, key: &str, old: Vec<Value>, patch: &[Value]) -> Resu
             }
             None => {
                 at.insert(id.clone(), items.len());
-                items.push(Item { id: id.clone(), value: Value::Object(settled_members(members)?) });
+                items.push(Item { id: id.clone(), value: Value::Object(members_without_directives(members)?) });
             }
         }
         wanted.push(id);
@@ -292,8 +293,8 @@ fn merge_maps(shape: Shape, key: &str, old: Vec<Value>, patch: &[Value]) -> Resu
 /// The elements of a patch that are merged, each with its identity.
 type Ordinary<'a> = Vec<(String, &'a Members)>;
 
-/// Obeys the elements of the patch with a `$patch` of their own: `delete` takes the element with that key out, `replace` makes
-/// the patch's other elements the whole list. Returns the list to merge into and what is left to merge.
+/// Handles elements of the patch with their own `$patch`: `delete` removes the element with that key, and `replace`
+/// makes the patch's other elements the whole list. Returns the list to merge into, and the elements to merge.
 fn special_elements<'a>(key: &str, old: Vec<Value>, patch: &'a [Value]) -> Result<(Vec<Item>, Ordinary<'a>), Status> {
     let mut replace = false;
     let mut gone = HashSet::new();
@@ -316,7 +317,8 @@ fn special_elements<'a>(key: &str, old: Vec<Value>, patch: &'a [Value]) -> Resul
     Ok((items, ordinary))
 }
 
-/// What tells a list's elements apart: the merge key's value, or the scalar itself. `None` when the key is missing.
+/// Returns the identity of a list element: the value of the merge key, or the scalar itself. `None` if the key is
+/// missing.
 fn identity(item: &Value, merge_key: Option<&str>) -> Option<String> {
     match merge_key {
         None => Some(item.to_string()),
@@ -324,41 +326,41 @@ fn identity(item: &Value, merge_key: Option<&str>) -> Option<String> {
     }
 }
 
-/// The value a patch gives to a member that was not there, or not of that type: without directives and nulls. `None` when the
-/// patch only deletes.
-fn settled(patch: &Value) -> Result<Option<Value>, Status> {
+/// Returns the value that a patch gives to a member that was absent or of another type: without directives and nulls.
+/// `None` if the patch only deletes.
+fn without_directives(patch: &Value) -> Result<Option<Value>, Status> {
     Ok(match patch {
         Value::Null => None,
         Value::Object(members) => match directive(members)? {
             Directive::Delete => None,
-            Directive::Merge | Directive::Replace => Some(Value::Object(settled_members(members)?)),
+            Directive::Merge | Directive::Replace => Some(Value::Object(members_without_directives(members)?)),
         },
-        Value::Array(items) => Some(Value::Array(settled_items(items)?)),
+        Value::Array(items) => Some(Value::Array(items_without_directives(items)?)),
         scalar => Some(scalar.clone()),
     })
 }
 
-fn settled_members(patch: &Members) -> Result<Members, Status> {
+fn members_without_directives(patch: &Members) -> Result<Members, Status> {
     let mut members = Members::new();
     for (key, value) in patch {
         if is_known_directive(key) {
             continue;
         }
-        if let Some(value) = settled(value)? {
+        if let Some(value) = without_directives(value)? {
             members.insert(key.clone(), value);
         }
     }
     Ok(members)
 }
 
-/// Elements that only carry a directive (to delete another, to replace the list) are no elements.
-fn settled_items(patch: &[Value]) -> Result<Vec<Value>, Status> {
+/// Removes elements that consist only of a directive.
+fn items_without_directives(patch: &[Value]) -> Result<Vec<Value>, Status> {
     let mut items = Vec::with_capacity(patch.len());
     for item in patch {
         match item {
             Value::Object(members) if directive(members)? != Directive::Merge => {}
             Value::Null => items.push(Value::Null),
-            other => items.extend(settled(other)?),
+            other => items.extend(without_directives(other)?),
         }
     }
     Ok(items)
@@ -369,12 +371,12 @@ fn unprocessable(message: impl Into<String>) -> Status {
 }
 
 fn no_merge_key(item: &Value, key: &str) -> Status {
-    let shown = item.as_object().map_or_else(|| item.to_string(), brief);
+    let shown = item.as_object().map_or_else(|| item.to_string(), shortened);
     unprocessable(format!("map: {shown} does not contain declared merge key: {key}"))
 }
 
-/// A map as error texts show it; long ones are cut.
-fn brief(members: &Members) -> String {
+/// Formats a map for error messages, shortened.
+fn shortened(members: &Members) -> String {
     const SHOWN_CHARS: usize = 200;
     let text = serde_json::to_string(members).unwrap_or_default();
     match text.char_indices().nth(SHOWN_CHARS) {

@@ -1,4 +1,4 @@
-//! What a pod asks for as a whole: its containers together, or its most demanding step of initialisation.
+//! Total resources of a pod: the sum of its containers, or the maximum during initialization if that is greater.
 
 use crate::Value;
 use crate::access::Access;
@@ -7,20 +7,20 @@ use std::collections::BTreeMap;
 
 pub type Amounts = BTreeMap<String, Quantity>;
 
-/// `requests` or `limits` of one container (or of the pod itself).
+/// Returns `requests` or `limits` of one container (or of the pod itself).
 pub fn named(of: &Value, which: &str) -> Amounts {
     let members = of.members(&["resources", which]).iter();
     members.filter_map(|(name, value)| Some((name.to_string(), Quantity::of(value)?))).collect()
 }
 
-/// `requests` or `limits` of the whole pod.
+/// Returns `requests` or `limits` of the whole pod.
 pub fn of_pod(pod: &Value, which: &str) -> Amounts {
     let spec = pod.at(&["spec"]).unwrap_or(&Value::Null);
     let mut sum = Amounts::new();
     for container in spec.items(&["containers"]) {
         add(&mut sum, &named(container, which));
     }
-    // Sidecars start in order with the init containers and stay, so they weigh on every later step.
+    // Sidecars start in order with the init containers and keep running, so they count in every later step.
     let (mut sidecars, mut peak) = (Amounts::new(), Amounts::new());
     for container in spec.items(&["initContainers"]) {
         let own = named(container, which);
@@ -35,7 +35,7 @@ pub fn of_pod(pod: &Value, which: &str) -> Amounts {
         }
     }
     raise(&mut sum, &peak);
-    // What is said for the pod as a whole counts over the sum of its containers.
+    // Pod-level resources override the sum of the containers.
     sum.extend(named(spec, which));
     for (name, value) in spec.members(&["overhead"]) {
         if let Some(overhead) = Quantity::of(value)
@@ -67,7 +67,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn a_pod_asks_for_its_containers_or_its_hardest_step() {
+    fn a_pod_needs_the_sum_of_its_containers_or_its_largest_init_step() {
         let container = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let sidecar = |cpu: &str| json!({"restartPolicy": "Always", "resources": {"requests": {"cpu": cpu}}});
         let cases = [
@@ -83,6 +83,6 @@ mod tests {
             assert_eq!(got["cpu"].to_string(), want, "{spec}");
         }
         let limits = of_pod(&json!({"spec": {"containers": [{}], "overhead": {"cpu": "1"}}}), "limits");
-        assert!(limits.is_empty(), "no limit stays no limit");
+        assert!(limits.is_empty(), "limits must stay empty");
     }
 }

@@ -1,4 +1,4 @@
-//! Annotations that mean something to pods.
+//! Pod annotations with a meaning.
 
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
@@ -14,7 +14,7 @@ const SECCOMP: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_PREFIX: &str = "container.seccomp.security.alpha.kubernetes.io/";
 pub(super) const APP_ARMOR_PREFIX: &str = "container.apparmor.security.beta.kubernetes.io/";
 
-/// Rules of a pod's or template's annotations, given its spec.
+/// Validates the annotations of a pod or template with this spec.
 pub(super) fn validate(annotations: &Cursor, spec: &Value, errors: &mut Errors) {
     for (key, annotation) in annotations.entries() {
         if key == MIRROR && spec.text(&["nodeName"]).is_empty() {
@@ -35,7 +35,7 @@ pub(super) fn validate(annotations: &Cursor, spec: &Value, errors: &mut Errors) 
     }
 }
 
-/// Which annotations may not change once the pod is there.
+/// Validates that certain annotations do not change.
 pub(super) fn validate_update(new: &Cursor, old: &Value, errors: &mut Errors) {
     let old = old.as_object();
     for (key, was) in old.into_iter().flatten() {
@@ -62,7 +62,7 @@ pub(super) fn validate_update(new: &Cursor, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Where a profile is said both in an annotation and in a field, both must say the same.
+/// If a profile is set both in an annotation and in a field, both must be equal.
 pub(super) fn validate_profiles_match(annotations: &Value, spec: &Cursor, errors: &mut Errors) {
     let context = spec.child("securityContext");
     let pod_profile = context.child("seccompProfile");
@@ -70,36 +70,38 @@ pub(super) fn validate_profiles_match(annotations: &Value, spec: &Cursor, errors
     for list in CONTAINER_LISTS {
         for container in spec.child(list).items() {
             let (name, own) = (container.child("name").text(), container.child("securityContext"));
-            let noted = |prefix: &str| annotations.at(&[&format!("{prefix}{name}")]);
-            profile_matches("seccomp", noted(SECCOMP_PREFIX), &own.child("seccompProfile"), errors);
+            let annotation_of = |prefix: &str| annotations.at(&[&format!("{prefix}{name}")]);
+            profile_matches("seccomp", annotation_of(SECCOMP_PREFIX), &own.child("seccompProfile"), errors);
             if spec.child("os").child("name").text() != "windows" {
                 let field = own.child("appArmorProfile");
                 let shared = context.child("appArmorProfile");
                 let at = field.path();
                 let effective = if field.present() { field } else { Cursor::new(shared.value(), &at) };
-                profile_matches("apparmor", noted(APP_ARMOR_PREFIX), &effective, errors);
+                profile_matches("apparmor", annotation_of(APP_ARMOR_PREFIX), &effective, errors);
             }
         }
     }
 }
 
 fn profile_matches(kind: &str, annotation: Option<&Value>, field: &Cursor, errors: &mut Errors) {
-    let Some(noted) = annotation.and_then(Value::as_str).filter(|_| field.present()) else { return };
+    let Some(profile_text) = annotation.and_then(Value::as_str).filter(|_| field.present()) else { return };
     let (profile, file) = (field.child("type"), field.child("localhostProfile"));
     let same = match profile.text() {
-        "Unconfined" => noted == "unconfined",
-        "RuntimeDefault" => noted == "runtime/default" || (kind == "seccomp" && noted == "docker/default"),
-        "Localhost" => noted.starts_with("localhost/"),
+        "Unconfined" => profile_text == "unconfined",
+        "RuntimeDefault" => {
+            profile_text == "runtime/default" || (kind == "seccomp" && profile_text == "docker/default")
+        }
+        "Localhost" => profile_text.starts_with("localhost/"),
         _ => true,
     };
     if !same {
         profile.forbidden(&format!("{kind} type in annotation and field must match"), errors);
-    } else if profile.text() == "Localhost" && noted.strip_prefix("localhost/") != Some(file.text()) {
+    } else if profile.text() == "Localhost" && profile_text.strip_prefix("localhost/") != Some(file.text()) {
         file.forbidden(&format!("{kind} profile in annotation and field must match"), errors);
     }
 }
 
-/// A decimal 32-bit integer without leading zeros or plus sign.
+/// Whether the text is a decimal 32-bit integer without leading zeros or plus sign.
 fn is_cost(text: &str) -> bool {
     text.parse::<i32>().is_ok_and(|cost| cost.to_string() == text)
 }
@@ -145,14 +147,14 @@ mod tests {
     use crate::field::Path;
     use crate::json;
 
-    fn said(annotations: Value) -> Vec<String> {
+    fn errors_of(annotations: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("a"), Errors::default());
         validate(&Cursor::new(&annotations, &path), &json!({"containers": [{"name": "c"}]}), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn special_annotations_are_refused_with_the_known_texts() {
+    fn invalid_annotations_are_refused_with_upstreams_messages() {
         let armor = |name: &str| format!("{APP_ARMOR_PREFIX}{name}");
         let cases = [
             (
@@ -165,10 +167,10 @@ mod tests {
             (json!({armor("c"): "x"}), format!("a[{}]: Invalid value: \"x\": invalid AppArmor profile name: \"x\"", armor("c"))),
         ];
         for (annotations, want) in cases {
-            assert_eq!(said(annotations), [want]);
+            assert_eq!(errors_of(annotations), [want]);
         }
         assert_eq!(
-            said(json!({DELETION_COST: "-5", SECCOMP: "runtime/default", armor("c"): "localhost/p"})),
+            errors_of(json!({DELETION_COST: "-5", SECCOMP: "runtime/default", armor("c"): "localhost/p"})),
             Vec::<String>::new()
         );
     }

@@ -1,4 +1,4 @@
-//! Containers of all three sorts: names, images, ports, and what each sort may not have.
+//! Validation of regular, init and ephemeral containers: names, images, ports, and fields that are not allowed.
 
 use super::cursor::Cursor;
 use super::{env, handlers, mounts, resources, security};
@@ -7,27 +7,27 @@ use crate::field::Errors;
 use crate::name;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What a container's rules need to know of the pod around it.
-pub(super) struct Around<'a> {
-    /// The sound volumes by name.
+/// Properties of the pod that the validation of its containers needs.
+pub(super) struct PodContext<'a> {
+    /// Valid volumes by name.
     pub volumes: BTreeMap<&'a str, &'a Value>,
-    /// Names in `resourceClaims`.
+    /// Names of the pod's `resourceClaims`.
     pub claims: BTreeSet<&'a str>,
     pub grace: Option<i64>,
     pub restart_policy: &'a str,
     pub host_users: bool,
 }
 
-/// All containers of a pod spec.
-pub(super) fn validate(spec: &Cursor, around: &Around, errors: &mut Errors) {
+/// Validates all containers of a pod spec.
+pub(super) fn validate(spec: &Cursor, context: &PodContext, errors: &mut Errors) {
     let regular = spec.child("containers");
     let init = spec.child("initContainers");
-    validate_regular(&regular, around, errors);
-    validate_init(&init, &regular, around, errors);
-    validate_ephemeral(&spec.child("ephemeralContainers"), &[&regular, &init], around, errors);
+    validate_regular(&regular, context, errors);
+    validate_init(&init, &regular, context, errors);
+    validate_ephemeral(&spec.child("ephemeralContainers"), &[&regular, &init], context, errors);
 }
 
-/// What is asked of images in pods but, for old templates' sake, not in templates.
+/// Validates images in pods. Templates are not checked, so that old templates stay valid.
 pub(super) fn validate_images_of_pod(containers: &Cursor, errors: &mut Errors) {
     for container in containers.items() {
         validate_image_of_pod(&container, errors);
@@ -41,27 +41,27 @@ pub(super) fn validate_image_of_pod(container: &Cursor, errors: &mut Errors) {
     }
 }
 
-fn validate_regular(containers: &Cursor, around: &Around, errors: &mut Errors) {
+fn validate_regular(containers: &Cursor, context: &PodContext, errors: &mut Errors) {
     if containers.list().is_empty() {
         return containers.required("", errors);
     }
     let (mut names, mut ports) = (BTreeSet::new(), BTreeSet::new());
     for container in containers.items() {
-        validate_common(&container, around, errors);
+        validate_common(&container, context, errors);
         validate_restart_policy(&container, errors);
         let name = container.child("name");
         if !names.insert(name.text()) {
             name.duplicate(name.text(), errors);
         }
-        handlers::validate(&container, around.grace, errors);
+        handlers::validate(&container, context.grace, errors);
         validate_host_ports(&container, &mut ports, errors);
     }
 }
 
-fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors: &mut Errors) {
+fn validate_init(containers: &Cursor, regular: &Cursor, context: &PodContext, errors: &mut Errors) {
     let mut names: BTreeSet<&str> = regular.items().map(|container| container.child("name").text()).collect();
     for container in containers.items() {
-        validate_common(&container, around, errors);
+        validate_common(&container, context, errors);
         validate_restart_policy(&container, errors);
         let sidecar = container.child("restartPolicy").text() == "Always";
         let name = container.child("name");
@@ -70,7 +70,7 @@ fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors:
         }
         validate_host_ports(&container, &mut BTreeSet::new(), errors);
         if sidecar {
-            handlers::validate(&container, around.grace, errors);
+            handlers::validate(&container, context.grace, errors);
         } else {
             for field in ["lifecycle", "livenessProbe", "readinessProbe", "startupProbe"] {
                 if container.child(field).present() {
@@ -87,14 +87,14 @@ fn validate_init(containers: &Cursor, regular: &Cursor, around: &Around, errors:
     }
 }
 
-/// Debugging containers: what is part of the workload itself has no place in them.
-fn validate_ephemeral(containers: &Cursor, others: &[&Cursor], around: &Around, errors: &mut Errors) {
+/// Validates ephemeral containers (for debugging), which may not have ports, probes and other parts of a workload.
+fn validate_ephemeral(containers: &Cursor, others: &[&Cursor], context: &PodContext, errors: &mut Errors) {
     const DENIED: &str = "cannot be set for an Ephemeral Container";
     let targets: BTreeSet<&str> =
         others.iter().flat_map(|list| list.list()).filter_map(|c| c.get("name")?.as_str()).collect();
     let mut names = targets.clone();
     for container in containers.items() {
-        validate_common(&container, around, errors);
+        validate_common(&container, context, errors);
         validate_image_of_pod(&container, errors);
         let (name, target) = (container.child("name"), container.child("targetContainerName"));
         if !names.insert(name.text()) {
@@ -128,18 +128,18 @@ fn validate_ephemeral(containers: &Cursor, others: &[&Cursor], around: &Around, 
     }
 }
 
-fn validate_common(container: &Cursor, around: &Around, errors: &mut Errors) {
+fn validate_common(container: &Cursor, context: &PodContext, errors: &mut Errors) {
     container.child("name").required_name(name::label, errors);
     container.required_members(&["image"], errors);
     container.child("terminationMessagePolicy").required_one_of(&["File", "FallbackToLogsOnError"], errors);
     validate_ports(&container.child("ports"), errors);
     env::validate(&container.child("env"), errors);
     env::validate_from(&container.child("envFrom"), errors);
-    mounts::validate(container, &around.volumes, errors);
+    mounts::validate(container, &context.volumes, errors);
     validate_pull_policy(&container.child("imagePullPolicy"), errors);
-    resources::validate(&container.child("resources"), &around.claims, errors);
-    validate_resize_policy(&container.child("resizePolicy"), around.restart_policy, errors);
-    security::validate_container(&container.child("securityContext"), around.host_users, errors);
+    resources::validate(&container.child("resources"), &context.claims, errors);
+    validate_resize_policy(&container.child("resizePolicy"), context.restart_policy, errors);
+    security::validate_container(&container.child("securityContext"), context.host_users, errors);
 }
 
 pub(super) fn validate_pull_policy(policy: &Cursor, errors: &mut Errors) {
@@ -167,7 +167,7 @@ fn validate_ports(ports: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// No two ports may take the same port of the node; `taken` are those of containers that run at the same time.
+/// Checks that no two ports use the same host port. `taken` are the ports of containers that run at the same time.
 fn validate_host_ports(container: &Cursor, taken: &mut BTreeSet<String>, errors: &mut Errors) {
     for port in container.child("ports").items() {
         let host_port = port.child("hostPort");
@@ -201,7 +201,7 @@ fn validate_resize_policy(policies: &Cursor, restart_policy: &str, errors: &mut 
     }
 }
 
-/// A container's own restart policy, and rules by exit code that need one.
+/// Validates a container's own restart policy, and exit code rules, which need one.
 fn validate_restart_policy(container: &Cursor, errors: &mut Errors) {
     let (policy, rules) = (container.child("restartPolicy"), container.child("restartPolicyRules"));
     policy.one_of(&["Always", "Never", "OnFailure"], errors);
@@ -232,10 +232,10 @@ mod tests {
     use crate::field::Path;
     use crate::json;
 
-    fn said(spec: Value) -> Vec<String> {
+    fn errors_of(spec: Value) -> Vec<String> {
         let mut spec = spec;
         super::super::defaults::default_spec(&mut spec);
-        let around = Around {
+        let context = PodContext {
             volumes: BTreeMap::new(),
             claims: BTreeSet::new(),
             grace: Some(30),
@@ -243,10 +243,10 @@ mod tests {
             host_users: true,
         };
         let (path, mut errors) = (Path::new("spec"), Errors::default());
-        validate(&Cursor::new(&spec, &path), &around, &mut errors);
+        validate(&Cursor::new(&spec, &path), &context, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
-    /// A spec whose one container has these members besides name and image.
+    /// Returns a spec with one container that has these members besides name and image.
     fn one(members: Value) -> Value {
         let mut container = json!({"name": "a", "image": "x"});
         for (key, value) in members.as_object().into_iter().flatten() {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn containers_are_refused_with_the_known_texts() {
+    fn invalid_containers_are_refused_with_upstreams_messages() {
         let plain = json!({"name": "a", "image": "x"});
         let cases = [
             (json!({}), vec!["spec.containers: Required value"]),
@@ -317,28 +317,28 @@ mod tests {
             ),
         ];
         for (spec, want) in cases {
-            assert_eq!(said(spec.clone()), want, "{spec}");
+            assert_eq!(errors_of(spec.clone()), want, "{spec}");
         }
     }
 
     #[test]
     fn names_must_be_labels() {
-        let said = said(json!({"containers": [{"name": "A_b", "image": "x"}]}));
+        let errors = errors_of(json!({"containers": [{"name": "A_b", "image": "x"}]}));
         assert!(
-            said[0].starts_with("spec.containers[0].name: Invalid value: \"A_b\": a lowercase RFC 1123 label"),
-            "{said:?}"
+            errors[0].starts_with("spec.containers[0].name: Invalid value: \"A_b\": a lowercase RFC 1123 label"),
+            "{errors:?}"
         );
     }
 
     #[test]
-    fn only_sidecars_have_probes_among_init_containers() {
+    fn among_init_containers_only_sidecars_may_have_probes() {
         let probe = json!({"tcpSocket": {"port": 1}});
         let spec = json!({"containers": [{"name": "a", "image": "x"}], "initContainers": [
             {"name": "i", "image": "x", "readinessProbe": probe},
             {"name": "s", "image": "x", "readinessProbe": probe, "restartPolicy": "Always"},
         ]});
         assert_eq!(
-            said(spec),
+            errors_of(spec),
             [
                 "spec.initContainers[0].readinessProbe: Forbidden: may not be set for init containers without restartPolicy=Always"
             ]
@@ -346,12 +346,12 @@ mod tests {
     }
 
     #[test]
-    fn ephemeral_containers_hold_no_part_of_the_workload() {
+    fn ephemeral_containers_may_not_have_workload_fields() {
         let spec = json!({"containers": [{"name": "a", "image": "x"}], "ephemeralContainers": [
             {"name": "a", "image": "x", "targetContainerName": "nope", "ports": [{"containerPort": 1}]},
         ]});
         assert_eq!(
-            said(spec),
+            errors_of(spec),
             [
                 "spec.ephemeralContainers[0].name: Duplicate value: \"a\"",
                 "spec.ephemeralContainers[0].targetContainerName: Not found: \"nope\"",

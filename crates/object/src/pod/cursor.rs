@@ -1,12 +1,12 @@
-//! A value together with the place it stands at, so that a check cannot look at one field and report another. The path is
-//! only spelled out when there is something to report.
+//! A value with its path, so that a check cannot read one field and report another. The path is built only for error
+//! messages.
 
 use crate::field::{ErrorKind, Errors, Path};
 use crate::{Map, Value, json};
 
 static ABSENT: Value = Value::Null;
 
-/// A value in an object (which lives for `'v`) and the way to it (which lives for `'s`). Absent members are `null`.
+/// A value in an object (lifetime `'v`) and its path (lifetime `'s`). Absent members are `null`.
 pub(crate) struct Cursor<'v, 's> {
     value: &'v Value,
     step: Step<'v, 's>,
@@ -39,11 +39,11 @@ impl<'v, 's> Cursor<'v, 's> {
     pub fn child<'c>(&'c self, name: &'c str) -> Cursor<'v, 'c> {
         Cursor { value: self.value.get(name).unwrap_or(&ABSENT), step: Step::Member(self, name) }
     }
-    /// The elements of a list; none when it is not one.
+    /// The elements of a list; empty if the value is not a list.
     pub fn items(&self) -> impl Iterator<Item = Cursor<'v, '_>> {
         self.list().iter().enumerate().map(|(index, value)| Cursor { value, step: Step::Item(self, index) })
     }
-    /// The entries of a map with free keys; none when it is not one.
+    /// The entries of a map with free keys; empty if the value is not a map.
     pub fn entries(&self) -> impl Iterator<Item = (&'v str, Cursor<'v, '_>)> {
         self.value
             .as_object()
@@ -92,12 +92,12 @@ impl<'v, 's> Cursor<'v, 's> {
     pub fn forbidden(&self, detail: &str, errors: &mut Errors) {
         errors.forbidden(&self.path(), detail);
     }
-    /// Invalid, showing this value; an absent one shows as an empty string.
+    /// Reports `Invalid value` with this value. An absent value is shown as an empty string.
     pub fn invalid(&self, detail: impl Into<String>, errors: &mut Errors) {
         let shown = if self.present() { self.value.clone() } else { json!("") };
         errors.invalid(&self.path(), shown, detail);
     }
-    /// Invalid, showing another value than the one that stands here.
+    /// Reports `Invalid value` at this path, but shows another value.
     pub fn invalid_as(&self, shown: impl Into<Value>, detail: impl Into<String>, errors: &mut Errors) {
         errors.invalid(&self.path(), shown, detail);
     }
@@ -111,23 +111,23 @@ impl<'v, 's> Cursor<'v, 's> {
         errors.not_supported(&self.path(), self.text(), supported);
     }
 
-    /// Reports each sentence of a name check.
+    /// Reports each message of a name check.
     pub fn check(&self, wrong: Vec<String>, errors: &mut Errors) {
         for why in wrong {
             errors.invalid(&self.path(), self.text(), why);
         }
     }
-    /// Reports emptiness, or what the check says of the text.
+    /// Reports an empty text as required; otherwise applies the check.
     pub fn required_name(&self, check: fn(&str) -> Vec<String>, errors: &mut Errors) {
         if self.text().is_empty() { self.required("", errors) } else { self.check(check(self.text()), errors) }
     }
-    /// Reports what the check says of a text that is there.
+    /// Applies the check if the text is not empty.
     pub fn optional_name(&self, check: fn(&str) -> Vec<String>, errors: &mut Errors) {
         if !self.text().is_empty() {
             self.check(check(self.text()), errors);
         }
     }
-    /// Reports each of these members that is empty.
+    /// Reports each of these members that is empty as required.
     pub fn required_members(&self, names: &[&str], errors: &mut Errors) {
         for name in names {
             let member = self.child(name);
@@ -146,11 +146,11 @@ impl<'v, 's> Cursor<'v, 's> {
             self.invalid_as(self.int(), format!("must be between {least} and {most}, inclusive"), errors);
         }
     }
-    /// An enumeration that must be set.
+    /// Checks a required enumeration.
     pub fn required_one_of(&self, supported: &[&str], errors: &mut Errors) {
         if self.text().is_empty() { self.required("", errors) } else { self.one_of(supported, errors) }
     }
-    /// An enumeration that may be absent.
+    /// Checks an optional enumeration.
     pub fn one_of(&self, supported: &[&str], errors: &mut Errors) {
         if self.present() && !supported.contains(&self.text()) {
             self.unsupported(supported, errors);

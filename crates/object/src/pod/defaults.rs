@@ -1,4 +1,4 @@
-//! What a pod spec says when its author did not.
+//! Defaults of pods and pod templates.
 
 use super::resources;
 use crate::access::Access;
@@ -7,7 +7,7 @@ use crate::{Value, json};
 
 const FILE_MODE: i64 = 0o644;
 
-/// The defaults of a pod: those of its spec, and those that only materialize in pods, never in templates.
+/// Applies the defaults of a pod: those of its spec, and those that apply only to pods, not to templates.
 pub fn default_pod(pod: &mut Value) {
     let spec = pod.entry(&["spec"]);
     default_spec(spec);
@@ -28,7 +28,7 @@ pub fn default_pod(pod: &mut Value) {
     pod_ips(pod);
 }
 
-/// The defaults of a pod spec wherever it stands.
+/// Applies the defaults of a pod spec, in a pod or a template.
 pub fn default_spec(spec: &mut Value) {
     spec.default_to(&["dnsPolicy"], "ClusterFirst");
     spec.default_to(&["restartPolicy"], "Always");
@@ -49,17 +49,17 @@ pub fn default_spec(spec: &mut Value) {
     }
 }
 
-/// The objects in a list; anything else in it is left for validation.
+/// The objects in a list. Other values are left for validation.
 fn elements<'a>(object: &'a mut Value, list: &str) -> impl Iterator<Item = &'a mut Value> {
     object.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten().filter(|element| element.is_object())
 }
 
-/// The member, when it is an object.
+/// Returns the member if it is an object.
 fn object<'a>(parent: &'a mut Value, name: &str) -> Option<&'a mut Value> {
     parent.get_mut(name).filter(|member| member.is_object())
 }
 
-/// `serviceAccount` is the old name of `serviceAccountName`; both always read the same.
+/// `serviceAccount` is the deprecated name of `serviceAccountName`. Both always have the same value.
 fn service_account(spec: &mut Value) {
     let newer = spec.text(&["serviceAccountName"]);
     let name = if newer.is_empty() { spec.text(&["serviceAccount"]) } else { newer }.to_owned();
@@ -74,7 +74,7 @@ fn container(container: &mut Value) {
     container.default_to(&["imagePullPolicy"], policy);
     container.default_to(&["terminationMessagePath"], "/dev/termination-log");
     container.default_to(&["terminationMessagePolicy"], "File");
-    // Always serialized, empty or not.
+    // Always serialized, even if empty.
     if !container.has(&["resources"]) {
         container.put(&["resources"], json!({}));
     }
@@ -103,7 +103,7 @@ fn container(container: &mut Value) {
     }
 }
 
-/// `Always` for `:latest` (or no tag and no digest), else `IfNotPresent`.
+/// Returns `Always` for the tag `:latest` (or without tag and digest), else `IfNotPresent`.
 fn pull_policy(image: &str) -> &'static str {
     let (name, digest) = image.split_once('@').map_or((image, ""), |(name, digest)| (name, digest));
     let last = name.rsplit('/').next().unwrap_or(name);
@@ -161,7 +161,7 @@ fn host_ports(container: &mut Value) {
     }
 }
 
-/// `podIP` and the first of `podIPs` are the same address; where they differ, `podIP` holds.
+/// `podIP` is always the first of `podIPs`. If they differ, `podIP` takes precedence.
 fn pod_ips(pod: &mut Value) {
     let single = pod.text(&["status", "podIP"]).to_owned();
     let first = pod.items(&["status", "podIPs"]).first().map(|ip| ip.text(&["ip"]).to_owned()).unwrap_or_default();
@@ -211,7 +211,7 @@ fn projection(source: &mut Value) {
     }
 }
 
-/// Sources of storage systems from before CSI.
+/// Defaults of volume sources from before CSI.
 fn older_sources(volume: &mut Value) {
     let texts: &[(&str, &[(&str, &str)])] = &[
         ("iscsi", &[("iscsiInterface", "default")]),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minimal_pod_gets_everything_that_kubectl_shows() {
+    fn a_minimal_pod_gets_all_defaults() {
         let pod = defaulted(json!({"spec": {"containers": [{"name": "a", "image": "nginx"}]}}));
         assert_eq!(
             pod,
@@ -274,7 +274,7 @@ mod tests {
         }
     }
 
-    /// One container with these members, defaulted in a pod with these spec members.
+    /// Returns a container with these members, defaulted in a pod with these spec members.
     fn container_of(spec: Value, members: Value) -> Value {
         let mut pod = json!({"spec": spec});
         pod.put(&["spec", "containers"], json!([members]));
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn container_parts_are_filled_in() {
+    fn container_fields_get_defaults() {
         let c = container_of(
             json!({"hostNetwork": true}),
             json!({
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_are_filled_in() {
+    fn volume_sources_get_defaults() {
         let pod = defaulted(json!({"spec": {"volumes": [
             {"name": "a"},
             {"name": "b", "secret": {"secretName": "s"}},
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_keep_what_only_pods_get() {
+    fn templates_do_not_get_pod_only_defaults() {
         let mut spec = json!({"hostNetwork": true, "serviceAccount": "robot", "containers": [
             {"name": "a", "image": "x", "ports": [{"containerPort": 80}], "resources": {"limits": {"cpu": "1"}}}]});
         default_spec(&mut spec);
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn both_spellings_of_the_pod_address_agree() {
+    fn pod_ip_and_pod_ips_are_made_equal() {
         let cases = [
             (json!({"podIP": "10.0.0.1"}), json!({"podIP": "10.0.0.1", "podIPs": [{"ip": "10.0.0.1"}]})),
             (json!({"podIPs": [{"ip": "10.0.0.2"}]}), json!({"podIP": "10.0.0.2", "podIPs": [{"ip": "10.0.0.2"}]})),

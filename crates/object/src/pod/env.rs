@@ -1,4 +1,4 @@
-//! Environment variables and the references in them.
+//! Environment variables and their references to other fields.
 
 use super::cursor::Cursor;
 use super::paths;
@@ -19,7 +19,7 @@ const ENV_FIELDS: &[&str] = &[
 ];
 pub(super) const VOLUME_FIELDS: &[&str] =
     &["metadata.annotations", "metadata.labels", "metadata.name", "metadata.namespace", "metadata.uid"];
-/// Fields that exist for references, whether or not the place at hand allows them.
+/// Fields that references can name somewhere. Each kind of reference allows only some of them.
 const KNOWN_FIELDS: &[&str] = &[
     "metadata.annotations",
     "metadata.labels",
@@ -46,7 +46,7 @@ const RESOURCE_FIELDS: &[&str] = &[
 ];
 const SIZES: &[&str] = &["1", "1k", "1M", "1G", "1T", "1P", "1E", "1Ki", "1Mi", "1Gi", "1Ti", "1Pi", "1Ei"];
 
-/// A container's `env`.
+/// Validates a container's `env`.
 pub(super) fn validate(variables: &Cursor, errors: &mut Errors) {
     for variable in variables.items() {
         variable.child("name").required_name(variable_name, errors);
@@ -54,7 +54,7 @@ pub(super) fn validate(variables: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A container's `envFrom`.
+/// Validates a container's `envFrom`.
 pub(super) fn validate_from(sources: &Cursor, errors: &mut Errors) {
     for source in sources.items() {
         source.child("prefix").optional_name(variable_name, errors);
@@ -74,7 +74,7 @@ pub(super) fn validate_from(sources: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Any printable ASCII but `=`.
+/// Validates a variable name: any printable ASCII except `=`.
 fn variable_name(text: &str) -> Vec<String> {
     let fine = text.bytes().all(|byte| (b' '..=b'~').contains(&byte) && byte != b'=');
     let wrong = "a valid environment variable name must consist only of printable ASCII characters other than '='";
@@ -110,7 +110,7 @@ fn validate_source(variable: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A `fieldRef`: a field of the pod, where `allowed` says which.
+/// Validates a `fieldRef`: a field of the pod that is in `allowed`.
 pub(super) fn validate_field(reference: &Cursor, allowed: &[&str], errors: &mut Errors) {
     let (version, field) = (reference.child("apiVersion"), reference.child("fieldPath"));
     if version.is_empty() {
@@ -143,13 +143,13 @@ pub(super) fn validate_field(reference: &Cursor, allowed: &[&str], errors: &mut 
     }
 }
 
-/// `metadata.labels['app']` → (`metadata.labels`, `app`).
+/// Splits a subscript: `metadata.labels['app']` → (`metadata.labels`, `app`).
 fn subscript(field: &str) -> Option<(&str, &str)> {
     let (path, key) = field.strip_suffix("']")?.split_once("['")?;
     (!path.is_empty()).then_some((path, key))
 }
 
-/// A `resourceFieldRef`; in a volume it must say whose resources.
+/// Validates a `resourceFieldRef`. In a volume it must name a container.
 pub(super) fn validate_resource_field(reference: &Cursor, in_volume: bool, errors: &mut Errors) {
     let (container, resource) = (reference.child("containerName"), reference.child("resource"));
     let name = resource.text();
@@ -207,7 +207,7 @@ fn validate_file_key(reference: &Cursor, errors: &mut Errors) {
     reference.child("key").required_name(variable_name, errors);
 }
 
-/// A key in a ConfigMap or Secret.
+/// Validates a key of a ConfigMap or Secret.
 fn config_key(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 253 {
@@ -233,22 +233,22 @@ mod tests {
     use crate::field::Path;
     use crate::{Value, json};
 
-    fn said(check: fn(&Cursor, &mut Errors), value: Value) -> Vec<String> {
+    fn errors_of(check: fn(&Cursor, &mut Errors), value: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("e"), Errors::default());
         check(&Cursor::new(&value, &path), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
     fn from(source: Value) -> Vec<String> {
-        said(validate, json!([{"name": "A", "valueFrom": source}]))
+        errors_of(validate, json!([{"name": "A", "valueFrom": source}]))
     }
 
     #[test]
-    fn variables_and_their_sources_are_refused_with_the_known_texts() {
+    fn invalid_variables_are_refused_with_upstreams_messages() {
         let field = |path: &str| json!({"fieldRef": {"apiVersion": "v1", "fieldPath": path}});
         let cases = [
-            (said(validate, json!([{}])), vec!["e[0].name: Required value"]),
+            (errors_of(validate, json!([{}])), vec!["e[0].name: Required value"]),
             (
-                said(validate, json!([{"name": "a=b"}])),
+                errors_of(validate, json!([{"name": "a=b"}])),
                 vec![
                     "e[0].name: Invalid value: \"a=b\": a valid environment variable name must consist only of printable ASCII characters other than '='",
                 ],
@@ -264,7 +264,7 @@ mod tests {
                 vec!["e[0].valueFrom: Invalid value: \"\": may not have more than one field specified at a time"],
             ),
             (
-                said(validate, json!([{"name": "A", "value": "x", "valueFrom": field("metadata.name")}])),
+                errors_of(validate, json!([{"name": "A", "value": "x", "valueFrom": field("metadata.name")}])),
                 vec!["e[0].valueFrom: Invalid value: \"\": may not be specified when `value` is not empty"],
             ),
             (from(json!({"secretKeyRef": {"name": "a"}})), vec!["e[0].valueFrom.secretKeyRef.key: Required value"]),
@@ -308,8 +308,8 @@ mod tests {
                 vec!["e[0].valueFrom.fileKeyRef.path: Invalid value: \"/a\": must be a relative path"],
             ),
         ];
-        for (said, want) in cases {
-            assert_eq!(said, want);
+        for (messages, want) in cases {
+            assert_eq!(messages, want);
         }
         let phase = from(field("status.phase"));
         assert!(
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn whole_sources_are_refused_with_the_known_texts() {
+    fn invalid_env_from_sources_are_refused_with_upstreams_messages() {
         let cases = [
             (json!([{}]), vec!["e: Invalid value: \"\": must specify one of: `configMapRef` or `secretRef`"]),
             (
@@ -331,7 +331,7 @@ mod tests {
             (json!([{"prefix": "p_", "secretRef": {"name": "a"}}]), vec![]),
         ];
         for (value, want) in cases {
-            assert_eq!(said(validate_from, value.clone()), want, "{value}");
+            assert_eq!(errors_of(validate_from, value.clone()), want, "{value}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Probes and lifecycle hooks: what they do, exactly one thing each.
+//! Probes and lifecycle hooks. Each must have exactly one action.
 
 use super::cursor::Cursor;
 use crate::Value;
 use crate::field::Errors;
 use crate::name;
 
-/// A container's probes and hooks. `grace` is the pod's grace period, which a sleeping hook must fit in.
+/// Validates a container's probes and hooks. `grace` is the pod's grace period, which limits a `sleep` hook.
 pub(super) fn validate(container: &Cursor, grace: Option<i64>, errors: &mut Errors) {
     let lifecycle = container.child("lifecycle");
     for hook in ["postStart", "preStop"] {
@@ -86,7 +86,7 @@ fn validate_http_get(action: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A port by number or by name.
+/// Validates a port given by number or name.
 fn validate_port(port: &Cursor, errors: &mut Errors) {
     match port.value() {
         Value::String(text) => port.check(name::port_name(text), errors),
@@ -114,7 +114,7 @@ mod tests {
     use crate::field::Path;
     use crate::json;
 
-    fn said(container: Value) -> Vec<String> {
+    fn errors_of(container: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("c"), Errors::default());
         validate(&Cursor::new(&container, &path), Some(30), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn handlers_are_refused_with_the_known_texts() {
+    fn invalid_handlers_are_refused_with_upstreams_messages() {
         let get = |port: Value| json!({"httpGet": {"path": "/", "port": port, "scheme": "HTTP"}});
         let cases = [
             (probe(json!({})), vec!["c.readinessProbe: Required value: must specify a handler type"]),
@@ -182,7 +182,7 @@ mod tests {
             (json!({"lifecycle": {"preStop": {"sleep": {"seconds": 0}}}}), vec![]),
         ];
         for (container, want) in cases {
-            assert_eq!(said(container.clone()), want, "{container}");
+            assert_eq!(errors_of(container.clone()), want, "{container}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Pod specs and pod templates: defaults, validation and warnings, shared by every kind that holds one.
+//! Pod specs and pod templates: defaults, validation and warnings, for every kind that contains one.
 
 pub mod amounts;
 mod annotations;
@@ -34,12 +34,12 @@ use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::{meta, name};
-use containers::Around;
+use containers::PodContext;
 use std::collections::BTreeSet;
 
 static NOTHING: Value = Value::Null;
 
-/// The rules of a pod at creation, metadata excepted.
+/// Validates a new pod, except for its metadata.
 pub fn validate_create(pod: &Value, errors: &mut Errors) {
     validate_pod(pod, errors);
     let path = Path::new("spec");
@@ -53,12 +53,12 @@ pub fn validate_create(pod: &Value, errors: &mut Errors) {
     annotations::validate_profiles_match(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &spec, errors);
 }
 
-/// The rules that a pod keeps all its life.
+/// Validates the rules that hold for a pod at any time.
 fn validate_pod(pod: &Value, errors: &mut Errors) {
-    let (path, noted) = (Path::new("spec"), Path::new("metadata.annotations"));
+    let (path, annotations_path) = (Path::new("spec"), Path::new("metadata.annotations"));
     let value = pod.at(&["spec"]).unwrap_or(&NOTHING);
     annotations::validate(
-        &Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted),
+        &Cursor::new(pod.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path),
         value,
         errors,
     );
@@ -72,7 +72,7 @@ fn validate_pod(pod: &Value, errors: &mut Errors) {
     }
 }
 
-/// A token is a service account's; a pod without one has none.
+/// A pod without a service account cannot have projected service account tokens.
 fn forbid_tokens(spec: &Cursor, errors: &mut Errors) {
     for volume in spec.child("volumes").items() {
         for source in volume.child("projected").child("sources").items() {
@@ -84,24 +84,24 @@ fn forbid_tokens(spec: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// The rules of a pod template, its metadata included.
+/// Validates a pod template, including its metadata.
 pub fn validate_template(template: &Value, path: &Path, errors: &mut Errors) {
     let root = Cursor::new(template, path);
-    // Upstream leaves `metadata` out of these paths.
+    // Upstream's paths omit `metadata` here.
     meta::validate_labels(template.at(&["metadata", "labels"]).unwrap_or(&NOTHING), &path.child("labels"), errors);
-    let (noted, at) = (template.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), path.child("annotations"));
-    let noted = Cursor::new(noted, &at);
-    meta::validate_annotations(noted.value(), &at, errors);
-    annotations::validate(&noted, root.child("spec").value(), errors);
+    let (annotations, at) = (template.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), path.child("annotations"));
+    let annotations = Cursor::new(annotations, &at);
+    meta::validate_annotations(annotations.value(), &at, errors);
+    annotations::validate(&annotations, root.child("spec").value(), errors);
     let spec = root.child("spec");
     validate_spec(spec.value(), None, &spec.path(), errors);
-    annotations::validate_profiles_match(noted.value(), &spec, errors);
+    annotations::validate_profiles_match(annotations.value(), &spec, errors);
     if !spec.child("ephemeralContainers").list().is_empty() {
         spec.child("ephemeralContainers").forbidden("ephemeral containers not allowed in pod template", errors);
     }
 }
 
-/// The rules of a pod spec. `pod` is the pod's name, none in a template.
+/// Validates a pod spec. `pod` is the pod's name, `None` in a template.
 pub fn validate_spec(spec: &Value, pod: Option<&str>, path: &Path, errors: &mut Errors) {
     let root = Cursor::new(spec, path);
     let grace = root.child("terminationGracePeriodSeconds");
@@ -110,7 +110,7 @@ pub fn validate_spec(spec: &Value, pod: Option<&str>, path: &Path, errors: &mut 
     }
     let host_users = root.child("hostUsers");
     let claims = root.child("resourceClaims");
-    let around = Around {
+    let context = PodContext {
         volumes: volumes::validate(&root.child("volumes"), pod, errors),
         claims: claims.list().iter().map(|claim| claim.text(&["name"])).filter(|name| !name.is_empty()).collect(),
         grace: grace.value().as_i64(),
@@ -118,7 +118,7 @@ pub fn validate_spec(spec: &Value, pod: Option<&str>, path: &Path, errors: &mut 
         host_users: !host_users.present() || host_users.flag(),
     };
     validate_resource_claims(&claims, errors);
-    containers::validate(&root, &around, errors);
+    containers::validate(&root, &context, errors);
     resources::validate_pod_level(&root, errors);
     root.child("restartPolicy").required_one_of(&["Always", "OnFailure", "Never"], errors);
     network::validate(&root, pod.is_some(), errors);

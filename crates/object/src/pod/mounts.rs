@@ -1,4 +1,4 @@
-//! How containers use volumes: mounted as files, or as raw devices.
+//! How containers use volumes: as mounted files or as raw block devices.
 
 use super::cursor::Cursor;
 use super::paths;
@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 type Volumes<'a> = BTreeMap<&'a str, &'a Value>;
 
-/// A container's `volumeMounts` and `volumeDevices`, given the volumes that exist.
+/// Validates a container's `volumeMounts` and `volumeDevices` against the pod's volumes.
 pub(super) fn validate(container: &Cursor, volumes: &Volumes, errors: &mut Errors) {
     let privileged = container.child("securityContext").child("privileged").flag();
     let (mounts, devices) = (container.child("volumeMounts"), container.child("volumeDevices"));
@@ -17,7 +17,7 @@ pub(super) fn validate(container: &Cursor, volumes: &Volumes, errors: &mut Error
     validate_devices(&devices, &uses(&mounts, "mountPath"), volumes, errors);
 }
 
-/// Which volume is used where.
+/// Returns the path of each used volume.
 fn uses<'a>(list: &Cursor<'a, '_>, path: &str) -> BTreeMap<&'a str, &'a str> {
     list.list().iter().map(|each| (each.text(&["name"]), each.text(&[path]))).collect()
 }
@@ -56,7 +56,7 @@ fn validate_mounts(
     }
 }
 
-/// Upstream names the list, not the element, in the errors of these fields; so do we.
+/// Upstream's errors for these fields name the list, not the element; so do ours.
 fn validate_sub_path(mounts: &Cursor, mount: &Cursor, errors: &mut Errors) {
     let (plain, expression) = (mount.child("subPath"), mount.child("subPathExpr"));
     let mut check = |field: &str, path: &Cursor| {
@@ -137,7 +137,7 @@ mod tests {
     use crate::field::Path;
     use crate::json;
 
-    fn said(container: Value) -> Vec<String> {
+    fn errors_of(container: Value) -> Vec<String> {
         let (claim, scratch) = (json!({"persistentVolumeClaim": {"claimName": "c"}}), json!({"emptyDir": {}}));
         let volumes = BTreeMap::from([("claim", &claim), ("scratch", &scratch)]);
         let (path, mut errors) = (Path::new("c"), Errors::default());
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn mounts_are_refused_with_the_known_texts() {
+    fn invalid_mounts_are_refused_with_upstreams_messages() {
         let cases = [
             (
                 json!({"volumeMounts": [{}]}),
@@ -213,12 +213,12 @@ mod tests {
             (mount(json!({"subPath": "a/b"})), vec![]),
         ];
         for (container, want) in cases {
-            assert_eq!(said(container.clone()), want, "{container}");
+            assert_eq!(errors_of(container.clone()), want, "{container}");
         }
     }
 
     #[test]
-    fn devices_are_refused_with_the_known_texts() {
+    fn invalid_devices_are_refused_with_upstreams_messages() {
         let device = |name: &str, path: &str| json!({"volumeDevices": [{"name": name, "devicePath": path}]});
         let twice =
             json!({"volumeDevices": [{"name": "claim", "devicePath": "/d"}, {"name": "claim", "devicePath": "/d"}]});
@@ -254,7 +254,7 @@ mod tests {
             ),
         ];
         for (container, want) in cases {
-            assert_eq!(said(container.clone()), want, "{container}");
+            assert_eq!(errors_of(container.clone()), want, "{container}");
         }
     }
 }

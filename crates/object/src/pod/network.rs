@@ -1,11 +1,11 @@
-//! Names and addresses of a pod: DNS, hosts entries, the host's network.
+//! Network fields of a pod: DNS, host aliases, host network.
 
 use super::cursor::Cursor;
 use super::paths;
 use crate::field::Errors;
 use crate::name;
 
-/// `in_pod` tells pods from templates, whose host ports are only filled in when the pod is made.
+/// Validates the network fields. `in_pod` is false for templates: their host ports are set only when a pod is created.
 pub(super) fn validate(spec: &Cursor, in_pod: bool, errors: &mut Errors) {
     validate_host_network(spec, in_pod, errors);
     validate_dns_policy(spec, errors);
@@ -76,15 +76,16 @@ fn validate_dns(config: &Cursor, policy: &str, errors: &mut Errors) {
     }
 }
 
-/// A subdomain whose labels may hold underscores.
+/// Validates a search path: a subdomain whose labels may contain underscores.
 fn search_path(text: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if text.len() > 253 {
         wrong.push("must be no more than 253 characters".to_owned());
     }
-    // The underscore is one more letter: a leading one may precede the label, inner ones stand among its letters.
+    // Treat an underscore as one more letter: a leading one may precede the label, others may be anywhere inside.
+    // A label may be longer than 63 characters here.
     let plain = |label: &str| label.strip_prefix('_').unwrap_or(label).replace('_', "-");
-    if !text.split('.').all(|label| name::label(&plain(label)).iter().all(|why| why.starts_with("must be no more"))) {
+    if !text.split('.').all(|label| name::is_dns_label(&plain(label))) {
         let why = "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', and \
                    must start and end with an alphanumeric character (e.g. 'example.com', regex used for validation is \
                    '_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?(\\._?[a-z0-9]([-_a-z0-9]*[a-z0-9])?)*')";
@@ -116,7 +117,7 @@ mod tests {
     use crate::field::Path;
     use crate::{Value, json};
 
-    fn said(members: Value) -> Vec<String> {
+    fn errors_of(members: Value) -> Vec<String> {
         let mut spec = json!({"dnsPolicy": "ClusterFirst"});
         for (key, value) in members.as_object().into_iter().flatten() {
             spec[key] = value.clone();
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn names_and_addresses_are_refused_with_the_known_texts() {
+    fn invalid_names_and_addresses_are_refused_with_upstreams_messages() {
         let cases = [
             (json!({"dnsPolicy": ""}), "spec.dnsPolicy: Required value"),
             (
@@ -165,21 +166,21 @@ mod tests {
             ),
         ];
         for (members, want) in cases {
-            assert_eq!(said(members.clone()), [want], "{members}");
+            assert_eq!(errors_of(members.clone()), [want], "{members}");
         }
         assert!(
-            said(json!({"hostname": "a.b"}))[0]
+            errors_of(json!({"hostname": "a.b"}))[0]
                 .starts_with("spec.hostname: Invalid value: \"a.b\": a lowercase RFC 1123 label")
         );
-        assert!(said(json!({"subdomain": "A"}))[0].starts_with("spec.subdomain: Invalid value"));
+        assert!(errors_of(json!({"subdomain": "A"}))[0].starts_with("spec.subdomain: Invalid value"));
         assert!(
-            said(json!({"hostAliases": [{"ip": "::1", "hostnames": ["A"]}]}))[0]
+            errors_of(json!({"hostAliases": [{"ip": "::1", "hostnames": ["A"]}]}))[0]
                 .starts_with("spec.hostAliases[0].hostnames[0]: Invalid value")
         );
         assert!(
-            said(json!({"dnsConfig": {"searches": ["a..b"]}}))[0]
+            errors_of(json!({"dnsConfig": {"searches": ["a..b"]}}))[0]
                 .starts_with("spec.dnsConfig.searches[0]: Invalid value: \"a..b\"")
         );
-        assert_eq!(said(json!({"dnsConfig": {"searches": [".", "a.b.", "_x._y_z.c"]}})), Vec::<String>::new());
+        assert_eq!(errors_of(json!({"dnsConfig": {"searches": [".", "a.b.", "_x._y_z.c"]}})), Vec::<String>::new());
     }
 }

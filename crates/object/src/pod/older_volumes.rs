@@ -1,4 +1,4 @@
-//! Volume sources of storage systems from before CSI. They still parse, so they are still checked.
+//! Volume sources from before CSI. The API still has them, so they are validated.
 
 use super::cursor::Cursor;
 use super::paths;
@@ -10,7 +10,7 @@ pub(super) fn git_repo(source: &Cursor, errors: &mut Errors) {
     paths::descending(&source.child("directory"), errors);
 }
 
-/// A cloud disk, known by the member `id`.
+/// Validates a cloud disk. `id` is the member that names the disk.
 pub(super) fn disk(source: &Cursor, id: &str, errors: &mut Errors) {
     source.required_members(&[id], errors);
     let partition = source.child("partition");
@@ -30,7 +30,7 @@ pub(super) fn iscsi(source: &Cursor, errors: &mut Errors) {
     iscsi_address(&source.child("initiatorName"), &source.child("initiatorname"), errors);
 }
 
-/// The volume's name is part of the initiator's session.
+/// Checks the length of the volume's name, which is part of the iSCSI initiator's session name.
 pub(super) fn iscsi_name(volume: &Cursor, name: &Cursor, errors: &mut Errors) {
     let portal = volume.child("iscsi").child("targetPortal").text().len();
     if name.text().len() + 1 + portal > 64 {
@@ -39,7 +39,7 @@ pub(super) fn iscsi_name(volume: &Cursor, name: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// An iSCSI name in one of its three spellings; `shown` is where upstream reports it.
+/// Validates an iSCSI name in one of its three formats. `shown` is the path that upstream reports.
 fn iscsi_address(address: &Cursor, shown: &Cursor, errors: &mut Errors) {
     let text = address.text();
     if text.is_empty() {
@@ -57,7 +57,7 @@ fn iscsi_address(address: &Cursor, shown: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// `iqn.2001-04.com.example:storage`.
+/// Whether the text is an iSCSI qualified name: `iqn.2001-04.com.example:storage`.
 fn is_iqn(text: &str) -> bool {
     let Some((authority, unique)) = text.strip_prefix("iqn.").and_then(|rest| rest.split_once(':')) else {
         return false;
@@ -164,76 +164,79 @@ mod tests {
     use crate::field::Path;
     use crate::{Value, json};
 
-    fn said(check: fn(&Cursor, &mut Errors), source: Value) -> Vec<String> {
+    fn errors_of(check: fn(&Cursor, &mut Errors), source: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("s"), Errors::default());
         check(&Cursor::new(&source, &path), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn sources_are_refused_with_the_known_texts() {
+    fn invalid_sources_are_refused_with_upstreams_messages() {
         let good = "iqn.2001-04.com.example:storage.disk";
         let cases: Vec<(Vec<String>, Vec<&str>)> = vec![
-            (said(iscsi, json!({})), vec!["s.targetPortal: Required value", "s.iqn: Required value"]),
+            (errors_of(iscsi, json!({})), vec!["s.targetPortal: Required value", "s.iqn: Required value"]),
             (
-                said(iscsi, json!({"targetPortal": "p", "iqn": "xyz", "lun": 256})),
+                errors_of(iscsi, json!({"targetPortal": "p", "iqn": "xyz", "lun": 256})),
                 vec![
                     "s.iqn: Invalid value: \"xyz\": must be valid format starting with iqn, eui, or naa",
                     "s.lun: Invalid value: 256: must be between 0 and 255, inclusive",
                 ],
             ),
             (
-                said(iscsi, json!({"targetPortal": "p", "iqn": "iqn.nope", "chapAuthSession": true})),
+                errors_of(iscsi, json!({"targetPortal": "p", "iqn": "iqn.nope", "chapAuthSession": true})),
                 vec!["s.iqn: Invalid value: \"iqn.nope\": must be valid format", "s.secretRef: Required value"],
             ),
-            (said(iscsi, json!({"targetPortal": "p", "iqn": good})), vec![]),
+            (errors_of(iscsi, json!({"targetPortal": "p", "iqn": good})), vec![]),
             (
-                said(git_repo, json!({"directory": "../x"})),
+                errors_of(git_repo, json!({"directory": "../x"})),
                 vec!["s.repository: Required value", "s.directory: Invalid value: \"../x\": must not contain '..'"],
             ),
             (
-                said(fibre_channel, json!({})),
+                errors_of(fibre_channel, json!({})),
                 vec!["s.targetWWNs: Required value: must specify either targetWWNs or wwids, but not both"],
             ),
             (
-                said(fibre_channel, json!({"targetWWNs": ["a"]})),
+                errors_of(fibre_channel, json!({"targetWWNs": ["a"]})),
                 vec!["s.lun: Required value: lun is required if targetWWNs is specified"],
             ),
-            (said(flocker, json!({})), vec!["s: Required value: one of datasetName and datasetUUID is required"]),
+            (errors_of(flocker, json!({})), vec!["s: Required value: one of datasetName and datasetUUID is required"]),
             (
-                said(cinder, json!({"secretRef": {}})),
+                errors_of(cinder, json!({"secretRef": {}})),
                 vec!["s.volumeID: Required value", "s.secretRef.name: Required value"],
             ),
             (
-                said(quobyte, json!({"registry": "host", "volume": "v"})),
+                errors_of(quobyte, json!({"registry": "host", "volume": "v"})),
                 vec![
                     "s.registry: Invalid value: \"host\": must be a host:port pair or multiple pairs separated by commas",
                 ],
             ),
             (
-                said(flex, json!({"driver": "d", "options": {"kubernetes.io/x": "1"}})),
+                errors_of(flex, json!({"driver": "d", "options": {"kubernetes.io/x": "1"}})),
                 vec![
                     "s.options[kubernetes.io/x]: Invalid value: \"kubernetes.io/x\": kubernetes.io and k8s.io namespaces are reserved",
                 ],
             ),
             (
-                said(azure_disk, json!({"diskName": "d", "diskURI": "u", "kind": "Managed", "cachingMode": "Some"})),
+                errors_of(
+                    azure_disk,
+                    json!({"diskName": "d", "diskURI": "u", "kind": "Managed", "cachingMode": "Some"}),
+                ),
                 vec![
                     "s.cachingMode: Unsupported value: \"Some\": supported values: \"None\", \"ReadOnly\", \"ReadWrite\"",
                     "s.diskURI: Unsupported value: \"u\": supported values: \"/subscriptions/{sub-id}/resourcegroups/{group-name}/providers/microsoft.compute/disks/{disk-id}\"",
                 ],
             ),
-            (said(storageos, json!({})), vec!["s.volumeName: Required value"]),
+            (errors_of(storageos, json!({})), vec!["s.volumeName: Required value"]),
             (
-                said(|source, errors| disk(source, "pdName", errors), json!({"partition": 256})),
+                errors_of(|source, errors| disk(source, "pdName", errors), json!({"partition": 256})),
                 vec![
                     "s.pdName: Required value",
                     "s.partition: Invalid value: 256: must be between 1 and 255, inclusive",
                 ],
             ),
         ];
-        for (said, want) in cases {
-            assert_eq!(said, want);
+        for (messages, want) in cases {
+            assert_eq!(messages, want);
         }
     }
 }

@@ -1,9 +1,9 @@
-//! File paths in volumes and mounts, and the addresses and ids that stand in pod specs.
+//! Validation of file paths in volumes and mounts, and of addresses and ids in pod specs.
 
 use super::cursor::Cursor;
 use crate::field::Errors;
 
-/// A path without `..` elements.
+/// Validates a path without `..` elements.
 pub(super) fn no_backsteps(path: &Cursor, errors: &mut Errors) {
     if has_backsteps(path.text()) {
         path.invalid("must not contain '..'", errors);
@@ -14,7 +14,7 @@ pub(super) fn has_backsteps(path: &str) -> bool {
     path.split('/').any(|part| part == "..")
 }
 
-/// A relative path without `..` elements.
+/// Validates a relative path without `..` elements.
 pub(super) fn descending(path: &Cursor, errors: &mut Errors) {
     if path.text().starts_with('/') {
         path.invalid("must be a relative path", errors);
@@ -22,7 +22,8 @@ pub(super) fn descending(path: &Cursor, errors: &mut Errors) {
     no_backsteps(path, errors);
 }
 
-/// A relative path that also keeps clear of names starting with `..`, which nodes use for atomic updates.
+/// Validates a relative path that has no `..` elements and does not start with `..`: the kubelet uses such names for
+/// atomic updates.
 pub(super) fn local(path: &Cursor, errors: &mut Errors) {
     descending(path, errors);
     if path.text().starts_with("..") && !path.text().starts_with("../") {
@@ -30,21 +31,21 @@ pub(super) fn local(path: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Permission bits.
+/// Validates permission bits.
 pub(super) fn mode(mode: &Cursor, errors: &mut Errors) {
     if !(0..=0o777).contains(&mode.int()) {
         mode.invalid("must be a number between 0 and 0777 (octal), both inclusive", errors);
     }
 }
 
-/// A user or group id.
+/// Validates a user or group id.
 pub(super) fn id(id: &Cursor, errors: &mut Errors) {
     if id.present() {
         id.between(0, i64::from(i32::MAX), errors);
     }
 }
 
-/// An IP address of either family.
+/// Validates an IP address of either family.
 pub(super) fn ip(ip: &Cursor, errors: &mut Errors) {
     if ip.text().parse::<std::net::IpAddr>().is_err() {
         ip.invalid("must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)", errors);

@@ -1,4 +1,4 @@
-//! How `kubectl get pods` tells the state of a pod in a word.
+//! Columns of `kubectl get pods`, including the one-word status.
 
 use crate::access::{Access, name, terminating};
 use crate::table::{AGE, Column, NAME, age, column, since, wide};
@@ -18,15 +18,15 @@ pub const COLUMNS: &[Column] = &[
 ];
 
 pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
-    let seen = look(pod);
+    let summary = summarize(pod);
     let or_none = |text: &str| if text.is_empty() { json!("<none>") } else { json!(text) };
     let first = pod.items(&["status", "podIPs"]).first();
     let ip = first.map_or_else(|| pod.text(&["status", "podIP"]), |ip| ip.text(&["ip"]));
     vec![
         json!(name(pod)),
-        json!(format!("{}/{}", seen.ready, seen.total)),
-        json!(status_word(pod, &seen.reason)),
-        json!(restarts(&seen, now)),
+        json!(format!("{}/{}", summary.ready, summary.total)),
+        json!(status_word(pod, &summary.reason)),
+        json!(restarts(&summary, now)),
         json!(age(pod, now)),
         or_none(ip),
         or_none(pod.text(&["spec", "nodeName"])),
@@ -35,9 +35,9 @@ pub fn cells(pod: &Value, now: Timestamp) -> Vec<Value> {
     ]
 }
 
-/// What the statuses of the containers add up to.
+/// The state that results from the statuses of the containers.
 #[derive(Default)]
-struct Seen {
+struct Summary {
     reason: String,
     ready: usize,
     total: usize,
@@ -45,36 +45,37 @@ struct Seen {
     last_restart: String,
 }
 
-impl Seen {
-    /// Counts a container's restarts and remembers the latest.
+impl Summary {
+    /// Adds a container's restarts, and keeps the time of the latest one.
     fn count(&mut self, status: &Value) {
         self.restarts = self.restarts.saturating_add(status.int(&["restartCount"]).unwrap_or(0));
         let finished = status.text(&["lastState", "terminated", "finishedAt"]);
-        // Times are in one canonical form, which sorts as text.
+        // Times are in canonical form, so they can be compared as text.
         if finished > self.last_restart.as_str() {
             finished.clone_into(&mut self.last_restart);
         }
     }
 }
 
-fn look(pod: &Value) -> Seen {
-    let mut seen = Seen { reason: pod_reason(pod), total: pod.items(&["spec", "containers"]).len(), ..Seen::default() };
+fn summarize(pod: &Value) -> Summary {
+    let mut summary =
+        Summary { reason: pod_reason(pod), total: pod.items(&["spec", "containers"]).len(), ..Summary::default() };
     let sidecars: Vec<&str> = pod
         .items(&["spec", "initContainers"])
         .iter()
         .filter(|container| container.text(&["restartPolicy"]) == "Always")
         .map(|container| container.text(&["name"]))
         .collect();
-    seen.total += sidecars.len();
-    let mut of_sidecars = Seen::default();
-    let initializing = look_at_init(pod, &sidecars, &mut seen, &mut of_sidecars);
+    summary.total += sidecars.len();
+    let mut of_sidecars = Summary::default();
+    let initializing = evaluate_init(pod, &sidecars, &mut summary, &mut of_sidecars);
     if !initializing || has_condition(pod, "Initialized") {
-        // Once initialized, what init containers went through no longer counts; sidecars run on.
-        seen.restarts = of_sidecars.restarts;
-        seen.last_restart = of_sidecars.last_restart;
-        look_at_regular(pod, &mut seen);
+        // After initialization, restarts of init containers no longer count; those of sidecars do.
+        summary.restarts = of_sidecars.restarts;
+        summary.last_restart = of_sidecars.last_restart;
+        evaluate_regular(pod, &mut summary);
     }
-    seen
+    summary
 }
 
 fn pod_reason(pod: &Value) -> String {
@@ -88,11 +89,11 @@ fn pod_reason(pod: &Value) -> String {
     if reason.is_empty() { pod.text(&["status", "phase"]).to_owned() } else { reason.to_owned() }
 }
 
-/// Goes through the init containers up to the first that is not done; whether there is one.
-fn look_at_init(pod: &Value, sidecars: &[&str], seen: &mut Seen, of_sidecars: &mut Seen) -> bool {
+/// Evaluates the init containers up to the first one that is not finished. Returns whether there is such a container.
+fn evaluate_init(pod: &Value, sidecars: &[&str], summary: &mut Summary, of_sidecars: &mut Summary) -> bool {
     for (index, status) in pod.items(&["status", "initContainerStatuses"]).iter().enumerate() {
         let sidecar = sidecars.contains(&status.text(&["name"]));
-        seen.count(status);
+        summary.count(status);
         if sidecar {
             of_sidecars.count(status);
         }
@@ -101,11 +102,11 @@ fn look_at_init(pod: &Value, sidecars: &[&str], seen: &mut Seen, of_sidecars: &m
             continue;
         }
         if sidecar && status.flag(&["started"]) {
-            seen.ready += usize::from(status.flag(&["ready"]));
+            summary.ready += usize::from(status.flag(&["ready"]));
             continue;
         }
         let waiting = status.text(&["state", "waiting", "reason"]);
-        seen.reason = match ended {
+        summary.reason = match ended {
             Some(state) => format!("Init:{}", end_reason(state)),
             None if !waiting.is_empty() && waiting != "PodInitializing" => format!("Init:{waiting}"),
             None => format!("Init:{index}/{}", pod.items(&["spec", "initContainers"]).len()),
@@ -115,23 +116,23 @@ fn look_at_init(pod: &Value, sidecars: &[&str], seen: &mut Seen, of_sidecars: &m
     false
 }
 
-fn look_at_regular(pod: &Value, seen: &mut Seen) {
+fn evaluate_regular(pod: &Value, summary: &mut Summary) {
     let mut running = false;
     for status in pod.items(&["status", "containerStatuses"]).iter().rev() {
-        seen.count(status);
+        summary.count(status);
         let waiting = status.text(&["state", "waiting", "reason"]);
         if !waiting.is_empty() {
-            waiting.clone_into(&mut seen.reason);
+            waiting.clone_into(&mut summary.reason);
         } else if let Some(state) = status.at(&["state", "terminated"]) {
-            seen.reason = end_reason(state);
+            summary.reason = end_reason(state);
         } else if status.flag(&["ready"]) && status.has(&["state", "running"]) {
             running = true;
-            seen.ready += 1;
+            summary.ready += 1;
         }
     }
-    if seen.reason == "Completed" && running {
+    if summary.reason == "Completed" && running {
         let word = if has_condition(pod, "Ready") { "Running" } else { "NotReady" };
-        word.clone_into(&mut seen.reason);
+        word.clone_into(&mut summary.reason);
     }
 }
 
@@ -158,11 +159,11 @@ fn status_word<'a>(pod: &Value, reason: &'a str) -> &'a str {
     }
 }
 
-fn restarts(seen: &Seen, now: Timestamp) -> String {
-    if seen.restarts != 0 && !seen.last_restart.is_empty() {
-        format!("{} ({} ago)", seen.restarts, since(&seen.last_restart, now))
+fn restarts(summary: &Summary, now: Timestamp) -> String {
+    if summary.restarts != 0 && !summary.last_restart.is_empty() {
+        format!("{} ({} ago)", summary.restarts, since(&summary.last_restart, now))
     } else {
-        seen.restarts.to_string()
+        summary.restarts.to_string()
     }
 }
 
@@ -181,7 +182,7 @@ mod tests {
 
     const NOW: &str = "2026-01-01T01:00:00Z";
 
-    /// Ready, Status, Restarts of a pod.
+    /// Returns the Ready, Status and Restarts cells of a pod.
     fn row(spec: Value, status: Value, deleted: bool) -> [String; 3] {
         let mut pod = json!({"metadata": {"name": "p", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec, "status": status});
         if deleted {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn states_read_as_kubectl_users_know_them() {
+    fn pod_states_are_upstreams() {
         let one = json!({"containers": [{"name": "a"}]});
         let up = json!({"name": "a", "ready": true, "state": {"running": {}}});
         let crashing = json!({"name": "a", "restartCount": 3, "state": {"waiting": {"reason": "CrashLoopBackOff"}},

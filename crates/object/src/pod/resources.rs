@@ -1,4 +1,4 @@
-//! Requests and limits: their names, amounts, and how they relate.
+//! Requests and limits: names, amounts, and their relation.
 
 use super::cursor::Cursor;
 use crate::access::Access;
@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 const POD_LEVEL: &[&str] = &["cpu", "hugepages-", "memory"];
 
-/// Rounds amounts up to thousandths, the finest that resources know.
+/// Rounds amounts up to thousandths, the smallest unit of resources.
 pub(super) fn round_up(object: &mut Value, list: &[&str]) {
     if !object.at(list).is_some_and(Value::is_object) {
         return;
@@ -27,15 +27,15 @@ pub(super) fn round_up(object: &mut Value, list: &[&str]) {
     }
 }
 
-/// Requests of the pod as a whole: where it has limits, what its containers ask, else what it may use at most.
+/// Sets pod-level requests of a pod with pod-level limits: the sum of its containers' requests, else the limit.
 pub(super) fn default_pod_level(spec: &mut Value) {
     let limits = spec.members(&["resources", "limits"]).clone();
     if limits.is_empty() {
         return;
     }
-    let asked = container_requests(spec);
-    let asked = asked.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
-    let mut wanted: Map = asked.map(|(name, amount)| (name, Value::from(amount.to_string()))).collect();
+    let requests = container_requests(spec);
+    let requests = requests.into_iter().filter(|(name, _)| matches!(name.as_str(), "cpu" | "memory"));
+    let mut wanted: Map = requests.map(|(name, amount)| (name, Value::from(amount.to_string()))).collect();
     for (name, limit) in limits {
         if is_pod_level(&name) {
             wanted.entry(name).or_insert(limit);
@@ -48,7 +48,7 @@ pub(super) fn default_pod_level(spec: &mut Value) {
     }
 }
 
-/// What the containers of a pod ask together: all that run at once, or more if an init container needs more in its time.
+/// Returns the sum of the containers' requests, or the maximum during initialization if that is greater.
 pub(super) fn container_requests(spec: &Value) -> BTreeMap<String, Quantity> {
     let mut running = BTreeMap::new();
     for container in spec.items(&["containers"]) {
@@ -84,13 +84,13 @@ fn raise(total: &mut BTreeMap<String, Quantity>, other: BTreeMap<String, Quantit
     }
 }
 
-/// A container's `resources`. `claims` are the names in the pod's `resourceClaims`.
+/// Validates a container's `resources`. `claims` are the names in the pod's `resourceClaims`.
 pub(super) fn validate(resources: &Cursor, claims: &BTreeSet<&str>, errors: &mut Errors) {
     validate_amounts(resources, container_name, errors);
     validate_claims(&resources.child("claims"), claims, errors);
 }
 
-/// A pod's `overhead`: amounts that bound, nothing that is asked.
+/// Validates the resource names and amounts of a pod's `overhead`.
 pub(super) fn validate_overhead(overhead: &Cursor, errors: &mut Errors) {
     for (name, amount) in overhead.entries() {
         container_name(name, &amount, errors);
@@ -98,7 +98,7 @@ pub(super) fn validate_overhead(overhead: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A pod's own `resources`.
+/// Validates a pod's own `resources`.
 pub(super) fn validate_pod_level(spec: &Cursor, errors: &mut Errors) {
     let resources = spec.child("resources");
     if !resources.present() {
@@ -205,7 +205,7 @@ fn validate_claims(claims: &Cursor, known: &BTreeSet<&str>, errors: &mut Errors)
     }
 }
 
-/// What a resource of a container may be called.
+/// Validates the name of a container's resource.
 fn container_name(name: &str, at: &Cursor, errors: &mut Errors) {
     let path = at.path();
     if !resource_name(name, &path, errors) {
@@ -227,7 +227,7 @@ fn pod_name(name: &str, at: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// What any resource may be called; the answer is whether the text could be a name at all.
+/// Validates any resource name. Returns whether the text is a valid qualified name.
 fn resource_name(name: &str, path: &Path, errors: &mut Errors) -> bool {
     let wrong = name::qualified(name);
     let readable = wrong.is_empty();
@@ -270,12 +270,12 @@ fn is_extended(name: &str) -> bool {
     !is_native(name) && !name.starts_with("requests.") && name::qualified(&format!("requests.{name}")).is_empty()
 }
 
-/// Pages and extended resources cannot be promised twice; the node hands out what it has.
+/// Whether the limit may be greater than the request. Huge pages and extended resources cannot be overcommitted.
 fn may_overcommit(name: &str) -> bool {
     is_native(name) && !is_hugepages(name)
 }
 
-/// The quality of service that a pod's requests and limits earn it.
+/// Returns the QoS class of a pod, from its requests and limits.
 pub fn qos_class(pod: &Value) -> &'static str {
     let spec = pod.at(&["spec"]).unwrap_or(&Value::Null);
     let own = spec.at(&["resources"]).unwrap_or(&Value::Null);
@@ -284,7 +284,7 @@ pub fn qos_class(pod: &Value) -> &'static str {
     let parts: Vec<&Value> =
         if whole_pod { vec![own] } else { containers.filter_map(|each| each.get("resources")).collect() };
     let count = spec.items(&["containers"]).len() + spec.items(&["initContainers"]).len();
-    // Sums of what is asked and what is allowed, and whether every part has all limits.
+    // Sums of the requests and limits, and whether every container has all limits.
     let (mut requests, mut limits) = (BTreeMap::new(), BTreeMap::new());
     let mut all_limited = whole_pod || parts.len() == count;
     for part in parts {
@@ -323,14 +323,14 @@ mod tests {
     use super::*;
     use crate::json;
 
-    fn said(resources: Value) -> Vec<String> {
+    fn errors_of(resources: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("r"), Errors::default());
         validate(&Cursor::new(&resources, &path), &BTreeSet::from(["gpu"]), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn amounts_and_names_are_refused_with_the_known_texts() {
+    fn invalid_amounts_and_names_are_refused_with_upstreams_messages() {
         let cases = [
             (
                 json!({"limits": {"cpu": "1"}, "requests": {"cpu": "2"}}),
@@ -384,14 +384,14 @@ mod tests {
             (json!({"claims": [{"name": "gpu"}, {"name": "gpu"}]}), vec!["r.claims[1]: Duplicate value: \"gpu\""]),
         ];
         for (resources, want) in cases {
-            assert_eq!(said(resources.clone()), want, "{resources}");
+            assert_eq!(errors_of(resources.clone()), want, "{resources}");
         }
         let fine = json!({"limits": {"cpu": "1", "hugepages-2Mi": "4Mi", "example.com/gpu": "1"}, "requests": {"cpu": "1", "memory": "1Gi"}});
-        assert_eq!(said(fine), Vec::<String>::new());
+        assert_eq!(errors_of(fine), Vec::<String>::new());
     }
 
     #[test]
-    fn pod_level_amounts_cover_the_containers() {
+    fn pod_level_resources_must_cover_the_containers() {
         let spec = json!({
             "resources": {"limits": {"cpu": "1", "pods": "1"}, "requests": {"cpu": "1"}, "claims": []},
             "containers": [
@@ -401,9 +401,9 @@ mod tests {
         });
         let (path, mut errors) = (Path::new("spec"), Errors::default());
         validate_pod_level(&Cursor::new(&spec, &path), &mut errors);
-        let said: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "spec.resources.claims: Forbidden: claims cannot be set for Resources at pod-level",
                 "spec.resources.limits[pods]: Unsupported value: \"pods\": supported values: \"cpu\", \"hugepages-\", \"memory\"",
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_count_for_their_peak_and_sidecars_for_all_time() {
+    fn init_containers_count_with_their_maximum_and_sidecars_always() {
         let asks = |cpu: &str| json!({"resources": {"requests": {"cpu": cpu}}});
         let mut sidecar = asks("1");
         sidecar.put(&["restartPolicy"], "Always");
@@ -425,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn pod_level_requests_default_to_what_containers_ask_then_to_limits() {
+    fn pod_level_requests_default_to_the_containers_requests_then_to_the_limits() {
         let mut spec = json!({
             "resources": {"limits": {"cpu": "4", "memory": "1Gi"}},
             "containers": [{"resources": {"requests": {"cpu": "1"}}}],
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn service_classes_follow_requests_and_limits() {
+    fn the_qos_class_follows_from_requests_and_limits() {
         let both = json!({"cpu": "1", "memory": "1Gi"});
         let cases = [
             (json!([{}]), "BestEffort"),

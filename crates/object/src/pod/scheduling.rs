@@ -1,4 +1,4 @@
-//! Where a pod may run: node selectors, affinity, tolerations, spreading, gates.
+//! Scheduling fields of a pod: node selectors, affinity, tolerations, topology spread, scheduling gates.
 
 use super::cursor::Cursor;
 use crate::Value;
@@ -6,12 +6,13 @@ use crate::field::{Errors, Path};
 use crate::{meta, name};
 use std::collections::BTreeSet;
 
-/// A node selector: at least one term, any of which a node may meet. Also used by volumes' node affinity.
+/// Validates a node selector: at least one term. A node must match one of the terms. Also used for the node affinity of
+/// volumes.
 pub fn validate_node_selector(selector: &Value, path: &Path, errors: &mut Errors) {
     validate_required_terms(&Cursor::new(selector, path), errors);
 }
 
-/// All that a spec says about its place.
+/// Validates all scheduling fields of a spec.
 pub(super) fn validate(spec: &Cursor, errors: &mut Errors) {
     let selector = spec.child("nodeSelector");
     meta::validate_labels(selector.value(), &selector.path(), errors);
@@ -65,7 +66,8 @@ fn validate_required_terms(selector: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Preferences may hold values that no label can have: they only ever fail to match.
+/// Validates a node selector term. In preferences, values are not checked: a value that no label can have only never
+/// matches.
 fn validate_term(term: &Cursor, check_values: bool, errors: &mut Errors) {
     for requirement in term.child("matchExpressions").items() {
         validate_expression(&requirement, check_values, errors);
@@ -138,7 +140,7 @@ fn validate_pod_term(term: &Cursor, errors: &mut Errors) {
     key.check(name::qualified(key.text()), errors);
 }
 
-/// `matchLabelKeys` and `mismatchLabelKeys` of a pod affinity term.
+/// Validates `matchLabelKeys` and `mismatchLabelKeys` of a pod affinity term.
 fn validate_label_keys(term: &Cursor, errors: &mut Errors) {
     let (same, other, selector) =
         (term.child("matchLabelKeys"), term.child("mismatchLabelKeys"), term.child("labelSelector"));
@@ -158,7 +160,7 @@ fn validate_label_keys(term: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Gates hold a pod back from scheduling until someone removes them.
+/// Validates scheduling gates. The pod is not scheduled until a client has removed all of them.
 fn validate_gates(gates: &Cursor, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for gate in gates.items() {
@@ -272,7 +274,7 @@ mod tests {
     use super::*;
     use crate::json;
 
-    fn said(spec: Value) -> Vec<String> {
+    fn errors_of(spec: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("spec"), Errors::default());
         validate(&Cursor::new(&spec, &path), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
@@ -285,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn node_affinity_is_refused_with_the_known_texts() {
+    fn invalid_node_affinity_is_refused_with_upstreams_messages() {
         let at = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms";
         let expression = |operator: &str, values: Value| json!([{"matchExpressions": [{"key": "k", "operator": operator, "values": values}]}]);
         let field = |key: &str, operator: &str, values: Value| json!([{"matchFields": [{"key": key, "operator": operator, "values": values}]}]);
@@ -328,17 +330,17 @@ mod tests {
             (expression("In", json!(["a", "b"])), vec![]),
         ];
         for (terms, want) in cases {
-            assert_eq!(said(node_terms(terms.clone())), want, "{terms}");
+            assert_eq!(errors_of(node_terms(terms.clone())), want, "{terms}");
         }
-        let weight = said(json!({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 0, "preference": {}}]}}}));
+        let weight = errors_of(json!({"affinity": {"nodeAffinity": {PREFERRED: [{"weight": 0, "preference": {}}]}}}));
         let want = "spec.affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution[0].weight: Invalid value: 0: must be in the range 1-100";
         assert_eq!(weight, [want]);
     }
 
     #[test]
-    fn pod_affinity_is_refused_with_the_known_texts() {
+    fn invalid_pod_affinity_is_refused_with_upstreams_messages() {
         let at = "spec.affinity.podAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution[0]";
-        let term = |term: Value| said(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}));
+        let term = |term: Value| errors_of(json!({"affinity": {"podAntiAffinity": {REQUIRED: [term]}}}));
         let empty = term(json!({}));
         assert_eq!(empty[0], format!("{at}.topologyKey: Required value: can not be empty"));
         assert_eq!(
@@ -356,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn tolerations_are_refused_with_the_known_texts() {
+    fn invalid_tolerations_are_refused_with_upstreams_messages() {
         let cases = [
             (
                 json!({}),
@@ -380,13 +382,13 @@ mod tests {
             ),
         ];
         for (toleration, want) in cases {
-            assert_eq!(said(json!({"tolerations": [toleration]})), [want]);
+            assert_eq!(errors_of(json!({"tolerations": [toleration]})), [want]);
         }
-        assert_eq!(said(json!({"tolerations": [{"operator": "Exists"}]})), Vec::<String>::new());
+        assert_eq!(errors_of(json!({"tolerations": [{"operator": "Exists"}]})), Vec::<String>::new());
     }
 
     #[test]
-    fn spreading_is_refused_with_the_known_texts() {
+    fn invalid_topology_spread_is_refused_with_upstreams_messages() {
         let fine = json!({"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "ScheduleAnyway"});
         let with = |key: &str, value: Value| {
             let mut constraint = fine.clone();
@@ -423,22 +425,22 @@ mod tests {
             ),
         ];
         for (constraints, want) in cases {
-            assert_eq!(said(json!({"topologySpreadConstraints": constraints})), [want]);
+            assert_eq!(errors_of(json!({"topologySpreadConstraints": constraints})), [want]);
         }
     }
 
     #[test]
     fn gates_are_qualified_and_unique() {
         assert_eq!(
-            said(json!({"schedulingGates": [{"name": "a"}, {"name": "a"}]})),
+            errors_of(json!({"schedulingGates": [{"name": "a"}, {"name": "a"}]})),
             ["spec.schedulingGates[1]: Duplicate value: \"a\""]
         );
         assert!(
-            said(json!({"schedulingGates": [{"name": "-"}]}))[0]
+            errors_of(json!({"schedulingGates": [{"name": "-"}]}))[0]
                 .starts_with("spec.schedulingGates[0]: Invalid value: \"-\": name part")
         );
         assert!(
-            said(json!({"readinessGates": [{"conditionType": "a b"}]}))[0]
+            errors_of(json!({"readinessGates": [{"conditionType": "a b"}]}))[0]
                 .starts_with("spec.readinessGates[0].conditionType: Invalid value")
         );
     }

@@ -1,4 +1,4 @@
-//! What may be written to a pod's status.
+//! Validation of a pod's status updates.
 
 use super::cursor::Cursor;
 use super::{NOTHING, annotations, paths};
@@ -8,11 +8,11 @@ use crate::field::{Errors, Path};
 use crate::name;
 use std::collections::BTreeSet;
 
-/// The rules of a write to `/status`.
+/// Validates a write to `/status`.
 pub fn validate_status(new: &Value, old: &Value, errors: &mut Errors) {
-    let (root, noted, conditions) =
+    let (root, annotations_path, conditions) =
         (Path::new("status"), Path::new("metadata.annotations"), Path::new("metadata.conditions"));
-    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted);
+    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path);
     annotations::validate_update(&annotations, old.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), errors);
     let spec = new.at(&["spec"]).unwrap_or(&NOTHING);
     annotations::validate(&annotations, spec, errors);
@@ -45,7 +45,7 @@ fn validate_conditions(conditions: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A container that ended, and is not to be restarted, stays ended.
+/// A container that terminated, and must not be restarted, cannot run again.
 fn validate_containers(status: &Cursor, old: &Value, errors: &mut Errors) {
     let policy = old.text(&["spec", "restartPolicy"]);
     let sidecar = |name: &str| {
@@ -89,7 +89,7 @@ fn validate_addresses(status: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// At most one address of each family.
+/// Checks that there is at most one address per IP family.
 fn validate_family(list: &Cursor, errors: &mut Errors) {
     let mut seen = BTreeSet::new();
     for address in list.items() {
@@ -111,14 +111,14 @@ mod tests {
     use super::*;
     use crate::json;
 
-    fn said(new: Value, old: Value) -> Vec<String> {
+    fn errors_of(new: Value, old: Value) -> Vec<String> {
         let mut errors = Errors::default();
         validate_status(&new, &old, &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
 
     #[test]
-    fn status_writes_are_refused_with_the_known_texts() {
+    fn invalid_status_writes_are_refused_with_upstreams_messages() {
         let status = |status: Value| json!({"spec": {"restartPolicy": "Never"}, "status": status});
         let ended = json!([{"name": "a", "state": {"terminated": {"exitCode": 1}}}]);
         let running = json!([{"name": "a", "state": {"running": {}}}]);
@@ -160,7 +160,7 @@ mod tests {
             (status(json!({"podIPs": [{"ip": "10.0.0.1"}, {"ip": "::1"}]})), status(json!({})), vec![]),
         ];
         for (new, old, want) in cases {
-            assert_eq!(said(new.clone(), old), want, "{new}");
+            assert_eq!(errors_of(new.clone(), old), want, "{new}");
         }
     }
 }

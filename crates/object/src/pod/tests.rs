@@ -1,4 +1,4 @@
-//! Whole pods: create, update, and what holds for any input.
+//! Tests with whole pods: create, update, and properties that hold for any input.
 
 use super::*;
 use crate::gates::Gates;
@@ -31,7 +31,7 @@ fn refused(pod: Value) -> Vec<String> {
     texts(&errors)
 }
 
-/// What a change of a stored pod is refused with.
+/// Returns the errors of changing a stored pod.
 fn change(old: &Value, edit: impl FnOnce(&mut Value)) -> Vec<String> {
     let mut new = old.clone();
     edit(&mut new);
@@ -41,7 +41,7 @@ fn change(old: &Value, edit: impl FnOnce(&mut Value)) -> Vec<String> {
 }
 
 #[test]
-fn pods_are_refused_with_the_known_texts() {
+fn invalid_pods_are_refused_with_upstreams_messages() {
     let token = json!([{"name": "t", "projected": {"sources": [{"serviceAccountToken": {"path": "t"}}]}}]);
     let mut held = with(&["spec", "schedulingGates"], json!([{"name": "g"}]));
     held.put(&["spec", "nodeName"], "n");
@@ -93,10 +93,10 @@ fn pods_are_refused_with_the_known_texts() {
         assert_eq!(refused(pod.clone()), want, "{pod}");
     }
     for field in ["nodeName", "serviceAccountName", "priorityClassName", "runtimeClassName"] {
-        let said = refused(with(&["spec", field], "A_b"));
+        let messages = refused(with(&["spec", field], "A_b"));
         assert!(
-            said[0].starts_with(&format!("spec.{field}: Invalid value: \"A_b\": a lowercase RFC 1123 subdomain")),
-            "{said:?}"
+            messages[0].starts_with(&format!("spec.{field}: Invalid value: \"A_b\": a lowercase RFC 1123 subdomain")),
+            "{messages:?}"
         );
     }
     let mut errors = Errors::default();
@@ -105,23 +105,23 @@ fn pods_are_refused_with_the_known_texts() {
 }
 
 #[test]
-fn templates_have_rules_of_their_own() {
+fn templates_have_their_own_rules() {
     let mut template = json!({"metadata": {"labels": {"a": "b c"}, "annotations": {"x y": ""}},
         "spec": {"containers": [{"name": "a", "image": " x"}], "ephemeralContainers": [{"name": "e", "image": "x"}]}});
     default_spec(&mut template["spec"]);
     let mut errors = Errors::default();
     validate_template(&template, &Path::new("spec.template"), &mut errors);
-    let said = texts(&errors);
-    assert!(said[0].starts_with("spec.template.labels: Invalid value: \"b c\""), "{said:?}");
-    assert!(said[1].starts_with("spec.template.annotations: Invalid value: \"x y\""), "{said:?}");
+    let messages = texts(&errors);
+    assert!(messages[0].starts_with("spec.template.labels: Invalid value: \"b c\""), "{messages:?}");
+    assert!(messages[1].starts_with("spec.template.annotations: Invalid value: \"x y\""), "{messages:?}");
     assert_eq!(
-        said[2..],
+        messages[2..],
         ["spec.template.spec.ephemeralContainers: Forbidden: ephemeral containers not allowed in pod template"]
     );
 }
 
 #[test]
-fn images_deadlines_tolerations_and_metadata_may_change() {
+fn images_deadlines_tolerations_and_metadata_are_mutable() {
     let old = stored(with(
         &["spec", "tolerations"],
         json!([{"key": "a", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 5}]),
@@ -140,15 +140,15 @@ fn images_deadlines_tolerations_and_metadata_may_change() {
 }
 
 #[test]
-fn all_else_in_a_pod_is_fixed() {
+fn all_other_pod_fields_are_immutable() {
     let old = stored(with(&["spec", "activeDeadlineSeconds"], 10));
     let fixed = "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,\
         `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),\
         `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)\n";
-    let said = change(&old, |pod| pod.put(&["spec", "nodeName"], "n"));
-    assert_eq!(said, [format!("{fixed}  spec.nodeName: null -> \"n\"")]);
-    let said = change(&old, |pod| pod["spec"]["containers"][0]["env"] = json!([{"name": "A"}]));
-    assert_eq!(said, [format!("{fixed}  spec.containers[0].env: null -> [{{\"name\":\"A\"}}]")]);
+    let messages = change(&old, |pod| pod.put(&["spec", "nodeName"], "n"));
+    assert_eq!(messages, [format!("{fixed}  spec.nodeName: null -> \"n\"")]);
+    let messages = change(&old, |pod| pod["spec"]["containers"][0]["env"] = json!([{"name": "A"}]));
+    assert_eq!(messages, [format!("{fixed}  spec.containers[0].env: null -> [{{\"name\":\"A\"}}]")]);
     type Edit = fn(&mut Value);
     let cases: [(Edit, &str); 5] = [
         (
@@ -188,24 +188,24 @@ fn all_else_in_a_pod_is_fixed() {
 }
 
 #[test]
-fn quantities_of_the_same_value_are_no_change() {
+fn quantities_of_equal_value_are_equal() {
     let old = stored(with(
         &["spec", "containers"],
         json!([{"name": "a", "image": "x", "resources": {"limits": {"memory": "1Gi"}}}]),
     ));
-    let said = change(&old, |pod| pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("1024Mi"));
-    assert_eq!(said, Vec::<String>::new());
+    let messages = change(&old, |pod| pod["spec"]["containers"][0]["resources"]["limits"]["memory"] = json!("1024Mi"));
+    assert_eq!(messages, Vec::<String>::new());
 }
 
 #[test]
-fn a_negative_grace_period_may_become_one() {
+fn a_negative_grace_period_may_be_changed_to_one() {
     let old = stored(with(&["spec", "terminationGracePeriodSeconds"], -5));
     assert_eq!(change(&old, |pod| pod.put(&["spec", "terminationGracePeriodSeconds"], 1)), Vec::<String>::new());
     assert_eq!(change(&old, |pod| pod.put(&["spec", "terminationGracePeriodSeconds"], 2)).len(), 1);
 }
 
 #[test]
-fn gated_pods_may_be_narrowed_and_released() {
+fn scheduling_of_gated_pods_may_be_narrowed_and_gates_removed() {
     let terms = |expressions: Value| json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": expressions}]}}});
     let a = json!({"key": "a", "operator": "Exists"});
     let b = json!({"key": "b", "operator": "Exists"});
@@ -224,11 +224,11 @@ fn gated_pods_may_be_narrowed_and_released() {
             "spec.nodeSelector: Invalid value: \"\": only additions to spec.nodeSelector are allowed (no mutations or deletions)"
         ]
     );
-    let said = change(&placed, |pod| pod.put(&["spec", "affinity"], terms(json!([b]))));
-    assert!(said[0].ends_with("only additions are allowed (no mutations or deletions)"), "{said:?}");
+    let messages = change(&placed, |pod| pod.put(&["spec", "affinity"], terms(json!([b]))));
+    assert!(messages[0].ends_with("only additions are allowed (no mutations or deletions)"), "{messages:?}");
 }
 
-/// What defaulting writes is in the schema and in canonical form: reading it back changes nothing.
+/// Defaults are in the schema and in canonical form, so conforming the result changes nothing.
 #[test]
 fn defaults_conform_to_the_schema() {
     let spec = json!({
@@ -270,7 +270,7 @@ fn defaults_conform_to_the_schema() {
     }
 }
 
-/// Any JSON, its keys drawn from those that pods and sets know so that the rules meet wrong types everywhere.
+/// Any JSON, with many keys of pods and sets, so that the rules meet wrong types everywhere.
 fn any_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         proptest::sample::select(vec![
@@ -399,7 +399,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every rule of every kind of ours, on objects of any shape.
+/// Runs every rule of a kind on objects of any form.
 fn run_all(rules: &dyn Rules, mut new: Value, mut old: Value, ctx: &Ctx) -> Result<(), TestCaseError> {
     rules.default(&mut new, ctx);
     rules.default(&mut old, ctx);
@@ -430,7 +430,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn no_input_breaks_a_rule_and_defaults_settle_at_once(new in any_json(), spec in any_json(), old in any_json()) {
+    fn rules_never_panic_and_defaulting_is_idempotent(new in any_json(), spec in any_json(), old in any_json()) {
         let gates = Gates::default();
         let ctx = Ctx { gates: &gates, now: jiff::Timestamp::UNIX_EPOCH };
         let rows = [crate::kinds::pods::rows(), crate::kinds::apps::rows(), crate::kinds::policy::rows()].concat();

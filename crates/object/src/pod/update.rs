@@ -1,4 +1,4 @@
-//! What may change in a pod that exists: very little, because its containers already run.
+//! Allowed updates of a pod: very few, because its containers may already run.
 
 use super::cursor::Cursor;
 use super::{NOTHING, annotations, containers, scheduling, validate_pod};
@@ -11,14 +11,14 @@ use crate::{Value, json};
 const UPDATABLE: &str = "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,\
     `spec.tolerations` (only additions to existing tolerations),\
     `spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
-/// How many differences the refusal shows.
+/// Maximum number of differences in the error message.
 const SHOWN_MAX: usize = 10;
 
-/// The rules of a pod's update, metadata's general ones excepted.
+/// Validates a pod's update, except for the general rules of metadata.
 pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_pod(new, errors);
-    let (path, noted) = (Path::new("spec"), Path::new("metadata.annotations"));
-    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &noted);
+    let (path, annotations_path) = (Path::new("spec"), Path::new("metadata.annotations"));
+    let annotations = Cursor::new(new.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), &annotations_path);
     annotations::validate_update(&annotations, old.at(&["metadata", "annotations"]).unwrap_or(&NOTHING), errors);
     let (new, old) = (new.at(&["spec"]).unwrap_or(&NOTHING), old.at(&["spec"]).unwrap_or(&NOTHING));
     let spec = Cursor::new(new, &path);
@@ -35,7 +35,8 @@ pub fn validate_update(new: &Value, old: &Value, errors: &mut Errors) {
     validate_rest(&spec, old, errors);
 }
 
-/// Whether comparing further makes sense: containers cannot come or go, their images can change.
+/// Checks the containers: none may be added or removed, and only images may change. Returns whether the caller can
+/// compare further.
 fn same_containers(new: &Cursor, old: &[Value], errors: &mut Errors) -> bool {
     if new.list().len() != old.len() {
         new.forbidden("pod updates may not add or remove containers", errors);
@@ -48,7 +49,7 @@ fn same_containers(new: &Cursor, old: &[Value], errors: &mut Errors) -> bool {
     true
 }
 
-/// A deadline may be set, and then only come closer.
+/// Checks the active deadline: it may be set, and later only be shortened.
 fn validate_deadline(new: &Cursor, old: Option<i64>, errors: &mut Errors) -> bool {
     let before = errors.count();
     match (new.value().as_i64(), old) {
@@ -88,7 +89,7 @@ fn validate_gates(new: &Cursor, old: &[Value], errors: &mut Errors) {
     }
 }
 
-/// Everything that has no rule of its own must mean what it meant.
+/// Checks that all fields without a rule of their own are semantically unchanged.
 fn validate_rest(spec: &Cursor, old: &Value, errors: &mut Errors) {
     let same = schema::builtin_type("io.k8s.api.core.v1.PodSpec");
     if same.same(spec.value(), old) {
@@ -133,7 +134,7 @@ fn restore_images(rest: &mut Value, old: &Value, list: &str) {
     }
 }
 
-/// A pod that is held back by gates may still be told more narrowly where to run.
+/// Handles a pod with scheduling gates: its node selector and affinity may still be narrowed.
 fn allow_narrowing(spec: &Cursor, old: &Value, rest: &mut Value, errors: &mut Errors) {
     let selector = spec.child("nodeSelector");
     let kept = |(key, value): (&Key, &Value)| selector.value().get(key) == Some(value);
@@ -176,11 +177,11 @@ fn validate_node_affinity(new: &Cursor, old: &Value, errors: &mut Errors) {
 fn only_adds(new: &Value, old: &Value) -> bool {
     let lists = ["matchExpressions", "matchFields"];
     let empty = |term: &Value| lists.iter().all(|list| term.items(&[list]).is_empty());
-    // A term without requirements matches nothing; adding one would widen it.
+    // A term without requirements matches no node; adding requirements to it would widen it.
     (!empty(old) || empty(new)) && lists.iter().all(|list| new.items(&[list]).starts_with(old.items(&[list])))
 }
 
-/// Lines that say what differs, for the one who reads the refusal.
+/// Collects lines that describe the differences, for the error message.
 fn differences(path: &str, new: &Value, old: &Value, lines: &mut Vec<String>) {
     match (new, old) {
         _ if new == old => {}

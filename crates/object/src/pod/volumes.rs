@@ -1,4 +1,4 @@
-//! The volumes of a pod: names, exactly one source each, and the rules of the sources that clusters use today.
+//! Volumes of a pod: names, exactly one source each, and validation of the current source types.
 
 use super::cursor::Cursor;
 use super::{containers, env, older_volumes, paths};
@@ -10,10 +10,10 @@ use crate::quantity::Quantity;
 use crate::{meta, name};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The rules of one source: itself, the pod's name (none in a template).
+/// Validates one source. The second argument is the pod's name, `None` in a template.
 type Check = fn(&Cursor, Option<&str>, &mut Errors);
 
-/// Every source, in the order in which a second one is noticed.
+/// All sources, in the order in which a second source is reported.
 const SOURCES: &[(&str, Check)] = &[
     ("emptyDir", |source, _, errors| validate_empty_dir(source, errors)),
     ("hostPath", |source, _, errors| validate_host_path(source, errors)),
@@ -47,7 +47,7 @@ const SOURCES: &[(&str, Check)] = &[
     ("image", validate_image),
 ];
 
-/// A pod's volumes; the answer is the sound ones by name. `pod` is the pod's name, none in a template.
+/// Validates a pod's volumes and returns the valid ones by name. `pod` is the pod's name, `None` in a template.
 pub(super) fn validate<'a>(
     volumes: &Cursor<'a, '_>,
     pod: Option<&str>,
@@ -134,7 +134,7 @@ fn validate_nfs(source: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Secrets and ConfigMaps: a name, permissions, and keys put at paths.
+/// Validates a Secret or ConfigMap source: a name, permissions, and keys with paths.
 fn validate_keyed(source: &Cursor, name: &str, errors: &mut Errors) {
     source.required_members(&[name], errors);
     paths::mode(&source.child("defaultMode"), errors);
@@ -157,7 +157,7 @@ fn validate_downward(source: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// Upstream reports these at the source, not at the item.
+/// Validates a downward API file. As upstream, errors name the source, not the item.
 fn validate_downward_file(file: &Cursor, errors: &mut Errors) {
     file.required_members(&["path"], errors);
     paths::local(&file.child("path"), errors);
@@ -300,7 +300,7 @@ fn validate_csi(source: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// A claim made for the pod: only labels and annotations of its metadata are for the author to set.
+/// Validates a claim template for the pod. Of its metadata, only labels and annotations may be set.
 fn validate_ephemeral(source: &Cursor, errors: &mut Errors) {
     let template = source.child("volumeClaimTemplate");
     if !template.present() {
@@ -333,14 +333,14 @@ mod tests {
     use crate::field::Path;
     use crate::json;
 
-    fn said(volumes: Value) -> Vec<String> {
+    fn errors_of(volumes: Value) -> Vec<String> {
         let (path, mut errors) = (Path::new("v"), Errors::default());
         validate(&Cursor::new(&volumes, &path), Some("pod"), &mut errors);
         errors.0.iter().map(ToString::to_string).collect()
     }
-    /// What is said of one volume with this source.
+    /// Returns the errors of a volume with this source.
     fn of(kind: &str, source: Value) -> Vec<String> {
-        said(json!([{"name": "a", kind: source}]))
+        errors_of(json!([{"name": "a", kind: source}]))
     }
 
     #[test]
@@ -365,15 +365,16 @@ mod tests {
             ),
         ];
         for (volumes, want) in cases {
-            assert_eq!(said(volumes.clone()), want, "{volumes}");
+            assert_eq!(errors_of(volumes.clone()), want, "{volumes}");
         }
         assert!(
-            said(json!([dir("A.b")]))[0].starts_with("v[0].name: Invalid value: \"A.b\": a lowercase RFC 1123 label")
+            errors_of(json!([dir("A.b")]))[0]
+                .starts_with("v[0].name: Invalid value: \"A.b\": a lowercase RFC 1123 label")
         );
     }
 
     #[test]
-    fn sources_are_refused_with_the_known_texts() {
+    fn invalid_sources_are_refused_with_upstreams_messages() {
         let mode = "must be a number between 0 and 0777 (octal), both inclusive";
         let cases = [
             (
@@ -425,8 +426,8 @@ mod tests {
             (of("ephemeral", json!({})), vec!["v[0].ephemeral.volumeClaimTemplate: Required value".to_owned()]),
             (of("image", json!({"pullPolicy": "Always"})), vec!["v[0].image.reference: Required value".to_owned()]),
         ];
-        for (said, want) in cases {
-            assert_eq!(said, want);
+        for (messages, want) in cases {
+            assert_eq!(messages, want);
         }
         let wrong_type = of("hostPath", json!({"path": "/a", "type": "Pipe"}));
         assert!(
@@ -437,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn projections_are_refused_with_the_known_texts() {
+    fn invalid_projections_are_refused_with_upstreams_messages() {
         let cases = [
             (
                 json!([{"secret": {"name": "s"}, "configMap": {"name": "c"}}]),

@@ -1,4 +1,4 @@
-//! What is accepted in a pod spec but deserves a word to its author.
+//! Warnings about pod specs that are valid but probably not intended.
 
 use super::NOTHING;
 use super::annotations::APP_ARMOR_PREFIX;
@@ -46,112 +46,112 @@ const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 const NULL_SELECTOR: &str = "a null labelSelector results in matching no pod";
 
-/// Warnings about a pod.
+/// Returns warnings about a pod.
 pub fn pod_warnings(pod: &Value) -> Vec<String> {
     let path = Path::default();
     warnings(&Cursor::new(pod, &path), false)
 }
 
-/// Warnings about a pod template that stands at `path`.
+/// Returns warnings about a pod template at `path`.
 pub fn template_warnings(template: &Value, path: &Path) -> Vec<String> {
     warnings(&Cursor::new(template, path), true)
 }
 
-type Says<'a> = &'a mut Vec<String>;
+type Warnings<'a> = &'a mut Vec<String>;
 
 fn warnings(root: &Cursor, in_template: bool) -> Vec<String> {
-    let mut says = Vec::new();
+    let mut warnings = Vec::new();
     let (spec, metadata) = (root.child("spec"), root.child("metadata"));
     let annotations = metadata.child("annotations");
-    about_placement(&spec, &mut says);
+    warn_about_placement(&spec, &mut warnings);
     for (key, why) in ANNOTATIONS {
         if annotations.entry(key).present() {
-            say(&annotations.entry(key), why, &mut says);
+            add(&annotations.entry(key), why, &mut warnings);
         }
     }
-    about_volumes(&spec.child("volumes"), &mut says);
-    about_repeats(&spec.child("hostAliases"), "ip", &mut says);
-    about_repeats(&spec.child("imagePullSecrets"), "name", &mut says);
+    warn_about_volumes(&spec.child("volumes"), &mut warnings);
+    warn_about_repeats(&spec.child("hostAliases"), "ip", &mut warnings);
+    warn_about_repeats(&spec.child("imagePullSecrets"), "name", &mut warnings);
     for secret in spec.child("imagePullSecrets").items() {
         if secret.child("name").is_empty() {
-            say(&secret.child("name"), "invalid empty name \"\"", &mut says);
+            add(&secret.child("name"), "invalid empty name \"\"", &mut warnings);
         }
     }
-    about_fractions(&spec.child("overhead"), &["memory", "ephemeral-storage"], &mut says);
-    about_seccomp(&annotations, "seccomp.security.alpha.kubernetes.io/pod", &spec, &mut says);
+    warn_about_fractions(&spec.child("overhead"), &["memory", "ephemeral-storage"], &mut warnings);
+    warn_about_seccomp(&annotations, "seccomp.security.alpha.kubernetes.io/pod", &spec, &mut warnings);
     let pod_armor = spec.child("securityContext").child("appArmorProfile").present();
     for list in CONTAINER_LISTS {
         for container in spec.child(list).items() {
-            about_container(&container, &annotations, &mut says);
+            warn_about_container(&container, &annotations, &mut warnings);
             if in_template && !pod_armor {
-                about_app_armor(&container, &annotations, &mut says);
+                warn_about_app_armor(&container, &annotations, &mut warnings);
             }
         }
     }
-    about_ports(&spec, &mut says);
+    warn_about_ports(&spec, &mut warnings);
     let grace = spec.child("terminationGracePeriodSeconds");
     if grace.int() < 0 {
-        say(&grace, "must be >= 0; negative values are invalid and will be treated as 1", &mut says);
+        add(&grace, "must be >= 0; negative values are invalid and will be treated as 1", &mut warnings);
     }
-    about_selectors(&spec.child("affinity"), &mut says);
-    says
+    warn_about_selectors(&spec.child("affinity"), &mut warnings);
+    warnings
 }
 
-fn say(at: &Cursor, what: &str, says: Says) {
-    says.push(format!("{}: {what}", at.path()));
+fn add(at: &Cursor, what: &str, warnings: Warnings) {
+    warnings.push(format!("{}: {what}", at.path()));
 }
 
 fn node_label(key: &str) -> Option<&'static str> {
     NODE_LABELS.iter().find(|(label, _)| *label == key).map(|(_, why)| *why)
 }
 
-fn about_placement(spec: &Cursor, says: Says) {
+fn warn_about_placement(spec: &Cursor, warnings: Warnings) {
     for (key, entry) in spec.child("nodeSelector").entries() {
         if let Some(why) = node_label(key) {
-            say(&entry, why, says);
+            add(&entry, why, warnings);
         }
     }
     let affinity = spec.child("affinity");
     let nodes = affinity.child("nodeAffinity");
     let required = nodes.child(REQUIRED);
     for term in required.child("nodeSelectorTerms").items() {
-        about_term(&term, false, says);
+        warn_about_term(&term, false, warnings);
     }
     for term in nodes.child(PREFERRED).items() {
-        about_term(&term.child("preference"), true, says);
+        warn_about_term(&term.child("preference"), true, warnings);
     }
     for constraint in spec.child("topologySpreadConstraints").items() {
         let key = constraint.child("topologyKey");
         if let Some(why) = node_label(key.text()) {
-            say(&key, &format!("{} is {why}", key.text()), says);
+            add(&key, &format!("{} is {why}", key.text()), warnings);
         }
         if !constraint.child("labelSelector").present() {
-            say(&constraint.child("labelSelector"), NULL_SELECTOR, says);
+            add(&constraint.child("labelSelector"), NULL_SELECTOR, warnings);
         }
     }
 }
 
-fn about_term(term: &Cursor, check_values: bool, says: Says) {
+fn warn_about_term(term: &Cursor, check_values: bool, warnings: Warnings) {
     for expression in term.child("matchExpressions").items() {
         let key = expression.child("key");
         if let Some(why) = node_label(key.text()) {
-            say(&key, &format!("{} is {why}", key.text()), says);
+            add(&key, &format!("{} is {why}", key.text()), warnings);
         }
         if check_values {
             for value in expression.child("values").items() {
                 for why in name::label_value(value.text()) {
-                    say(&value, &format!("{} is invalid, {why}", value.text()), says);
+                    add(&value, &format!("{} is invalid, {why}", value.text()), warnings);
                 }
             }
         }
     }
 }
 
-fn about_volumes(volumes: &Cursor, says: Says) {
+fn warn_about_volumes(volumes: &Cursor, warnings: Warnings) {
     for volume in volumes.items() {
         for (kind, why) in VOLUMES {
             if volume.child(kind).present() {
-                say(&volume.child(kind), why, says);
+                add(&volume.child(kind), why, warnings);
             }
         }
         let template = volume.child("ephemeral");
@@ -159,68 +159,68 @@ fn about_volumes(volumes: &Cursor, says: Says) {
         let spec = template.child("spec");
         let resources = spec.child("resources");
         for list in ["limits", "requests"] {
-            about_fractions(&resources.child(list), &["storage"], says);
+            warn_about_fractions(&resources.child(list), &["storage"], warnings);
         }
     }
 }
 
-fn about_fractions(amounts: &Cursor, names: &[&str], says: Says) {
+fn warn_about_fractions(amounts: &Cursor, names: &[&str], warnings: Warnings) {
     for name in names {
         let amount = amounts.entry(name);
         if let Some(exact) = Quantity::of(amount.value()).filter(|exact| !exact.is_whole()) {
-            say(&amount, &format!("fractional byte value \"{exact}\" is invalid, must be an integer"), says);
+            add(&amount, &format!("fractional byte value \"{exact}\" is invalid, must be an integer"), warnings);
         }
     }
 }
 
-fn about_repeats(list: &Cursor, field: &str, says: Says) {
+fn warn_about_repeats(list: &Cursor, field: &str, warnings: Warnings) {
     let mut seen = BTreeSet::new();
     for element in list.items() {
         let text = element.child(field).text();
         if !seen.insert(text) {
-            say(&element.child(field), &format!("duplicate {field} {text:?}"), says);
+            add(&element.child(field), &format!("duplicate {field} {text:?}"), warnings);
         }
     }
 }
 
-fn about_seccomp(annotations: &Cursor, key: &str, holder: &Cursor, says: Says) {
+fn warn_about_seccomp(annotations: &Cursor, key: &str, holder: &Cursor, warnings: Warnings) {
     let in_field = holder.child("securityContext").child("seccompProfile").present();
     if annotations.entry(key).present() && !in_field {
-        say(&annotations.entry(key), "non-functional in v1.27+; use the \"seccompProfile\" field instead", says);
+        add(&annotations.entry(key), "non-functional in v1.27+; use the \"seccompProfile\" field instead", warnings);
     }
 }
 
-fn about_app_armor(container: &Cursor, annotations: &Cursor, says: Says) {
+fn warn_about_app_armor(container: &Cursor, annotations: &Cursor, warnings: Warnings) {
     let key = format!("{APP_ARMOR_PREFIX}{}", container.child("name").text());
     let in_field = container.child("securityContext").child("appArmorProfile").present();
     if annotations.entry(&key).present() && !in_field {
-        say(&annotations.entry(&key), "deprecated since v1.30; use the \"appArmorProfile\" field instead", says);
+        add(&annotations.entry(&key), "deprecated since v1.30; use the \"appArmorProfile\" field instead", warnings);
     }
 }
 
-fn about_container(container: &Cursor, annotations: &Cursor, says: Says) {
+fn warn_about_container(container: &Cursor, annotations: &Cursor, warnings: Warnings) {
     let key = format!("container.seccomp.security.alpha.kubernetes.io/{}", container.child("name").text());
-    about_seccomp(annotations, &key, container, says);
+    warn_about_seccomp(annotations, &key, container, warnings);
     let resources = container.child("resources");
     for name in ["memory", "ephemeral-storage"] {
         for list in ["limits", "requests"] {
-            about_fractions(&resources.child(list), &[name], says);
+            warn_about_fractions(&resources.child(list), &[name], warnings);
         }
     }
     let mut seen = BTreeSet::new();
     for variable in container.child("env").items() {
         let (name, value) = (variable.child("name").text(), variable.child("value").text());
-        // Building on the earlier value is fine: PATH="$(PATH):/more".
+        // Extending the earlier value is intended: PATH="$(PATH):/more".
         let own = format!("$({name})");
         let builds_on = !variable.child("valueFrom").present() && value != own && value.contains(&own);
         if !seen.insert(name) && !builds_on {
             let why = format!("hides previous definition of {name:?}, which may be dropped when using apply");
-            say(&variable, &why, says);
+            add(&variable, &why, warnings);
         }
     }
 }
 
-fn about_ports(spec: &Cursor, says: Says) {
+fn warn_about_ports(spec: &Cursor, warnings: Warnings) {
     struct Port {
         key: (i64, String),
         ip: String,
@@ -234,7 +234,7 @@ fn about_ports(spec: &Cursor, says: Says) {
                 let path = port.path().to_string();
                 let (ip, host) = (port.child("hostIP").text().to_owned(), port.child("hostPort").int());
                 if !ip.is_empty() && host == 0 {
-                    says.push(format!("{path}: hostIP set without hostPort: {}", port.value()));
+                    warnings.push(format!("{path}: hostIP set without hostPort: {}", port.value()));
                 }
                 let key = (port.child("containerPort").int(), port.child("protocol").text().to_owned());
                 for other in earlier.iter().filter(|other| other.key == key) {
@@ -247,7 +247,7 @@ fn about_ports(spec: &Cursor, says: Says) {
                     } else {
                         continue;
                     };
-                    says.push(format!("{path}: {kind} port definition with {}", other.path));
+                    warnings.push(format!("{path}: {kind} port definition with {}", other.path));
                 }
                 earlier.push(Port { key, ip, host, path });
             }
@@ -255,32 +255,32 @@ fn about_ports(spec: &Cursor, says: Says) {
     }
 }
 
-fn about_selectors(affinity: &Cursor, says: Says) {
+fn warn_about_selectors(affinity: &Cursor, warnings: Warnings) {
     for kind in ["podAffinity", "podAntiAffinity"] {
         let pods = affinity.child(kind);
         for term in pods.child(REQUIRED).items() {
             if !term.child("labelSelector").present() {
-                say(&term.child("labelSelector"), NULL_SELECTOR, says);
+                add(&term.child("labelSelector"), NULL_SELECTOR, warnings);
             }
         }
         for weighted in pods.child(PREFERRED).items() {
             let term = weighted.child("podAffinityTerm");
             if !term.child("labelSelector").present() {
-                say(&term.child("labelSelector"), NULL_SELECTOR, says);
+                add(&term.child("labelSelector"), NULL_SELECTOR, warnings);
             }
         }
     }
 }
 
-/// Warnings about a claim's storage request, as they are reported under `path`.
+/// Returns warnings about a claim's storage request, with paths under `path`.
 pub fn claim_warnings(claim_spec: Option<&Value>, path: &Path) -> Vec<String> {
-    let mut says = Vec::new();
+    let mut warnings = Vec::new();
     let spec = Cursor::new(claim_spec.unwrap_or(&NOTHING), path);
     let resources = spec.child("resources");
     for list in ["limits", "requests"] {
-        about_fractions(&resources.child(list), &["storage"], &mut says);
+        warn_about_fractions(&resources.child(list), &["storage"], &mut warnings);
     }
-    says
+    warnings
 }
 
 #[cfg(test)]
@@ -289,7 +289,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn each_oddity_gets_its_sentence() {
+    fn each_warning_has_upstreams_message() {
         let spec = |spec: Value| json!({"spec": spec});
         let one = |container: Value| json!({"spec": {"containers": [container]}});
         let cases = [
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn templates_are_reported_where_they_stand() {
+    fn warnings_about_templates_have_the_templates_path() {
         let template = json!({"metadata": {"annotations": {"container.apparmor.security.beta.kubernetes.io/a": "unconfined"}},
             "spec": {"containers": [{"name": "a"}]}});
         assert_eq!(

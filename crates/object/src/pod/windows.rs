@@ -1,4 +1,4 @@
-//! Windows options, and what a Windows pod cannot have.
+//! Windows options, and fields that a Windows pod cannot have.
 
 use super::cursor::Cursor;
 use super::security::CONTAINER_LISTS;
@@ -7,7 +7,7 @@ use crate::name;
 
 const DENIED: &str = "cannot be set for a windows pod";
 
-/// Fields of a Linux pod that mean nothing on Windows.
+/// Refuses fields that have no meaning on Windows.
 pub(super) fn forbid_linux_options(spec: &Cursor, errors: &mut Errors) {
     let own = spec.child("securityContext");
     let pod_fields = [
@@ -57,7 +57,7 @@ fn forbid(context: &Cursor, fields: &[&str], errors: &mut Errors) {
     }
 }
 
-/// Host-process containers come all or none, and only in the host's network.
+/// Validates host-process containers: either all containers are, or none, and they need the host network.
 pub(super) fn validate_host_process(spec: &Cursor, errors: &mut Errors) {
     let own = spec.child("securityContext");
     let own = own.child("windowsOptions");
@@ -108,7 +108,7 @@ pub(super) fn validate_options(options: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// What is wrong with `DOMAIN\user`, to be read after the field's name.
+/// Returns the errors of a user name `DOMAIN\\user`, worded to follow the field's name.
 fn user_name(text: &str) -> Vec<&'static str> {
     if text.is_empty() {
         return vec![" cannot be an empty string"];
@@ -159,7 +159,7 @@ mod tests {
     use crate::json;
 
     #[test]
-    fn user_names_are_judged_in_both_halves() {
+    fn domain_and_user_of_a_user_name_are_validated() {
         let cases: &[(&str, &[&str])] = &[
             ("ContainerUser", &[]),
             ("NT AUTHORITY\\SYSTEM", &[]),
@@ -177,16 +177,16 @@ mod tests {
     }
 
     #[test]
-    fn host_processes_come_all_or_none() {
+    fn host_process_must_be_set_for_all_containers_or_none() {
         let spec = json!({"containers": [
             {"securityContext": {"windowsOptions": {"hostProcess": true}}},
             {"securityContext": {"windowsOptions": {"hostProcess": false}}},
         ]});
         let (path, mut errors) = (Path::new("spec"), Errors::default());
         validate_host_process(&Cursor::new(&spec, &path), &mut errors);
-        let said: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        let messages: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
         assert_eq!(
-            said,
+            messages,
             [
                 "spec: Invalid value: \"\": If pod contains any hostProcess containers then all containers must be HostProcess containers",
                 "spec.hostNetwork: Invalid value: false: hostNetwork must be true if pod contains any hostProcess containers",

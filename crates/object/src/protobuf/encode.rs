@@ -1,4 +1,4 @@
-//! A writer for tests, from the same table: what a Go client would send for an object.
+//! Encodes objects for tests, from the same table: the bytes that a Go client would send.
 
 use super::MAGIC;
 use super::numbers::{self, Entry, Field, Form, Shape};
@@ -8,7 +8,7 @@ use crate::schema::{self, Scalar, Type, TypeId};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-/// The body of a request that holds `object`, of type `ty`.
+/// Returns the request body for `object` of type `ty`.
 pub fn body(ty: TypeId, object: &Value) -> Vec<u8> {
     let mut type_meta = Vec::new();
     bytes_field(&mut type_meta, 1, object["apiVersion"].as_str().unwrap_or("").as_bytes());
@@ -69,7 +69,7 @@ fn field(out: &mut Vec<u8>, number: u32, of: &Field, value: &Value) {
                 bytes_field(out, number, &entry);
             }
         }
-        // Go writes what is no pointer even where it is not set.
+        // Go writes fields that are not pointers even if they are unset.
         (Type::Scalar(Scalar::String), Value::Null) if !of.keeps_zero => bytes_field(out, number, b""),
         (Type::Scalar(Scalar::Bool | Scalar::Int32 | Scalar::Int64), Value::Null) if !of.keeps_zero => {
             varint_field(out, number, 0);

@@ -1,4 +1,4 @@
-//! Messages to JSON, by the types of the arena.
+//! Decodes protobuf messages to JSON, by the types of the built-in schema.
 
 use super::numbers::{self, Entry, Field, Form, Numbers, Shape};
 use super::wire::{self, Fields, Wire};
@@ -10,7 +10,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use jiff::Timestamp;
 
-/// Reads a message of struct type `ty` into `members`, as Go's JSON would write it; or says what is wrong with the bytes.
+/// Decodes a message of struct type `ty` into `members`, as Go's JSON would write it. Returns an error for invalid
+/// bytes.
 pub(super) fn read(ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map) -> Result<(), String> {
     let walk = Walk { schema: schema::builtin(), numbers: numbers::get() };
     walk.message(ty, bytes, depth, members)
@@ -22,10 +23,10 @@ struct Walk<'s> {
 }
 
 impl Walk<'_> {
-    /// `depth` is how many more levels of messages may come.
+    /// `depth` is the number of further nesting levels that are allowed.
     fn message(&self, ty: TypeId, bytes: &[u8], depth: usize, members: &mut Map) -> Result<(), String> {
         let depth = depth.checked_sub(1).ok_or("exceeded max depth")?;
-        // A type that is newer than the table has no known fields, and unknown ones are skipped.
+        // The table has no fields for a type that is newer than the table, and unknown fields are skipped.
         let none = Shape::new();
         self.fields(self.numbers.shapes.get(&ty).unwrap_or(&none), bytes, depth, members)
     }
@@ -58,7 +59,7 @@ impl Walk<'_> {
                 }
                 Ok(())
             }
-            // A message that comes twice is one message in two parts.
+            // A message field that appears twice is one message in two parts.
             Type::Struct(_) => match object(members, name) {
                 Value::Object(inner) => self.message(field.ty, wire.bytes(name)?, depth, inner),
                 _ => Ok(()),
@@ -75,13 +76,13 @@ impl Walk<'_> {
         }
     }
 
-    /// Whether a zero of this type may mean that the field is not set. Quantities and the like are structs in Go, which are never
-    /// left out.
+    /// Whether a zero of this type may mean that the field is unset. Quantities and similar types are structs in Go,
+    /// which are never omitted.
     fn is_plain(&self, ty: TypeId) -> bool {
         !matches!(self.schema.get(ty), Type::Scalar(Scalar::Quantity | Scalar::IntOrString) | Type::Any)
     }
 
-    /// Adds the items of one field: one, or several scalars packed.
+    /// Adds the items of one field: one item, or several packed scalars.
     fn items(
         &self,
         item: TypeId,
@@ -102,7 +103,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// An entry of a map: `{1: key, 2: value}`, either of which may be left out where it is zero.
+    /// Decodes a map entry: `{1: key, 2: value}`. Either may be omitted if it is zero.
     fn entry(&self, of: TypeId, name: &str, bytes: &[u8], depth: usize) -> Result<(String, Value), String> {
         let depth = depth.checked_sub(1).ok_or("exceeded max depth")?;
         let (mut key, mut value) = (String::new(), None);
@@ -122,7 +123,7 @@ impl Walk<'_> {
         Ok((key, value.unwrap_or(Value::Null)))
     }
 
-    /// A value that stands by itself; `None` where Go's JSON has null.
+    /// Decodes a single value. Returns `None` if Go's JSON would have null.
     fn value(&self, ty: TypeId, name: &str, wire: Wire<'_>, depth: usize) -> Result<Option<Value>, String> {
         match self.schema.get(ty) {
             Type::Scalar(of) => scalar(*of, name, wire),
@@ -131,7 +132,7 @@ impl Walk<'_> {
                 self.message(ty, wire.bytes(name)?, depth, &mut members)?;
                 Ok(Some(Value::Object(members)))
             }
-            // Maps have no lists for values on the wire: those are messages with the items in field 1.
+            // A map value cannot be a list on the wire: it is a message with the items in field 1.
             Type::List { item, .. } => {
                 let mut items = Vec::new();
                 for field in Fields(wire.bytes(name)?) {
@@ -155,7 +156,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The three types of JSON Schema that are a schema or something else.
+    /// Decodes the three JSON Schema types that are either a schema or something else.
     fn schema_or(&self, form: Form, name: &str, bytes: &[u8], depth: usize) -> Result<Option<Value>, String> {
         let props = self.numbers.schema_props.ok_or("no schema of schemas")?;
         let (mut schema, mut several, mut allows) = (None, Vec::new(), false);
@@ -207,7 +208,7 @@ fn scalar(of: Scalar, name: &str, wire: Wire<'_>) -> Result<Option<Value>, Strin
     }))
 }
 
-/// `{1: text}`
+/// Decodes `{1: text}`.
 fn quantity(name: &str, bytes: &[u8]) -> Result<Value, String> {
     let mut text = "0";
     for field in Fields(bytes) {
@@ -218,7 +219,7 @@ fn quantity(name: &str, bytes: &[u8]) -> Result<Value, String> {
     Ok(Value::from(text))
 }
 
-/// `{1: which, 2: number, 3: text}`, where `which` is 0 for the number and 1 for the text.
+/// Decodes `{1: type, 2: number, 3: text}`, where type is 0 for the number and 1 for the text.
 fn int_or_string(name: &str, bytes: &[u8]) -> Result<Value, String> {
     let (mut which, mut number, mut text) = (0, 0, "");
     for field in Fields(bytes) {
@@ -236,7 +237,7 @@ fn int_or_string(name: &str, bytes: &[u8]) -> Result<Value, String> {
     }
 }
 
-/// `{1: seconds, 2: nanoseconds}`; an empty message is the time that is not set.
+/// Decodes `{1: seconds, 2: nanoseconds}`. An empty message is an unset time.
 fn time(of: Scalar, name: &str, bytes: &[u8]) -> Result<Option<Value>, String> {
     if bytes.is_empty() {
         return Ok(None);
@@ -257,7 +258,7 @@ fn time(of: Scalar, name: &str, bytes: &[u8]) -> Result<Option<Value>, String> {
     Ok(Some(Value::from(instant.strftime(form).to_string())))
 }
 
-/// `{1: JSON text}`; no text is null.
+/// Decodes `{1: JSON text}`. No text is null.
 fn raw(name: &str, bytes: &[u8]) -> Result<Option<Value>, String> {
     let mut text: &[u8] = &[];
     for field in Fields(bytes) {

@@ -1,6 +1,6 @@
-//! Request bodies in protobuf, as Go clients send them: read into the same value that the JSON of the object would have been.
+//! Decodes protobuf request bodies, which Go clients send, into the same value that the JSON body would give.
 //!
-//! Only reading: answers are JSON, which every client that sends protobuf reads too. The types are those of the built-in arena;
+//! Only decoding: responses are JSON, which every such client accepts. The types are those of the built-in schema;
 //! their field numbers are in `build/protobuf-fields.txt`.
 
 use crate::decode::{DEPTH_MAX, refuse_object};
@@ -21,17 +21,18 @@ mod tests;
 
 pub const MEDIA_TYPE: &str = "application/vnd.kubernetes.protobuf";
 
-/// Stands before every body, so that nobody takes other bytes for one.
+/// Prefix of every protobuf body.
 const MAGIC: &[u8] = b"k8s\0";
 
-/// Reads a body. `type_of` says by the body's `apiVersion` and `kind` which built-in type it is of, or why it cannot be read.
+/// Decodes a body. `type_of` returns the built-in type for the body's `apiVersion` and `kind`, or why it cannot be
+/// decoded.
 pub fn decode(bytes: &[u8], type_of: impl FnOnce(&str, &str) -> Result<TypeId, Status>) -> Result<Value, Status> {
     let envelope = envelope(bytes)
         .map_err(|why| Status::bad_request(format!("the body of the request is not an object in protobuf: {why}")))?;
     let ty = type_of(&envelope.api_version, &envelope.kind)?;
     let mut members = Map::new();
     let read = message::read(ty, envelope.raw, DEPTH_MAX, &mut members);
-    // After the message: a kind has no fields of these names, whatever its bytes say.
+    // Set after decoding, so that fields of these names in the message cannot override them.
     members.insert("apiVersion", envelope.api_version.into());
     members.insert("kind", envelope.kind.into());
     let object = Value::Object(members);
@@ -41,12 +42,12 @@ pub fn decode(bytes: &[u8], type_of: impl FnOnce(&str, &str) -> Result<TypeId, S
     }
 }
 
-/// The built-in type of a body that says it is of this kind: one that is served, or the body of a subresource or a DELETE.
+/// Returns the built-in type of a body: a served kind, or the body of a subresource or a DELETE.
 pub fn type_of(kinds: &Kinds, api_version: &str, kind: &str) -> Option<TypeId> {
     let arena = schema::builtin();
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
     if let Some(row) = kinds.by_kind(group, version, kind) {
-        // Custom resources have no protobuf form: nobody numbered their fields.
+        // Custom resources have no protobuf form, because their fields have no numbers.
         return row.schema.as_ref().filter(|found| Arc::ptr_eq(&found.schema, arena)).map(|found| found.ty);
     }
     arena.named(match (api_version, kind) {
@@ -54,13 +55,13 @@ pub fn type_of(kinds: &Kinds, api_version: &str, kind: &str) -> Option<TypeId> {
         ("policy/v1", "Eviction") => "io.k8s.api.policy.v1.Eviction",
         ("authentication.k8s.io/v1", "TokenRequest") => "io.k8s.api.authentication.v1.TokenRequest",
         ("autoscaling/v1", "Scale") => "io.k8s.api.autoscaling.v1.Scale",
-        // Clients send it in whatever group and version they delete from.
+        // Clients send DeleteOptions in the group version of the object that they delete.
         (_, "DeleteOptions") => "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions",
         _ => return None,
     })
 }
 
-/// `runtime.Unknown`: an object's bytes with its type beside them.
+/// `runtime.Unknown`: an object's bytes and its type.
 struct Envelope<'a> {
     api_version: String,
     kind: String,

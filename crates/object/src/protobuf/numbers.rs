@@ -1,4 +1,4 @@
-//! The table of field numbers, bound to the types of the built-in arena on first use.
+//! The table of protobuf field numbers, resolved to the types of the built-in schema on first use.
 
 use crate::schema::{self, Schema, Struct, Type, TypeId};
 use std::collections::BTreeMap;
@@ -6,11 +6,11 @@ use std::sync::LazyLock;
 
 static TABLE: &str = include_str!("../../build/protobuf-fields.txt");
 
-/// How the types of the arena look on the wire.
+/// Encoding of the built-in types.
 #[derive(Default)]
 pub(super) struct Numbers {
     pub shapes: BTreeMap<TypeId, Shape>,
-    /// Types that JSON takes in any form.
+    /// Types that JSON accepts in any form.
     pub forms: BTreeMap<TypeId, Form>,
     pub schema_props: Option<TypeId>,
 }
@@ -20,7 +20,7 @@ pub(super) type Shape = BTreeMap<u32, Entry>;
 
 pub(super) enum Entry {
     Field(Field),
-    /// A message of its own on the wire, whose fields JSON writes into the outer struct.
+    /// A separate message on the wire, whose fields JSON writes into the outer struct.
     Inline(Shape),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Field {
     pub keeps_zero: bool,
 }
 
-/// What stands on the wire for a type without fields in the arena.
+/// Encoding of a type without fields in the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
     /// `{1: JSON text}`
@@ -51,7 +51,8 @@ pub(super) fn get() -> &'static Numbers {
     &NUMBERS
 }
 
-/// The table is part of the program: what does not fit the arena is a programming error, caught by the test below.
+/// Parses the table, which is part of the program. Entries that do not match the schema are programming errors and
+/// panic; the test below finds them.
 fn load(schema: &Schema) -> Numbers {
     let mut numbers = Numbers::default();
     let mut current = None;
@@ -61,7 +62,7 @@ fn load(schema: &Schema) -> Numbers {
             add(numbers.shapes.entry(id).or_default(), shape, row);
         } else {
             let id = schema.named(line).unwrap_or_else(|| panic!("no built-in type {line}"));
-            let Type::Struct(shape) = schema.get(id) else { panic!("{line} is no struct") };
+            let Type::Struct(shape) = schema.get(id) else { panic!("{line} is not a struct") };
             current = Some((id, shape));
             numbers.shapes.entry(id).or_default();
         }
@@ -84,7 +85,7 @@ fn load(schema: &Schema) -> Numbers {
     numbers
 }
 
-/// Adds `2.1 hostPath` or `5 replicas pointer`.
+/// Adds a row such as `2.1 hostPath` or `5 replicas pointer`.
 fn add(shape: &mut Shape, of: &Struct, row: &str) {
     let mut words = row.split(' ');
     let (Some(path), Some(name)) = (words.next(), words.next()) else { panic!("not a field: {row}") };

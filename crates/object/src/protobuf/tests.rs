@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngAlgorithm, TestRng};
 use std::collections::BTreeSet;
 
-/// Fields that are newer than the release whose numbers the table has: as in an older Kubernetes, they are skipped.
+/// Fields that are newer than the release of the table. They are skipped, as an older Kubernetes does.
 const NEWER: &[&str] = &[
     "apps.v1.StatefulSetSpec volumeClaimUpdatePolicy",
     "authentication.v1.TokenRequestSpec attestations",
@@ -59,7 +59,7 @@ fn bodies() -> Vec<(String, String)> {
     served.chain(others.iter().map(|(version, kind)| ((*version).to_owned(), (*kind).to_owned()))).collect()
 }
 
-/// A body of an object whose message is `raw`.
+/// Returns a body with the message `raw`.
 fn wrap(api_version: &str, kind: &str, raw: &[u8]) -> Vec<u8> {
     let mut type_meta = Vec::new();
     bytes_field(&mut type_meta, 1, api_version.as_bytes());
@@ -92,7 +92,11 @@ fn every_field_of_every_body_has_a_number() {
         match schema.get(ty) {
             Type::List { item: inner, .. } | Type::Map { value: inner, .. } => todo.push(*inner),
             Type::Any => {
-                assert!(table.forms.contains_key(&ty), "a free form that nobody knows: {:?}", schema.name_of(ty))
+                assert!(
+                    table.forms.contains_key(&ty),
+                    "a type without fields and without a known form: {:?}",
+                    schema.name_of(ty)
+                )
             }
             Type::Scalar(_) => {}
             Type::Struct(shape) => {
@@ -116,7 +120,7 @@ fn every_field_of_every_body_has_a_number() {
 }
 
 #[test]
-fn what_kubectl_sends_reads_as_the_json_it_prints() {
+fn bodies_that_kubectl_sent_decode_to_the_json_it_prints() {
     let mut blocks = 0;
     for block in include_str!("testdata/kubectl.txt").split("\n\n") {
         let mut lines = block.lines();
@@ -130,7 +134,7 @@ fn what_kubectl_sends_reads_as_the_json_it_prints() {
 }
 
 #[test]
-fn zeros_are_kept_where_they_were_set_on_purpose() {
+fn zeros_are_kept_in_pointer_fields() {
     let cases = [
         ("apps.v1.StatefulSetSpec", json!({"replicas": 0, "serviceName": ""}), json!({"minReadySeconds": 0})),
         ("apps.v1.RollingUpdateStatefulSetStrategy", json!({"partition": 0}), json!({})),
@@ -191,7 +195,7 @@ fn zeros_are_kept_where_they_were_set_on_purpose() {
 }
 
 #[test]
-fn the_wire_forms_of_scalars() {
+fn scalars_are_decoded_from_their_wire_forms() {
     let spec = |number, bytes: &[u8]| {
         let (mut inner, mut raw) = (Vec::new(), Vec::new());
         bytes_field(&mut inner, number, bytes);
@@ -213,8 +217,8 @@ fn the_wire_forms_of_scalars() {
 }
 
 #[test]
-fn numbers_come_packed_or_not_and_messages_in_parts() {
-    // Pod, spec 2, securityContext 14, supplementalGroups 4.
+fn packed_and_unpacked_numbers_and_split_messages_are_decoded() {
+    // Field numbers: Pod.spec 2, PodSpec.securityContext 14, supplementalGroups 4.
     let pod = |contexts: &[Vec<u8>]| {
         let (mut spec, mut raw) = (Vec::new(), Vec::new());
         contexts.iter().for_each(|context| bytes_field(&mut spec, 14, context));
@@ -242,7 +246,7 @@ fn the_last_of_two_scalars_counts_even_if_it_is_zero() {
 }
 
 #[test]
-fn broken_bodies_are_one_sentence() {
+fn invalid_bodies_are_refused_with_one_sentence() {
     let code = |bytes: &[u8]| read(bytes).map_err(|status| (status.code, status.message));
     let refused = |why: &str| Err((400, format!("the body of the request is not an object in protobuf: {why}")));
     assert_eq!(code(b"{}"), refused("it does not begin with the bytes that mark one"));
@@ -264,14 +268,14 @@ fn broken_bodies_are_one_sentence() {
 
 #[test]
 fn nesting_is_bounded() {
-    // JSONSchemaProps, not 28: the one type that holds itself.
+    // JSONSchemaProps.not is field 28: JSONSchemaProps is the only recursive type.
     let crd = |levels: usize| {
         let mut schema = Vec::new();
         for _ in 0..levels {
             let inner = std::mem::take(&mut schema);
             bytes_field(&mut schema, 28, &inner);
         }
-        // CustomResourceDefinition, spec 2, versions 7, schema 4, openAPIV3Schema 1.
+        // Field numbers: CustomResourceDefinition.spec 2, versions 7, schema 4, openAPIV3Schema 1.
         let wrapped = [1, 4, 7, 2].iter().fold(schema, |inner, number| {
             let mut outer = Vec::new();
             bytes_field(&mut outer, *number, &inner);
@@ -286,7 +290,7 @@ fn nesting_is_bounded() {
     assert_eq!((refused.code, refused.message.ends_with("exceeded max depth")), (400, true), "{refused:?}");
 }
 
-/// Makes objects as Go's JSON writes them: no empty lists, no nulls, zeros only where they are kept.
+/// Generates objects as Go's JSON writes them: no empty lists, no nulls, and zeros only in pointer fields.
 struct Maker(TestRng);
 
 impl Maker {
@@ -362,7 +366,7 @@ impl Maker {
             _ => self.object(props, depth),
         }
     }
-    /// A whole body of a random kind.
+    /// Returns a body of a random kind.
     fn body(&mut self) -> (TypeId, Value) {
         let bodies = bodies();
         let (api_version, kind) = &bodies[self.below(bodies.len() as u64) as usize];
@@ -376,7 +380,7 @@ impl Maker {
 
 proptest! {
     #[test]
-    fn what_is_written_reads_the_same(seed: [u8; 32]) {
+    fn a_decoded_body_equals_the_encoded_object(seed: [u8; 32]) {
         let (ty, object) = Maker::new(seed).body();
         prop_assert_eq!(read(&encode::body(ty, &object)).unwrap(), object);
     }
@@ -389,7 +393,7 @@ proptest! {
     }
 
     #[test]
-    fn damaged_bodies_never_panic_and_are_never_the_servers_fault(
+    fn damaged_bodies_never_panic_and_give_client_errors(
         seed: [u8; 32], damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8), cut: prop::sample::Index,
     ) {
         let (ty, object) = Maker::new(seed).body();

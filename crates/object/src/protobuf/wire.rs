@@ -1,16 +1,17 @@
-//! The wire format: fields with a number and one of four shapes. Nothing here allocates by what the bytes claim.
+//! The protobuf wire format: fields with a number and one of four encodings. No allocation depends on a length in the
+//! input.
 
-/// One field's value as it stands on the wire.
+/// One field's value in its wire encoding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Wire<'a> {
     Varint(u64),
     Fixed64(u64),
     Bytes(&'a [u8]),
-    /// No Kubernetes type has one.
+    /// No Kubernetes type uses it.
     Fixed32,
 }
 
-/// The fields of a message, in the order of the wire; after an error there are no more.
+/// Iterator over the fields of a message, in wire order. It ends after an error.
 pub(super) struct Fields<'a>(pub &'a [u8]);
 
 impl<'a> Iterator for Fields<'a> {
@@ -61,7 +62,7 @@ pub(super) fn varint(rest: &mut &[u8]) -> Result<u64, String> {
     for shift in (0..64).step_by(7) {
         let (byte, after) = rest.split_first().ok_or("unexpected EOF")?;
         *rest = after;
-        // Of the tenth byte only one bit has room; Go drops the others too.
+        // Only one bit of the tenth byte fits; Go drops the others too.
         value |= u64::from(byte & 0x7f) << shift;
         if *byte < 0x80 {
             return Ok(value);
@@ -81,7 +82,7 @@ impl<'a> Wire<'a> {
     pub fn int64(self, field: &str) -> Result<i64, String> {
         self.varint(field).map(u64::cast_signed)
     }
-    /// Cut off an int64, as Go does: a negative one is sign-extended on the wire.
+    /// Truncates an int64, as Go does: a negative int32 is sign-extended on the wire.
     pub fn int32(self, field: &str) -> Result<i32, String> {
         self.varint(field).map(|value| value as i32)
     }
@@ -130,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_bytes_are_one_sentence_and_the_end() {
+    fn invalid_bytes_give_one_error_and_end_the_iteration() {
         let cases: [(&[u8], &str); 7] = [
             (&[0x08], "unexpected EOF"),
             (&[0x80], "unexpected EOF"),

@@ -1,4 +1,4 @@
-//! The arena of the built-in kinds, read from what the build script wrote.
+//! The schema of the built-in kinds, from the files of the build script.
 
 use super::{Field, ListType, PatchStrategy, Scalar, Schema, Struct, Type, TypeId};
 use crate::{Map, Value};
@@ -7,16 +7,17 @@ use std::io::Read;
 static ARENA: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/arena.json"));
 static DEFINITIONS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/definitions.json.deflate"));
 
-/// The full OpenAPI definitions with prose, by definition name; references read `#/definitions/…`. Unpacked at each call.
+/// Returns the full OpenAPI definitions with descriptions, by definition name. References have the form
+/// `#/definitions/…`. They are unpacked at each call.
 pub(super) fn definitions() -> Map {
     let mut text = Vec::new();
     flate2::read::DeflateDecoder::new(DEFINITIONS)
         .read_to_end(&mut text)
-        .expect("the build script wrote these bytes, they unpack");
-    serde_json::from_slice(&text).expect("the build script wrote this JSON, it parses")
+        .expect("cannot unpack the definitions of the build script");
+    serde_json::from_slice(&text).expect("cannot parse the definitions of the build script")
 }
 
-/// FNV-1a of the packed definitions.
+/// FNV-1a hash of the packed definitions.
 pub(super) fn definitions_hash() -> u64 {
     DEFINITIONS
         .iter()
@@ -24,9 +25,9 @@ pub(super) fn definitions_hash() -> u64 {
 }
 
 pub(super) fn load() -> Schema {
-    let definitions: Map = serde_json::from_slice(ARENA).expect("the build script wrote this JSON, it parses");
+    let definitions: Map = serde_json::from_slice(ARENA).expect("cannot parse the schema of the build script");
     let mut schema = Schema::default();
-    // Names first, so that types may refer to each other (and to themselves) in any order.
+    // Names are added first, so that types may refer to each other (and to themselves) in any order.
     for name in definitions.keys() {
         let id = schema.add(Type::Any);
         schema.names.insert(name.to_string(), id);
@@ -39,7 +40,7 @@ pub(super) fn load() -> Schema {
     schema
 }
 
-/// Types whose wire form the definition does not say.
+/// Returns the types whose JSON form the definition does not describe.
 fn named_type(schema: &mut Schema, name: &str, definition: &Value) -> Type {
     match name.rsplit('.').next().unwrap_or(name) {
         "Quantity" => Type::Scalar(Scalar::Quantity),
@@ -143,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn knows_types_merge_keys_and_atomic_structs() {
+    fn the_schema_has_types_merge_keys_and_atomic_structs() {
         let schema = load();
         let containers = field(&schema, "io.k8s.api.core.v1.PodSpec", "containers");
         assert_eq!(containers.patch.merge_key.as_deref(), Some("name"));
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_carry_prose_and_merge_rules() {
+    fn definitions_have_descriptions_and_merge_rules() {
         let definitions = definitions();
         let spec = &definitions["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"];
         assert!(spec["description"].as_str().is_some_and(|text| !text.is_empty()));

@@ -1,4 +1,4 @@
-//! Comparison by meaning.
+//! Semantic comparison of values.
 
 use super::{Scalar, Schema, Struct, Type, TypeId};
 use crate::decode;
@@ -6,11 +6,11 @@ use crate::quantity::Quantity;
 use crate::value::Key;
 use crate::{Map, Value};
 
-/// Whether two values, or their absence, mean the same: quantities by value, times by instant; null, absent, an empty list and
-/// an empty map are alike.
+/// Whether two values (or their absence) are semantically equal: quantities by value, times by instant. Null, absent,
+/// an empty list and an empty map are equal.
 ///
-/// An empty struct is something else than none (`emptyDir: {}`, a selector of everything), except where clients always write
-/// the struct (`resources: {}`). Custom resources are compared as they stand: for them an empty list is a value.
+/// An empty struct differs from an absent one (`emptyDir: {}`, a selector of everything), except for structs that Go
+/// clients always write (`resources: {}`). Custom resources are compared exactly: for them an empty list is a value.
 pub(super) fn same(schema: &Schema, ty: TypeId, a: Option<&Value>, b: Option<&Value>) -> bool {
     let (a, b) = (a.filter(|value| !value.is_null()), b.filter(|value| !value.is_null()));
     if a == b {
@@ -78,7 +78,7 @@ fn all_keys<'a>(a: &'a Map, b: &'a Map) -> impl Iterator<Item = &'a Key> {
     a.keys().chain(b.keys().filter(|key| !a.contains_key(*key)))
 }
 
-/// Structs that Go clients hold by value, so that they write `{}` where others write nothing.
+/// Structs that Go clients hold by value, so they write `{}` where other clients write nothing.
 fn always_written(schema: &Schema, ty: TypeId) -> bool {
     const BY_VALUE: [&str; 10] = [
         "ObjectMeta",
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn alike_by_meaning() {
+    fn semantically_equal_values() {
         let limits = |cpu: Value| json!({"spec": {"containers": [{"resources": {"limits": {"cpu": cpu}}}]}});
         let cases = [
             (limits(json!("1")), limits(json!("1000m"))),
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn different_by_meaning() {
+    fn semantically_different_values() {
         let cases = [
             (json!({"metadata": {"labels": {"a": ""}}}), json!({"metadata": {"labels": {}}})),
             (json!({"spec": {"volumes": [{"emptyDir": {}}]}}), json!({"spec": {"volumes": [{}]}})),

@@ -1,8 +1,8 @@
-//! The shape of every kind: which fields there are, of which type, and how lists and maps merge.
+//! The schema of every kind: its fields, their types, and how lists and maps merge.
 //!
-//! One arena serves decoding (unknown fields, wrong types, canonical quantities), strategic merge, server-side apply,
-//! semantic comparison and OpenAPI. The built-in arena is made by the build script from k8s-openapi's published schemas
-//! plus our own table of merge rules; each CustomResourceDefinition version gets an arena of its own.
+//! One arena of types is used for decoding (unknown fields, wrong types, canonical quantities), strategic merge patch,
+//! server-side apply, semantic comparison and OpenAPI. The build script generates the built-in arena from k8s-openapi's
+//! schemas and our table of merge rules. Each version of a CustomResourceDefinition gets its own arena.
 
 use crate::Value;
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ pub struct TypeId(pub u32);
 #[derive(Debug, Default)]
 pub struct Schema {
     pub types: Vec<Type>,
-    /// Named struct types, by their OpenAPI definition name (`io.k8s.api.core.v1.Pod`).
+    /// Named struct types by OpenAPI definition name (`io.k8s.api.core.v1.Pod`).
     pub names: BTreeMap<String, TypeId>,
-    /// The arena of a CustomResourceDefinition: wrong types are left for validation to refuse, and nothing is rewritten.
+    /// True for a CustomResourceDefinition: wrong types are left for validation, and values are not rewritten.
     pub structural: bool,
 }
 
@@ -38,18 +38,18 @@ pub enum Type {
         list: ListType,
     },
     Scalar(Scalar),
-    /// Anything goes; server-side apply owns it as one leaf.
+    /// Any value; server-side apply treats it as one leaf.
     Any,
 }
 
 #[derive(Debug, Default)]
 pub struct Struct {
     pub fields: BTreeMap<String, Field>,
-    /// Server-side apply owns the whole struct as one leaf (`x-kubernetes-map-type: atomic`).
+    /// Server-side apply treats the struct as one leaf (`x-kubernetes-map-type: atomic`).
     pub atomic: bool,
-    /// Fields that are not listed are kept (`x-kubernetes-preserve-unknown-fields`).
+    /// Undeclared fields are kept (`x-kubernetes-preserve-unknown-fields`).
     pub preserve_unknown: bool,
-    /// The object is a whole API object with `apiVersion`, `kind` and `metadata` of its own.
+    /// The object is a complete API object with its own `apiVersion`, `kind` and `metadata`.
     pub embedded: bool,
 }
 
@@ -58,7 +58,8 @@ pub struct Field {
     pub ty: TypeId,
     pub required: bool,
     pub nullable: bool,
-    /// CRD defaults, and the defaults of list-map keys (a port's `protocol`) that server-side apply needs to match items.
+    /// Defaults of CRDs, and defaults of list map keys (a port's `protocol`), which server-side apply needs to match
+    /// items.
     pub default: Option<Value>,
     pub patch: PatchStrategy,
 }
@@ -66,7 +67,7 @@ pub struct Field {
 /// How a strategic merge patch treats a field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PatchStrategy {
-    /// Lists with a merge key merge item by item; without one, `merge` lists of scalars are unions.
+    /// Lists with a merge key are merged item by item. Without one, `merge` makes a list of scalars a union.
     pub merge: bool,
     pub merge_key: Option<String>,
     pub retain_keys: bool,
@@ -97,7 +98,7 @@ pub enum Scalar {
     Bytes,
 }
 
-/// A type inside a shared arena: what a [`crate::Kind`] holds.
+/// A type in a shared arena, as [`crate::Kind`] has it.
 #[derive(Clone, Debug)]
 pub struct TypeRef {
     pub schema: Arc<Schema>,
@@ -112,11 +113,12 @@ impl Schema {
         self.types.push(ty);
         TypeId(u32::try_from(self.types.len() - 1).expect("fewer than four billion types"))
     }
-    /// The struct type with this OpenAPI definition name.
+    /// Returns the struct type with this OpenAPI definition name.
     pub fn named(&self, name: &str) -> Option<TypeId> {
         self.names.get(name).copied()
     }
-    /// The OpenAPI definition name of a struct type. Looks through all names: for rare cases and error texts.
+    /// Returns the OpenAPI definition name of a struct type. It searches all names, so use it only for rare cases and
+    /// error messages.
     pub fn name_of(&self, id: TypeId) -> Option<&str> {
         self.names.iter().find(|(_, named)| **named == id).map(|(name, _)| name.as_str())
     }
@@ -126,33 +128,36 @@ impl TypeRef {
     pub fn get(&self) -> &Type {
         self.schema.get(self.ty)
     }
-    /// Whether two values of this type mean the same: quantities by value, absent and empty alike, times by instant.
+    /// Whether two values of this type are semantically equal: quantities by value, times by instant, absent equal to
+    /// empty.
     pub fn same(&self, a: &Value, b: &Value) -> bool {
         compare::same(&self.schema, self.ty, Some(a), Some(b))
     }
 }
 
-/// The arena of the built-in kinds.
+/// Returns the schema of the built-in kinds.
 pub fn builtin() -> &'static Arc<Schema> {
     static BUILTIN: LazyLock<Arc<Schema>> = LazyLock::new(|| Arc::new(builtin::load()));
     &BUILTIN
 }
 
-/// The definition name of `metadata`.
+/// OpenAPI definition name of `metadata`.
 pub const OBJECT_META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta";
 
-/// The full OpenAPI definitions of the built-in types, with prose; unpacked at each call, so keep what you make of them.
+/// Returns the full OpenAPI definitions of the built-in types, with descriptions. They are unpacked at each call, so
+/// keep the result.
 pub fn definitions() -> crate::Map {
     builtin::definitions()
 }
 
-/// Names this build's definitions: changes when they do.
+/// Returns a hash of this build's definitions.
 pub(crate) fn definitions_hash() -> u64 {
     static HASH: LazyLock<u64> = LazyLock::new(builtin::definitions_hash);
     *HASH
 }
 
-/// A built-in type by its OpenAPI definition name; unknown names are a programming error caught by the kinds' test.
+/// Returns a built-in type by its OpenAPI definition name. An unknown name is a programming error, found by the kinds'
+/// test.
 pub fn builtin_type(name: &str) -> TypeRef {
     let schema = builtin().clone();
     let ty = schema.named(name).unwrap_or_else(|| panic!("no built-in type {name}"));

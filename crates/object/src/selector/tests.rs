@@ -7,7 +7,7 @@ fn labels(value: Value) -> Map {
 }
 
 #[test]
-fn label_selectors_are_read_and_written_in_canonical_form() {
+fn label_selectors_are_parsed_and_written_in_canonical_form() {
     let cases = [
         ("", ""),
         ("a=b", "a=b"),
@@ -31,7 +31,7 @@ fn label_selectors_are_read_and_written_in_canonical_form() {
 }
 
 #[test]
-fn broken_label_selectors_get_a_sentence() {
+fn invalid_label_selectors_are_refused_with_one_sentence() {
     let cases = [
         ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
         ("=a", "found '=', expected: !, identifier, or 'end of string'"),
@@ -60,7 +60,7 @@ fn broken_label_selectors_get_a_sentence() {
 }
 
 #[test]
-fn label_selectors_match_by_meaning() {
+fn label_selectors_match_as_in_upstream() {
     let cases = [
         ("", json!({}), true),
         ("a=b", json!({"a": "b"}), true),
@@ -86,7 +86,7 @@ fn label_selectors_match_by_meaning() {
 }
 
 #[test]
-fn selector_objects() {
+fn selectors_in_objects_are_parsed() {
     let selector = LabelSelector::from_object(&json!({
         "matchLabels": {"app": "web"},
         "matchExpressions": [
@@ -105,7 +105,7 @@ fn selector_objects() {
 }
 
 #[test]
-fn field_selectors() {
+fn field_selectors_are_parsed_and_matched() {
     let selector = FieldSelector::parse("metadata.name=a,status.phase!=Running,x==y\\,z\\=\\\\").unwrap();
     assert_eq!(selector.exact("metadata.name"), Some("a"));
     assert_eq!(selector.exact("status.phase"), None);

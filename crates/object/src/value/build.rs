@@ -1,4 +1,4 @@
-//! Values out of whatever serde can write, and values written.
+//! A serde serializer that produces values.
 
 use super::{Key, Map, Value};
 use serde::ser::{
@@ -8,18 +8,18 @@ use serde::ser::{
 use serde::{Serialize, Serializer};
 use serde_json::{Error, Number};
 
-/// The value that this is as JSON.
+/// Converts a serializable value to a [`Value`].
 pub fn to_value<T: Serialize + ?Sized>(from: &T) -> Result<Value, Error> {
     from.serialize(Builder)
 }
 
-/// The value of an expression in `json!`.
+/// Converts an expression in `json!` to a value.
 ///
 /// # Panics
-/// When it is nothing that JSON can say: a map whose keys are no texts or numbers.
+/// If the expression has no JSON form: a map whose keys are not texts or numbers.
 #[doc(hidden)]
 pub fn made<T: Serialize + ?Sized>(from: &T) -> Value {
-    to_value(from).expect("JSON can say it")
+    to_value(from).expect("the expression has no JSON form")
 }
 
 impl Serialize for Value {
@@ -158,7 +158,7 @@ impl Serializer for Builder {
     }
 }
 
-/// A variant of an enum that has something is an object with one member.
+/// An enum variant with content becomes an object with one member.
 fn of_variant(variant: Option<&'static str>, value: Value) -> Value {
     match variant {
         Some(variant) => Value::Object(Map::from([(variant, value)])),
@@ -171,7 +171,7 @@ struct Items {
     items: Vec<Value>,
 }
 
-/// However serde calls a list, its items come one after the other.
+/// All kinds of sequences in serde collect their items in order.
 macro_rules! takes_items {
     ($($list:ident: $function:ident),*) => {$(
         impl $list for Items {
@@ -195,7 +195,7 @@ takes_items! {
 
 struct Members {
     variant: Option<&'static str>,
-    /// The name whose value comes next.
+    /// The name of the next member.
     name: Option<Key>,
     members: Vec<(Key, Value)>,
 }
@@ -214,7 +214,7 @@ impl SerializeMap for Members {
         Ok(())
     }
     fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-        let name = self.name.take().ok_or_else(|| Error::custom("a value comes without its name"))?;
+        let name = self.name.take().ok_or_else(|| Error::custom("a map value was serialized before its key"))?;
         self.members.push((name, to_value(value)?));
         Ok(())
     }
@@ -241,7 +241,7 @@ macro_rules! takes_fields {
 
 takes_fields!(SerializeStruct, SerializeStructVariant);
 
-/// Writes the name of a member: a text, or what can be said as one.
+/// Serializes the name of a member: a text, or a value that can be written as text.
 struct Name;
 
 macro_rules! names_of {

@@ -1,9 +1,9 @@
-//! Objects written down in code.
+//! The `json!` macro.
 
-/// A [`Value`](crate::Value) as JSON writes it, with expressions where values (or names) are.
+/// Creates a [`Value`](crate::Value) from JSON syntax, with expressions as values or names.
 #[macro_export]
 macro_rules! json {
-    // Members, one after the other: first the name, until its colon comes, then the value.
+    // Parses the members one after the other: the name up to its colon, then the value.
     (@members $map:ident []) => {};
     (@members $map:ident [$($name:tt)+] : null $(, $($rest:tt)*)?) => {
         $crate::json!(@member $map [$($name)+] ($crate::Value::Null) [$($($rest)*)?])

@@ -1,4 +1,5 @@
-//! Names of members. The fields of the API have a handful of names, which objects repeat over and over: those take no memory of their own.
+//! Names of members. API objects repeat the same field names many times, so names of built-in fields need no memory of
+//! their own.
 
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::{Serialize, Serializer};
@@ -9,7 +10,7 @@ use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::LazyLock;
 
-/// All names of fields in the built-in schema, and as managed fields write them; in the order of their bytes.
+/// All field names of the built-in schema, plain and with the prefix of managed fields. Sorted by bytes.
 static FIELDS: &[&str] = include!(concat!(env!("OUT_DIR"), "/fields.rs"));
 
 /// The name of a member of a [`super::Map`].
@@ -18,19 +19,19 @@ pub struct Key(Name);
 
 #[derive(Clone)]
 enum Name {
-    /// A field of the built-in schema. Every such name is kept so, wherever it comes from.
+    /// A field name of the built-in schema. Every such name is stored like this, wherever it comes from.
     Field(&'static &'static str),
     Other(Box<str>),
 }
 
-/// Finds the fields among names: as many places as there are bits for, each name at the first free place from that of its hash on.
+/// A hash table of the built-in field names with open addressing: each name is in the first free slot after its hash.
 struct Fields {
     places: Vec<Option<&'static &'static str>>,
     longest: usize,
 }
 
 static KNOWN: LazyLock<Fields> = LazyLock::new(|| {
-    // Half of the places stay free, so that a search ends soon.
+    // Half of the slots stay free, so that searches are short.
     let mut places = vec![None; (FIELDS.len() * 2).next_power_of_two()];
     for field in FIELDS {
         let mut at = place(field, places.len());
@@ -42,7 +43,8 @@ static KNOWN: LazyLock<Fields> = LazyLock::new(|| {
     Fields { places, longest: FIELDS.iter().map(|field| field.len()).max().unwrap_or(0) }
 });
 
-/// Where a name belongs: its length, its first and its last bytes decide. Only our own names are in the table, so nobody can crowd it.
+/// Returns the slot of a name, from its length and its first and last bytes. The table contains only built-in names, so
+/// input cannot cause collisions.
 fn place(name: &str, places: usize) -> usize {
     let name = name.as_bytes();
     let (first, last) = match (name.first_chunk::<8>(), name.last_chunk::<8>()) {
@@ -221,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fields_take_no_memory_of_their_own() {
+    fn builtin_field_names_need_no_memory() {
         assert!(FIELDS.is_sorted() && FIELDS.len() > 1000, "{}", FIELDS.len());
         for field in FIELDS {
             let key = Key::from(*field);
@@ -242,10 +244,12 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_near_its_place() {
+    fn every_name_is_found_within_a_few_slots() {
         let far = FIELDS.iter().map(|field| {
             let at = place(field, KNOWN.places.len());
-            (0..).find(|steps| KNOWN.places[(at + steps) % KNOWN.places.len()] == Some(field)).expect("it is there")
+            (0..)
+                .find(|steps| KNOWN.places[(at + steps) % KNOWN.places.len()] == Some(field))
+                .expect("the name is not in the table")
         });
         let far: Vec<usize> = far.collect();
         let (sum, most) = (far.iter().sum::<usize>(), far.iter().max().copied().unwrap_or(0));
@@ -253,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_is_that_of_the_texts() {
+    fn keys_are_ordered_as_texts() {
         let mut keys = ["b", "metadata", "a", "zz", "apiVersion", ""].map(Key::from);
         keys.sort();
         assert_eq!(keys.map(String::from), ["", "a", "apiVersion", "b", "metadata", "zz"]);

@@ -1,8 +1,8 @@
-//! Members of an object, in the order of their names.
+//! Members of an object, ordered by name.
 //!
-//! Nearly all objects in API objects have a few members: those are in one piece of memory and found by looking through them. Whoever sends many
-//! gets a tree, so that no input makes it slow. Members that were shared ([`super::Value::share`]) are cloned without being copied, until
-//! one of them is changed.
+//! Nearly all objects in the API have few members. These are kept in one sorted vector and searched linearly. Objects
+//! with many members use a tree, so that no input makes access slow. Members that were shared ([`super::Value::share`])
+//! are cloned without a copy, until one of them is changed.
 
 use super::{Key, Value};
 use std::borrow::Borrow;
@@ -13,21 +13,21 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::{fmt, slice, vec};
 
-/// More members than these are a tree.
-const FEW: usize = 64;
-/// Among so many, comparing one after the other is the fastest.
-const HANDFUL: usize = 12;
+/// Objects with more members than this use a tree.
+const VECTOR_MAX: usize = 64;
+/// Up to this many members, a linear search is the fastest.
+const LINEAR_SEARCH_MAX: usize = 12;
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct Map(Members);
 
 #[derive(Clone)]
 enum Members {
-    /// Sorted, each name once.
+    /// Sorted, without duplicate names.
     Few(Vec<(Key, Value)>),
-    /// The same for whoever has a clone.
+    /// Sorted members that all clones share.
     Shared(Arc<[(Key, Value)]>),
-    #[expect(clippy::box_collection, reason = "a pointer keeps the many maps that are small at three words")]
+    #[expect(clippy::box_collection, reason = "a pointer keeps the common small maps at three words")]
     Many(Box<BTreeMap<Key, Value>>),
 }
 
@@ -62,7 +62,7 @@ impl Members {
         }
     }
 
-    /// Unless they are many.
+    /// Returns the members as a slice, unless they are a tree.
     fn few(&self) -> Option<&[(Key, Value)]> {
         match self {
             Members::Few(few) => Some(few),
@@ -71,41 +71,41 @@ impl Members {
         }
     }
 
-    /// Whether they are shared with each other.
+    /// Whether both share the same memory.
     fn is_same(&self, other: &Members) -> bool {
         matches!((self, other), (Members::Shared(one), Members::Shared(other)) if Arc::ptr_eq(one, other))
     }
 
-    /// Makes them our own, to be changed.
-    fn own(&mut self) -> Own<'_> {
+    /// Makes the members exclusive, so that they can be changed. Shared members are copied.
+    fn make_exclusive(&mut self) -> Exclusive<'_> {
         if let Members::Shared(shared) = self {
             *self = Members::Few(shared.to_vec());
         }
         match self {
-            Members::Few(few) => Own::Few(few),
-            Members::Many(many) => Own::Many(many),
-            Members::Shared(_) => unreachable!("made our own just above"),
+            Members::Few(few) => Exclusive::Few(few),
+            Members::Many(many) => Exclusive::Many(many),
+            Members::Shared(_) => unreachable!("shared members were copied above"),
         }
     }
 }
 
-enum Own<'a> {
+enum Exclusive<'a> {
     Few(&'a mut Vec<(Key, Value)>),
     Many(&'a mut BTreeMap<Key, Value>),
 }
 
-/// The member of this name.
+/// Finds the member with this name.
 fn find<'a>(few: &'a [(Key, Value)], name: &str) -> Option<&'a Value> {
-    if few.len() > HANDFUL {
+    if few.len() > LINEAR_SEARCH_MAX {
         return search(few, name).ok().map(|at| &few[at].1);
     }
-    // Whether it is there is all that is asked: no order is needed.
+    // Only equality matters here, so compare without ordering.
     few.iter().find(|(key, _)| same(key, name)).map(|(_, value)| value)
 }
 
-/// Where a name is, or would be.
+/// Returns the index of a name, or where it would be inserted.
 fn search(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
-    if few.len() > HANDFUL {
+    if few.len() > LINEAR_SEARCH_MAX {
         return few.binary_search_by(|(key, _)| compare(key, name));
     }
     for (at, (key, _)) in few.iter().enumerate() {
@@ -118,7 +118,7 @@ fn search(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
     Err(few.len())
 }
 
-/// The same for a name that is to be set. Mostly members come in their order.
+/// Same for a name that is going to be set. Fast path: members usually arrive in order.
 fn place(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
     match few.last() {
         Some((last, _)) if compare(last, name).is_lt() => Err(few.len()),
@@ -126,13 +126,13 @@ fn place(few: &[(Key, Value)], name: &str) -> Result<usize, usize> {
     }
 }
 
-/// The order of two names. Mostly their first bytes tell.
+/// Compares two names. Usually the first bytes decide.
 fn compare(key: &str, name: &str) -> Ordering {
     let first = key.as_bytes().first().cmp(&name.as_bytes().first());
     if first.is_eq() { key.cmp(name) } else { first }
 }
 
-/// Whether two names are the same. Mostly their lengths or first bytes tell.
+/// Whether two names are equal. Usually the lengths or first bytes decide.
 fn same(key: &str, name: &str) -> bool {
     key.len() == name.len() && key.as_bytes().first() == name.as_bytes().first() && key == name
 }
@@ -164,9 +164,9 @@ impl Map {
         if self.is_shared_without(name) {
             return None;
         }
-        match self.0.own() {
-            Own::Few(few) => search(few, name).ok().map(|at| &mut few[at].1),
-            Own::Many(many) => many.get_mut(name),
+        match self.0.make_exclusive() {
+            Exclusive::Few(few) => search(few, name).ok().map(|at| &mut few[at].1),
+            Exclusive::Many(many) => many.get_mut(name),
         }
     }
 
@@ -174,16 +174,16 @@ impl Map {
         self.get(name).is_some()
     }
 
-    /// Sets a member; returns what it was.
+    /// Sets a member and returns the previous value.
     pub fn insert(&mut self, key: impl Into<Key>, value: Value) -> Option<Value> {
         let key = key.into();
-        match self.0.own() {
-            Own::Many(many) => many.insert(key, value),
-            Own::Few(few) => match place(few, &key) {
+        match self.0.make_exclusive() {
+            Exclusive::Many(many) => many.insert(key, value),
+            Exclusive::Few(few) => match place(few, &key) {
                 Ok(at) => Some(std::mem::replace(&mut few[at].1, value)),
                 Err(at) => {
                     few.insert(at, (key, value));
-                    self.grow_beyond(FEW);
+                    self.grow_beyond(VECTOR_MAX);
                     None
                 }
             },
@@ -199,9 +199,9 @@ impl Map {
         if self.is_shared_without(name) {
             return None;
         }
-        match self.0.own() {
-            Own::Few(few) => search(few, name).ok().map(|at| few.remove(at)),
-            Own::Many(many) => many.remove_entry(name),
+        match self.0.make_exclusive() {
+            Exclusive::Few(few) => search(few, name).ok().map(|at| few.remove(at)),
+            Exclusive::Many(many) => many.remove_entry(name),
         }
     }
 
@@ -209,7 +209,7 @@ impl Map {
         Entry { map: self, key: key.into() }
     }
 
-    /// Moves all members of another here; they count over those of the same name.
+    /// Moves all members of `other` here. They replace members of the same name.
     pub fn append(&mut self, other: &mut Map) {
         self.extend(std::mem::take(other));
     }
@@ -219,9 +219,9 @@ impl Map {
     }
 
     pub fn retain(&mut self, mut keep: impl FnMut(&Key, &mut Value) -> bool) {
-        match self.0.own() {
-            Own::Few(few) => few.retain_mut(|(key, value)| keep(key, value)),
-            Own::Many(many) => many.retain(|key, value| keep(key, value)),
+        match self.0.make_exclusive() {
+            Exclusive::Few(few) => few.retain_mut(|(key, value)| keep(key, value)),
+            Exclusive::Many(many) => many.retain(|key, value| keep(key, value)),
         }
     }
 
@@ -230,9 +230,9 @@ impl Map {
     }
 
     pub fn iter_mut(&mut self) -> IterMut<'_> {
-        match self.0.own() {
-            Own::Few(few) => IterMut::Few(few.iter_mut()),
-            Own::Many(many) => IterMut::Many(many.iter_mut()),
+        match self.0.make_exclusive() {
+            Exclusive::Few(few) => IterMut::Few(few.iter_mut()),
+            Exclusive::Many(many) => IterMut::Many(many.iter_mut()),
         }
     }
 
@@ -252,11 +252,11 @@ impl Map {
         self.into_iter().map(|(_, value)| value)
     }
 
-    /// Members as they come, in any order; of those of one name the last one counts.
+    /// Creates a map from members in any order. For duplicate names, the last one counts.
     pub(super) fn of(mut members: Vec<(Key, Value)>) -> Map {
         if !members.is_sorted_by(|(one, _), (next, _)| one < next) {
             members.sort_by(|(one, _), (other, _)| one.cmp(other));
-            // The later one is kept, in the place of the earlier.
+            // Keep the later value at the position of the earlier one.
             members.dedup_by(|later, earlier| {
                 let is_same = later.0 == earlier.0;
                 if is_same {
@@ -266,16 +266,16 @@ impl Map {
             });
         }
         let mut map = Map(Members::Few(members));
-        map.grow_beyond(FEW);
+        map.grow_beyond(VECTOR_MAX);
         map
     }
 
-    /// Shares its members with the clones that are made of it, and so do those, so many levels down.
+    /// Makes clones share the members, and also the objects up to `levels` levels below.
     pub(super) fn share(&mut self, levels: usize) {
         let Some(below) = levels.checked_sub(1) else { return };
         match &mut self.0 {
             Members::Shared(_) => {}
-            // Nothing costs nothing.
+            // An empty map needs no allocation.
             Members::Few(few) if few.is_empty() => *few = Vec::new(),
             Members::Few(few) => {
                 few.iter_mut().for_each(|(_, value)| value.share_down(below));
@@ -285,19 +285,19 @@ impl Map {
         }
     }
 
-    /// Whether it shares its members with the other, and so is equal to it.
+    /// Whether both maps share their members, which implies that they are equal.
     pub fn is_same(&self, other: &Map) -> bool {
         self.0.is_same(&other.0)
     }
 
-    /// Then there is nothing to be changed, and it can stay shared.
+    /// Whether the map is shared and lacks this name: then a removal changes nothing, and it can stay shared.
     fn is_shared_without(&self, name: &str) -> bool {
         matches!(&self.0, Members::Shared(few) if find(few, name).is_none())
     }
 
-    /// With more members than these it becomes a tree.
+    /// Converts the members to a tree if there are more than `most`.
     fn grow_beyond(&mut self, most: usize) {
-        if let Own::Few(few) = self.0.own()
+        if let Exclusive::Few(few) = self.0.make_exclusive()
             && few.len() > most
         {
             let members = std::mem::take(few);
@@ -318,7 +318,7 @@ impl fmt::Debug for Map {
     }
 }
 
-/// The place of a name.
+/// An entry of a map, which may be absent.
 pub struct Entry<'a> {
     map: &'a mut Map,
     key: Key,
@@ -331,12 +331,12 @@ impl<'a> Entry<'a> {
 
     pub fn or_insert_with(self, make: impl FnOnce() -> Value) -> &'a mut Value {
         let Entry { map, key } = self;
-        if map.len() == FEW && !map.contains_key(&key) {
-            map.grow_beyond(FEW - 1);
+        if map.len() == VECTOR_MAX && !map.contains_key(&key) {
+            map.grow_beyond(VECTOR_MAX - 1);
         }
-        match map.0.own() {
-            Own::Many(many) => many.entry(key).or_insert_with(make),
-            Own::Few(few) => {
+        match map.0.make_exclusive() {
+            Exclusive::Many(many) => many.entry(key).or_insert_with(make),
+            Exclusive::Few(few) => {
                 let at = place(few, &key).unwrap_or_else(|at| {
                     few.insert(at, (key, make()));
                     at
@@ -349,7 +349,7 @@ impl<'a> Entry<'a> {
 
 impl<Q: Borrow<str> + ?Sized> Index<&Q> for Map {
     type Output = Value;
-    /// Panics when there is no such member.
+    /// Panics if there is no such member.
     fn index(&self, name: &Q) -> &Value {
         self.get(name.borrow()).expect("no such member")
     }

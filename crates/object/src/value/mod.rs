@@ -1,7 +1,7 @@
-//! What objects are made of: JSON, in as few and small pieces of memory as it goes.
+//! JSON values with low memory use.
 //!
-//! It is used like `serde_json`'s own value, which keeps each object, however small, in a node of a tree with room for eleven members and each
-//! name in memory of its own: several times the size of the text. Decision 18 has the figures.
+//! Used like `serde_json::Value`. That type keeps each object in a tree node with room for eleven members, and each
+//! name in its own allocation, which takes several times the size of the text. Decision 18 has the figures.
 
 mod build;
 mod json;
@@ -27,7 +27,7 @@ pub enum Value {
     Null,
     Bool(bool),
     Number(Number),
-    /// Mostly short: up to 23 bytes take no memory of their own, and longer ones are shared by their clones.
+    /// Mostly short: up to 23 bytes need no allocation, and clones share longer texts.
     String(Text),
     Array(Vec<Value>),
     Object(Map),
@@ -35,8 +35,8 @@ pub enum Value {
 
 const NULL: Value = Value::Null;
 
-/// How deep objects are shared by themselves: an object, its spec, a container in it, the container's ports. Who changes something further
-/// down copies what is around it there.
+/// Number of object levels that are shared separately: an object, its spec, a container, the container's ports. A
+/// change further below copies what surrounds it up to that level.
 const SHARED_LEVELS: usize = 4;
 
 impl Value {
@@ -96,7 +96,7 @@ impl Value {
         if let Value::Object(members) = self { Some(members) } else { None }
     }
 
-    /// The member of this name, or the item at this place.
+    /// Returns the member with this name, or the item at this index.
     pub fn get(&self, at: impl At) -> Option<&Value> {
         at.find(self)
     }
@@ -104,7 +104,7 @@ impl Value {
         at.find_mut(self)
     }
 
-    /// What a JSON pointer (RFC 6901) points at.
+    /// Returns the value at a JSON pointer (RFC 6901).
     pub fn pointer(&self, pointer: &str) -> Option<&Value> {
         steps(pointer)?.try_fold(self, |value, step| match value {
             Value::Object(members) => members.get(&step),
@@ -120,7 +120,7 @@ impl Value {
         })
     }
 
-    /// From now on clones of it are not copied: they share its objects until they change them. For what is kept and cloned often.
+    /// Makes later clones share this value's objects until they are changed. For values that are kept and cloned often.
     pub fn share(&mut self) {
         self.share_down(SHARED_LEVELS);
     }
@@ -133,12 +133,12 @@ impl Value {
         }
     }
 
-    /// Whether both share the same members, and so are equal: sooner known than by comparing.
+    /// Whether both share the same members, which implies that they are equal. Faster than comparing.
     pub fn is_same(&self, other: &Value) -> bool {
         matches!((self, other), (Value::Object(one), Value::Object(other)) if one.is_same(other))
     }
 
-    /// The size of its JSON text, without making the text.
+    /// Returns the length of the JSON text without building the text.
     pub fn json_bytes(&self) -> usize {
         struct Count(usize);
         impl std::io::Write for Count {
@@ -151,11 +151,11 @@ impl Value {
             }
         }
         let mut count = Count(0);
-        serde_json::to_writer(&mut count, self).expect("JSON values have text keys, and counting does not fail");
+        serde_json::to_writer(&mut count, self).expect("cannot serialize a value");
         count.0
     }
 
-    /// Takes it away and leaves null.
+    /// Returns the value and leaves null in its place.
     pub fn take(&mut self) -> Value {
         std::mem::take(self)
     }
@@ -173,11 +173,11 @@ fn place(step: &str) -> Option<usize> {
     if is_plain { step.parse().ok() } else { None }
 }
 
-/// What something can be found by in a [`Value`].
+/// An index into a [`Value`]: a name or a position.
 pub trait At {
     fn find(self, value: &Value) -> Option<&Value>;
     fn find_mut(self, value: &mut Value) -> Option<&mut Value>;
-    /// For writing: a missing member is made, and null becomes an object.
+    /// For writing: creates a missing member. Null becomes an object first.
     fn make(self, value: &mut Value) -> &mut Value;
 }
 
@@ -235,7 +235,7 @@ macro_rules! at_text {
 
 at_text!(&&str, String, &String, &Key);
 
-/// What is not there is null.
+/// An absent member or item reads as null.
 impl<I: At> Index<I> for Value {
     type Output = Value;
     fn index(&self, at: I) -> &Value {
@@ -249,7 +249,7 @@ impl<I: At> IndexMut<I> for Value {
     }
 }
 
-/// As JSON, in one line or (`{:#}`) over several.
+/// Formats the value as JSON, in one line or (`{:#}`) in several.
 impl fmt::Display for Value {
     fn fmt(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
         let text = if formatter.alternate() { serde_json::to_string_pretty(self) } else { serde_json::to_string(self) };
@@ -292,7 +292,7 @@ macro_rules! from_whole_numbers {
 
 from_whole_numbers!(i8, i16, i32, i64, isize, u8, u16, u32, u64, usize);
 
-/// What is no number in JSON (NaN, infinity) is null.
+/// Numbers that JSON cannot represent (NaN, infinity) become null.
 impl From<f64> for Value {
     fn from(number: f64) -> Value {
         Number::from_f64(number).map_or(NULL, Value::Number)
@@ -371,7 +371,7 @@ impl<K: Into<Key>, V: Into<Value>> FromIterator<(K, V)> for Value {
     }
 }
 
-/// For libraries that have `serde_json`'s own.
+/// For libraries that use `serde_json::Value`.
 impl From<serde_json::Value> for Value {
     fn from(value: serde_json::Value) -> Value {
         match value {

@@ -1,4 +1,4 @@
-//! Values read from whatever serde reads, and whatever serde reads taken from values.
+//! A serde deserializer into values, and from values into other types.
 
 use super::{Key, Map, NULL, Value};
 use serde::de::value::{MapDeserializer, SeqDeserializer};
@@ -12,57 +12,57 @@ use std::cell::RefCell;
 use std::fmt;
 
 thread_local! {
-    static ITEMS: Pile<Value> = const { Pile(RefCell::new(Vec::new())) };
-    static MEMBERS: Pile<(Key, Value)> = const { Pile(RefCell::new(Vec::new())) };
+    static ITEMS: ItemStack<Value> = const { ItemStack(RefCell::new(Vec::new())) };
+    static MEMBERS: ItemStack<(Key, Value)> = const { ItemStack(RefCell::new(Vec::new())) };
 }
 
-/// What is read of lists and objects that have not ended yet, the inner ones on top. How many there are is known at the end: then they move to
-/// memory of exactly their size, and nothing ever has to grow.
-struct Pile<T>(RefCell<Vec<T>>);
+/// Items of lists and objects that are still being read, the innermost on top. When one is complete, its items move to
+/// an allocation of exactly their size, so no vector has to grow.
+struct ItemStack<T>(RefCell<Vec<T>>);
 
-impl<T> Pile<T> {
-    /// Reads until `next` has nothing more.
+impl<T> ItemStack<T> {
+    /// Reads items until `next` returns `None`.
     fn all<E>(&self, mut next: impl FnMut() -> Result<Option<T>, E>) -> Result<Vec<T>, E> {
         let from = self.0.borrow().len();
         let end = loop {
-            // Nothing is borrowed while the inner ones are read.
+            // The stack must not be borrowed during `next`, because nested lists use it too.
             match next() {
                 Ok(Some(item)) => self.0.borrow_mut().push(item),
                 Ok(None) => break Ok(()),
                 Err(error) => break Err(error),
             }
         };
-        let mut pile = self.0.borrow_mut();
-        let mut items = Vec::with_capacity(if end.is_ok() { pile.len() - from } else { 0 });
+        let mut stack = self.0.borrow_mut();
+        let mut items = Vec::with_capacity(if end.is_ok() { stack.len() - from } else { 0 });
         match end {
-            Ok(()) => items.extend(pile.drain(from..)),
-            Err(_) => pile.truncate(from),
+            Ok(()) => items.extend(stack.drain(from..)),
+            Err(_) => stack.truncate(from),
         }
-        if from == 0 && pile.capacity() > PILE_MAX {
-            *pile = Vec::new();
+        if from == 0 && stack.capacity() > STACK_ITEMS_MAX {
+            *stack = Vec::new();
         }
         end.map(|()| items)
     }
 }
 
-/// A pile that has been higher is not kept.
-const PILE_MAX: usize = 4096;
+/// A larger stack is freed after use.
+const STACK_ITEMS_MAX: usize = 4096;
 
-/// Reads JSON. Text that is checked once as a whole need not be checked again for each string in it.
+/// Decodes JSON. UTF-8 is validated once for the whole text instead of once per string.
 pub fn from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<T, Error> {
     match std::str::from_utf8(bytes) {
         Ok(text) => serde_json::from_str(text),
-        // It says where the text is broken.
+        // This reader reports the position of the invalid UTF-8.
         Err(_) => serde_json::from_slice(bytes),
     }
 }
 
-/// Reads a type out of a value.
+/// Deserializes a type from a value.
 pub fn from_value<T: DeserializeOwned>(value: &Value) -> Result<T, Error> {
     T::deserialize(value)
 }
 
-/// Reads the members of an object; `read` reads the value of each, or passes over it.
+/// Reads the members of an object. `read` returns the value of each member, or `None` to skip it.
 pub fn read_members<'de, A: MapAccess<'de>>(
     access: &mut A,
     mut read: impl FnMut(&Key, &mut A) -> Result<Option<Value>, A::Error>,
@@ -75,7 +75,7 @@ pub fn read_members<'de, A: MapAccess<'de>>(
         }
         Ok(None)
     };
-    MEMBERS.with(|pile| pile.all(&mut next)).map(Map::of)
+    MEMBERS.with(|stack| stack.all(&mut next)).map(Map::of)
 }
 
 impl<'de> Deserialize<'de> for Value {
@@ -120,7 +120,7 @@ impl<'de> Visitor<'de> for Any {
         Deserialize::deserialize(deserializer)
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Value, A::Error> {
-        ITEMS.with(|pile| pile.all(|| access.next_element())).map(Value::Array)
+        ITEMS.with(|stack| stack.all(|| access.next_element())).map(Value::Array)
     }
     fn visit_map<A: MapAccess<'de>>(self, access: A) -> Result<Value, A::Error> {
         Members.visit_map(access).map(Value::Object)
@@ -231,7 +231,7 @@ fn visit_number<'de, V: Visitor<'de>>(number: &Number, visitor: V) -> Result<V::
     }
 }
 
-/// A variant of an enum, with what it has.
+/// An enum variant with its content.
 struct Variant<'de> {
     name: &'de str,
     content: Option<&'de Value>,
@@ -248,7 +248,7 @@ impl<'de> EnumAccess<'de> for Variant<'de> {
 
 impl<'de> Variant<'de> {
     fn some(self) -> Result<&'de Value, Error> {
-        self.content.ok_or_else(|| Error::custom(format!("{} comes without what it has", self.name)))
+        self.content.ok_or_else(|| Error::custom(format!("the enum variant {} has no content", self.name)))
     }
 }
 

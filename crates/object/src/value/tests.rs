@@ -12,7 +12,7 @@ fn many(count: usize) -> Map {
 }
 
 #[test]
-fn json_is_written_down_as_it_reads() {
+fn the_json_macro_accepts_json_syntax() {
     let (name, nothing, list) = ("n", None::<i32>, vec!["a", "b"]);
     let made = json!({
         "null": null, "list": [null, true, {"a": [1, -2, 2.5]}, [], {}, name], name: nothing, "names": list,
@@ -25,14 +25,14 @@ fn json_is_written_down_as_it_reads() {
 }
 
 #[test]
-fn members_are_sorted_and_the_last_of_a_name_counts() {
+fn members_are_sorted_and_the_last_duplicate_counts() {
     let read: Value = serde_json::from_str(r#"{"b": 1, "a": 2, "b": 3, "metadata": 4, "b": 5}"#).unwrap();
     assert_eq!(read.to_string(), r#"{"a":2,"b":5,"metadata":4}"#);
     assert!(serde_json::from_str::<Value>(r#"{"a": "#).is_err());
 }
 
 #[test]
-fn many_members_are_found_as_few_are() {
+fn maps_with_many_members_behave_like_small_ones() {
     for (count, is_shared) in [1, 12, 13, 63, 64, 65, 500].into_iter().flat_map(|count| [(count, false), (count, true)])
     {
         let mut map = many(count);
@@ -60,7 +60,7 @@ fn many_members_are_found_as_few_are() {
         assert_eq!(map.remove("k0000"), None);
         assert_eq!(map.iter().rev().count(), map.clone().into_iter().count());
     }
-    // What was large once compares equal to what never was.
+    // A map that was large once equals one that never was.
     let (mut shrunk, small) = (many(200), many(3));
     shrunk.retain(|key, _| small.contains_key(key));
     assert_eq!(shrunk, small);
@@ -68,7 +68,7 @@ fn many_members_are_found_as_few_are() {
 }
 
 #[test]
-fn what_is_not_there_reads_as_null_and_is_made_by_writing() {
+fn absent_members_read_as_null_and_are_created_by_writing() {
     let mut value = json!({"list": [1, {"a": "x"}]});
     assert_eq!(value["absent"]["deeper"][3], NULL);
     assert_eq!(value["list"][1]["a"], "x");
@@ -83,7 +83,7 @@ fn what_is_not_there_reads_as_null_and_is_made_by_writing() {
 }
 
 #[test]
-fn the_size_of_the_json_text_is_known_without_the_text() {
+fn json_bytes_is_the_length_of_the_json_text() {
     for value in
         [NULL, json!({}), json!({"a": [1, -2.5, "\u{1}\"é", {"b": null, "c": [true]}], "d": "x".repeat(5_000)})]
     {
@@ -97,33 +97,33 @@ fn small_objects_are_small() {
 }
 
 #[test]
-fn clones_share_until_they_change() {
+fn clones_share_members_until_they_are_changed() {
     let mut first =
         json!({"metadata": {"labels": {"a": "b"}}, "spec": {"list": [{"x": 1}, {"y": {"z": 2}}]}, "none": {}});
     let before = first.clone();
-    assert!(!first.is_same(&before), "nothing is shared that was not asked for");
+    assert!(!first.is_same(&before), "values are shared only after share()");
     first.share();
     assert_eq!(first, before);
     let mut second = first.clone();
     assert!(second.is_same(&first));
-    // What is not there changes nothing.
+    // Removing an absent member keeps the value shared.
     assert!(second.get_mut("absent").is_none() && second.as_object_mut().unwrap().remove("absent").is_none());
     assert!(second.is_same(&first));
     second["spec"]["list"][1]["y"]["z"] = 3.into();
-    assert_eq!(first, before, "the others do not change with it");
+    assert_eq!(first, before, "a change must not affect other clones");
     assert_ne!(first, second);
     assert!(!second["spec"].is_same(&first["spec"]));
     assert!(
         second["metadata"].is_same(&first["metadata"]) && second["spec"]["list"][0].is_same(&first["spec"]["list"][0])
     );
     second.share();
-    assert!(second["metadata"].is_same(&first["metadata"]), "what is shared already stays as it is");
+    assert!(second["metadata"].is_same(&first["metadata"]), "shared members stay shared");
     second["spec"]["list"][1]["y"]["z"] = 2.into();
-    assert_eq!(first, second, "equal again, though not the same");
+    assert_eq!(first, second, "equal, but not shared");
 }
 
 #[test]
-fn the_entry_beyond_the_few_makes_a_tree_of_shared_ones_too() {
+fn adding_an_entry_beyond_the_limit_converts_shared_members_to_a_tree() {
     let mut map = many(64);
     map.share(1);
     let other = map.clone();
@@ -171,7 +171,7 @@ fn types_become_values_and_back() {
 }
 
 proptest! {
-    /// It reads, writes, compares and merges as `serde_json` and its friends do.
+    /// Reading, writing, comparing and merging give the same results as with `serde_json`.
     #[test]
     fn agrees_with_serde_json(one in arbitrary_json(), other in arbitrary_json()) {
         let (ours, theirs) = (one.to_string(), Json::from(one.clone()));
@@ -195,7 +195,7 @@ proptest! {
 }
 
 #[test]
-fn what_is_read_takes_no_more_room_than_it_needs_and_errors_leave_nothing_behind() {
+fn decoded_values_have_exact_capacity_and_errors_leave_no_items_on_the_pile() {
     let text = r#"{"a":[1,[2,{"b":{},"c":[3,4,5]}]],"d":{"e":1,"f":2,"g":3,"h":4,"i":5}}"#;
     for _ in 0..3 {
         assert!(serde_json::from_str::<Value>(&text.replace("\"i\"", "")).is_err());

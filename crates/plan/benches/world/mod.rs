@@ -1,17 +1,17 @@
-//! Worlds that planners look at. Shared with the guards (`crates/runtime/tests/guards`).
+//! Objects for the planners in benchmarks, and in the guards (`crates/runtime/tests/guards`).
 
-#![allow(dead_code, reason = "each of those who share it uses a part")]
+#![allow(dead_code, reason = "each user of this module needs a part of it")]
 
 use object::access::{Access, name};
 use object::{Gates, Value, json};
 use plan::allowance::Allowance;
 use plan::bind::{self, Place};
 use plan::reclaim::Plugins;
-use plan::statefulset::{Action, Plan, Seen, SeenPod, Stage, plan};
+use plan::statefulset::{Action, Seen, SeenPod, SetPlan, Stage, plan};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A set and what belongs to it.
+/// A set with its pods, claims and revisions.
 pub struct World {
     pub set: Value,
     pods: Vec<SeenPod>,
@@ -20,7 +20,7 @@ pub struct World {
 }
 
 impl World {
-    /// All replicas running and ready.
+    /// A set whose replicas are all running and ready.
     pub fn settled(replicas: i64, policy: &str) -> World {
         let set = json!({
             "apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    pub fn plan(&self) -> Plan {
+    pub fn plan(&self) -> SetPlan {
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
             (self.pods.iter().collect(), self.claims.iter().collect(), self.revisions.iter().collect());
         let seen = Seen {
@@ -60,14 +60,14 @@ impl World {
         plan(&seen, &Gates::default(), jiff::Timestamp::UNIX_EPOCH)
     }
 
-    fn take(&mut self, plan: Plan) {
+    fn take(&mut self, plan: SetPlan) {
         for action in plan.prepare.iter().chain(plan.stages.iter().flat_map(Stage::actions)) {
             match action {
                 Action::ConfirmSet { .. } => {}
                 Action::CreateRevision(revision) => self.revisions.push(running(revision)),
                 Action::CreateClaim { claim, .. } => self.claims.push(running(claim)),
                 Action::CreatePod(pod) => self.pods.push(SeenPod::read(running(pod).into())),
-                other => panic!("{other:?} in a world where nothing goes wrong"),
+                other => panic!("{other:?} was not expected"),
             }
         }
         if let Some(set) = plan.status {
@@ -83,7 +83,7 @@ fn running(object: &Value) -> Value {
     object
 }
 
-/// Free volumes of all sizes, for a claim that looks for one.
+/// Free PVs of all sizes, for a claim to choose from.
 pub struct Shelves {
     volumes: BTreeMap<(Place, String), Arc<Value>>,
     by_name: BTreeMap<String, Arc<Value>>,
@@ -92,7 +92,7 @@ pub struct Shelves {
 }
 
 impl Shelves {
-    /// So many free volumes; the claim's size is about in the middle.
+    /// `count` free PVs; the requested size is about in the middle.
     pub fn filled(count: usize) -> Shelves {
         let mut shelves = Shelves {
             volumes: BTreeMap::new(),
@@ -125,10 +125,10 @@ impl Shelves {
         shelves
     }
 
-    /// What the claim does: it takes a volume.
+    /// The plan of the claim, which binds a PV.
     pub fn plan(&self) -> bind::Plan {
         let plan = bind::claim(&self.claim, self, &self.plugins);
-        assert!(!plan.waits && !plan.actions.is_empty(), "it finds one: {plan:?}");
+        assert!(!plan.waits && !plan.actions.is_empty(), "the claim finds a PV: {plan:?}");
         plan
     }
 }

@@ -5,6 +5,7 @@
 
 pub mod capacity;
 pub mod cloning;
+pub mod health;
 pub mod journal;
 pub mod migration;
 pub mod modify;
@@ -50,6 +51,8 @@ pub struct Abilities {
     pub topology: bool,
     /// Nodes can grow what is on the volume.
     pub node_expand: bool,
+    /// It lists its volumes and says whether each is as it should be.
+    pub list_conditions: bool,
 }
 
 /// How a driver is to be used: what people set with the flags of the stock sidecars.
@@ -67,6 +70,8 @@ pub struct Options {
     pub publish_read_only: bool,
     /// How long a call may take.
     pub timeout_s: u64,
+    /// Volumes are compared with those that the driver lists this often; 0: never.
+    pub monitor_interval_s: u64,
 }
 
 impl Default for Options {
@@ -78,6 +83,7 @@ impl Default for Options {
             immediate_topology: true,
             publish_read_only: false,
             timeout_s: 10,
+            monitor_interval_s: 0,
         }
     }
 }

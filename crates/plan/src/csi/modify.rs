@@ -1,7 +1,7 @@
 //! Claims that want another VolumeAttributesClass than their volume has.
 
 use super::provision::string_map;
-use super::resize::{SLOW, drop_conditions, status_patch};
+use super::resize::{SLOW, drop_conditions, rests, status_patch};
 use super::{Code, Driver, Event, Failure, Finish, SecretRef, csi_source, secret};
 use jiff::Timestamp;
 use object::access::{Access, name};
@@ -90,7 +90,7 @@ pub fn plan(
     }
     if let Some((slow, until)) = &memory.slow
         && slow == wanted
-        && *until > now
+        && rests(*until, now)
     {
         return Step::Rest(*until);
     }

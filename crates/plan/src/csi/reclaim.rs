@@ -7,7 +7,7 @@
 //! a volume that came back from a backup does not match.
 
 use super::journal::Doomed;
-use super::{FINALIZER, MIGRATED_TO, PROVISIONED_BY, annotation, csi_source, migration, secret};
+use super::{Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, annotation, csi_source, migration, secret};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
@@ -199,6 +199,20 @@ fn patch(volume: &Value, add: bool, remove: bool, record: Option<Record>) -> Opt
         patch.put(&["metadata", "annotations", RECORD], record.text());
     }
     Some(patch)
+}
+
+/// What is told when the data of a volume was deleted: of the volume and of its claim.
+pub fn data_deleted(doomed: &Doomed) -> [Event; 2] {
+    let Doomed { volume, driver, handle, claim_namespace, claim_name, .. } = doomed;
+    let data = format!("the CSI driver {driver} deleted its data ({handle})");
+    let claim = format!("PersistentVolumeClaim {claim_namespace}/{claim_name}");
+    [
+        format!("PersistentVolume {volume}: {data}, because its reclaim policy is Delete and {claim} was deleted"),
+        format!(
+            "{claim}: {data}, because it was deleted and the reclaim policy of PersistentVolume {volume} is Delete"
+        ),
+    ]
+    .map(|message| Event::normal(crate::reclaim::DATA_DELETED, message))
 }
 
 /// The patch that takes the finalizer off after the backend is deleted.

@@ -109,7 +109,7 @@ pub fn plan(
     let Some(bytes) = sizes.target(claim, driver, memory) else { return Step::Nothing };
     if let Some((size, until)) = memory.slow
         && size == bytes
-        && until > now
+        && rests(until, now)
     {
         return Step::Rest(until);
     }
@@ -348,6 +348,12 @@ fn difference(before: &Value, after: &Value) -> Option<Value> {
         changed.insert(key.clone(), Value::Null);
     }
     (!changed.is_empty()).then_some(Value::Object(changed))
+}
+
+/// Whether an operation waits until then. A wait that is longer than any that is given comes from a clock that has jumped back.
+pub(super) fn rests(until: Timestamp, now: Timestamp) -> bool {
+    let left = until.duration_since(now);
+    left.is_positive() && left <= SLOW
 }
 
 #[cfg(test)]

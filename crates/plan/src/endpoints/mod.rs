@@ -1,4 +1,4 @@
-//! Endpoints of Services: which pods a Service sends traffic to, as upstream's endpoints controller computes it.
+//! Endpoints of Services: which pods receive traffic, computed as upstream's endpoints controller does.
 
 mod subsets;
 
@@ -11,30 +11,30 @@ pub const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const LAST_CHANGE_TRIGGER: &str = "endpoints.kubernetes.io/last-change-trigger-time";
 const HEADLESS: &str = "service.kubernetes.io/headless";
-/// Endpoints with this annotation are a lock of older leader elections and belong to no Service.
+/// Endpoints with this annotation are a lock of an older leader election and belong to no Service.
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// What to do about the Endpoints of one Service.
+/// The action for the Endpoints of one Service.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
     Nothing,
     Create(Value),
     /// A replacement with the resourceVersion of the Endpoints that it was computed from.
     Update(Value),
-    /// Delete the Endpoints as they are in the cache.
+    /// Delete the Endpoints, in the version of the cache.
     Delete,
 }
 
-/// A Service that is not there.
+/// Why there is no Service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
-    /// The controller saw it deleted: its Endpoints go with it, whoever wrote them.
+    /// The controller saw its deletion: its Endpoints are deleted, whoever wrote them.
     Deleted,
-    /// It may never have existed: Endpoints that a user wrote stay.
+    /// It may never have existed: Endpoints that a user wrote are kept.
     Unknown,
 }
 
-/// Plans the Endpoints of a Service. `pods` are those that the selector may match; others are filtered out.
+/// Plans the Endpoints of a Service. `pods` may include pods that the selector does not match.
 pub fn plan(service: Result<&Value, Absent>, pods: &[&Value], current: Option<&Value>) -> Step {
     let service = match (service, current) {
         (Ok(service), _) => service,
@@ -74,7 +74,7 @@ fn goes_with_service(endpoints: &Value, absent: Absent) -> bool {
     !terminating(endpoints) && !is_lock && (is_ours || absent == Absent::Deleted)
 }
 
-/// The labels of the Service, and those by which others recognise these Endpoints.
+/// The labels of the Service, and those that mark Endpoints of this controller.
 fn labels(service: &Value) -> Map {
     let mut labels = service.members(&["metadata", "labels"]).clone();
     labels.remove(HEADLESS);
@@ -101,7 +101,7 @@ fn is_headless(service: &Value) -> bool {
     matches!(service.text(&["spec", "clusterIP"]), "" | "None")
 }
 
-/// The selector of a Service whose Endpoints this controller writes. Those of other Services are written by users.
+/// The selector of a Service whose Endpoints this controller writes; for other Services, users write them.
 pub fn selector(service: &Value) -> Option<&Map> {
     let selector = service.members(&["spec", "selector"]);
     (!selector.is_empty() && service.text(&["spec", "type"]) != "ExternalName").then_some(selector)
@@ -114,14 +114,14 @@ pub fn selects(service: &Value, pod: &Value) -> bool {
         && selector(service).is_some_and(|selector| selector.iter().all(|(key, value)| labels.get(key) == Some(value)))
 }
 
-/// Keys under which a Service is found by the labels of a pod: one pair of its selector, which each matching pod has.
+/// The index key of a Service: one label pair of its selector, which each matching pod has.
 pub fn service_key(service: &Value) -> Option<String> {
     let pairs = selector(service)?.iter();
     // The last pair in order: generic labels such as `app` sort first and match more pods.
     pairs.map(|(key, value)| pair(key, value)).max()
 }
 
-/// Keys under which a pod is found: all its labels.
+/// The index keys of a pod: all its label pairs.
 pub fn pod_keys(pod: &Value) -> impl Iterator<Item = String> {
     pod.members(&["metadata", "labels"]).iter().map(|(key, value)| pair(key, value))
 }
@@ -146,7 +146,7 @@ pub fn matters(before: Option<&Value>, after: Option<&Value>) -> bool {
     facts(before) != facts(after) || PATHS.iter().any(|path| before.at(path) != after.at(path))
 }
 
-/// A pod that has ended has no address any more.
+/// Whether a pod has terminated; it has no address any more.
 fn is_over(pod: &Value) -> bool {
     matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed")
 }

@@ -1,11 +1,12 @@
-//! Addresses and ports of pods, grouped so that each subset is a set of addresses with all ports that exactly they have.
+//! Groups the addresses and ports of pods into subsets: each has the addresses that share the same set of
+//! ports.
 
 use super::{is_headless, is_over};
 use object::access::{Access, name, namespace, terminating, uid};
 use object::{Value, condition, json};
 use std::collections::BTreeMap;
 
-/// More addresses than this are left out of one Endpoints object, and an annotation says so.
+/// The limit of addresses in one Endpoints object. The rest is left out, and an annotation says so.
 const ADDRESSES_MAX: usize = 1000;
 
 /// A port of an Endpoints subset. The order of the fields is the order of ports within a subset.
@@ -17,7 +18,7 @@ struct Port {
     app_protocol: Option<String>,
 }
 
-/// An address that is ready or not.
+/// An address and whether it is ready.
 #[derive(Clone, Debug)]
 struct Address {
     ip: String,
@@ -58,11 +59,11 @@ fn write_port(port: &Port) -> Value {
     written
 }
 
-/// The subsets of a Service: addresses in the order of their text, subsets in the order of their ports.
+/// The subsets of a Service: addresses sorted by text, subsets by ports.
 pub(super) fn of<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> Vec<Subset> {
     let mut pods: Vec<(Address, &Value)> = pods.filter_map(|pod| Some((address(service, pod)?, pod))).collect();
     pods.sort_by(|(a, pod_a), (b, pod_b)| (&a.ip, uid(pod_a)).cmp(&(&b.ip, uid(pod_b))));
-    // Which addresses have each port. A headless Service without ports has addresses alone.
+    // The addresses that have each port. A headless Service without ports has addresses only.
     let mut by_port: BTreeMap<Option<Port>, Vec<usize>> = BTreeMap::new();
     let service_ports = service.items(&["spec", "ports"]);
     for (at, (_, pod)) in pods.iter().enumerate() {
@@ -94,7 +95,7 @@ pub(super) fn of<'a>(service: &Value, pods: impl Iterator<Item = &'a Value>) -> 
     subsets
 }
 
-/// The address of a pod as the Service's clients reach it; `None` while it has none, or when it has ended.
+/// The address of a pod for clients of the Service; `None` if it has none, or has terminated.
 fn address(service: &Value, pod: &Value) -> Option<Address> {
     let publishes_all = service.at(&["spec", "publishNotReadyAddresses"]).is_some_and(|set| *set == true);
     if is_over(pod) || (terminating(pod) && !publishes_all) {
@@ -116,7 +117,7 @@ fn address(service: &Value, pod: &Value) -> Option<Address> {
     Some(Address { ip: ip.to_owned(), ready, value })
 }
 
-/// The pod's first address of the Service's first family.
+/// The pod's first address of the Service's first IP family.
 fn ip_of_family<'a>(service: &Value, pod: &'a Value) -> Option<&'a str> {
     let cluster_ip = service.text(&["spec", "clusterIP"]);
     let wants_ipv6 = match service.items(&["spec", "ipFamilies"]).first().and_then(Value::as_str) {
@@ -129,7 +130,7 @@ fn ip_of_family<'a>(service: &Value, pod: &'a Value) -> Option<&'a str> {
     all.find(|ip| !ip.is_empty() && ip.contains(':') == wants_ipv6)
 }
 
-/// The port of the pod behind a port of the Service; `None` where no container has one of that name.
+/// The port of the pod for a port of the Service; `None` if no container has a port of that name.
 fn pod_port(service_port: &Value, pod: &Value) -> Option<Port> {
     let protocol = match service_port.text(&["protocol"]) {
         "" => "TCP",
@@ -148,7 +149,7 @@ fn pod_port(service_port: &Value, pod: &Value) -> Option<Port> {
     })
 }
 
-/// A named port of a container, or of an init container that runs as long as the pod.
+/// A named port of a container, or of a sidecar container.
 fn named_port(pod: &Value, named: &str, protocol: &str) -> Option<i64> {
     let sidecars = pod.items(&["spec", "initContainers"]).iter();
     let sidecars = sidecars.filter(|container| container.text(&["restartPolicy"]) == "Always");
@@ -161,7 +162,8 @@ fn named_port(pod: &Value, named: &str, protocol: &str) -> Option<i64> {
     ports.find(|port| port.text(&["name"]) == named && has_protocol(port))?.int(&["containerPort"])
 }
 
-/// Leaves out what is too much: not-ready addresses first, and of each subset in proportion. Says whether anything was left out.
+/// Truncates the subsets to the limit: first not-ready addresses, each subset in proportion. Returns whether
+/// any were left out.
 pub(super) fn truncate(subsets: &mut [Subset]) -> bool {
     let count = |list: fn(&Subset) -> &Vec<Value>, subsets: &[Subset]| subsets.iter().map(|set| list(set).len()).sum();
     let ready: usize = count(|subset| &subset.ready, subsets);

@@ -131,7 +131,7 @@ fn headless_services_may_have_no_ports() {
 }
 
 #[test]
-fn what_is_written_and_what_is_left_alone() {
+fn when_endpoints_are_written() {
     let web = service(json!({}));
     let (one, two) = (pod(0, json!({})), pod(1, json!({})));
     let mut current = created(&web, std::slice::from_ref(&one));
@@ -144,21 +144,21 @@ fn what_is_written_and_what_is_left_alone() {
         ("7", &json!("kept"))
     );
     assert_eq!(next["subsets"][0]["addresses"], json!([address(0), address(1)]));
-    // The labels follow the Service, and what somebody else changed is repaired.
+    // The labels follow the Service, and changes by others are reverted.
     let mut labelled = web.clone();
     labelled.put(&["metadata", "labels"], json!({"team": "b"}));
     assert!(matches!(plan(Ok(&labelled), &[&one], Some(&current)), Step::Update(_)));
     let mut edited = current.clone();
     edited.cut(&["subsets"]);
     assert!(matches!(plan(Ok(&web), &[&one], Some(&edited)), Step::Update(_)));
-    // Services without a selector, of other types, and on their way out.
+    // Services without a selector, of other types, and terminating ones.
     let mut without = web.clone();
     without.cut(&["spec", "selector"]);
     let mut empty = web.clone();
     empty.put(&["spec", "selector"], json!({}));
     let mut external = web.clone();
     external.put(&["spec", "type"], "ExternalName");
-    let mut going = web.clone();
+    let mut going = web;
     going.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
     for other in [without, empty, external, going] {
         assert_eq!(plan(Ok(&other), &[&one], None), Step::Nothing, "{other}");
@@ -167,7 +167,7 @@ fn what_is_written_and_what_is_left_alone() {
 }
 
 #[test]
-fn endpoints_go_with_their_service() {
+fn endpoints_are_deleted_with_their_service() {
     let ours = created(&service(json!({})), &[]);
     let mut manual = ours.clone();
     manual.cut(&["metadata", "labels"]);
@@ -203,7 +203,7 @@ fn a_thousand_addresses_are_the_most() {
     pods.extend((1200..1400).map(|number| pod(number, json!({}))));
     let made = created(&web, &pods);
     assert_eq!((count(&made, "addresses"), count(&made, "notReadyAddresses")), (1000, 0));
-    // Below the limit again, the annotation goes.
+    // Below the limit again, the annotation is removed.
     let few: Vec<Value> = ready(3).collect();
     let few: Vec<&Value> = few.iter().collect();
     let Step::Update(next) = plan(Ok(&web), &few, Some(&made)) else { panic!("fewer") };
@@ -211,7 +211,7 @@ fn a_thousand_addresses_are_the_most() {
 }
 
 #[test]
-fn a_change_that_matters() {
+fn which_changes_of_pods_matter() {
     let before = pod(0, json!({}));
     assert!(!matters(
         Some(&before),
@@ -231,10 +231,10 @@ fn a_change_that_matters() {
 }
 
 proptest! {
-    /// Whatever the pods: each ready pod is there once for each port, planning again changes nothing, and the order of pods
-    /// does not matter. Each Service finds its pods by one key.
+    /// For any pods: each ready pod has one address per port, planning again changes nothing, and the order
+    /// of pods does not matter. Each Service finds its pods by one key.
     #[test]
-    fn endpoints_say_what_pods_say(states in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 0..12), rotate in 0_usize..12) {
+    fn endpoints_match_the_pods(states in prop::collection::vec((any::<bool>(), any::<bool>(), any::<bool>()), 0..12), rotate in 0_usize..12) {
         let web = service(json!({"ports": [{"name": "a", "port": 80, "targetPort": "http"}, {"name": "b", "port": 81, "targetPort": 9000}]}));
         let pods: Vec<Value> = states.iter().enumerate().map(|(number, (ready, named, going))| {
             let mut more = if *ready { json!({}) } else { not_ready() };
@@ -274,7 +274,7 @@ proptest! {
         found.sort();
         want.sort();
         prop_assert_eq!(found, want);
-        let key = service_key(&web).expect("it has a selector");
+        let key = service_key(&web).expect("the service has a selector");
         prop_assert!(pods.iter().all(|pod| pod_keys(pod).collect::<BTreeSet<_>>().contains(&key)));
     }
 }

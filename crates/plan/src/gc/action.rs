@@ -1,21 +1,23 @@
-//! What garbage collection does to the world.
+//! The requests of the garbage collector.
 
 use super::{Place, Uid};
 use object::access::Access;
 use object::{Value, json};
 
-/// One request. Each carries what must still be true of the object, so a stale one is refused and a repeated one harmless.
+/// One request. Each has preconditions, so that a stale one is refused and a repeated one is harmless.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// DELETE with uid and resourceVersion as preconditions. A conflict is an error like any other: the work is looked at again.
+    /// DELETE with uid and resourceVersion as preconditions. After a conflict the work is repeated, as after
+    /// any error.
     Delete { place: Place, uid: Uid, resource_version: String, policy: Policy },
-    /// Takes these owners out of the object's references: PATCH with [`Action::patch`].
+    /// Removes these owners from the object's owner references: PATCH with [`Action::patch`].
     DropOwners { place: Place, uid: Uid, owners: Vec<Uid> },
-    /// Makes these references no longer block their owners, to break a cycle: PATCH with [`Action::patch`].
+    /// Sets `blockOwnerDeletion` of these owner references to false, to break a cycle: PATCH with
+    /// [`Action::patch`].
     Unblock { place: Place, uid: Uid, owners: Vec<Uid> },
-    /// Takes a finalizer away: merge PATCH with [`Action::patch`].
+    /// Removes a finalizer: merge PATCH with [`Action::patch`].
     RemoveFinalizer { place: Place, uid: Uid, resource_version: String, finalizer: String, rest: Vec<String> },
-    /// A Warning event about the object.
+    /// Records a Warning event about the object.
     Report { place: Place, uid: Uid, reason: &'static str, message: String },
 }
 
@@ -49,7 +51,8 @@ impl Action {
         }))
     }
 
-    /// The body of a PATCH: a strategic merge for owner references, a JSON merge (also valid as a strategic one) for finalizers.
+    /// The body of a PATCH: a strategic merge patch for owner references, a JSON merge patch (also valid as a
+    /// strategic one) for finalizers.
     pub fn patch(&self) -> Option<Value> {
         match self {
             Action::DropOwners { uid, owners, .. } => {
@@ -69,7 +72,8 @@ impl Action {
         }
     }
 
-    /// The same change as a JSON merge patch of `live`, for kinds that answer a strategic one with 415 (custom resources).
+    /// The same change as a JSON merge patch of `live`, for custom resources, which answer a strategic merge
+    /// patch with 415.
     pub fn merge_patch(&self, live: &Value) -> Option<Value> {
         let listed =
             |owners: &[Uid], reference: &Value| owners.iter().any(|owner| **owner == *reference.text(&["uid"]));

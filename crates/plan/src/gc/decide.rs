@@ -1,60 +1,61 @@
-//! The judgement on one object, from live answers.
+//! Decides what to do about one object, from live reads.
 
 use super::graph::{Graph, Node, Work};
 use super::{Action, FOREGROUND, Fact, ORPHAN, OwnerRef, Place, Policy, Uid};
 use std::collections::HashMap;
 
-/// What a live GET said.
+/// The result of a live GET.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     Found(Fact),
     NotFound,
     /// No such apiVersion and kind is served.
     UnknownKind,
-    /// The kind is namespaced, but whoever points there is not: such a reference cannot be resolved.
+    /// The kind is namespaced and the dependent is cluster-scoped: such a reference cannot be resolved.
     NeedsNamespace,
-    /// No answer; worth another try.
+    /// The GET failed; retry later.
     Failed,
 }
 
 pub type Answers = HashMap<Place, Answer>;
 
-/// What the judgement needs next, or its end.
+/// What the decision needs next, or its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// GET these (metadata is enough), then decide again with the answers added.
+    /// GET these (metadata is enough), then call `decide` again with the answers added.
     Ask(Vec<Place>),
-    Do(Plan),
+    Do(CollectionPlan),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// In order; a later one must not run when an earlier one failed. Those that drop owners are each about another object and
-    /// may run at once.
+pub struct CollectionPlan {
+    /// Execute in order and stop at the first failure. [`Action::DropOwners`] are each about another object
+    /// and may run concurrently.
     pub actions: Vec<Action>,
-    /// Objects that proved to be gone before a watch said so: `apply` them as [`super::Event::Gone`].
+    /// Objects that turned out to be deleted before a watch reported it: `apply` them as
+    /// [`super::GraphEvent::Gone`].
     pub gone: Vec<Uid>,
-    /// Why nothing (more) is done, when that is worth knowing.
+    /// Why nothing (more) is done, if the caller needs to know.
     pub held: Option<Held>,
 }
 
-/// Why an object stays as it is.
+/// Why an object is kept for now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// An owner's kind is not served: nobody can say whether it is gone.
+    /// An owner's kind is not served, so its existence is unknown.
     UnknownOwnerKind(Place),
-    /// A GET gave no answer.
+    /// A GET failed.
     Unanswered(Place),
-    /// An owner is there, but no watch has shown it yet: its end could go unnoticed.
+    /// An owner exists, but its watch has not delivered it yet: its deletion could be missed.
     OwnerNotWatched(Place),
-    /// A cluster-scoped object names a namespaced owner: never decidable.
+    /// A cluster-scoped object names a namespaced owner, which can never be resolved.
     NamespacedOwner(Place),
-    /// Dependents still block this owner's deletion; their end brings it back.
+    /// Dependents block this owner's deletion; their deletion queues it again.
     Blocked,
 }
 
 impl Held {
-    /// Whether the work must come back by itself after a while.
+    /// Whether the work must be retried after a backoff.
     pub fn retries(&self) -> bool {
         match self {
             Held::UnknownOwnerKind(_) | Held::Unanswered(_) | Held::OwnerNotWatched(_) => true,
@@ -63,8 +64,9 @@ impl Held {
     }
 }
 
-impl Plan {
-    /// The object that this plan lets go of for good, after which its dependents are on their own.
+impl CollectionPlan {
+    /// The owner whose finalizer this plan removes; afterwards its dependents are not handled for it any
+    /// more.
     pub fn releases(&self) -> Option<(&Place, &Uid, &str)> {
         self.actions.iter().find_map(|action| match action {
             Action::RemoveFinalizer { place, uid, resource_version, .. } => {
@@ -74,57 +76,58 @@ impl Plan {
         })
     }
     fn held(held: Held) -> Step {
-        Step::Do(Plan { held: Some(held), ..Plan::default() })
+        Step::Do(CollectionPlan { held: Some(held), ..CollectionPlan::default() })
     }
     fn nothing() -> Step {
-        Step::Do(Plan::default())
+        Step::Do(CollectionPlan::default())
     }
     fn act(actions: Vec<Action>) -> Step {
-        Step::Do(Plan { actions, ..Plan::default() })
+        Step::Do(CollectionPlan { actions, ..CollectionPlan::default() })
     }
 }
 
-/// The owners of an object, by what is true of them.
+/// The owners of an object, by their state.
 #[derive(Default)]
 struct Owners<'a> {
-    /// There, and not waiting for dependents, or not for this one. Terminating for another reason is still there.
+    /// The owner exists and keeps the object: it is not in foreground deletion, or need not wait for this
+    /// object. An owner that terminates for another reason is in this list, too.
     solid: Vec<&'a OwnerRef>,
-    /// Not there, or another object under the same name.
+    /// The owner does not exist, or its name belongs to another object.
     dangling: Vec<&'a OwnerRef>,
-    /// Terminating, and waiting for its dependents to go.
+    /// The owner is in foreground deletion and waits for its dependents.
     waiting: Vec<&'a OwnerRef>,
-    /// Not there any more when the object was given to it.
+    /// The owner was already deleted when the object got it as an owner.
     late: Vec<Uid>,
     unwatched: Option<Place>,
     reports: Vec<Action>,
 }
 
 impl Graph {
-    /// What to do about `work`, as far as `answers` tell.
+    /// Decides about `work`, as far as the answers suffice.
     pub fn decide(&self, work: &Work, answers: &Answers) -> Step {
         let (Work::Attempt(uid) | Work::Orphan(uid)) = work;
-        let Some(node) = self.nodes.get(uid) else { return Plan::nothing() };
+        let Some(node) = self.nodes.get(uid) else { return CollectionPlan::nothing() };
         let live = match answers.get(&node.place) {
             None => return Step::Ask(vec![node.place.clone()]),
             Some(Answer::Found(live)) if live.uid == *uid => live,
             Some(Answer::Found(_) | Answer::NotFound) => {
-                return Step::Do(Plan { gone: vec![uid.clone()], ..Plan::default() });
+                return Step::Do(CollectionPlan { gone: vec![uid.clone()], ..CollectionPlan::default() });
             }
             Some(Answer::UnknownKind | Answer::NeedsNamespace | Answer::Failed) => {
-                return Plan::held(Held::Unanswered(node.place.clone()));
+                return CollectionPlan::held(Held::Unanswered(node.place.clone()));
             }
         };
         match work {
             Work::Orphan(_) => self.orphan(live),
             Work::Attempt(_) if live.waits_for_dependents() => self.foreground(live),
-            Work::Attempt(_) if live.deleting || live.owners.is_empty() => Plan::nothing(),
+            Work::Attempt(_) if live.deleting || live.owners.is_empty() => CollectionPlan::nothing(),
             Work::Attempt(_) => self.dependent(live, answers),
         }
     }
 
     fn orphan(&self, owner: &Fact) -> Step {
         if !owner.waits_for_orphans() {
-            return Plan::nothing();
+            return CollectionPlan::nothing();
         }
         let drop = |(uid, node): (&Uid, &Node)| Action::DropOwners {
             place: node.place.clone(),
@@ -133,18 +136,18 @@ impl Graph {
         };
         let mut actions: Vec<Action> = self.dependents(&owner.uid).map(drop).collect();
         actions.push(remove_finalizer(owner, ORPHAN));
-        Plan::act(actions)
+        CollectionPlan::act(actions)
     }
 
     fn foreground(&self, owner: &Fact) -> Step {
         if !self.is_blocked(&owner.uid) {
-            return Plan::act(vec![remove_finalizer(owner, FOREGROUND)]);
+            return CollectionPlan::act(vec![remove_finalizer(owner, FOREGROUND)]);
         }
         let blocking = blocking_owners(owner);
         if !blocking.is_empty() && self.waits_for_itself(&owner.uid) {
-            return Plan::act(vec![unblock(owner, blocking)]);
+            return CollectionPlan::act(vec![unblock(owner, blocking)]);
         }
-        Plan::held(Held::Blocked)
+        CollectionPlan::held(Held::Blocked)
     }
 
     fn dependent(&self, live: &Fact, answers: &Answers) -> Step {
@@ -154,25 +157,30 @@ impl Graph {
         };
         let mut actions = owners.reports;
         if !owners.late.is_empty() {
-            // Without them, what is left is judged anew.
+            // The remaining owners are judged again after this change.
             actions.push(drop_owners(live, owners.late));
-            return Plan::act(actions);
+            return CollectionPlan::act(actions);
         }
         if !owners.solid.is_empty() {
             let lost: Vec<Uid> = owners.dangling.iter().chain(&owners.waiting).map(|owner| owner.uid.clone()).collect();
             if !lost.is_empty() {
                 actions.push(drop_owners(live, lost));
             }
-            return Step::Do(Plan { actions, held: owners.unwatched.map(Held::OwnerNotWatched), ..Plan::default() });
+            return Step::Do(CollectionPlan {
+                actions,
+                held: owners.unwatched.map(Held::OwnerNotWatched),
+                ..CollectionPlan::default()
+            });
         }
         let has_dependents = self.dependents(&live.uid).next().is_some();
         let policy = if !owners.waiting.is_empty() && has_dependents {
             let blocking = blocking_owners(live);
             if !blocking.is_empty() && self.dependents(&live.uid).any(|(_, node)| node.foreground) {
-                // A cycle: the dependent waits for this object, which would wait for the dependent. The change that breaks it
-                // brings this work back, and then the object is deleted.
+                // A cycle: the dependent waits for this object, which would wait for the dependent. The patch
+                // that breaks the cycle changes the object, which queues this work again; then the object is
+                // deleted.
                 actions.push(unblock(live, blocking));
-                return Plan::act(actions);
+                return CollectionPlan::act(actions);
             }
             Policy::Foreground
         } else if live.has_finalizer(ORPHAN) {
@@ -188,20 +196,21 @@ impl Graph {
             resource_version: live.resource_version.clone(),
             policy,
         });
-        Plan::act(actions)
+        CollectionPlan::act(actions)
     }
 
-    /// Sorts the owner references of `live`, or says what is missing to do so.
+    /// Classifies the owner references of `live`, or returns what is missing to do so.
     fn classify<'a>(&self, live: &'a Fact, answers: &Answers) -> Result<Owners<'a>, Step> {
         let mut owners = Owners::default();
         let mut ask = Vec::new();
         for reference in &live.owners {
-            // A cluster-scoped object must be asked about all the same: its owner may be of a kind that cannot own it.
+            // For a cluster-scoped object the owner is read even so: its kind may be namespaced, and so no
+            // valid owner.
             if self.is_gone(&reference.uid) && !live.place.namespace.is_empty() {
                 match self.came_late(live, reference) {
                     Some(true) => owners.late.push(reference.uid.clone()),
                     Some(false) => owners.dangling.push(reference),
-                    None => return Err(Plan::held(Held::OwnerNotWatched(live.place.clone()))),
+                    None => return Err(CollectionPlan::held(Held::OwnerNotWatched(live.place.clone()))),
                 }
                 continue;
             }
@@ -213,28 +222,29 @@ impl Graph {
                     match if waits { self.can_wait(live, reference) } else { Some(true) } {
                         Some(true) => owners.solid.push(reference),
                         Some(false) => owners.waiting.push(reference),
-                        None => return Err(Plan::held(Held::OwnerNotWatched(place))),
+                        None => return Err(CollectionPlan::held(Held::OwnerNotWatched(place))),
                     }
                     if !self.nodes.contains_key(&reference.uid) {
                         owners.unwatched = Some(place);
                     }
                 }
                 Some(Answer::Found(_) | Answer::NotFound) if self.came_late(live, reference).is_none() => {
-                    return Err(Plan::held(Held::OwnerNotWatched(place)));
+                    return Err(CollectionPlan::held(Held::OwnerNotWatched(place)));
                 }
                 Some(Answer::Found(_) | Answer::NotFound) => {
                     owners.dangling.push(reference);
                     if self.nodes.contains_key(&reference.uid) {
-                        // It lives, but elsewhere: worth telling, for the object is about to go because of it.
+                        // The owner exists in another namespace. Report this, because the object is deleted
+                        // because of it.
                         owners.reports.push(invalid_namespace(live, reference));
                     }
                 }
-                Some(Answer::UnknownKind) => return Err(Plan::held(Held::UnknownOwnerKind(place))),
-                Some(Answer::Failed) => return Err(Plan::held(Held::Unanswered(place))),
+                Some(Answer::UnknownKind) => return Err(CollectionPlan::held(Held::UnknownOwnerKind(place))),
+                Some(Answer::Failed) => return Err(CollectionPlan::held(Held::Unanswered(place))),
                 Some(Answer::NeedsNamespace) => {
                     let actions = vec![invalid_namespace(live, reference)];
                     let held = Some(Held::NamespacedOwner(place));
-                    return Err(Step::Do(Plan { actions, held, ..Plan::default() }));
+                    return Err(Step::Do(CollectionPlan { actions, held, ..CollectionPlan::default() }));
                 }
             }
         }
@@ -256,7 +266,7 @@ fn remove_finalizer(object: &Fact, finalizer: &str) -> Action {
     }
 }
 
-/// The owners whose deletion this object holds up.
+/// The owners whose deletion this object blocks.
 fn blocking_owners(object: &Fact) -> Vec<Uid> {
     object.owners.iter().filter(|owner| owner.blocks).map(|owner| owner.uid.clone()).collect()
 }

@@ -1,54 +1,54 @@
-//! Who owns whom, by uid, and what to look at next.
+//! The graph of owners and dependents by uid, and the queue of work.
 
 use super::{Fact, OwnerRef, Place, Uid};
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 
-/// How many uids known to be gone are remembered, so that the dependents of one owner do not each ask for it.
+/// Number of deleted uids to remember, so that the dependents of one owner need not each read it.
 const GONE_MAX: usize = 4096;
 
-/// What a watch saw.
+/// What a watch reported.
 #[derive(Clone, Debug)]
-pub enum Event {
-    /// The object as it is now: added or changed.
+pub enum GraphEvent {
+    /// An object was added or changed.
     Seen(Fact),
-    /// The same in a list: what became of it since it was seen last is not known one by one.
+    /// An object in a list: changes since its last event are not known one by one.
     Listed(Fact),
-    /// No object has this uid any more, and none ever will; since this version, or 0 if that is not known.
+    /// The uid was deleted and will never exist again; at this version, or 0 if it is unknown.
     Gone(Uid, u64),
-    /// The object is not watched any more: whether it is still there must be asked.
+    /// The object is not watched any more: whether it exists must be read.
     Unwatched(Uid),
 }
 
-/// What to look at: an object that may have to go, or an owner whose dependents are to be orphaned.
+/// Work: an object that may have to be deleted, or an owner whose dependents are to be orphaned.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Work {
     Attempt(Uid),
     Orphan(Uid),
 }
 
-/// All objects by uid and the index from owner to dependents. Owners that no watch has shown yet are only in the index.
-/// Owned and updated by a single task.
+/// All objects by uid, and the index from owners to dependents. Owners that no watch has delivered yet are
+/// only in the index. Owned and updated by a single task.
 #[derive(Default)]
 pub struct Graph {
     pub(super) nodes: HashMap<Uid, Node>,
     dependents: HashMap<Uid, BTreeSet<Uid>>,
     gone: HashMap<Uid, End>,
-    /// The order in which `gone` forgets.
+    /// The order in which entries of `gone` are evicted.
     gone_order: VecDeque<Uid>,
-    /// In order, without repetition: every entry is in `dirty` and not in `running`.
+    /// In order and without duplicates: every entry is in `dirty` and not in `running`.
     queue: VecDeque<Work>,
-    /// What must be looked at: queued, or changed while it ran.
+    /// Work to do: queued, or changed while it ran.
     dirty: HashSet<Work>,
-    /// Handed out and not yet done: the same work never runs twice at once.
+    /// Work that was handed out and is not done: the same work never runs twice at once.
     running: HashSet<Work>,
 }
 
-/// How an owner went.
+/// The deletion of an owner.
 #[derive(Clone, Copy, Default)]
 struct End {
-    /// 0: nobody said.
+    /// 0 if it is unknown.
     version: u64,
-    /// Its dependents were to be left behind.
+    /// Its dependents were to be orphaned.
     orphaned: bool,
 }
 
@@ -58,9 +58,10 @@ pub(super) struct Node {
     pub deleting: bool,
     pub foreground: bool,
     pub orphaning: bool,
-    /// Its dependents were to be left behind, and nothing else was said since: it may still be held by somebody else's finalizer.
+    /// Its dependents were to be orphaned, and this was not revoked: it may still exist because of another
+    /// finalizer.
     orphaned: bool,
-    /// The version at which it was told to go; 0: it was not, or nobody saw it.
+    /// The version at which it got its deletionTimestamp; 0 if it has none, or if that is unknown.
     told: u64,
 }
 
@@ -77,7 +78,7 @@ impl Node {
         }
     }
 
-    /// What is remembered of it as it was before; `version`: at which it became what it is, if that is known.
+    /// Carries over what is known from the former state; `version` is that of the change, 0 if it is unknown.
     fn remember(&mut self, before: &Node, version: u64) {
         for owner in &mut self.owners {
             let known = before.owners.iter().find(|known| known.uid == owner.uid);
@@ -91,7 +92,7 @@ impl Node {
         };
     }
 
-    /// Whether this dependent holds up the deletion of `owner`, whose uid is `uid`.
+    /// Whether this dependent blocks the deletion of `owner`, whose uid is `uid`.
     fn blocks(&self, owner: &Node, uid: &Uid) -> bool {
         let reference = self.owners.iter().find(|reference| reference.uid == *uid);
         reference.is_some_and(|reference| reference.blocks && is_at(owner, reference, &self.place))
@@ -99,20 +100,21 @@ impl Node {
 }
 
 impl Graph {
-    /// Takes in a change; what it makes doubtful is queued. The cost is that of the edges it touches.
-    pub fn apply(&mut self, event: Event) {
+    /// Applies a change and queues the work that it requires. The cost is proportional to the edges that it
+    /// touches.
+    pub fn apply(&mut self, event: GraphEvent) {
         match event {
-            Event::Seen(fact) => self.see(&fact, fact.resource_version.parse().unwrap_or(0)),
-            Event::Listed(fact) => self.see(&fact, 0),
-            Event::Gone(uid, version) => {
+            GraphEvent::Seen(fact) => self.see(&fact, fact.resource_version.parse().unwrap_or(0)),
+            GraphEvent::Listed(fact) => self.see(&fact, 0),
+            GraphEvent::Gone(uid, version) => {
                 self.remember_gone(&uid, version);
                 self.forget(&uid);
             }
-            Event::Unwatched(uid) => self.forget(&uid),
+            GraphEvent::Unwatched(uid) => self.forget(&uid),
         }
     }
 
-    /// The next thing to look at. Hand it back with [`Graph::done`].
+    /// Returns the next work. Return it with [`Graph::done`].
     pub fn next_work(&mut self) -> Option<Work> {
         while let Some(work) = self.queue.pop_front() {
             self.dirty.remove(&work);
@@ -124,36 +126,36 @@ impl Graph {
         None
     }
 
-    /// The work was carried out. If anything about it changed meanwhile, it is queued again.
+    /// Ends the work. If anything about it changed meanwhile, it is queued again.
     pub fn done(&mut self, work: &Work) {
         if self.running.remove(work) && self.dirty.contains(work) {
             self.queue.push_back(work.clone());
         }
     }
 
-    /// The work is to be looked at again.
+    /// Queues work again.
     pub fn requeue(&mut self, work: Work) {
         if self.dirty.insert(work.clone()) && !self.running.contains(&work) {
             self.queue.push_back(work);
         }
     }
 
-    /// How many objects are known.
+    /// The number of known objects.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
-    /// Where a known object is.
+    /// The place of a known object.
     pub fn place_of(&self, uid: &Uid) -> Option<&Place> {
         self.nodes.get(uid).map(|node| &node.place)
     }
-    /// Whether the graph has caught up with `dependent` having `owner` as an owner: it shows that, or that the dependent is gone.
+    /// Whether the graph knows that `dependent` has the owner `owner`, or that the dependent is deleted.
     pub fn has_heard_of(&self, owner: &Uid, dependent: &Uid) -> bool {
         self.is_gone(dependent) || self.dependents.get(owner).is_some_and(|dependents| dependents.contains(dependent))
     }
-    /// How much work waits, for metrics.
+    /// The length of the queue, for metrics.
     pub fn queued(&self) -> usize {
         self.queue.len()
     }
@@ -163,14 +165,14 @@ impl Graph {
         uids.filter_map(|uid| self.nodes.get_key_value(uid))
     }
 
-    /// Whether a dependent stands in the way of the foreground deletion of `uid`.
+    /// Whether a dependent blocks the foreground deletion of `uid`.
     pub(super) fn is_blocked(&self, uid: &Uid) -> bool {
         let Some(owner) = self.nodes.get(uid) else { return false };
         self.dependents(uid).any(|(_, node)| node.blocks(owner, uid))
     }
 
-    /// Whether foreground deletions wait for each other in a circle through `uid`: followed from dependents up to owners,
-    /// because an object has few of those.
+    /// Whether foreground deletions wait for each other in a cycle through `uid`. Follows owners and not
+    /// dependents, because an object has few owners.
     pub(super) fn waits_for_itself(&self, uid: &Uid) -> bool {
         let mut seen = HashSet::new();
         let mut todo = vec![uid];
@@ -193,9 +195,10 @@ impl Graph {
         self.gone.contains_key(uid)
     }
 
-    /// Whether a claim was given to an owner after that had gone, or one that was to leave its dependents behind: by a request that
-    /// was on its way for so long (decision 21). `None`: watches will tell. Where they cannot, it was in time; and what is no claim always was, because
-    /// only what goes with a claim does not come back.
+    /// Whether a claim got an owner after that owner was deleted, or after the owner was to orphan its
+    /// dependents: a delayed request did that (decision 21). `None`: events that will tell are still to come.
+    /// If no event can tell, the answer is no. It is always no for other kinds, because only a deleted claim
+    /// loses data.
     pub(super) fn came_late(&self, live: &Fact, reference: &OwnerRef) -> Option<bool> {
         if !live.place.is_claim() {
             return Some(false);
@@ -209,8 +212,9 @@ impl Graph {
         }
     }
 
-    /// Whether a claim was given to an owner after that had been told to go. Its controller may be about to take that back, and need not: what does
-    /// not hold the owner up goes when that is gone. `None`: watches will tell.
+    /// Whether a claim got an owner after that owner's deletion began. Its controller may be about to revoke
+    /// this, and the claim does not block the owner, so it need not be deleted before the owner is. `None`:
+    /// events that will tell are still to come.
     pub(super) fn can_wait(&self, live: &Fact, reference: &OwnerRef) -> Option<bool> {
         let Some(owner) = self.nodes.get(&reference.uid).filter(|_| live.place.is_claim() && !reference.blocks) else {
             return Some(false);
@@ -219,9 +223,9 @@ impl Graph {
         owner.deleting.then_some(owner.told > 0 && known.since > owner.told)
     }
 
-    /// `version`: at which it became so, if that is known.
+    /// `version` is that of the change, 0 if it is unknown.
     fn see(&mut self, fact: &Fact, version: u64) {
-        // Whoever said that it was gone was mistaken.
+        // The object exists, so the earlier report of its deletion was wrong.
         self.gone.remove(&fact.uid);
         let mut node = Node::new(fact);
         let (foreground, orphaning) = (node.foreground, node.orphaning);
@@ -274,7 +278,7 @@ impl Graph {
     fn remember_gone(&mut self, uid: &Uid, version: u64) {
         let orphaned = self.nodes.get(uid).is_some_and(|node| node.orphaned);
         if let Some(end) = self.gone.get_mut(uid) {
-            // It was asked for before a watch told of it.
+            // A live read found the deletion before the watch reported it.
             end.version = end.version.max(version);
             return;
         }
@@ -304,7 +308,7 @@ impl Graph {
         }
     }
 
-    /// Whether the graph alone cannot say that there is nothing to do.
+    /// Whether the graph alone cannot rule out that there is something to do.
     pub fn in_doubt(&self, work: &Work) -> bool {
         match work {
             Work::Orphan(uid) => self.nodes.get(uid).is_some_and(|node| node.orphaning),
@@ -315,13 +319,15 @@ impl Graph {
         }
     }
 
-    /// A watch shows the owner where the reference says, and it does not wait for its dependents to go.
+    /// Whether a watch has delivered the owner at the place of the reference, and it is not in foreground
+    /// deletion.
     fn is_solid(&self, reference: &OwnerRef, from: &Place) -> bool {
         self.nodes.get(&reference.uid).is_some_and(|owner| !owner.foreground && is_at(owner, reference, from))
     }
 }
 
-/// Whether `owner` is where a reference of an object at `from` says: cluster-scoped, or in the same namespace.
+/// Whether `owner` is at the place of a reference of an object at `from`: cluster-scoped, or in the same
+/// namespace.
 fn is_at(owner: &Node, reference: &OwnerRef, from: &Place) -> bool {
     let place = reference.place(&from.namespace);
     owner.place.kind == place.kind

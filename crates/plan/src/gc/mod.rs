@@ -1,7 +1,8 @@
-//! Garbage collection: objects whose owners are gone go too, unless they are to be orphaned.
+//! Garbage collection: objects whose owners are deleted are deleted too, unless they are to be orphaned.
 //!
-//! [`Graph`] is the state: fed with what watches see (`apply`), it says what to look at (`next_work`). [`Graph::decide`] is the
-//! judgement: it asks for live objects until it knows enough, then answers with actions. A driver is this loop:
+//! [`Graph`] is the state: it is fed with watch events (`apply`) and hands out work (`next_work`).
+//! [`Graph::decide`] asks for live objects until it knows enough, then returns actions. A driver runs this
+//! loop:
 //!
 //! ```text
 //! while let Some(work) = graph.next_work() {
@@ -12,16 +13,17 @@
 //!             Step::Do(plan) => break plan,
 //!         }
 //!     };
-//!     for uid in &plan.gone { graph.apply(Event::Gone(uid, 0)) }
+//!     for uid in &plan.gone { graph.apply(GraphEvent::Gone(uid, 0)) }
 //!     run plan.actions in order, stop at the first error;
 //!     graph.done(&work);
 //!     after an error, or when plan.held.retries(): graph.requeue(work) after a back-off
 //! }
 //! ```
 //!
-//! The dependents are those in the graph, which may be behind. So before a driver carries out a plan that [`Plan::releases`] an
-//! owner, it reads what is there and waits until the graph [`Graph::has_heard_of`] every dependent: one that no watch has shown
-//! yet would not be orphaned but collected, or outlive an owner that was to wait for it.
+//! The dependents are those in the graph, which may lag behind. So before a driver executes a plan that
+//! [`CollectionPlan::releases`] an owner, it lists all objects and waits until the graph [`Graph::has_heard_of`] every
+//! dependent. A dependent that the graph does not know yet would be deleted instead of orphaned, or outlive
+//! an owner that must wait for it.
 
 mod action;
 mod decide;
@@ -30,22 +32,23 @@ mod graph;
 mod tests;
 
 pub use action::{Action, Policy};
-pub use decide::{Answer, Answers, Held, Plan, Step};
-pub use graph::{Event, Graph, Work};
+pub use decide::{Answer, Answers, CollectionPlan, Held, Step};
+pub use graph::{Graph, GraphEvent, Work};
 
 use object::Value;
 use object::access::{self, Access};
 use std::fmt;
 use std::sync::Arc;
 
-/// Keeps an owner until its blocking dependents are gone.
+/// Keeps an owner until its blocking dependents are deleted.
 pub const FOREGROUND: &str = "foregroundDeletion";
-/// Keeps an owner until its dependents have let go of it.
+/// Keeps an owner until its dependents no longer refer to it.
 pub const ORPHAN: &str = "orphan";
 
 pub type Uid = Arc<str>;
 
-/// Where an object is: what a GET needs. The namespace is that of whoever points there; a kind without namespaces ignores it.
+/// What a GET of an object needs. The namespace is that of the dependent; it is ignored for cluster-scoped
+/// kinds.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     pub api_version: Arc<str>,
@@ -56,7 +59,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// The API group; versions of one group show the same objects.
+    /// The API group; all versions of a group have the same objects.
     fn group(&self) -> &str {
         self.api_version.split_once('/').map_or("", |(group, _)| group)
     }
@@ -73,14 +76,14 @@ pub struct OwnerRef {
     pub kind: Arc<str>,
     pub name: Arc<str>,
     pub uid: Uid,
-    /// `blockOwnerDeletion` is true.
+    /// `blockOwnerDeletion`.
     pub blocks: bool,
-    /// In the graph: the version at which an object that was known already came to have this owner; else 0.
+    /// In the graph: the version at which a known object got this owner; otherwise 0.
     pub since: u64,
 }
 
 impl OwnerRef {
-    /// Where an owner named by a dependent in `namespace` must be.
+    /// The place of an owner of a dependent in `namespace`.
     pub fn place(&self, namespace: &Arc<str>) -> Place {
         Place {
             api_version: self.api_version.clone(),
@@ -96,7 +99,7 @@ impl OwnerRef {
     }
 }
 
-/// What garbage collection needs to know of an object: its metadata suffices.
+/// The metadata of an object that garbage collection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     pub place: Place,
@@ -104,12 +107,13 @@ pub struct Fact {
     pub resource_version: String,
     pub owners: Vec<OwnerRef>,
     pub finalizers: Vec<String>,
-    /// Has a deletion timestamp.
+    /// Whether it has a deletionTimestamp.
     pub deleting: bool,
 }
 
 impl Fact {
-    /// Reads an object (a `PartialObjectMetadata` is enough); its kind is told, because a metadata-only watch does not carry it.
+    /// Reads an object; a `PartialObjectMetadata` is enough. The kind is an argument, because a metadata-only
+    /// watch does not carry it.
     pub fn of(api_version: &str, kind: &str, object: &Value) -> Fact {
         let owners = object.items(&["metadata", "ownerReferences"]).iter().map(|owner| OwnerRef {
             api_version: owner.text(&["apiVersion"]).into(),
@@ -138,11 +142,11 @@ impl Fact {
     pub fn has_finalizer(&self, name: &str) -> bool {
         self.finalizers.iter().any(|finalizer| finalizer == name)
     }
-    /// Terminating, and waiting for its dependents to go first.
+    /// Terminating with the foreground finalizer: waits until its blocking dependents are deleted.
     pub fn waits_for_dependents(&self) -> bool {
         self.deleting && self.has_finalizer(FOREGROUND)
     }
-    /// Terminating, and waiting for its dependents to let go.
+    /// Terminating with the orphan finalizer: waits until its dependents no longer refer to it.
     pub fn waits_for_orphans(&self) -> bool {
         self.deleting && self.has_finalizer(ORPHAN)
     }

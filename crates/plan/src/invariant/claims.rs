@@ -1,4 +1,5 @@
-//! No claim is deleted unless policy or user said so; none goes while a pod uses it; none shrinks.
+//! Invariants: no claim is deleted unless its policy or a user says so, none is removed while a pod uses it,
+//! none shrinks.
 
 use super::{Change, Checker, Who, bytes};
 use crate::protect::holds;
@@ -30,7 +31,7 @@ impl Checker {
             let used = |pod: &Value| holds(pod, claim) && self.placed.get(uid(pod)).is_some_and(|at| *at < told);
             let user = self.all("Pod").find(|pod| namespace(pod) == namespace(claim) && used(pod));
             if let (Some(pod), true) = (user, change.who != Who::User) {
-                broken.push(format!("the claim {} goes while the pod {} uses it", name(claim), name(pod)));
+                broken.push(format!("the claim {} is removed while the pod {} uses it", name(claim), name(pod)));
             }
         }
         broken
@@ -40,13 +41,13 @@ impl Checker {
         if change.who == Who::User || self.namespace_ends(namespace(claim)) {
             return None;
         }
-        // It came when its set was on its way out already, by a controller that had not heard of that. Nobody has ever had it.
+        // The controller created it before it knew that its set is terminating. No pod has ever used it.
         if change.who.is(Who::COLLECTOR) && self.stillborn.contains(uid(claim)) {
             return None;
         }
-        // What its set said when its pod was told to go counts, however long that took.
+        // The policy at the time when the pod's deletion began counts, however long the deletion took.
         let told = |pod: &str| self.since(self.pods_told.get(pod).copied().unwrap_or(change.now));
-        // The collector deletes what has lost all of its owners; one that stays would keep it.
+        // The collector deletes an object that has lost all of its owners; one existing owner would keep it.
         let owners = claim.items(&["metadata", "ownerReferences"]);
         let said = !owners.is_empty()
             && owners.iter().all(|owner| match owner.text(&["kind"]) {
@@ -57,7 +58,9 @@ impl Checker {
         let may = change.who.is(Who::COLLECTOR) && said;
         (!may).then(|| {
             let (claim, who, owners) = (name(claim), change.who.text(), claim.at(&["metadata", "ownerReferences"]));
-            format!("{who} deletes the claim {claim}, though neither policy nor user said so (owners: {owners:?})")
+            format!(
+                "{who} deletes the claim {claim}, although neither its policy nor a user says so (owners: {owners:?})"
+            )
         })
     }
 }

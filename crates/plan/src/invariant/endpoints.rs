@@ -1,11 +1,12 @@
-//! Endpoints that the controller writes name pods with addresses that these pods have had.
+//! Invariant: Endpoints of the controller only contain addresses that their pods have had.
 
 use crate::endpoints::{CONTROLLER, MANAGED_BY};
 use object::Value;
 use object::access::{Access, name, namespace, uid};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The addresses that each pod has ever had, by uid. Endpoints may be late, but they never send traffic to a wrong pod.
+/// The addresses that each pod has ever had, by uid. Endpoints may be stale, but they never send traffic to a
+/// wrong pod.
 #[derive(Default)]
 pub(super) struct Addresses(BTreeMap<String, BTreeSet<String>>);
 
@@ -18,7 +19,7 @@ impl Addresses {
         }
     }
 
-    /// The rules that an Endpoints object breaks, as sentences.
+    /// The violations of an Endpoints object, as sentences.
     pub(super) fn judge(&self, endpoints: &Value) -> Vec<String> {
         if endpoints.text(&["metadata", "labels", MANAGED_BY]) != CONTROLLER {
             return Vec::new();
@@ -35,7 +36,7 @@ impl Addresses {
         let sentences = wrong.map(|address| {
             let (pod, ip) = (address.text(&["targetRef", "name"]), address.text(&["ip"]));
             format!(
-                "the Endpoints {}/{} send to {ip}, which pod {pod} never had",
+                "the Endpoints {}/{} contain {ip}, which pod {pod} never had",
                 namespace(endpoints),
                 name(endpoints)
             )

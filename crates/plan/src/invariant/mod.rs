@@ -1,5 +1,5 @@
-//! What must be true of every world, in sentences: judged from changes as they are written, by whom, and independently of how
-//! decisions are made. Simulations tell this of each change; what it costs is proportional to the change.
+//! Invariants of a cluster. A [`Checker`] gets each committed change and who made it, and returns violations
+//! as sentences. It shares no code with the decisions that it checks. Its cost is proportional to the change.
 
 mod claims;
 mod endpoints;
@@ -21,19 +21,19 @@ use volumes::Volumes;
 
 pub use volumes::handle;
 
-/// Who writes.
+/// Who made a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who<'a> {
-    /// A person: may do anything.
+    /// A person, who may do anything.
     User,
-    /// A part of the control plane, by the name of its account.
+    /// A component of the control plane, by the name of its ServiceAccount.
     Part(&'a str),
 }
 
 impl Who<'_> {
-    /// The account of the controller of StatefulSets.
+    /// The ServiceAccount of the StatefulSet controller.
     pub const SETS: &'static str = "statefulset-controller";
-    /// The account of the garbage collector.
+    /// The ServiceAccount of the garbage collector.
     pub const COLLECTOR: &'static str = "generic-garbage-collector";
     pub const NAMESPACES: &'static str = "namespace-controller";
 
@@ -65,7 +65,7 @@ impl Change<'_> {
         self.after.as_deref().or(self.before.as_deref())
     }
 
-    /// It is told to go by this, or goes without having been told.
+    /// Whether this change sets the deletionTimestamp, or removes an object without one.
     fn condemns(&self) -> bool {
         let terminating = |object: &Value| object.has(&["metadata", "deletionTimestamp"]);
         let was = self.before.as_deref().is_none_or(terminating);
@@ -80,7 +80,7 @@ impl Change<'_> {
 /// Kind, namespace and name.
 type Key = (String, String, String);
 
-/// The kinds that are judged; others need not be told.
+/// The kinds with invariants; changes of others need not be passed in.
 pub const KINDS: [&str; 10] = [
     "ConfigMap",
     "Endpoints",
@@ -94,35 +94,35 @@ pub const KINDS: [&str; 10] = [
     "VolumeAttachment",
 ];
 
-/// What was said so long ago still counts, where nobody says how long anything may take: somebody may be about to act on it.
+/// The default of [`Checker::set_echo`], for tests without a bound on delays.
 const ECHO: SignedDuration = SignedDuration::from_secs(120);
 
-/// The gate by which reclaim policies are honoured in any order of deletion.
+/// The gate that makes controllers honour reclaim policies in any order of deletion.
 const HONOURS: &str = "HonorPVReclaimPolicy";
 
-/// Remembers what it needs of the past, and all objects of [`KINDS`] as they are.
+/// Has the current objects of [`KINDS`] and the parts of their history that invariants need.
 pub struct Checker {
     objects: BTreeMap<Key, Arc<Value>>,
     addresses: Addresses,
     sets: Sets,
     volumes: Volumes,
     nodes: nodes::Nodes,
-    /// When each pod got its node, by uid: a count of changes.
+    /// When each pod got its node, by uid, as a count of changes.
     placed: BTreeMap<String, u64>,
-    /// When each claim was told to go, by uid.
+    /// When each claim's deletion began, by uid, as a count of changes.
     condemned: BTreeMap<String, u64>,
-    /// When each pod was told to go, by uid.
+    /// When each pod's deletion began, by uid.
     pods_told: BTreeMap<String, Timestamp>,
-    /// Claims that came when their set was on its way out, by uid.
+    /// Claims that were created when their set was already terminating, by uid.
     stillborn: BTreeSet<String>,
     changes: u64,
-    /// When the last of them was.
+    /// The time of the last change.
     now: Timestamp,
-    /// The gates of the controllers.
+    /// The feature gates of the controllers.
     gates: Gates,
-    /// How long what was said still counts.
+    /// How long a former state still justifies an action.
     echo: SignedDuration,
-    /// Whether the provisioner, which may be a process of its own, honours reclaim policies.
+    /// Whether the provisioner, which may be another process, honours reclaim policies.
     drivers_honour: bool,
 }
 
@@ -146,23 +146,24 @@ impl Checker {
         }
     }
 
-    /// Whoever acts on what was said has heard of its end after so long.
+    /// Sets how long a former state still justifies an action: after this time every component has received
+    /// the change.
     pub fn set_echo(&mut self, echo: SignedDuration) {
         self.echo = echo;
     }
 
-    /// What held after this still counts.
+    /// States that held at or after this time still count.
     fn since(&self, now: Timestamp) -> Timestamp {
         now.checked_sub(self.echo).unwrap_or(Timestamp::MIN)
     }
 
-    /// The controllers have other gates from now on: what policies say changes with them.
+    /// Changes the feature gates of the controllers; they change what policies mean.
     pub fn set_gates(&mut self, gates: Gates, now: Timestamp) {
         let provisioner = gates.clone();
         self.set_gates_apart(gates, &provisioner, now);
     }
 
-    /// The same where the provisioner has gates of its own.
+    /// Changes the gates of the controllers and, separately, those of the provisioner.
     pub fn set_gates_apart(&mut self, gates: Gates, provisioner: &Gates, now: Timestamp) {
         let before = [true, false].map(|is_inside| self.honours(is_inside));
         self.gates = gates;
@@ -178,22 +179,23 @@ impl Checker {
         }
     }
 
-    /// Whether the policies of volumes are honoured: of those of the plugin inside by the binder, of those of drivers by the provisioner.
+    /// Whether reclaim policies are honoured: the binder does this for its built-in plugin, the provisioner
+    /// for drivers.
     fn honours(&self, is_inside: bool) -> bool {
         if is_inside { self.gates.on(HONOURS) } else { self.drivers_honour }
     }
 
-    /// These sets stand for one: an ordinal that runs in one of them must not run in another. Each is a namespace and a name.
+    /// Treats these sets (namespace, name) as slices of one: the same ordinal must not run in two of them.
     pub fn join(&mut self, sets: &[(&str, &str)]) {
         self.sets.join(sets);
     }
 
-    /// Whether sets stand for one.
+    /// Whether any sets are treated as slices of one.
     pub fn has_joined(&self) -> bool {
         self.sets.has_joined()
     }
 
-    /// Takes a change in; every rule that it breaks, as a sentence.
+    /// Applies a change; returns a sentence for every invariant that it violates.
     pub fn see(&mut self, change: &Change<'_>) -> Vec<String> {
         let Some(object) = change.object() else { return Vec::new() };
         let kind = object.text(&["kind"]).to_owned();
@@ -247,7 +249,7 @@ impl Checker {
         self.objects.get(&(kind.to_owned(), namespace.to_owned(), name.to_owned()))
     }
 
-    /// The object of this name if it is still the same one.
+    /// The object of this name, if it has this uid.
     fn same(&self, kind: &str, namespace: &str, name: &str, wanted_uid: &str) -> Option<&Arc<Value>> {
         self.get(kind, namespace, name).filter(|object| uid(object) == wanted_uid)
     }
@@ -257,7 +259,7 @@ impl Checker {
     }
 }
 
-/// The size that a text like `1Gi` names.
+/// Parses a quantity.
 fn bytes(object: &Value, path: &[&str]) -> Option<object::quantity::Quantity> {
     object.text(path).parse().ok()
 }

@@ -1,4 +1,5 @@
-//! Only the pods of lost nodes are declared ended by others than their node, and no volume is used on two nodes.
+//! Invariants: only pods of lost nodes are terminated by others than their kubelet, and no volume is used on
+//! two nodes.
 
 use super::replicas::{is_running, may_run};
 use super::{Change, Checker, Who};
@@ -9,10 +10,10 @@ use object::Value;
 use object::access::{Access, controller, name, namespace, terminating, uid};
 use std::collections::BTreeMap;
 
-/// Which nodes are lost, and until when others were.
+/// When lost nodes returned to service.
 #[derive(Default)]
 pub(super) struct Nodes {
-    /// When a lost node was in service again, by name.
+    /// The time when a lost node returned to service, by name.
     back_since: BTreeMap<String, Timestamp>,
 }
 
@@ -25,7 +26,7 @@ impl Checker {
         }
     }
 
-    /// The state of a node, or the one that it had a moment ago: a request about it may still be on its way.
+    /// Whether the node is lost, or was a moment ago: a request may have been sent before it returned.
     fn is_lost(&self, node: &str, now: Timestamp) -> bool {
         let state = NodeState::of(self.get("Node", "", node).map(AsRef::as_ref));
         state.is_lost() || self.nodes.back_since.get(node).is_some_and(|back| *back >= self.since(now))
@@ -39,13 +40,13 @@ impl Checker {
             return None;
         }
         Some(format!(
-            "the pod {} may run on {node}, which is in service, and {} says that it ended",
+            "the pod {} may run on {node}, which is in service, and {} set it to terminated",
             name(after),
             who.text()
         ))
     }
 
-    /// Replicas of sets have their volumes for themselves; pods of users may share them.
+    /// Replicas of sets do not share volumes; pods of users may.
     pub(super) fn shares_volume(&self, change: &Change<'_>) -> Option<String> {
         let pod = change.after.as_deref().filter(|pod| is_running(pod) && is_of_set(pod))?;
         if change.before.as_deref().is_some_and(is_running) {

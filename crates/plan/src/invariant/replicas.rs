@@ -1,4 +1,4 @@
-//! No ordinal runs twice; never more replicas in flight than the budget allows.
+//! Invariants: no ordinal runs twice, and never more replicas are unavailable than the budget allows.
 
 use super::sets::ordinal;
 use super::{Change, Checker, Who};
@@ -24,12 +24,12 @@ impl Checker {
         }
         if let Some(pod) = change.removes() {
             self.placed.remove(uid(pod));
-            // Its own node knows that it has ended.
+            // The pod's own kubelet knows that it has terminated.
             let node = format!("system:node:{}", pod.text(&["spec", "nodeName"]));
             if change.who != Who::User && !change.who.is(&node) && may_run(pod) {
                 let (pod, who) = (name(pod), change.who.text());
                 broken.push(format!(
-                    "the pod {pod} is removed by {who} while it may run: another of its name could run beside it"
+                    "the pod {pod} is removed by {who} while it may run: another pod of its name could run at the same time"
                 ));
             }
         }
@@ -40,7 +40,8 @@ impl Checker {
         broken
     }
 
-    /// Protection lets go of a claim when no pod on a node uses it; a node must not start a pod that came to it after that.
+    /// Protection removes a claim's finalizer when no scheduled pod uses it; a kubelet must not start a pod
+    /// that was scheduled after that.
     fn starts_without_claim(&self, change: &Change<'_>) -> Option<String> {
         let pod = change.after.as_deref().filter(|pod| is_running(pod))?;
         if change.before.as_deref().is_none_or(is_running) {
@@ -62,7 +63,7 @@ impl Checker {
         Some(format!("the ordinal {number} runs twice: {}/{} and {place}/{twin}-{number}", namespace(pod), name(pod)))
     }
 
-    /// Which replicas the controller has taken away, and whether that is too many.
+    /// Tracks the replicas that the controller has deleted, and checks their number against the budget.
     fn flight(&mut self, change: &Change<'_>) -> Option<String> {
         let pod = change.object()?;
         let (_, number) = ordinal(name(pod))?;
@@ -83,7 +84,7 @@ impl Checker {
         let away: Vec<i64> = history.away.keys().copied().collect();
         let max = history.budget(since);
         let is_over = i64::try_from(away.len()).is_ok_and(|count| count > max);
-        is_over.then(|| format!("the ordinals {away:?} are away at once, with a budget of {max}"))
+        is_over.then(|| format!("the ordinals {away:?} are unavailable at once, with a budget of {max}"))
     }
 }
 
@@ -98,7 +99,7 @@ pub(super) fn is_running(pod: &Value) -> bool {
     !is_over(pod) && containers.any(|container| container.has(&["state", "running"]))
 }
 
-/// Its node may have started it and not said so yet.
+/// Whether the kubelet may have started the pod, even if the status does not say so yet.
 pub(super) fn may_run(pod: &Value) -> bool {
     !is_over(pod) && !pod.text(&["spec", "nodeName"]).is_empty()
 }

@@ -1,4 +1,4 @@
-//! What sets said, and when.
+//! The history of the specs of StatefulSets.
 
 use super::Who;
 use crate::statefulset::invariant::Wants;
@@ -9,23 +9,25 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Default)]
 pub struct Sets {
-    /// By uid; sets that are gone stay.
+    /// By uid; deleted sets are kept.
     by_uid: BTreeMap<String, History>,
-    /// Which sets stand for one.
+    /// Groups of sets that are slices of one.
     joined: Vec<Vec<(String, String)>>,
 }
 
-/// One set's words over time.
+/// The history of one set.
 pub struct History {
     namespace: String,
     name: String,
     said: Vec<Said>,
-    /// Its pods and claims are to outlive it.
+    /// Its dependents are to be orphaned.
     orphans: bool,
-    /// Since when, if it was on its way out before, with them: somebody may be about to act on that.
+    /// Since when, if the set was terminating without this before: the collector may still act on the former
+    /// state.
     orphans_after_all: Option<Timestamp>,
     ends: bool,
-    /// Replicas that its controller took away while they worked, and that are not back; by ordinal, with the uid that went.
+    /// Replicas that the controller deleted while they were available and that are not available again; by
+    /// ordinal, with the deleted uid.
     pub away: BTreeMap<i64, String>,
 }
 
@@ -39,7 +41,7 @@ impl History {
         self.said.last().map(|said| &said.wants)
     }
 
-    /// What was said last, or still held after this time.
+    /// The specs that were valid at or after this time.
     fn lately(&self, since: Timestamp) -> impl Iterator<Item = &Said> {
         let ends = self.said.iter().skip(1).map(|next| next.from).chain([Timestamp::MAX]);
         self.said.iter().zip(ends).filter(move |(_, end)| since <= *end).map(|(said, _)| said)
@@ -49,13 +51,14 @@ impl History {
         self.lately(since).any(is)
     }
 
-    /// The largest budget that was said lately.
+    /// The largest budget of these specs.
     pub fn budget(&self, since: Timestamp) -> i64 {
         let budget = |wants: &Wants| if wants.recreates { i64::MAX } else { wants.unavailable_max };
         self.lately(since).map(|said| budget(&said.wants)).max().unwrap_or(1)
     }
 
-    /// Whether a replica that is there since then was out of range meanwhile, and not long ago.
+    /// Whether the ordinal of a replica created at `there_since` was out of range after that, at or after
+    /// `since`.
     pub fn gave_up_lately(&self, ordinal: i64, there_since: Timestamp, since: Timestamp) -> bool {
         self.said_lately(since, |said| said.from >= there_since && !said.wants.ordinals.contains(&ordinal))
     }
@@ -81,7 +84,7 @@ impl Sets {
             history.orphans_after_all = Some(now);
         }
         history.ends |= set.has(&["metadata", "deletionTimestamp"]);
-        // Whoever deletes it once more may change their mind.
+        // A user who deletes the set again may choose another propagation policy.
         history.orphans = has_orphans(set) || (history.orphans && who != Who::User);
     }
 
@@ -89,7 +92,7 @@ impl Sets {
         if let Some(history) = self.by_uid.get_mut(uid(set)) {
             history.ends = true;
             history.orphans &= who != Who::User;
-            // What it said is said until now.
+            // Its last spec counts as valid until now.
             let wants = history.wants().cloned();
             history.said.extend(wants.map(|wants| Said { wants, from: now }));
         }
@@ -104,7 +107,7 @@ impl Sets {
         !self.joined.is_empty()
     }
 
-    /// The other sets that stand for the same as this one.
+    /// The other sets of the same group.
     pub fn twins(&self, namespace: &str, name: &str) -> BTreeSet<(String, String)> {
         let is_it = |(its_namespace, its_name): &(String, String)| its_namespace == namespace && its_name == name;
         let groups = self.joined.iter().filter(|group| group.iter().any(is_it));
@@ -115,12 +118,13 @@ impl Sets {
         self.by_uid.get_mut(uid)
     }
 
-    /// Whether the set of this uid is on its way out or gone.
+    /// Whether the set of this uid is terminating or deleted.
     pub fn ends(&self, uid: &str) -> bool {
         self.by_uid.get(uid).is_some_and(|set| set.ends)
     }
 
-    /// Whether the set of this uid is on its way out or gone, and says or said lately that its claims go with it.
+    /// Whether the set of this uid is terminating or deleted, and its policy deletes its claims with it, now
+    /// or since `since`.
     pub fn takes_claims_along(&self, uid: &str, since: Timestamp) -> bool {
         let is_left = |set: &History| set.orphans && set.orphans_after_all.is_none_or(|from| from < since);
         self.by_uid
@@ -128,7 +132,8 @@ impl Sets {
             .is_some_and(|set| set.ends && !is_left(set) && set.said_lately(since, |said| said.wants.deleted))
     }
 
-    /// Whether a set of this namespace said that the claims of this pod go with it: it is out of range, and the policy is so.
+    /// Whether a set of this namespace has scaled this pod away with a policy that deletes its claims, now or
+    /// since `since`.
     pub fn gives_up(&self, namespace: &str, pod: &str, since: Timestamp) -> bool {
         let Some((set, ordinal)) = ordinal(pod) else { return false };
         let sets = self.by_uid.values().filter(|it| it.namespace == namespace && it.name == set);
@@ -137,12 +142,12 @@ impl Sets {
     }
 }
 
-/// It is told to go alone.
+/// Whether its dependents are to be orphaned.
 fn has_orphans(set: &Value) -> bool {
     set.items(&["metadata", "finalizers"]).iter().any(|it| it == "orphan")
 }
 
-/// A pod's set and ordinal, by its name.
+/// The set and ordinal in a pod's name.
 pub fn ordinal(pod: &str) -> Option<(&str, i64)> {
     let (set, ordinal) = pod.rsplit_once('-')?;
     Some((set, ordinal.parse().ok()?))

@@ -1,4 +1,4 @@
-//! Each rule is broken once, and once not.
+//! Each invariant is violated once, and held once.
 
 use super::*;
 use object::json;
@@ -20,7 +20,7 @@ impl World {
         world
     }
 
-    /// The object becomes this.
+    /// Sets an object to this state.
     fn write(&mut self, who: Who<'_>, after: Value) -> Vec<String> {
         let before = self.checker.get(after.text(&["kind"]), namespace(&after), name(&after)).cloned();
         self.checker.see(&Change { who, now: self.now, before, after: Some(Arc::new(after)) })
@@ -97,7 +97,7 @@ fn going(mut object: Value) -> Value {
 const OF_SET: Option<(&str, &str, &str)> = Some(("StatefulSet", "web", "web"));
 
 #[test]
-fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
+fn a_claim_is_deleted_with_its_set_only_if_the_policy_says_so() {
     for (deleted, wrong) in [("Delete", false), ("Retain", true)] {
         let mut world = World::new();
         world.write(Who::User, set(1, policy(deleted, "Retain")));
@@ -105,7 +105,7 @@ fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
         world.remove(Who::User, "StatefulSet", "web");
         assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong, "{deleted}");
     }
-    // Nor while somebody else has it, too.
+    // Nor while it has another owner.
     let mut world = World::new();
     world.write(Who::User, set(1, policy("Delete", "Retain")));
     let mut shared = claim(0, OF_SET);
@@ -114,7 +114,7 @@ fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
     world.write(SETS, shared.clone());
     world.remove(Who::User, "StatefulSet", "web");
     assert_eq!(world.write(COLLECTOR, going(shared)).len(), 1);
-    // Not while the set is there, not by another's hand, and by a user's always.
+    // Not while the set exists, and not by another component; but always by a user.
     let mut world = World::new();
     world.write(Who::User, set(1, policy("Delete", "Delete")));
     world.write(SETS, claim(0, OF_SET));
@@ -126,7 +126,7 @@ fn a_claim_goes_with_its_set_only_if_the_policy_says_so() {
 }
 
 #[test]
-fn a_set_that_goes_alone_takes_no_claims_along_unless_its_user_has_another_mind() {
+fn an_orphaned_set_deletes_no_claims_unless_a_user_deletes_it_again() {
     for (last, wrong) in [(COLLECTOR, true), (Who::User, false)] {
         let mut world = World::new();
         world.write(Who::User, set(1, policy("Delete", "Retain")));
@@ -136,15 +136,16 @@ fn a_set_that_goes_alone_takes_no_claims_along_unless_its_user_has_another_mind(
         world.write(Who::User, orphaning);
         world.remove(last, "StatefulSet", "web");
         assert_eq!(!world.write(COLLECTOR, going(claim(0, OF_SET))).is_empty(), wrong);
-        // One that comes when the set is gone belongs to nobody.
+        // A claim created after its set was deleted may be collected.
         world.write(SETS, claim(1, OF_SET));
         assert!(world.write(COLLECTOR, going(claim(1, OF_SET))).is_empty());
     }
 }
 
-/// A set that was on its way out with its claims is told to leave them behind: whoever deletes one at that moment may not have heard of it.
+/// A terminating set is changed to orphan its claims: a deletion at that moment may not have received this
+/// change.
 #[test]
-fn a_set_that_goes_alone_after_all_may_be_heard_of_late() {
+fn orphaning_a_terminating_set_allows_for_delays() {
     for (wait, wrong) in [(0, false), (1000, true)] {
         let mut world = World::new();
         world.write(Who::User, set(1, policy("Delete", "Retain")));
@@ -160,7 +161,7 @@ fn a_set_that_goes_alone_after_all_may_be_heard_of_late() {
 }
 
 #[test]
-fn a_claim_goes_with_its_pod_only_after_a_scale_down_and_what_was_said_long_ago_does_not_count() {
+fn a_claim_is_deleted_with_its_pod_only_after_a_recent_scale_down() {
     let of_pod = Some(("Pod", "web-1", "pod-1"));
     for (replicas, wait, wrong) in [(2, 0, true), (1, 0, false), (1, 1000, false)] {
         let mut world = World::new();
@@ -195,7 +196,7 @@ fn claims_and_volumes_never_shrink() {
     world.write(SETS, claim(0, None));
     let mut smaller = claim(0, None);
     smaller["spec"]["resources"]["requests"]["storage"] = json!("1Gi");
-    assert!(world.write(Who::User, smaller).is_empty(), "a user may, and the server decides");
+    assert!(world.write(Who::User, smaller).is_empty(), "a user may try, and the server decides");
     world.write(Who::User, claim(0, None));
     let mut smaller = claim(0, None);
     smaller["spec"]["resources"]["requests"]["storage"] = json!("2047Mi");
@@ -210,7 +211,7 @@ fn claims_and_volumes_never_shrink() {
 }
 
 #[test]
-fn what_is_used_stays() {
+fn objects_in_use_are_kept() {
     let mut world = World::new();
     world.write(SETS, claim(0, None));
     world.write(SETS, volume("Delete", "Bound"));
@@ -218,7 +219,7 @@ fn what_is_used_stays() {
     assert_eq!(world.remove(COLLECTOR, "PersistentVolume", "volume").len(), 1, "it is bound");
     world.write(Who::User, going(claim(0, None)));
     assert_eq!(world.remove(COLLECTOR, "PersistentVolumeClaim", "data-web-0").len(), 1, "a pod uses it");
-    // A pod that came only after the claim was told to go holds nothing up.
+    // A pod that was created after the claim's deletion began does not block it.
     world.write(SETS, claim(1, None));
     world.write(Who::User, going(claim(1, None)));
     world.write(SETS, pod(1, "pod-1"));
@@ -226,7 +227,7 @@ fn what_is_used_stays() {
 }
 
 #[test]
-fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
+fn a_backend_volume_is_deleted_only_after_its_claim_and_only_if_the_policy_says_so() {
     let mut world = World::new();
     world.write(SETS, claim(0, None));
     world.write(SETS, volume("Delete", "Bound"));
@@ -235,11 +236,11 @@ fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
     world.write(SETS, volume("Delete", "Released"));
     assert!(world.checker.backend_deleted("handle").is_empty());
     world.write(Who::User, volume("Retain", "Released"));
-    assert!(world.checker.backend_deleted("handle").is_empty(), "it was condemned a moment before");
+    assert!(world.checker.backend_deleted("handle").is_empty(), "its deletion was allowed a moment before");
     world.wait(1000);
     world.write(Who::User, volume("Retain", "Released"));
-    assert_eq!(world.checker.backend_deleted("handle").len(), 1, "it was condemned long ago");
-    // Told to go, and saved before its claim went.
+    assert_eq!(world.checker.backend_deleted("handle").len(), 1, "its deletion was allowed long ago");
+    // Deleted, and set to Retain before its claim was removed.
     let mut world = World::new();
     world.write(SETS, claim(0, None));
     world.write(SETS, volume("Delete", "Bound"));
@@ -252,7 +253,7 @@ fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
     world.write(SETS, volume("Retain", "Released"));
     assert_eq!(world.checker.backend_deleted("handle").len(), 1);
     assert!(world.checker.backend_deleted("of nobody").is_empty());
-    // It was retained, and comes back with another policy: only a user may mean that.
+    // A retained volume gets a PV with another policy: only a user may do that.
     for (who, broken) in [(Who::User, 0), (SETS, 1)] {
         let mut world = World::new();
         world.write(SETS, volume("Retain", "Released"));
@@ -263,7 +264,7 @@ fn a_backend_goes_only_after_its_claim_and_only_if_the_policy_says_so() {
 }
 
 #[test]
-fn leaks_and_losses_are_noticed_at_rest() {
+fn leaked_and_lost_volumes_are_found_at_the_end() {
     let there = |handles: &[&str]| handles.iter().map(|handle| (*handle).to_owned()).collect();
     let mut world = World::new();
     world.write(SETS, volume("Delete", "Bound"));
@@ -278,7 +279,8 @@ fn leaks_and_losses_are_noticed_at_rest() {
     world.remove(Who::User, "PersistentVolume", "volume");
     assert!(world.checker.backend_at_rest(&there(&["handle"])).is_empty(), "it is retained");
     assert_eq!(world.checker.backend_at_rest(&there(&[])).len(), 1);
-    // Told to go while it was to stay, and then not to stay: whoever saw that knows, and the server for a while.
+    // Deleted with the policy Retain, which then became Delete: the provisioner knows this from its events,
+    // and the server for a while.
     for (lost_before, lost_after, leaked) in [(false, false, 1), (true, false, 0), (false, true, 0)] {
         let mut world = World::new();
         world.write(SETS, volume("Retain", "Bound"));
@@ -294,7 +296,7 @@ fn leaks_and_losses_are_noticed_at_rest() {
         }
         assert_eq!(world.checker.backend_at_rest(&there(&["handle"])).len(), leaked);
         assert!(world.checker.backend_at_rest(&there(&[])).is_empty());
-        assert_eq!(world.checker.has_forgotten(), leaked == 0, "what is excused is said to be");
+        assert_eq!(world.checker.has_forgotten(), leaked == 0, "an excused leak is reported as such");
     }
 }
 
@@ -303,9 +305,9 @@ fn held(mut volume: Value) -> Value {
     volume
 }
 
-/// Nobody was there who could have known: that excuses what nothing held, and nothing else.
+/// The provisioner did not run: this excuses a leak without a finalizer, and nothing else.
 #[test]
-fn what_is_held_for_its_driver_is_not_forgotten() {
+fn a_volume_with_the_drivers_finalizer_is_not_forgotten() {
     let there = BTreeSet::from(["handle".to_owned()]);
     for (is_held, looked, leaked) in [(true, false, 1), (false, false, 0), (false, true, 1)] {
         let with = |volume: Value| if is_held { held(volume) } else { volume };
@@ -318,13 +320,14 @@ fn what_is_held_for_its_driver_is_not_forgotten() {
         }
         world.remove(Who::User, "PersistentVolume", "volume");
         assert_eq!(world.checker.backend_at_rest(&there).len(), leaked, "held {is_held}, looked {looked}");
-        assert_eq!(world.checker.has_forgotten(), leaked == 0, "what is excused is said to be");
+        assert_eq!(world.checker.has_forgotten(), leaked == 0, "an excused leak is reported as such");
     }
 }
 
-/// Where policies are not honoured, what a user deletes leaves its backend, and what goes with its claim does not.
+/// Without honoured policies, a PV deleted by a user leaves its backend volume; one deleted with its claim
+/// does not.
 #[test]
-fn with_the_gate_off_only_what_a_user_deletes_leaves_its_backend() {
+fn with_the_gate_off_only_a_user_leaves_a_backend_volume() {
     let there = BTreeSet::from(["handle".to_owned()]);
     for (who, leaked) in [(Who::User, 0), (SETS, 1)] {
         let mut world = World::new();
@@ -338,7 +341,7 @@ fn with_the_gate_off_only_what_a_user_deletes_leaves_its_backend() {
 }
 
 #[test]
-fn nobody_lets_go_of_a_volume_whose_backend_is_to_be_deleted() {
+fn no_finalizer_is_removed_while_the_backend_volume_is_to_be_deleted() {
     let released = |policy: &str| volume(policy, "Released");
     let begin = |policy: &str| {
         let mut world = World::new();
@@ -352,7 +355,7 @@ fn nobody_lets_go_of_a_volume_whose_backend_is_to_be_deleted() {
     let mut world = begin("Delete");
     world.checker.backend_deleted("handle");
     assert!(world.write(SETS, released("Delete")).is_empty(), "it is deleted");
-    // Somebody may still act on the policy that was.
+    // Requests by the former policy may still follow.
     for (echo, seconds, broken) in [(120, 60, 0), (120, 200, 1), (5, 4, 0), (5, 6, 1)] {
         let mut world = begin("Retain");
         world.checker.set_echo(jiff::SignedDuration::from_secs(echo));
@@ -363,7 +366,7 @@ fn nobody_lets_go_of_a_volume_whose_backend_is_to_be_deleted() {
 }
 
 #[test]
-fn a_claim_stays_with_an_owner_that_is_there() {
+fn a_claim_is_kept_by_an_owner_that_exists() {
     let mut world = World::new();
     let owner = json!({"kind": "ConfigMap", "metadata": {"namespace": "ns", "name": "owner", "uid": "owner"}});
     world.write(Who::User, owner);
@@ -376,7 +379,7 @@ fn a_claim_stays_with_an_owner_that_is_there() {
 }
 
 #[test]
-fn a_pod_on_a_node_is_removed_by_its_node_or_a_user_alone() {
+fn a_pod_on_a_node_is_removed_only_by_its_node_or_a_user() {
     for (who, wrong) in [(NODE, false), (Who::User, false), (COLLECTOR, true), (Who::Part("system:node:b"), true)] {
         for (status, may_run) in [
             (pod(0, "pod-0")["status"].clone(), true),
@@ -393,7 +396,7 @@ fn a_pod_on_a_node_is_removed_by_its_node_or_a_user_alone() {
 }
 
 #[test]
-fn no_ordinal_runs_in_two_sets_that_stand_for_one() {
+fn no_ordinal_runs_in_two_joined_sets() {
     let mut world = World::new();
     world.checker.join(&[("ns", "web"), ("other", "web")]);
     world.write(SETS, pod(1, "here"));
@@ -421,12 +424,12 @@ fn no_pod_starts_without_its_claim() {
         waiting["status"] = json!({"phase": "Pending"});
         assert!(world.write(SETS, waiting).is_empty());
         assert_eq!(world.write(NODE, running.clone()).len(), broken);
-        assert!(world.write(NODE, running).is_empty(), "it is told once");
+        assert!(world.write(NODE, running).is_empty(), "it is reported once");
     }
 }
 
 #[test]
-fn no_more_replicas_are_away_than_the_budget_allows() {
+fn no_more_replicas_are_unavailable_than_the_budget_allows() {
     for (max, wrong) in [(1, true), (2, false)] {
         let mut world = World::new();
         let budget = json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": max}}});
@@ -438,7 +441,7 @@ fn no_more_replicas_are_away_than_the_budget_allows() {
         world.remove(NODE, "Pod", "web-2");
         assert_eq!(!world.write(SETS, going(pod(1, "pod-1"))).is_empty(), wrong, "{max}");
     }
-    // Without the gate there is no such budget.
+    // Without the gate the budget is 1.
     let mut world = World::new();
     world.checker.set_gates(Gates::default().with("MaxUnavailableStatefulSet", false), world.now);
     world.write(Who::User, set(3, json!({"updateStrategy": {"rollingUpdate": {"maxUnavailable": 2}}})));
@@ -447,7 +450,7 @@ fn no_more_replicas_are_away_than_the_budget_allows() {
     }
     assert!(world.write(SETS, going(pod(2, "pod-2"))).is_empty());
     assert_eq!(world.write(SETS, going(pod(1, "pod-1"))).len(), 1);
-    // Once the first is back, the next may go; and what is out of range counts for nothing.
+    // When the first is available again, the next may be deleted; pods out of range do not count.
     let mut world = World::new();
     world.write(Who::User, set(2, json!({})));
     for ordinal in 0..3 {
@@ -460,10 +463,10 @@ fn no_more_replicas_are_away_than_the_budget_allows() {
     assert!(world.write(SETS, going(pod(0, "pod-0"))).is_empty());
 }
 
-/// Who scales away and back at once takes all of them: somebody acts on the first word while the second is said.
+/// A user scales down and up again: the controller may still delete the pods of the first change.
 #[test]
-fn replicas_that_were_given_up_lately_may_go() {
-    // Given up before they were made, after that, and how long ago.
+fn replicas_that_were_recently_out_of_range_may_be_deleted() {
+    // Out of range before their creation, after it, and how many seconds ago.
     for (before, after, seconds, broken) in
         [(false, true, 1, 0), (false, true, 600, 1), (true, false, 1, 1), (false, false, 1, 1)]
     {
@@ -488,7 +491,8 @@ fn replicas_that_were_given_up_lately_may_go() {
     }
 }
 
-/// Directories of the plugin inside are judged like what drivers have, by the gates of the binder instead of the provisioner's.
+/// Directories of the built-in plugin have the same invariants as volumes of drivers, by the gates of the
+/// binder instead of the provisioner's.
 #[test]
 fn directories_are_backend_volumes_too() {
     let directory = |policy: &str, phase: &str, finalizers: &[&str]| {
@@ -505,19 +509,20 @@ fn directories_are_backend_volumes_too() {
     world.write(binder, directory("Delete", "Bound", &held));
     assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "its claim exists");
 
-    // A volume that nothing but its protection holds is called bound until its directory is gone.
+    // A PV with only the protection finalizer stays Bound until its directory is deleted.
     let mut world = World::new();
     world.write(Who::User, claim(0, None));
     world.write(binder, directory("Delete", "Bound", &[]));
     world.remove(Who::User, "PersistentVolumeClaim", "data-web-0");
     assert!(world.checker.backend_deleted("/tmp/v").is_empty());
     world.write(Who::User, directory("Retain", "Bound", &[]));
-    assert!(world.checker.backend_deleted("/tmp/v").is_empty(), "it was to go a moment before");
+    assert!(world.checker.backend_deleted("/tmp/v").is_empty(), "its deletion was allowed a moment before");
     world.wait(121);
     world.write(Who::User, directory("Retain", "Bound", &[]));
     assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "it is retained");
 
-    // It is let go of while its directory is there: by a binder that honours policies that is wrong, unless it was never made.
+    // The finalizer is removed while the directory exists: wrong if the binder honours policies, unless the
+    // directory was never created.
     for (honours, provisioner, made, broken) in
         [(true, false, true, 1), (false, true, true, 0), (true, false, false, 0)]
     {
@@ -530,15 +535,16 @@ fn directories_are_backend_volumes_too() {
         world.write(binder, directory("Delete", "Released", &held));
         assert_eq!(world.write(binder, directory("Delete", "Released", &[])).len(), broken, "{honours} {made}");
         let lost = world.checker.backend_at_rest(&BTreeSet::new());
-        assert_eq!(lost.len(), 0, "it is to go");
+        assert_eq!(lost.len(), 0, "it is to be deleted");
     }
     let mut world = World::new();
     world.write(binder, directory("Delete", "Pending", &held));
-    assert!(world.checker.backend_at_rest(&BTreeSet::new()).is_empty(), "it was never made");
+    assert!(world.checker.backend_at_rest(&BTreeSet::new()).is_empty(), "it was never created");
     world.checker.backend_made("/tmp/v");
     assert_eq!(world.checker.backend_at_rest(&BTreeSet::new()), ["the backend volume /tmp/v is lost"]);
 
-    // One that was retained comes once more, by a request that was late: it goes, and its directory stays.
+    // The PV of a retained directory is created again by a delayed request: the PV is removed and the
+    // directory is kept.
     let mut world = World::new();
     let there = BTreeSet::from(["/tmp/v".to_owned()]);
     world.write(binder, directory("Retain", "Released", &[]));
@@ -547,7 +553,7 @@ fn directories_are_backend_volumes_too() {
     assert!(world.write(binder, directory("Delete", "Pending", &[])).is_empty());
     world.remove(binder, "PersistentVolume", "volume");
     assert!(world.checker.backend_at_rest(&there).is_empty());
-    assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "and must not be deleted");
+    assert_eq!(world.checker.backend_deleted("/tmp/v").len(), 1, "the directory must not be deleted");
 }
 
 fn node(name: &str, ready: &str, taints: &[&str]) -> Value {
@@ -561,7 +567,7 @@ fn node(name: &str, ready: &str, taints: &[&str]) -> Value {
 const COLLECTS_PODS: Who<'_> = Who::Part("pod-garbage-collector");
 
 #[test]
-fn only_pods_of_lost_nodes_are_declared_ended_by_others() {
+fn only_pods_of_lost_nodes_are_terminated_by_others() {
     let failed = || {
         let mut pod = pod(0, "one");
         pod["status"] = json!({"phase": "Failed"});
@@ -580,9 +586,9 @@ fn only_pods_of_lost_nodes_are_declared_ended_by_others() {
         world.wait(200);
         let told = world.write(COLLECTS_PODS, failed());
         assert_eq!(told.iter().any(|rule| rule.contains("which is in service")), !is_lost, "{told:?}");
-        assert!(world.remove(COLLECTS_PODS, "Pod", "web-0").is_empty(), "it has ended");
+        assert!(world.remove(COLLECTS_PODS, "Pod", "web-0").is_empty(), "it has terminated");
     }
-    // The node comes back while the request is on its way; long after that no request is.
+    // The node returns while the request is being sent; long after that no request is.
     for (wait, is_late) in [(30, false), (200, true)] {
         let mut world = World::new();
         world.write(Who::User, pod(0, "one"));
@@ -594,7 +600,7 @@ fn only_pods_of_lost_nodes_are_declared_ended_by_others() {
     world.write(Who::User, node("a", "True", &[]));
     world.write(Who::User, pod(0, "one"));
     world.wait(200);
-    assert!(world.write(NODE, failed()).is_empty(), "its own node knows");
+    assert!(world.write(NODE, failed()).is_empty(), "its own kubelet knows");
 }
 
 #[test]
@@ -626,14 +632,14 @@ fn a_volume_is_used_on_one_node_only() {
     let mut ended = pod(0, "one");
     ended["status"] = json!({"phase": "Failed"});
     world.write(NODE, ended);
-    assert!(detached(&mut world).is_empty(), "the node is gone and so is its use");
+    assert!(detached(&mut world).is_empty(), "the node is deleted");
     world.write(Who::User, node("a", "True", &[]));
     world.wait(200);
     assert!(!detached(&mut world).is_empty(), "the node is in service");
 }
 
 #[test]
-fn endpoints_name_addresses_that_their_pods_had() {
+fn endpoints_have_addresses_that_their_pods_have_had() {
     let mut world = World::new();
     let mut web = pod(0, "p");
     web["status"]["podIP"] = json!("10.1.0.1");
@@ -649,7 +655,7 @@ fn endpoints_name_addresses_that_their_pods_had() {
     let ours = crate::endpoints::CONTROLLER;
     assert!(world.write(controller, endpoints(ours, "10.1.0.1", "p")).is_empty());
     let broken = world.write(controller, endpoints(ours, "10.1.0.2", "p"));
-    assert_eq!(broken, ["the Endpoints ns/web send to 10.1.0.2, which pod web-0 never had"]);
+    assert_eq!(broken, ["the Endpoints ns/web contain 10.1.0.2, which pod web-0 never had"]);
     assert_eq!(world.write(controller, endpoints(ours, "10.1.0.1", "q")).len(), 1);
     assert!(world.write(Who::User, endpoints("me", "10.1.0.9", "q")).is_empty());
 }

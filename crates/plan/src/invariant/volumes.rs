@@ -1,4 +1,5 @@
-//! No backend volume is deleted while its claim exists or the policy is Retain; none is leaked or lost; a bound volume does not go.
+//! Invariants: no backend volume is deleted while its claim exists or its policy is Retain, none is leaked or
+//! lost, and no bound PV is removed.
 
 use super::{Change, Checker, Who, bytes};
 use crate::finalizers::has;
@@ -9,46 +10,48 @@ use object::access::{Access, name, terminating, uid};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What is known of backend volumes, by handle: what their drivers call them, or their directories.
+/// The history of backend volumes by handle: the driver's handle, or the path of a directory.
 #[derive(Default)]
 pub struct Volumes {
     by_handle: BTreeMap<String, History>,
-    /// Nobody who deletes data at drivers has looked at volumes since they came to life.
+    /// The provisioner has not listed the PVs since its last start.
     unseen: bool,
 }
 
 #[derive(Default)]
 struct History {
-    /// It is a directory of the plugin inside: the binder deletes it, not a driver.
+    /// A directory of the built-in plugin: the binder deletes it, not a driver.
     is_inside: bool,
     name: String,
-    /// The claim that its object names: namespace, name, uid.
+    /// The claim that the PV names: namespace, name, uid.
     claim: (String, String, String),
-    /// Until when its backend may be deleted: for ever while the policy is Delete and the volume is released or gone, and for a while after the
-    /// policy has changed, because somebody may be about to.
+    /// Until when the backend volume may be deleted: for ever while the policy is Delete and the PV is
+    /// released or removed; and for a while after a change of the policy, because a request may have been
+    /// sent before.
     condemned: Option<Timestamp>,
-    /// It was, while it might be.
+    /// It was deleted while that was allowed.
     excused: bool,
     policy: String,
-    /// When the policy, or whether policies are honoured, became another: somebody may still act on what was so before.
+    /// When the policy changed, or whether policies are honoured: requests by the former state may still
+    /// follow.
     turned: Option<Timestamp>,
-    /// It was on its way out and nothing held its object for its driver, though the backend was there.
+    /// The PV was terminating without the driver's finalizer while the backend volume existed.
     unheld: bool,
-    /// A user told it to go while its backend was there.
+    /// A user deleted the PV while the backend volume existed.
     told_by_user: bool,
-    /// And somebody lost their memory since.
+    /// The controllers lost their memory after `unheld`.
     forgotten: bool,
-    /// Its object went when nothing held it for its driver, and nobody was there who could have known.
+    /// The PV was removed without the driver's finalizer while the provisioner did not run.
     unknown: bool,
-    /// Its object went without having to take the backend along.
+    /// The PV was removed in a way that keeps the backend volume.
     kept: bool,
-    /// Its object went while the policy was Retain, and no user has had a hand in it since.
+    /// The PV was removed while its policy was Retain, and no user has changed that since.
     retained: bool,
-    /// An object names it.
+    /// A PV names this handle.
     named: bool,
-    /// It was seen at its driver. The object of a directory comes before the directory.
+    /// The backend volume was created. A directory is created after its PV.
     made: bool,
-    /// Its driver has deleted it.
+    /// The driver has deleted the backend volume.
     deleted: bool,
 }
 
@@ -75,32 +78,33 @@ impl Checker {
             let reference = |member| volume.text(&["spec", "claimRef", member]);
             let claim = self.same("PersistentVolumeClaim", reference("namespace"), reference("name"), reference("uid"));
             if claim.is_some() && change.who != Who::User {
-                broken.push(format!("the volume {} goes while it is bound", name(volume)));
+                broken.push(format!("the volume {} is removed while it is bound", name(volume)));
             }
         }
         broken
     }
 
-    /// Policies are honoured from now on, or no longer: those of directories, or of drivers' volumes.
+    /// Reclaim policies are honoured from now on, or no longer: those of directories, or of drivers' volumes.
     pub(super) fn honours_turned(&mut self, is_inside: bool, now: Timestamp) {
         let turned = self.volumes.by_handle.values_mut().filter(|history| history.is_inside == is_inside);
         turned.for_each(|history| history.turned = Some(now));
     }
 
-    /// A claim is gone. A directory that nothing but its protection holds is deleted while its volume is still called bound.
+    /// A claim was removed. Its directory may be deleted while the PV is still Bound, because the binder
+    /// holds only its finalizer.
     pub(super) fn claim_gone(&mut self, claim: &Value) {
         let is_its = |history: &&mut History| history.is_inside && history.claim.2 == uid(claim);
         let released = self.volumes.by_handle.values_mut().filter(is_its);
         released.filter(|history| history.policy == "Delete").for_each(|it| it.condemned = Some(Timestamp::MAX));
     }
 
-    /// A driver has made a volume, or had it before.
+    /// A driver has created a volume, or had it before.
     pub fn backend_made(&mut self, handle: &str) {
         let history = self.volumes.by_handle.entry(handle.to_owned()).or_default();
         (history.made, history.deleted) = (true, false);
     }
 
-    /// A driver has deleted a volume.
+    /// A driver has deleted a volume; returns the violations.
     pub fn backend_deleted(&mut self, handle: &str) -> Vec<String> {
         let now = self.now;
         let Some(history) = self.volumes.by_handle.get_mut(handle) else { return Vec::new() };
@@ -109,23 +113,26 @@ impl Checker {
         let Some(history) = self.volumes.by_handle.get(handle) else { return Vec::new() };
         let mut broken = Vec::new();
         let (namespace, claim, claim_uid) = &history.claim;
-        // One that was made for a claim and is deleted by a user before the claim got it was nobody's.
+        // A volume that a user deleted before the claim was bound to it belonged to no claim.
         let has_it = |claim: &Value| claim.text(&["spec", "volumeName"]) == history.name;
         if self.same("PersistentVolumeClaim", namespace, claim, claim_uid).is_some_and(|claim| has_it(claim)) {
             broken.push(format!("the backend volume {handle} is deleted while its claim {claim} exists"));
         }
         if history.retained {
-            broken.push(format!("the backend volume {handle} is deleted though it was retained when its object went"));
+            broken.push(format!(
+                "the backend volume {handle} is deleted although its PV was removed with the policy Retain"
+            ));
         }
         if history.policy == "Retain" && !history.excused {
-            broken.push(format!("the backend volume {handle} is deleted though its policy is Retain"));
+            broken.push(format!("the backend volume {handle} is deleted although its policy is Retain"));
         }
         broken
     }
 
-    /// The controllers, or the server with its history, have lost their memory. A volume whose object nothing held when it was told to go,
-    /// because its policy became Delete, or was honoured, only later, is in nobody's books any more unless that was seen and written down before. If
-    /// its object is gone, or goes before the controllers have looked again, it may stay.
+    /// The controllers, or the server with its history, lost their memory. The deletion of a PV without the
+    /// driver's finalizer (its policy became Delete, or was honoured, only later) is then unknown to them,
+    /// unless they journaled it before. If the PV is removed, or is removed before they list the PVs again,
+    /// the backend volume may stay.
     pub fn memory_lost(&mut self) {
         for history in self.volumes.by_handle.values_mut().filter(|it| it.unheld) {
             history.forgotten = true;
@@ -133,12 +140,12 @@ impl Checker {
         }
     }
 
-    /// Whether there is a volume of which nobody can know any more what was to become of it.
+    /// Whether there is a volume whose fate the controllers can no longer know.
     pub fn has_forgotten(&self) -> bool {
         self.volumes.by_handle.values().any(|history| history.forgotten || history.unknown)
     }
 
-    /// Whoever deletes volumes at their drivers has died: until the next life of it has looked, nobody hears what becomes of volumes.
+    /// The provisioner stopped: until it has started and listed the PVs, it misses events.
     pub fn provisioner_died(&mut self) {
         self.volumes.unseen = true;
     }
@@ -147,13 +154,13 @@ impl Checker {
         self.volumes.unseen = false;
     }
 
-    /// What is leaked or lost when everything has come to rest and the driver has these volumes.
+    /// The volumes that are leaked or lost, when nothing happens any more and the driver has `there`.
     pub fn backend_at_rest(&self, there: &BTreeSet<String>) -> Vec<String> {
         let mut broken = Vec::new();
         for handle in there {
             let wanted = self.volumes.by_handle.get(handle).is_some_and(|it| it.named || it.kept);
             if !wanted {
-                broken.push(format!("the backend volume {handle} is leaked: no object names it, and none retained it"));
+                broken.push(format!("the backend volume {handle} is leaked: no PV names it, and no PV retained it"));
             }
         }
         for (handle, history) in &self.volumes.by_handle {
@@ -169,19 +176,19 @@ impl Checker {
     }
 }
 
-/// What a volume is called where its data is.
+/// The handle of a PV's backend volume.
 pub fn handle(volume: &Value) -> Option<Cow<'_, str>> {
     let directory = Some(volume.text(&["spec", "hostPath", "path"])).filter(|path| !path.is_empty());
     directory.map(Cow::Borrowed).or_else(|| csi::migration::handle(volume))
 }
 
 impl History {
-    /// What holds its object until the backend is gone.
+    /// The finalizer that keeps the PV until the backend volume is deleted.
     fn holder(&self) -> &'static str {
         if self.is_inside { reclaim::FINALIZER } else { csi::FINALIZER }
     }
 
-    /// Whether there was ever anything to lose.
+    /// Whether the backend volume ever existed.
     fn is_made(&self) -> bool {
         self.made || !self.is_inside
     }
@@ -190,7 +197,7 @@ impl History {
         self.condemned.is_some_and(|until| now <= until)
     }
 
-    /// Nobody takes off what holds a volume while the backend is there and to be deleted, but a user.
+    /// Only a user may remove the finalizer of a PV whose backend volume exists and is to be deleted.
     fn let_go(&self, change: &Change<'_>, honours: bool, echo: SignedDuration) -> Option<String> {
         let before = change.before.as_deref().filter(|before| has(before, self.holder()))?;
         let is_held = change.after.as_deref().is_some_and(|after| has(after, self.holder()));
@@ -198,10 +205,12 @@ impl History {
         let is_nobodys = terminating(before) && before.text(&["spec", "claimRef", "uid"]).is_empty();
         let is_to_go =
             !is_nobodys && before.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete" && honours && !is_meant;
-        // A directory's volume that came once more is let go of without what was retained before.
+        // A PV that was created again for a retained directory loses its finalizer without a deletion.
         let is_over = self.deleted || (self.is_inside && self.retained);
         let is_wrong = !is_held && is_to_go && !is_over && self.is_made() && change.who != Who::User;
-        is_wrong.then(|| format!("{} lets go of the volume {} whose backend is there", change.who.text(), name(before)))
+        is_wrong.then(|| {
+            format!("{} removes the finalizer of the volume {} whose backend exists", change.who.text(), name(before))
+        })
     }
 
     fn see(&mut self, volume: &Value, change: &Change<'_>, honours: bool, unseen: bool, echo: SignedDuration) {
@@ -220,13 +229,13 @@ impl History {
         } else if self.condemned == Some(Timestamp::MAX) {
             self.condemned = Some(change.now + echo);
         }
-        // A directory's volume stays bound until the directory is gone.
+        // The PV of a directory stays Bound until the directory is deleted.
         self.unheld |= !self.is_inside && terminating(volume) && !has(volume, self.holder()) && !self.deleted;
         self.told_by_user |= change.condemns() && change.who == Who::User && !self.deleted;
         self.named = change.after.is_some();
         self.retained |= change.after.is_none() && self.policy == "Retain";
         self.retained &= change.after.is_none() || change.who != Who::User;
-        // Whoever brings back what was kept takes it over.
+        // A PV that is created for a kept backend volume manages it again.
         self.kept &= change.before.is_some();
         if change.before.is_none() {
             self.unheld = false;
@@ -234,7 +243,7 @@ impl History {
             self.forgotten = false;
         }
         if change.after.is_none() {
-            // Before policies were honoured, a volume whose object its user deleted left its backend behind.
+            // Without honoured policies, deleting a PV directly keeps its backend volume.
             let is_left = !honours && self.told_by_user;
             let was_bound = !uid(volume).is_empty() && !reference("uid").is_empty();
             self.kept |= self.policy != "Delete" || is_left || !was_bound || self.forgotten || self.retained;

@@ -1,24 +1,24 @@
-//! How a simulated pod behaves: its annotations `sim.mainstay.dev/…`.
+//! The behaviour of a simulated pod, from its annotations `sim.mainstay.dev/…`.
 
 use jiff::SignedDuration;
 use object::Value;
 use object::access::Access;
 
 pub const PREFIX: &str = "sim.mainstay.dev/";
-/// On a Node: `true` takes it down. On a pod it does nothing: a pod's annotations affect that pod only, because whoever may create a
-/// pod must not be able to stop the pods of others.
+/// On a Node: `true` takes the node down. It is not read from pods: a pod's annotations affect that pod only,
+/// because whoever may create a pod must not be able to stop the pods of others.
 pub const DOWN: &str = "sim.mainstay.dev/down";
-/// Annotations that earlier versions read from pods, and that took the pod's node down.
+/// Annotations that earlier versions read from pods to take the pod's node down.
 const NODE_FAULTS: [&str; 2] = ["node-down", "down"];
 
-/// What a pod is to do other than run and be ready at once.
+/// How a pod behaves. The default is to run and be ready at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// It stays in ContainerCreating for this long.
+    /// Stays in ContainerCreating for this long.
     pub start_after: SignedDuration,
     pub ready: Readiness,
     pub image_pull_fails: bool,
-    /// Every run of its containers ends like this after a while.
+    /// Every run of its containers crashes after this time.
     pub crash_after: Option<SignedDuration>,
     pub end: Option<End>,
     pub exit_code: i64,
@@ -32,7 +32,7 @@ pub enum Readiness {
     Never,
 }
 
-/// How and when the whole pod ends.
+/// How and when the whole pod terminates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
     Succeed(SignedDuration),
@@ -42,7 +42,7 @@ pub enum End {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Termination {
-    /// At the latest when its grace period is over.
+    /// After this time, and at the latest at the end of its grace period.
     After(SignedDuration),
     Never,
 }
@@ -63,7 +63,7 @@ impl Default for Behaviour {
 }
 
 impl Behaviour {
-    /// Reads a pod's annotations. What cannot be understood is ignored, and a sentence about it is returned.
+    /// Reads a pod's annotations. Invalid ones are ignored; for each, a sentence is returned.
     pub fn of(pod: &Value) -> (Behaviour, Vec<String>) {
         let mut behaviour = Behaviour::default();
         let mut complaints = Vec::new();
@@ -93,7 +93,7 @@ impl Behaviour {
 
 type Read = fn(&mut Behaviour, &str) -> Result<(), Wanted>;
 
-/// The annotations by the last part of their names, each with how its value is read.
+/// The annotations by the last part of their names, each with its parser.
 const ANNOTATIONS: [(&str, Read); 10] = [
     ("start-after", |behaviour, value| set(&mut behaviour.start_after, duration(value))),
     ("ready", |behaviour, value| {
@@ -137,7 +137,7 @@ fn set<T>(place: &mut T, value: Result<T, Wanted>) -> Result<(), Wanted> {
     Ok(())
 }
 
-/// Whether a Node is annotated to be down; the error is a sentence about an annotation that cannot be understood.
+/// Whether a Node is annotated to be down; the error is a sentence about an invalid annotation.
 pub fn is_down(node: &Value) -> Result<bool, String> {
     let Some(value) = node.at(&["metadata", "annotations", DOWN]) else { return Ok(false) };
     let value = value.as_str().unwrap_or("");
@@ -158,7 +158,7 @@ fn truth(value: &str) -> Result<bool, Wanted> {
     }
 }
 
-/// Longer than anybody waits, and short enough that a time plus it is still a time.
+/// Longer than any test needs, and short enough that a timestamp plus it does not overflow.
 const DURATION_MAX: SignedDuration = SignedDuration::from_hours(24 * 365 * 10);
 
 fn duration(value: &str) -> Result<SignedDuration, Wanted> {
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn annotations_say_what_a_pod_does() {
+    fn annotations_set_the_behaviour_of_a_pod() {
         let seconds = SignedDuration::from_secs;
         let plain = Behaviour::default();
         let cases = [
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_understood_is_named_and_ignored() {
+    fn invalid_annotations_are_reported_and_ignored() {
         let cases = [
             ("ready", "yes", "must be \"true\", \"false\" or a duration like \"30s\""),
             ("start-after", "soon", "must be a duration like \"30s\" or \"1m30s\""),

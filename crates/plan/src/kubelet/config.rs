@@ -1,15 +1,17 @@
-//! The Secrets and ConfigMaps that a pod refers to: missing ones hold it as they do on a kubelet.
+//! The Secrets and ConfigMaps that a pod refers to: missing ones delay it as on a real kubelet.
 //!
-//! A volume that cannot be set up holds the whole pod in ContainerCreating. An environment variable that cannot be read holds its
-//! container in CreateContainerConfigError. Optional references hold nothing.
+//! A volume that cannot be set up keeps the whole pod in ContainerCreating. An environment variable that
+//! cannot be read keeps its container in CreateContainerConfigError. Missing optional references delay
+//! nothing.
 
-use super::Event;
+use super::PodEvent;
 use super::status::all_have_begun;
 use object::Value;
 use object::access::{Access, namespace, terminating};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Every namespace has this ConfigMap, and nearly every pod mounts it with its token: it is not looked up.
+/// This ConfigMap exists in every namespace, and nearly every pod mounts it with its token: it is not looked
+/// up.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -19,7 +21,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As `not found` messages name it.
+    /// The name in `not found` messages.
     fn resource(self) -> &'static str {
         match self {
             Kind::ConfigMap => "configmap",
@@ -35,7 +37,7 @@ impl Kind {
     }
 }
 
-/// The keys of each object that was looked up; `None` = there is no such object.
+/// The keys of each object that was looked up; `None` if it does not exist.
 pub type Found = BTreeMap<(Kind, String), Option<BTreeSet<String>>>;
 
 /// The keys of a Secret or ConfigMap.
@@ -47,9 +49,9 @@ pub fn keys_of(object: &Value) -> BTreeSet<String> {
 /// What keeps a pod or its containers from starting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Trouble {
-    /// Volumes that cannot be set up.
-    pub volumes: Vec<Event>,
-    /// Why a container cannot be created, by its name.
+    /// Events of volumes that cannot be set up.
+    pub volumes: Vec<PodEvent>,
+    /// Why a container cannot be created, by container name.
     pub containers: BTreeMap<String, String>,
 }
 
@@ -73,7 +75,7 @@ enum Place<'a> {
     Volume { name: &'a str },
 }
 
-/// The objects to look up for a pod, none once all its containers have begun.
+/// The objects to look up for a pod; none once all its containers have started.
 pub fn wanted(pod: &Value) -> BTreeSet<(Kind, String)> {
     if terminating(pod) || all_have_begun(pod) || matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed") {
         return BTreeSet::new();
@@ -82,7 +84,7 @@ pub fn wanted(pod: &Value) -> BTreeSet<(Kind, String)> {
     needed.map(|reference| (reference.kind, reference.name.to_owned())).collect()
 }
 
-/// What of a pod cannot start. An object that was not looked up keeps nothing from starting.
+/// Returns what keeps the pod from starting. Objects that were not looked up are ignored.
 pub fn trouble(pod: &Value, found: &Found) -> Trouble {
     let mut trouble = Trouble::default();
     for reference in references(pod) {
@@ -95,7 +97,7 @@ pub fn trouble(pod: &Value, found: &Found) -> Trouble {
             Place::Environment { container } => drop(trouble.containers.entry(container.to_owned()).or_insert(why)),
             Place::Volume { name } => {
                 let message = format!("MountVolume.SetUp failed for volume {name:?} : {why}");
-                trouble.volumes.push(Event::warning("FailedMount", message));
+                trouble.volumes.push(PodEvent::warning("FailedMount", message));
             }
         }
     }
@@ -103,7 +105,7 @@ pub fn trouble(pod: &Value, found: &Found) -> Trouble {
 }
 
 impl Reference<'_> {
-    /// In a kubelet's words.
+    /// The message of a real kubelet.
     fn why_not(&self, keys: Option<&BTreeSet<String>>, namespace: &str) -> Option<String> {
         let Some(keys) = keys else { return Some(format!("{} {:?} not found", self.kind.resource(), self.name)) };
         let missing = self.keys.iter().find(|key| !keys.contains(**key))?;
@@ -126,7 +128,7 @@ fn references(pod: &Value) -> Vec<Reference<'_>> {
             mounted.extend(container.items(&["volumeMounts"]).iter().map(|mount| mount.text(&["name"])));
         }
     }
-    // As on a kubelet, a volume that no container mounts is not set up.
+    // As on a real kubelet, a volume that no container mounts is not set up.
     for volume in pod.items(&["spec", "volumes"]).iter().filter(|volume| mounted.contains(volume.text(&["name"]))) {
         let place = Place::Volume { name: volume.text(&["name"]) };
         all.extend(source(volume.at(&["secret"]), "secretName", Kind::Secret, place));

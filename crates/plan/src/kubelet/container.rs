@@ -1,6 +1,6 @@
-//! One container: from what its status says to what it says next.
+//! One container: computes its next status from the current one.
 
-use super::Event;
+use super::PodEvent;
 use super::behaviour::{Behaviour, Readiness};
 use super::config::Trouble;
 use jiff::{SignedDuration, Timestamp};
@@ -10,17 +10,17 @@ use object::{Value, json};
 
 const BACKOFF_FIRST: SignedDuration = SignedDuration::from_secs(10);
 const BACKOFF_MAX: SignedDuration = SignedDuration::from_mins(5);
-/// A container that ran this long without trouble starts over with short waits.
+/// A container that ran this long without a crash restarts with the first backoff.
 const BACKOFF_RESET: SignedDuration = SignedDuration::from_mins(10);
-/// How long a pod says ErrImagePull before it says ImagePullBackOff.
+/// How long a pod shows ErrImagePull before ImagePullBackOff.
 const PULL_ERROR_SHOWN: SignedDuration = SignedDuration::from_secs(2);
 
-/// What is the same for all containers of a pod.
+/// What all containers of a pod have in common.
 pub struct Around<'a> {
     pub pod: &'a Value,
     pub uid: &'a str,
     pub behaviour: &'a Behaviour,
-    /// What cannot start for lack of a Secret or ConfigMap.
+    /// What cannot start because a Secret or ConfigMap is missing.
     pub config: &'a Trouble,
     /// When the node began to work on the pod.
     pub since: Timestamp,
@@ -28,12 +28,12 @@ pub struct Around<'a> {
     pub restarts: bool,
 }
 
-/// What a container's status becomes.
+/// The next status of a container.
 pub struct Next {
     pub status: Value,
-    /// When it changes by itself.
+    /// When the status changes without an event.
     pub at: Option<Timestamp>,
-    pub events: Vec<Event>,
+    pub events: Vec<PodEvent>,
 }
 
 impl Next {
@@ -42,7 +42,7 @@ impl Next {
     }
 }
 
-/// A container whose pod is not started yet.
+/// The status of a container whose pod has not started.
 pub fn waiting(spec: &Value, reason: &str, message: &str) -> Value {
     let mut state = json!({"reason": reason});
     if !message.is_empty() {
@@ -55,17 +55,17 @@ pub fn waiting(spec: &Value, reason: &str, message: &str) -> Value {
     })
 }
 
-/// A container that waits for the init containers.
+/// The status of a container that waits for the init containers.
 pub fn initializing(spec: &Value) -> Next {
     Next::settled(waiting(spec, "PodInitializing", ""))
 }
 
-/// A container whose environment cannot be read.
+/// The status of a container whose environment cannot be read.
 pub fn unconfigured(spec: &Value, why: &str) -> Next {
     Next::settled(waiting(spec, "CreateContainerConfigError", why))
 }
 
-/// A container whose image cannot be pulled.
+/// The status of a container whose image cannot be pulled.
 pub fn unpullable(spec: &Value, around: &Around) -> Next {
     let image = spec.text(&["image"]);
     let (attempt_at, next_at) = pull_attempts(around.since, around.now);
@@ -73,24 +73,24 @@ pub fn unpullable(spec: &Value, around: &Around) -> Next {
         let message = format!("failed to pull image {image:?}: this is simulated, by annotation of the pod");
         let status = waiting(spec, "ErrImagePull", &message);
         let events = vec![
-            Event::warning(
+            PodEvent::warning(
                 "Failed",
                 format!("Failed to pull image {image:?}: this is simulated, by annotation of the pod"),
             ),
-            Event::warning("Failed", "Error: ErrImagePull".to_owned()),
+            PodEvent::warning("Failed", "Error: ErrImagePull".to_owned()),
         ];
         return Next { status, at: Some(after(attempt_at, PULL_ERROR_SHOWN)), events };
     }
     let message = format!("Back-off pulling image {image:?}");
     let status = waiting(spec, "ImagePullBackOff", &message);
-    Next { status, at: Some(next_at), events: vec![Event::normal("BackOff", message)] }
+    Next { status, at: Some(next_at), events: vec![PodEvent::normal("BackOff", message)] }
 }
 
-/// The last attempt to pull, and the next: each wait is twice the one before.
+/// The times of the last and the next attempt to pull: each wait is twice the one before.
 fn pull_attempts(since: Timestamp, now: Timestamp) -> (Timestamp, Timestamp) {
     let (mut last, mut wait) = (since, BACKOFF_FIRST);
     while after(last, wait) <= now {
-        // Once the waits are all the same, there is no need to count them one by one.
+        // Once all waits have the maximum, skip them in one step.
         let waits = if wait == BACKOFF_MAX { now.duration_since(last).as_secs() / BACKOFF_MAX.as_secs() } else { 1 };
         last = after(last, SignedDuration::from_secs(wait.as_secs().saturating_mul(waits)));
         wait = (wait * 2).min(BACKOFF_MAX);
@@ -98,7 +98,7 @@ fn pull_attempts(since: Timestamp, now: Timestamp) -> (Timestamp, Timestamp) {
     (last, after(last, wait))
 }
 
-/// A container of a pod that is under way.
+/// The status of a container of a started pod.
 pub fn running(spec: &Value, before: Option<&Value>, around: &Around) -> Next {
     let mut events = Vec::new();
     let mut status = match before {
@@ -110,7 +110,7 @@ pub fn running(spec: &Value, before: Option<&Value>, around: &Around) -> Next {
         }
         Some(before) if before.has(&["state", "running"]) => {
             let name = spec.text(&["name"]);
-            events.push(Event::normal("Killing", format!("Container {name} definition changed, will be restarted")));
+            events.push(PodEvent::normal("Killing", format!("Container {name} definition changed, will be restarted")));
             restarted(spec, before, killed(before, around), around)
         }
         Some(before) => match back_off_end(before, around) {
@@ -135,7 +135,7 @@ pub fn running(spec: &Value, before: Option<&Value>, around: &Around) -> Next {
 }
 
 enum Crash {
-    /// It runs again at once.
+    /// It restarts at once.
     Again(Value),
     Stays(Next),
 }
@@ -148,7 +148,7 @@ fn crashed(spec: &Value, status: &Value, started: Timestamp, around: &Around) ->
         stopped["state"] = ended;
         return Crash::Stays(Next::settled(stopped));
     }
-    // The first time it is started again at once; and after a long good run the count of waits starts over.
+    // The first crash restarts at once, and so does one after a long run without a crash.
     if restarts == 0 || around.now.duration_since(started) >= BACKOFF_RESET {
         return Crash::Again(restarted(spec, status, ended, around));
     }
@@ -158,8 +158,10 @@ fn crashed(spec: &Value, status: &Value, started: Timestamp, around: &Around) ->
     let mut status = stopped(status);
     status["lastState"] = ended;
     status["state"] = json!({"waiting": {"reason": "CrashLoopBackOff", "message": text}});
-    let event =
-        Event::warning("BackOff", format!("Back-off restarting failed container {name} in pod {}", pod_name(around)));
+    let event = PodEvent::warning(
+        "BackOff",
+        format!("Back-off restarting failed container {name} in pod {}", pod_name(around)),
+    );
     Crash::Stays(Next { status, at: Some(after(around.now, wait)), events: vec![event] })
 }
 
@@ -181,7 +183,7 @@ fn back_off(restarts: i64) -> SignedDuration {
     (BACKOFF_FIRST * (1 << doublings)).min(BACKOFF_MAX)
 }
 
-/// When a container that crashed may run again. One that need not crash any more may at once.
+/// When a crashed container may restart; `None`, that is at once, if the annotation was removed.
 fn back_off_end(status: &Value, around: &Around) -> Option<Timestamp> {
     around.behaviour.crash_after?;
     (status.text(&["state", "waiting", "reason"]) == "CrashLoopBackOff").then_some(())?;
@@ -199,7 +201,7 @@ fn started(spec: &Value, restarts: i64, last: Value, around: &Around) -> Value {
     })
 }
 
-/// A container that waited: for its image or its volumes, or after a crash.
+/// Starts a container that waited for its image, its volumes or a backoff.
 fn started_again(spec: &Value, before: &Value, around: &Around) -> Value {
     let (last, ended) = (before["lastState"].clone(), before.at(&["state", "terminated"]));
     if let Some(ended) = ended {
@@ -221,7 +223,7 @@ fn stopped(status: &Value) -> Value {
     status
 }
 
-/// The state of a container that ended now.
+/// The state of a container that terminates now.
 fn terminated(status: &Value, around: &Around, code: i64) -> Value {
     let given = around.behaviour.exit_reason.as_deref().filter(|_| code != 0);
     let reason = given.unwrap_or(if code == 0 { "Completed" } else { "Error" });
@@ -236,7 +238,7 @@ fn killed(status: &Value, around: &Around) -> Value {
     terminated(status, around, 0)
 }
 
-/// A container that ends with its pod. One that never ran has nothing to end.
+/// The status of a container that terminates with its pod. One that never ran is unchanged.
 pub fn ended(status: &Value, around: &Around, code: i64) -> Value {
     if !status.has(&["state", "running"]) {
         return status.clone();
@@ -247,7 +249,7 @@ pub fn ended(status: &Value, around: &Around, code: i64) -> Value {
     status
 }
 
-/// An init container, which is done as soon as it is begun.
+/// The status of an init container, which completes as soon as it starts.
 pub fn completed(spec: &Value, around: &Around) -> Value {
     let mut status = started(spec, 0, json!({}), around);
     status["state"] = terminated(&status, around, 0);
@@ -256,8 +258,8 @@ pub fn completed(spec: &Value, around: &Around) -> Value {
     status
 }
 
-/// Says whether a running container is ready, and when that changes.
-fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
+/// Sets whether a running container is ready, and when that changes.
+fn ready(mut status: Value, around: &Around, mut events: Vec<PodEvent>) -> Next {
     let started = time(&status, &["state", "running", "startedAt"]).unwrap_or(around.now);
     let (is_ready, at) = match around.behaviour.ready {
         Readiness::Never => (false, None),
@@ -265,7 +267,7 @@ fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
         Readiness::After(_) => (true, None),
     };
     if !is_ready && status.flag(&["ready"]) {
-        events.push(Event::warning(
+        events.push(PodEvent::warning(
             "Unhealthy",
             "Readiness probe failed: this is simulated, by annotation of the pod".to_owned(),
         ));
@@ -274,7 +276,7 @@ fn ready(mut status: Value, around: &Around, mut events: Vec<Event>) -> Next {
     Next { status, at, events }
 }
 
-/// A time and a while later; what lies beyond all times is the last of them.
+/// Adds without overflow: the result is at most the largest timestamp.
 pub fn after(time: Timestamp, wait: SignedDuration) -> Timestamp {
     time.checked_add(wait).unwrap_or(Timestamp::MAX)
 }

@@ -1,23 +1,24 @@
-//! The last step of a volume's expansion, which is the node's: its file system grows to what the volume has become.
+//! The node's part of a volume expansion: the file system grows to the size of the volume.
 
 use object::access::{Access, terminating};
 use object::quantity::Quantity;
 use object::{Value, condition, json};
 
-/// Conditions of a claim that are over once it has grown.
+/// Conditions of a claim that are removed when its expansion is finished.
 const RESIZING: [&str; 4] = ["Resizing", "FileSystemResizePending", "ControllerResizeError", "NodeResizeError"];
 
-/// Whether the claim waits for a node to finish its expansion.
+/// Whether the claim waits for a node to expand its file system.
 pub fn is_pending(claim: &Value) -> bool {
     let status = claim.text(&["status", "allocatedResourceStatuses", "storage"]);
-    // Who does not say how far it is says so by its condition alone.
+    // A resizer that does not set allocatedResourceStatuses sets only the condition.
     let by_condition = status.is_empty() && condition::is_true(claim, "FileSystemResizePending");
     claim.text(&["status", "phase"]) == "Bound"
         && !terminating(claim)
         && (matches!(status, "NodeResizePending" | "NodeResizeInProgress") || by_condition)
 }
 
-/// The claim's status after its expansion, as a merge patch of exactly this version; `volume` is the size of its volume.
+/// The merge patch, with a resourceVersion, that sets the claim's status after its expansion. `volume` is the
+/// size of the PV.
 pub fn finished(claim: &Value, volume: Quantity) -> Option<Value> {
     if !is_pending(claim) {
         return None;
@@ -43,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_claim_grows_to_what_was_allocated() {
+    fn a_claim_grows_to_its_allocated_size() {
         let claim = |status: &str| {
             json!({
                 "metadata": {"resourceVersion": "7"},

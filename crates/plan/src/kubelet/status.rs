@@ -1,16 +1,16 @@
-//! A pod's status in the making.
+//! Builds the new status of a pod.
 
 use super::container::{self, Around, earliest, time};
-use super::{Event, Seen};
+use super::{PodEvent, Seen};
 use jiff::Timestamp;
 use object::access::Access;
 use object::write::stamp;
 use object::{Map, Value, condition, json};
 
-/// The pod with the status that it is to have, beside the one that it has.
+/// The current pod and its new status.
 pub struct Draft<'a> {
     pod: &'a Value,
-    /// Only the status.
+    /// An object with only the status.
     new: Value,
     now: Timestamp,
 }
@@ -23,7 +23,7 @@ impl<'a> Draft<'a> {
         Draft { pod, new, now }
     }
 
-    /// What a node says of every pod that it looks after.
+    /// Sets the fields that a node reports for every pod.
     pub fn begin(&mut self, seen: &Seen, around: &Around) {
         self.new.default_to(&["status", "startTime"], stamp(around.since));
         self.new.put(&["status", "hostIP"], seen.host_ip);
@@ -34,7 +34,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The pod's address: its own, or its node's.
+    /// Sets the pod's address: its own, or the node's with hostNetwork.
     pub fn address(&mut self, seen: &Seen) {
         let ip = if self.pod.flag(&["spec", "hostNetwork"]) { seen.host_ip } else { seen.pod_ip };
         if self.new.text(&["status", "podIP"]).is_empty() {
@@ -43,7 +43,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// All containers wait for the pod to be set up.
+    /// Sets all containers to waiting until the pod is set up.
     pub fn create_containers(&mut self, pod: &Value) {
         let inits = pod.items(&["spec", "initContainers"]);
         let reason = if inits.is_empty() { "ContainerCreating" } else { "PodInitializing" };
@@ -57,8 +57,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Moves all containers on. Answers when one of them changes by itself, and what is to be told.
-    pub fn run_containers(&mut self, around: &Around) -> (Option<Timestamp>, Vec<Event>) {
+    /// Advances all containers. Returns when a status changes without an event, and the events to record.
+    pub fn run_containers(&mut self, around: &Around) -> (Option<Timestamp>, Vec<PodEvent>) {
         let (mut at, mut events, mut started) = (None, Vec::new(), Vec::new());
         for (list, statuses) in [("initContainers", "initContainerStatuses"), ("containers", "containerStatuses")] {
             let specs = around.pod.items(&["spec", list]);
@@ -88,7 +88,7 @@ impl<'a> Draft<'a> {
             self.new.put(&["status", statuses], after);
         }
         if !started.is_empty() {
-            events.insert(0, Event::normal("Started", format!("Started {}", joined(&started))));
+            events.insert(0, PodEvent::normal("Started", format!("Started {}", joined(&started))));
         }
         let running = all_have_begun(&self.new);
         self.new.put(&["status", "phase"], if running { "Running" } else { "Pending" });
@@ -100,26 +100,26 @@ impl<'a> Draft<'a> {
         statuses.len() >= pod.items(&["spec", "initContainers"]).len() && statuses.iter().all(has_begun)
     }
 
-    /// Whether the pod's sandbox is there.
+    /// Whether a container has started.
     pub fn has_started(&self) -> bool {
         self.new.items(&["status", "containerStatuses"]).iter().any(has_begun)
     }
 
-    /// `Succeeded` or `Failed` when all containers have ended and none is started again.
+    /// `Succeeded` or `Failed` if all containers have terminated and none will be restarted.
     pub fn outcome(&self, around: &Around) -> Option<&'static str> {
         let statuses = self.new.items(&["status", "containerStatuses"]);
         let have_ended = !statuses.is_empty() && statuses.iter().all(|status| status.has(&["state", "terminated"]));
         (have_ended && !around.restarts).then(|| self.verdict())
     }
 
-    /// How the pod has ended, when no container will be started any more: well if each of them did, and none is missing.
+    /// The final phase: `Succeeded` if all containers exist and exited with 0.
     pub fn verdict(&self) -> &'static str {
         let statuses = self.new.items(&["status", "containerStatuses"]);
         let has_succeeded = |status: &Value| status.int(&["state", "terminated", "exitCode"]) == Some(0);
         if !statuses.is_empty() && statuses.iter().all(has_succeeded) { "Succeeded" } else { "Failed" }
     }
 
-    /// All containers that run end with this code; sidecars, which end last, are told to and end well.
+    /// Terminates all running containers with this exit code; sidecars, which stop last, exit with 0.
     pub fn end_containers(&mut self, around: &Around, code: i64) {
         for (list, code) in [("containerStatuses", code), ("initContainerStatuses", 0)] {
             let ended: Vec<Value> =
@@ -135,6 +135,12 @@ impl<'a> Draft<'a> {
         self.new.cut(&["status", "initContainerStatuses"]);
     }
 
+    /// The pod waits as if it had never run.
+    pub fn begin_again(&mut self) {
+        self.new.put(&["status", "phase"], "Pending");
+        self.drop_containers();
+    }
+
     pub fn end(&mut self, phase: &str, reason: &str, message: &str) {
         self.new.put(&["status", "phase"], phase);
         for (field, text) in [("reason", reason), ("message", message)] {
@@ -146,7 +152,8 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// Sets the conditions that a node is responsible for. `target` is why the pod is a target of disruption, if it is.
+    /// Sets the conditions that a kubelet reports. `target` is the reason of DisruptionTarget, if it is to be
+    /// set.
     pub fn conditions(&mut self, around: &Around, target: Option<&str>) {
         let phase = self.new.text(&["status", "phase"]).to_owned();
         let over = match phase.as_str() {
@@ -212,7 +219,7 @@ impl<'a> Draft<'a> {
         condition::set(&mut self.new, CONDITIONS, wanted, self.now);
     }
 
-    /// What has changed, to be merged strategically: conditions by their type, all else as a whole.
+    /// The changes as a strategic merge patch: conditions by type, other fields as a whole.
     pub fn changes(&self) -> Option<Value> {
         let (old, new) = (self.pod.members(&["status"]), self.new.members(&["status"]));
         let mut changes = Map::new();
@@ -264,7 +271,7 @@ fn next_status(list: &str, spec: &Value, old: Option<&Value>, around: &Around) -
     container::running(spec, old, around)
 }
 
-/// Whether all containers of a pod have begun to run; what has not begun is still to be configured.
+/// Whether all containers of a pod have started; others still need their Secrets and ConfigMaps.
 pub fn all_have_begun(pod: &Value) -> bool {
     let statuses = pod.items(&["status", "containerStatuses"]);
     !statuses.is_empty() && statuses.iter().all(has_begun)
@@ -286,7 +293,7 @@ fn closed_gate(pod: &Value) -> Option<String> {
     })
 }
 
-/// When the first of the pod's containers began to run.
+/// When the first of the pod's containers started.
 pub fn first_start(pod: &Value) -> Option<Timestamp> {
     let states = pod.items(&["status", "containerStatuses"]).iter();
     states.filter_map(|status| time(status, &["state", "running", "startedAt"])).min()

@@ -2,13 +2,14 @@ use super::*;
 use object::{condition, json};
 use proptest::prelude::*;
 
-/// A pod on a node, with a clock that the test moves.
+/// A pod on a node, with a clock that the test advances.
 struct Life {
     pod: Value,
     now: Timestamp,
     claims: Vec<(&'static str, ClaimState)>,
     configs: config::Found,
-    /// What people were told, in order.
+    broken_volumes: Vec<(String, String)>,
+    /// The recorded events, in order.
     told: Vec<String>,
     removed: bool,
     writes: usize,
@@ -43,6 +44,7 @@ impl Life {
             now: at(1000),
             claims: Vec::new(),
             configs: config::Found::new(),
+            broken_volumes: Vec::new(),
             told: Vec::new(),
             removed: false,
             writes: 0,
@@ -50,7 +52,7 @@ impl Life {
         }
     }
 
-    /// Plans and does until nothing is left to do now.
+    /// Plans and executes until nothing is left to do now.
     fn settle(&mut self) -> &mut Life {
         for _ in 0..5 {
             let seen = Seen {
@@ -59,6 +61,7 @@ impl Life {
                 pod_ip: "10.128.0.1",
                 claims: &self.claims,
                 configs: &self.configs,
+                broken_volumes: &self.broken_volumes,
             };
             let plan = plan(&seen, self.now);
             for event in plan.warnings.iter().chain(&plan.events) {
@@ -69,7 +72,7 @@ impl Life {
             }
             self.next = plan.next;
             if let Some(next) = plan.next {
-                assert!(next > self.now, "what is due is done: {next} at {}", self.now);
+                assert!(next > self.now, "no due time is in the past: {next} at {}", self.now);
             }
             self.removed |= plan.remove;
             let Some(status) = plan.status else { return self };
@@ -79,12 +82,12 @@ impl Life {
                 return self;
             }
         }
-        panic!("it does not come to rest: {}", self.pod["status"]);
+        panic!("the pod does not settle: {}", self.pod["status"]);
     }
 
-    /// Moves the clock to when something happens by itself.
+    /// Advances the clock to the next change without an event.
     fn pass(&mut self) -> &mut Life {
-        self.now = self.next.expect("something happens by itself");
+        self.now = self.next.expect("a change without an event");
         self.settle()
     }
 
@@ -104,7 +107,7 @@ impl Life {
         self.pod.text(&["status", "phase"])
     }
 
-    /// What the first container does, in a word.
+    /// The state of the first container, in a word.
     fn word(&self) -> String {
         let state = &self.pod["status"]["containerStatuses"][0]["state"];
         match state.at(&["waiting"]).or_else(|| state.at(&["terminated"])) {
@@ -126,7 +129,7 @@ impl Life {
     }
 }
 
-/// A strategic merge, as far as pods' statuses need one.
+/// A strategic merge, as far as pod statuses need one.
 fn merge(status: &mut Value, patch: &Value) {
     for (field, value) in patch.members(&[]) {
         if field != "conditions" {
@@ -149,7 +152,7 @@ fn merge(status: &mut Value, patch: &Value) {
 }
 
 #[test]
-fn one_write_brings_a_plain_pod_up() {
+fn one_write_starts_a_plain_pod() {
     let mut life = Life::of(json!({}), json!({}));
     life.settle();
     assert_eq!((life.writes, life.phase(), life.ready(), life.next), (1, "Running", true, None));
@@ -174,7 +177,7 @@ fn one_write_brings_a_plain_pod_up() {
 }
 
 #[test]
-fn init_containers_are_done_and_sidecars_run() {
+fn init_containers_complete_and_sidecars_run() {
     let inits = json!([{"name": "setup", "image": "x"}, {"name": "proxy", "image": "y", "restartPolicy": "Always"}]);
     let mut life = Life::of(json!({"initContainers": inits}), json!({}));
     life.settle();
@@ -184,11 +187,11 @@ fn init_containers_are_done_and_sidecars_run() {
     assert_eq!((life.writes, life.ready()), (1, true));
     assert_eq!(life.told, ["Started Started containers setup, proxy, main"]);
     life.annotate("start-after", Some("1h"));
-    assert_eq!(life.writes, 1, "what has started stays started");
+    assert_eq!(life.writes, 1, "started containers are not written again");
 }
 
 #[test]
-fn a_pod_starts_and_gets_ready_when_it_is_told_to() {
+fn a_pod_starts_and_becomes_ready_by_its_annotations() {
     let inits = json!([{"name": "setup", "image": "x"}]);
     let mut life = Life::of(json!({"initContainers": inits}), json!({"start-after": "20s", "ready": "30s"}));
     life.settle();
@@ -224,11 +227,11 @@ fn readiness_gates_are_respected() {
 }
 
 #[test]
-fn crashes_wait_longer_each_time_up_to_five_minutes() {
+fn the_backoff_of_crashes_doubles_up_to_five_minutes() {
     let mut life = Life::of(json!({}), json!({"crash-after": "5s", "exit-code": "137", "exit-reason": "OOMKilled"}));
     life.settle();
     assert_eq!((life.word().as_str(), life.ready(), life.waits()), ("running", true, Some(5)));
-    // The first crash is answered at once.
+    // The first crash restarts at once.
     life.pass();
     assert_eq!((life.word().as_str(), life.restarts()), ("running", 1));
     for (restarts, wait) in [(1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 300), (7, 300)] {
@@ -251,13 +254,13 @@ fn crashes_wait_longer_each_time_up_to_five_minutes() {
     other.settle();
     assert_eq!(other.pod["status"]["containerStatuses"][0]["state"]["waiting"]["message"], message);
     assert_eq!((other.word().as_str(), other.restarts(), other.writes), ("CrashLoopBackOff", 1, 1));
-    // Mended, it runs at once.
+    // Without the annotation it restarts at once.
     other.annotate("crash-after", None);
     assert_eq!((other.word().as_str(), other.restarts(), other.ready(), other.next), ("running", 2, true, None));
 }
 
 #[test]
-fn a_long_good_run_forgives_earlier_crashes() {
+fn a_long_run_without_a_crash_resets_the_backoff() {
     let mut life = Life::of(json!({}), json!({"crash-after": "11m"}));
     life.settle();
     for restarts in 1..4 {
@@ -267,7 +270,7 @@ fn a_long_good_run_forgives_earlier_crashes() {
 }
 
 #[test]
-fn who_is_not_restarted_fails() {
+fn a_crashed_pod_that_is_not_restarted_fails() {
     for (policy, phase, word) in [("Never", "Failed", "Error"), ("OnFailure", "Running", "CrashLoopBackOff")] {
         let mut life = Life::of(json!({"restartPolicy": policy}), json!({"crash-after": "0s", "exit-code": "3"}));
         life.settle();
@@ -292,7 +295,7 @@ fn images_that_cannot_be_pulled_are_tried_again() {
 }
 
 #[test]
-fn pods_end_as_they_are_told() {
+fn pods_terminate_by_their_annotations() {
     let cases = [
         (json!({"succeed-after": "10s"}), json!({}), "Succeeded", "Completed", "", 10),
         (json!({"fail-after": "10s", "exit-code": "7"}), json!({}), "Failed", "Error", "", 10),
@@ -312,7 +315,7 @@ fn pods_end_as_they_are_told() {
         assert!(!life.ready() && life.next.is_none(), "{annotations}");
         let writes = life.writes;
         life.annotate("ready", Some("true"));
-        assert_eq!(life.writes, writes, "what has ended stays ended: {annotations}");
+        assert_eq!(life.writes, writes, "terminated pods stay terminated: {annotations}");
         life.delete(30);
         assert!(life.removed, "{annotations}");
     }
@@ -323,7 +326,7 @@ fn pods_end_as_they_are_told() {
 }
 
 #[test]
-fn pods_go_when_they_should_and_not_later_than_they_must() {
+fn pods_are_removed_by_annotation_and_at_the_end_of_the_grace_period() {
     let cases = [
         (json!({}), None),
         (json!({"terminate-after": "10s"}), Some(10)),
@@ -352,9 +355,9 @@ fn pods_go_when_they_should_and_not_later_than_they_must() {
     assert!(stuck.removed);
 }
 
-/// Whoever takes the last finalizer off removes the pod: by then it must be known that it does not run.
+/// Removing the last finalizer removes the pod: before that, its status must say that it does not run.
 #[test]
-fn a_pod_that_is_held_says_that_it_has_ended() {
+fn a_pod_with_a_finalizer_gets_a_terminated_status() {
     let (free, held) = (json!([]), json!(["foregroundDeletion"]));
     let cases = [
         (free, ClaimState::Bound, "Running", "running"),
@@ -372,7 +375,7 @@ fn a_pod_that_is_held_says_that_it_has_ended() {
 }
 
 #[test]
-fn claims_hold_a_pod_back_until_it_runs() {
+fn claims_delay_a_pod_until_it_runs() {
     let cases = [
         (ClaimState::Unbound, "PVC is not bound"),
         (ClaimState::Terminating, "PVC is being deleted"),
@@ -387,11 +390,41 @@ fn claims_hold_a_pod_back_until_it_runs() {
         life.claims = vec![("data", ClaimState::Bound)];
         life.settle();
         assert_eq!((life.phase(), life.ready()), ("Running", true));
-        // What became of the claim later is no concern of a pod that runs.
+        // Later changes of the claim do not affect a running pod.
         life.claims = vec![("data", ClaimState::Terminating)];
         let writes = life.writes;
         life.settle();
         assert_eq!((life.writes, life.ready()), (writes, true));
+    }
+}
+
+#[test]
+fn a_pod_whose_volume_has_no_data_is_held_until_the_data_is_back() {
+    let mut life = Life::of(json!({}), json!({}));
+    life.claims = vec![("data", ClaimState::DataMissing)];
+    life.settle();
+    let held = ("Pending", "ContainerCreating", None);
+    assert_eq!((life.phase(), life.word().as_str(), life.next), held);
+    let by_condition = "FailedMount error processing PVC default/data: the claim's condition VolumeDataMissing is True";
+    assert_eq!(life.told, [by_condition]);
+    // The driver itself says more, and counts also before the claim says anything.
+    for claim in [ClaimState::Bound, ClaimState::DataMissing] {
+        let mut life = Life::of(json!({}), json!({}));
+        life.claims = vec![("data", claim)];
+        life.broken_volumes = vec![("pv".to_owned(), "no directory".to_owned())];
+        life.settle();
+        assert_eq!((life.phase(), life.word().as_str(), life.next), held, "{claim:?}");
+        assert_eq!(life.told, ["FailedMount MountVolume.SetUp failed for volume \"pv\" : no directory"]);
+        (life.claims, life.broken_volumes) = (vec![("data", ClaimState::Bound)], Vec::new());
+        life.settle();
+        assert_eq!((life.phase(), life.ready()), ("Running", true));
+        // A restored status says that it ran; whether the data is there is asked once.
+        life.broken_volumes = vec![("pv".to_owned(), "no directory".to_owned())];
+        life.settle();
+        assert_eq!((life.phase(), life.word().as_str(), life.ready()), ("Pending", "ContainerCreating", false));
+        life.broken_volumes.clear();
+        life.settle();
+        assert_eq!((life.phase(), life.ready()), ("Running", true));
     }
 }
 
@@ -407,7 +440,7 @@ fn another_image_restarts_the_container() {
 }
 
 #[test]
-fn a_healed_node_says_that_its_pods_are_ready() {
+fn a_recovered_node_reports_its_pods_as_ready() {
     let mut life = Life::of(json!({}), json!({}));
     life.settle();
     let ready = json!({"type": "Ready", "status": "False", "reason": "NodeNotReady"});
@@ -417,7 +450,7 @@ fn a_healed_node_says_that_its_pods_are_ready() {
 }
 
 #[test]
-fn bad_annotations_are_told_and_ignored() {
+fn invalid_annotations_are_reported_and_ignored() {
     let mut life = Life::of(json!({}), json!({"ready": "perhaps"}));
     life.settle();
     assert!(life.ready());
@@ -439,9 +472,10 @@ fn annotations() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever a pod is told to do: it comes to rest, what is due is in the future, and what has ended stays ended.
+    /// For any annotations the pod settles, the next time is in the future, and terminated pods stay
+    /// terminated.
     #[test]
-    fn any_life_makes_sense(annotations in annotations(), policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]), steps in 1usize..12) {
+    fn any_annotations_give_a_consistent_status(annotations in annotations(), policy in prop::sample::select(vec!["Always", "OnFailure", "Never"]), steps in 1usize..12) {
         let mut life = Life::of(json!({"restartPolicy": policy}), annotations);
         life.settle();
         for _ in 0..steps {
@@ -465,9 +499,9 @@ proptest! {
         prop_assert!(life.removed, "a grace period of five seconds is over");
     }
 
-    /// No pod, however odd, makes a kubelet panic.
+    /// No status makes a kubelet panic.
     #[test]
-    fn any_status_is_survived(states in prop::collection::vec(0usize..8, 0..4), time in prop::sample::select(vec!["", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "x"]), annotations in annotations()) {
+    fn no_status_makes_the_planner_panic(states in prop::collection::vec(0usize..8, 0..4), time in prop::sample::select(vec!["", "0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z", "x"]), annotations in annotations()) {
         let state = |kind: usize| match kind {
             0 => json!({"name": "main", "state": {"running": {"startedAt": time}}}),
             1 => json!({"name": "main", "state": {"terminated": {"exitCode": 1}}, "containerID": "a"}),
@@ -482,7 +516,7 @@ proptest! {
         let mut pod = pod(json!({}), annotations);
         pod["status"]["startTime"] = json!(time);
         pod["status"]["containerStatuses"] = states.into_iter().map(state).collect();
-        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[], configs: &config::Found::new() };
+        let seen = Seen { pod: &pod, host_ip: "", pod_ip: "", claims: &[], configs: &config::Found::new(), broken_volumes: &[] };
         plan(&seen, at(1000));
     }
 }
@@ -492,9 +526,9 @@ fn found(objects: &[(config::Kind, &str, Option<&[&str]>)]) -> config::Found {
     objects.iter().map(|(kind, name, found)| ((*kind, (*name).to_owned()), found.map(keys))).collect()
 }
 
-/// Each reference as a kubelet judges it: what it says of the container or the volume.
+/// The status of the container or volume for each kind of reference, in the words of a real kubelet.
 #[test]
-fn missing_secrets_and_config_maps_hold_as_on_a_kubelet() {
+fn missing_secrets_and_config_maps_delay_a_pod_as_on_a_real_kubelet() {
     use config::Kind::{ConfigMap, Secret};
     let env = |field: &str, more: Value| {
         let key = object::patch::merge(&json!({"name": "x", "key": "k"}), &more);
@@ -565,7 +599,7 @@ fn missing_secrets_and_config_maps_hold_as_on_a_kubelet() {
         let is_optional = seen.to_string().contains("\"optional\"");
         assert_eq!(config::wanted(&seen).is_empty(), is_optional, "{seen}");
     }
-    // Neither a volume that no container mounts nor the CA's ConfigMap, which every namespace has, is looked up.
+    // Volumes that no container mounts, and the CA's ConfigMap that every namespace has, are not looked up.
     let unmounted = json!({"volumes": [{"name": "v", "secret": {"secretName": "x"}}]});
     let root_ca = volume(json!({"projected": {"sources": [{"configMap": {"name": "kube-root-ca.crt"}}]}}));
     for spec in [unmounted, root_ca] {
@@ -574,7 +608,7 @@ fn missing_secrets_and_config_maps_hold_as_on_a_kubelet() {
 }
 
 #[test]
-fn a_pod_goes_on_when_its_config_appears() {
+fn a_pod_starts_when_its_config_map_is_created() {
     use config::Kind::{ConfigMap, Secret};
     let env = |name: &str| json!([{"name": "E", "valueFrom": {"secretKeyRef": {"name": name, "key": "k"}}}]);
     let spec = json!({
@@ -603,11 +637,11 @@ fn a_pod_goes_on_when_its_config_appears() {
     life.configs = found(&[(Secret, "s", Some(&["k"])), (ConfigMap, "m", Some(&[]))]);
     life.settle();
     assert_eq!((life.phase(), life.ready()), ("Running", true));
-    assert!(config::wanted(&life.pod).is_empty(), "what runs needs nothing more");
+    assert!(config::wanted(&life.pod).is_empty(), "a running pod needs nothing more");
 }
 
 #[test]
-fn an_init_container_without_its_config_holds_the_others() {
+fn an_init_container_without_its_config_delays_the_others() {
     let spec =
         json!({"initContainers": [{"name": "first", "image": "i", "envFrom": [{"configMapRef": {"name": "m"}}]}]});
     let mut life = Life::of(spec, json!({}));

@@ -1,11 +1,11 @@
-//! Who leads: one of several processes that want the same Lease, and what each does next.
+//! Leader election: which of several candidates for a Lease leads, and what each does next.
 //!
-//! Clocks of different machines are never compared. A lease counts as held for as long as its holder claims it after it was last *seen
-//! to change*, by the clock of the one who looks; and its holder counts from before it *asked* for the last renewal. So the holder
-//! gives up before anyone else may begin, whatever the machines believe the time to be. The times written into the lease are for
-//! people.
+//! Clocks of different machines are never compared. For a candidate, a lease is held for its duration after
+//! it last *saw it change*, by its own clock. For the holder, the duration begins before it *sent* the last
+//! renewal. So the holder stops before any candidate can acquire the lease, whatever the clocks of the
+//! machines show. The timestamps in the lease are informational.
 //!
-//! `now` is the time since the process began, by a clock that only goes forward.
+//! `now` is the time since the process started, by a monotonic clock.
 
 use object::access::Access;
 use object::write::precise_stamp as stamp;
@@ -13,12 +13,13 @@ use object::{Value, json};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// Upstream's times are the default.
+/// Durations; the defaults are upstream's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a lease counts after its last change.
+    /// How long a lease is held after its last change.
     pub lasts: Duration,
-    /// A holder that could not renew for this long gives up: the rest of the lease is the time to stop everything in.
+    /// A holder that could not renew for this long stops leading; the rest of `lasts` is the time to stop its
+    /// work.
     pub renew_within: Duration,
     /// The pause between attempts.
     pub retry: Duration,
@@ -34,33 +35,33 @@ impl Default for Timing {
 /// What to do next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nobody holds it any more: write [`Candidate::claim`].
+    /// No process holds the lease: write [`Candidate::claim`].
     Acquire,
-    /// It is ours, and it is time to write [`Candidate::claim`] again.
+    /// This process holds the lease and must renew it: write [`Candidate::claim`].
     Renew,
-    /// Nothing, before this time.
+    /// Nothing before this time.
     Wait(Duration),
-    /// It was ours: stop everything that only its holder may do.
+    /// This process held the lease: stop everything that only the leader may do.
     Lost(Loss),
 }
 
-/// How a lease was lost.
+/// Why a lease was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It could not be renewed in time.
+    /// It was not renewed in time.
     Late,
-    /// It says that somebody else holds it, or (empty) nobody.
+    /// Another process holds it, or none (empty).
     Taken(String),
 }
 
-/// One who wants a lease.
+/// A process that wants the lease.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     me: String,
     timing: Timing,
-    /// The lease as last seen: `None` is "there is none".
+    /// The lease as last read; `None` if there is none.
     seen: Option<Seen>,
-    /// The highest number of changes of hands that was ever seen, also of a lease that was removed since.
+    /// The highest leaseTransitions ever seen, also of a lease that was deleted since.
     transitions: Option<i64>,
     held: Option<Held>,
 }
@@ -68,15 +69,15 @@ pub struct Candidate {
 #[derive(Clone, Debug)]
 struct Seen {
     lease: Value,
-    /// When it was first seen like this.
+    /// When it was first seen in this version.
     since: Duration,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Held {
-    /// When the last successful renewal was asked for.
+    /// When the last successful renewal was sent.
     renewed: Duration,
-    /// When the last renewal was asked for.
+    /// When the last renewal was sent.
     tried: Duration,
 }
 
@@ -85,7 +86,7 @@ impl Candidate {
         Candidate { me: me.to_owned(), timing, seen: None, transitions: None, held: None }
     }
 
-    /// Takes note of the lease as it was read, or that there is none.
+    /// Stores the lease as it was read, or that there is none.
     pub fn saw(&mut self, lease: Option<Value>, now: Duration) {
         let version = |lease: &Value| lease.text(&["metadata", "resourceVersion"]).to_owned();
         let same = match (&self.seen, &lease) {
@@ -97,7 +98,7 @@ impl Candidate {
         }
     }
 
-    /// Takes note of our own claim as it is stored now; `asked` is when we sent it.
+    /// Stores the response to an own claim that was sent at `asked`.
     pub fn wrote(&mut self, stored: Value, asked: Duration) {
         self.note(Some(stored), asked);
         self.held = Some(Held { renewed: asked, tried: asked });
@@ -110,14 +111,14 @@ impl Candidate {
         self.seen = lease.map(|lease| Seen { lease, since });
     }
 
-    /// Takes note that a claim was sent at `asked` and did not succeed, or that nobody knows whether it did.
+    /// Records that a claim sent at `asked` failed, or that its outcome is unknown.
     pub fn failed(&mut self, asked: Duration) {
         if let Some(held) = &mut self.held {
             held.tried = asked;
         }
     }
 
-    /// Takes note that nothing is done any more that only the holder may do.
+    /// Records that the leader's work has stopped.
     pub fn gave_up(&mut self) {
         self.held = None;
     }
@@ -127,7 +128,7 @@ impl Candidate {
             (Some(_), Some(seen)) if holder(&seen.lease) != self.me => {
                 Step::Lost(Loss::Taken(holder(&seen.lease).to_owned()))
             }
-            // A lease that somebody removed is ours to make again: only one can, and the others find out.
+            // The holder creates a deleted lease again: only one candidate can, and the others see it.
             (Some(held), _) => self.next_of_holder(*held, now),
             (None, Some(seen)) if !holder(&seen.lease).is_empty() && holder(&seen.lease) != self.me => {
                 let until = seen.since + self.claimed_for(&seen.lease);
@@ -154,22 +155,23 @@ impl Candidate {
         self.held.map(|held| held.renewed + self.timing.renew_within)
     }
 
-    /// Until when nobody else may think that we do not hold it.
+    /// Until when no other candidate can acquire the lease.
     pub fn ours_until(&self) -> Option<Duration> {
         self.held.map(|held| held.renewed + self.timing.lasts)
     }
 
-    /// Who holds it, as last seen.
+    /// The holder, as last seen.
     pub fn holder(&self) -> &str {
         self.seen.as_ref().map_or("", |seen| holder(&seen.lease))
     }
 
-    /// How often it changed hands: grows with each new holder.
+    /// The number of changes of the holder.
     pub fn transitions(&self) -> i64 {
         self.transitions.unwrap_or(0)
     }
 
-    /// The lease for ourselves, in place of the one last seen: it carries that one's version. A new one has only its name.
+    /// The lease with this process as its holder, based on the version last seen. A new one has only
+    /// namespace and name.
     pub fn claim(&self, place: (&str, &str), clock: jiff::Timestamp) -> Value {
         let mut claim = match &self.seen {
             Some(seen) => seen.lease.clone(),
@@ -177,7 +179,8 @@ impl Candidate {
                 "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"namespace": place.0, "name": place.1},
             }),
         };
-        // Also where the lease still names us: what was sent in the term that we gave up is of another number.
+        // Also if the lease still names this process: writes of the term that it gave up must have another
+        // number.
         if self.holder() != self.me || self.held.is_none() {
             let again = self.held.is_some() || self.transitions.is_none();
             let transitions = self.transitions().saturating_add(if again { 0 } else { 1 });
@@ -190,7 +193,7 @@ impl Candidate {
         claim
     }
 
-    /// The lease as one that nobody holds, if it is ours: whoever sees it need not wait.
+    /// The lease without a holder, if this process holds it: other candidates need not wait.
     pub fn release(&self, clock: jiff::Timestamp) -> Option<Value> {
         let mut lease = self.seen.as_ref().filter(|seen| holder(&seen.lease) == self.me)?.lease.clone();
         lease.put(&["spec", "holderIdentity"], "");
@@ -200,8 +203,8 @@ impl Candidate {
         Some(lease)
     }
 
-    /// How long to wait between looks at a lease that others hold: once to a bit over twice the usual pause. Different ones at
-    /// different times, so that they do not come all at once.
+    /// The pause between reads of a lease that another process holds: one to 2.2 times the usual pause. It
+    /// differs by candidate and attempt, so that candidates do not all write at once.
     pub fn pause(&self, attempt: u64) -> Duration {
         let mut hasher = DefaultHasher::new();
         (&self.me, attempt).hash(&mut hasher);
@@ -222,7 +225,8 @@ fn holder(lease: &Value) -> &str {
     lease.text(&["spec", "holderIdentity"])
 }
 
-/// Leases last whole seconds; others must not think that ours ends before we do.
+/// Lease durations are whole seconds. Rounded up, so that candidates do not consider the lease expired before
+/// its holder does.
 fn whole_seconds(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }

@@ -21,7 +21,7 @@ fn candidate() -> Candidate {
     Candidate::new("me", Timing::default())
 }
 
-/// One who holds the lease since its write at `asked`.
+/// A candidate that holds the lease since a write sent at `asked`.
 fn holder_since(asked: f64) -> Candidate {
     let mut candidate = candidate();
     candidate.wrote(lease("1", "me"), at(asked));
@@ -29,11 +29,11 @@ fn holder_since(asked: f64) -> Candidate {
 }
 
 #[test]
-fn one_who_does_not_hold_it_waits_while_it_is_seen_to_change() {
+fn a_candidate_waits_while_the_lease_changes() {
     let cases = [
         ("no lease", None, 0.0, Step::Acquire),
-        ("a lease of nobody", Some(lease("1", "")), 0.0, Step::Acquire),
-        ("our own, from an answer that was lost", Some(lease("1", "me")), 0.0, Step::Acquire),
+        ("a lease without a holder", Some(lease("1", "")), 0.0, Step::Acquire),
+        ("our own, after a lost response", Some(lease("1", "me")), 0.0, Step::Acquire),
         ("another's, just seen", Some(lease("1", "you")), 0.0, Step::Wait(at(15.0))),
         ("another's, almost over", Some(lease("1", "you")), 14.9, Step::Wait(at(15.0))),
         ("another's, over", Some(lease("1", "you")), 15.0, Step::Acquire),
@@ -46,16 +46,16 @@ fn one_who_does_not_hold_it_waits_while_it_is_seen_to_change() {
 }
 
 #[test]
-fn the_wait_counts_from_the_last_change_and_the_holders_own_claim() {
+fn the_wait_starts_at_the_last_change_and_has_the_holders_duration() {
     let mut candidate = candidate();
     candidate.saw(Some(lease("1", "you")), at(0.0));
     candidate.saw(Some(lease("1", "you")), at(10.0));
-    assert_eq!(candidate.next(at(10.0)), Step::Wait(at(15.0)), "seen again is not changed");
+    assert_eq!(candidate.next(at(10.0)), Step::Wait(at(15.0)), "reading it again is not a change");
     candidate.saw(Some(lease("2", "you")), at(12.0));
     assert_eq!(candidate.next(at(12.0)), Step::Wait(at(27.0)));
     let mut longer = lease("3", "you");
     longer["spec"]["leaseDurationSeconds"] = json!(60);
-    // What the other's clock says is nothing to us.
+    // The timestamps of another clock are ignored.
     longer["spec"]["renewTime"] = json!("1970-01-01T00:00:00.000000Z");
     candidate.saw(Some(longer), at(13.0));
     assert_eq!(candidate.next(at(13.0)), Step::Wait(at(73.0)));
@@ -64,7 +64,7 @@ fn the_wait_counts_from_the_last_change_and_the_holders_own_claim() {
 }
 
 #[test]
-fn a_holder_renews_often_and_gives_up_in_time() {
+fn a_holder_renews_often_and_stops_in_time() {
     let mut candidate = holder_since(100.0);
     assert_eq!(candidate.next(at(100.0)), Step::Wait(at(102.0)));
     assert_eq!(candidate.next(at(102.0)), Step::Renew);
@@ -73,24 +73,24 @@ fn a_holder_renews_often_and_gives_up_in_time() {
     candidate.failed(at(109.0));
     assert_eq!(candidate.next(at(109.5)), Step::Wait(at(110.0)), "not later than the deadline");
     assert_eq!(candidate.next(at(110.0)), Step::Lost(Loss::Late));
-    assert_eq!(candidate.ours_until(), Some(at(115.0)), "time to stop in");
+    assert_eq!(candidate.ours_until(), Some(at(115.0)), "time to stop");
     candidate.gave_up();
     assert_eq!((candidate.next(at(110.0)), candidate.ours_until()), (Step::Acquire, None));
 }
 
 #[test]
-fn a_holder_that_sees_another_in_its_place_has_lost() {
+fn a_holder_that_sees_another_holder_has_lost() {
     let mut candidate = holder_since(0.0);
     candidate.saw(Some(lease("2", "you")), at(1.0));
     assert_eq!(candidate.next(at(1.0)), Step::Lost(Loss::Taken("you".to_owned())));
     candidate.saw(Some(lease("3", "")), at(1.0));
     assert_eq!(candidate.next(at(1.0)), Step::Lost(Loss::Taken(String::new())));
     candidate.saw(None, at(2.0));
-    assert_eq!(candidate.next(at(2.0)), Step::Renew, "a removed lease is made again");
+    assert_eq!(candidate.next(at(2.0)), Step::Renew, "a deleted lease is created again");
 }
 
 #[test]
-fn claims_say_who_since_when_and_how_often() {
+fn claims_have_holder_times_and_transitions() {
     let mut candidate = candidate();
     let first = candidate.claim(("n", "l"), clock(0));
     assert_eq!(
@@ -122,16 +122,17 @@ fn claims_say_who_since_when_and_how_often() {
     );
     candidate.saw(None, at(3.0));
     let again = candidate.claim(("n", "l"), clock(4));
-    assert_eq!(again["spec"]["leaseTransitions"], 5, "somebody removed it, but it was ours all the time");
+    assert_eq!(again["spec"]["leaseTransitions"], 5, "it was deleted, but held by this process all the time");
     candidate.gave_up();
     assert_eq!(candidate.claim(("n", "l"), clock(4))["spec"]["leaseTransitions"], 6);
     candidate.saw(Some(lease("9", "you")), at(3.0));
-    assert_eq!(candidate.release(clock(4)), None, "another's is not ours to release");
+    assert_eq!(candidate.release(clock(4)), None, "a lease of another holder is not released");
 }
 
-/// What was sent in a term that was given up is told from what is sent in the next one, also where nobody else held the lease meanwhile.
+/// Writes of a term that was given up differ from those of the next one, also if no other process held the
+/// lease in between.
 #[test]
-fn a_term_that_was_given_up_is_over() {
+fn a_term_that_was_given_up_has_another_number_than_the_next() {
     let mut candidate = holder_since(0.0);
     assert_eq!(candidate.claim(("n", "l"), clock(2))["spec"]["leaseTransitions"], 4);
     candidate.gave_up();
@@ -148,9 +149,9 @@ fn pauses_differ_and_stay_within_bounds() {
     assert!(pauses.iter().max() > pauses.iter().min());
 }
 
-// A world of candidates, one lease and a bad network, in steps of a tenth of a second.
+// A model of candidates, one lease and an unreliable network, in steps of 0.1 s.
 
-/// Small, and good enough to be surprising.
+/// A small pseudorandom generator.
 struct Dice(u64);
 
 impl Dice {
@@ -163,27 +164,27 @@ impl Dice {
 
 struct Player {
     candidate: Candidate,
-    /// How far its clock is from the world's.
+    /// The offset of its clock.
     ahead: Duration,
-    /// Doing what only the holder may do; until when, once it was told to stop.
+    /// Whether it does leader's work, and until when after it was told to stop.
     acting: Option<u64>,
     request: Option<Request>,
     looks_at: u64,
 }
 
 const STILL: u64 = u64::MAX;
-/// A request that got no answer for this long has failed; half of the time to renew in.
+/// A request without a response for this long has failed; half of the time to renew.
 const ANSWER_MAX: u64 = 50;
-/// Everything stops in less than what is left of a lease at the deadline.
+/// Work stops in less than the remainder of the lease at the deadline.
 const STOP_MAX: u64 = 49;
 
 struct Request {
     asked: Duration,
     ends: u64,
-    /// When it comes to the server and when its answer comes back; what never does is lost.
+    /// When it reaches the server and when the response arrives; `None` if it is lost.
     arrives: Option<u64>,
     returns: Option<u64>,
-    /// `None` is a look.
+    /// `None` is a read.
     claim: Option<Value>,
     answer: Option<Result<Option<Value>, ()>>,
 }
@@ -193,7 +194,7 @@ struct World {
     lease: Option<Value>,
     version: u64,
     players: Vec<Player>,
-    /// Requests whose senders do not wait any more; they may still arrive.
+    /// Requests whose senders no longer wait; they may still arrive.
     strays: Vec<(u64, Value)>,
     calm: bool,
 }
@@ -212,7 +213,7 @@ impl World {
         World { dice, lease: None, version: 0, players, strays: Vec::new(), calm: false }
     }
 
-    /// The server: a write counts only on what it was made from.
+    /// The server: a write must have the current resourceVersion.
     fn store(&mut self, claim: &Value) -> Result<Option<Value>, ()> {
         let current = self.lease.as_ref().map_or("", |lease| lease.text(&["metadata", "resourceVersion"]));
         if claim.text(&["metadata", "resourceVersion"]) != current {
@@ -316,7 +317,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(50))]
 
     #[test]
-    fn never_do_two_lead_at_once_and_in_good_weather_one_does(seed in any::<u64>(), players in 2..5_usize) {
+    fn two_never_lead_at_once_and_without_faults_one_does(seed in any::<u64>(), players in 2..5_usize) {
         let mut world = World::new(seed, players);
         for tick in 0..3000 {
             world.step(tick);
@@ -327,6 +328,6 @@ proptest! {
             world.step(tick);
             prop_assert!(world.acting().len() <= 1, "at {tick}: {:?}", world.acting());
         }
-        prop_assert_eq!(world.acting().len(), 1, "the lease was free for long enough");
+        prop_assert_eq!(world.acting().len(), 1, "without faults there is one leader");
     }
 }

@@ -88,7 +88,7 @@ fn pods_are_collected_as_upstream_does() {
 }
 
 #[test]
-fn a_pod_says_that_it_failed_before_it_goes() {
+fn a_pod_is_set_to_failed_before_it_is_deleted() {
     let running = pod("p", "n", "Running", true);
     let orphaned = final_status(&running, Reason::Orphaned, at(7)).unwrap();
     let condition = &orphaned["conditions"][0];
@@ -112,7 +112,7 @@ fn a_pod_says_that_it_failed_before_it_goes() {
 }
 
 #[test]
-fn evicted_pods_go_first_and_then_the_oldest() {
+fn evicted_pods_are_deleted_first_and_then_the_oldest() {
     let mut pods: Vec<Value> = (0..5).map(|number| pod(&format!("p{number}"), "n", "Succeeded", false)).collect();
     pods[4]["metadata"]["creationTimestamp"] = json!("2025-01-01T00:00:00Z");
     pods[3]["status"] = json!({"phase": "Failed", "reason": "Evicted"});
@@ -166,9 +166,10 @@ fn any_pod() -> impl Strategy<Value = Value> {
 }
 
 proptest! {
-    /// Whatever is cached and answered: a pod that may run is removed only if its node is certainly lost, and says first that it failed.
+    /// For any cached and live node state: a pod that may run is deleted only if its node is certainly lost,
+    /// and its status becomes Failed first.
     #[test]
-    fn no_pod_that_may_run_is_removed(seen in any_pod(), cached in 0usize..3, live in 0usize..3) {
+    fn no_pod_that_may_run_is_deleted(seen in any_pod(), cached in 0usize..3, live in 0usize..3) {
         let states = [NodeState::Serving, NodeState::OutOfService, NodeState::Gone];
         let (cached, live) = (states[cached], states[live]);
         let may_run = is_scheduled(&seen) && !has_ended(&seen);
@@ -181,7 +182,7 @@ proptest! {
             prop_assert!(live == NodeState::Gone || (live == NodeState::OutOfService && terminating(&seen)));
             let status = final_status(&seen, reason, at(0));
             prop_assert_eq!(status.is_none(), has_ended(&seen));
-            // A pod is collected once: as it is afterwards, only its finalizers keep it.
+            // A pod is collected once: afterwards only its finalizers keep it.
             let mut after = seen;
             after["status"]["phase"] = json!("Failed");
             after["metadata"]["deletionTimestamp"] = json!(stamp(at(0)));
@@ -191,7 +192,7 @@ proptest! {
         }
     }
 
-    /// Never fewer ended pods than the threshold are left, and only ended ones are removed.
+    /// At least `threshold` terminated pods are left, and only terminated ones are deleted.
     #[test]
     fn the_threshold_is_kept(pods in prop::collection::vec(any_pod(), 0..20), threshold in -1i64..10) {
         let seen: Vec<&Value> = pods.iter().collect();

@@ -29,7 +29,7 @@ fn a_claim() -> Value {
     })
 }
 
-/// A pod on a node that names the claim `c`.
+/// A scheduled pod that uses the claim `c`.
 fn a_pod() -> Value {
     json!({
         "metadata": {"namespace": "a", "name": "p", "uid": "p-1"},
@@ -55,16 +55,16 @@ fn says_unused(claim: &Value, pods: &[Value]) -> Option<bool> {
     }
 }
 
-// V2, V4: phases and finalizers of volumes.
+// V2, V4: phases and finalizers of PVs.
 #[test]
-fn volumes_are_held_while_bound_and_old_ones_get_their_finalizer() {
+fn pvs_are_protected_while_bound_and_old_ones_get_the_finalizer() {
     for phase in ["Available", "Pending", "Released", "Failed"] {
         let patch = volume(&leaving(a_volume(phase, &["x", VOLUME, "y"]))).expect("released");
         let want = json!({"metadata": {"uid": "v-1", "resourceVersion": "7", "finalizers": ["x", "y"]}});
         assert_eq!(patch, want, "{phase}");
     }
     assert_eq!(volume(&leaving(a_volume("Bound", &[VOLUME]))), None);
-    assert_eq!(volume(&leaving(a_volume("Available", &["x"]))), None, "nothing of ours is left");
+    assert_eq!(volume(&leaving(a_volume("Available", &["x"]))), None, "without our finalizer there is nothing to do");
     for phase in ["Available", "Bound"] {
         assert_eq!(volume(&a_volume(phase, &[VOLUME])), None);
         let patch = volume(&a_volume(phase, &["x"])).expect("protected");
@@ -72,9 +72,9 @@ fn volumes_are_held_while_bound_and_old_ones_get_their_finalizer() {
     }
 }
 
-// V2: which pods hold a claim that is to go.
+// V2: which pods protect a terminating claim.
 #[test]
-fn a_claim_is_held_by_pods_on_nodes_alone() {
+fn a_claim_is_protected_only_by_scheduled_pods() {
     let held = |claim: &Value, pods: &[Value]| match plan(&leaving(claim.clone()), pods) {
         ClaimStep::Release(patch) => {
             assert_eq!(patch["metadata"], json!({"uid": "c-1", "resourceVersion": "9", "finalizers": []}));
@@ -95,12 +95,12 @@ fn a_claim_is_held_by_pods_on_nodes_alone() {
     assert!(held(&claim, std::slice::from_ref(&shut_down)), "an ordinary volume may still be mounted");
 
     let own = with(claim, &["metadata", "name"], json!("p-x"));
-    assert!(!held(&own, &[ephemeral(a_pod())]), "not the pod's: it bears the name by chance");
+    assert!(!held(&own, &[ephemeral(a_pod())]), "not the pod's claim: it only has the same name");
     let owner = json!([{"uid": "p-1", "controller": true}]);
     let own = with(own, &["metadata", "ownerReferences"], owner);
     assert!(held(&own, &[ephemeral(a_pod())]));
     assert!(held(&own, &[ephemeral(leaving(a_pod()))]));
-    assert!(!held(&own, &[ephemeral(shut_down.clone())]), "else each would wait for the other");
+    assert!(!held(&own, &[ephemeral(shut_down.clone())]), "otherwise each would wait for the other");
     let both = json!([
         {"name": "x", "ephemeral": {}}, {"name": "y", "persistentVolumeClaim": {"claimName": "p-x"}},
     ]);
@@ -108,7 +108,7 @@ fn a_claim_is_held_by_pods_on_nodes_alone() {
 }
 
 #[test]
-fn a_claim_without_finalizer_gets_it_unless_it_is_to_go() {
+fn a_claim_without_finalizer_gets_it_unless_it_terminates() {
     let bare = with(a_claim(), &["metadata", "finalizers"], json!(["x"]));
     let ClaimStep::Protect(patch) = plan(&bare, &[]) else { panic!("protects") };
     assert_eq!(patch["metadata"]["finalizers"], json!(["x", CLAIM]));
@@ -116,19 +116,19 @@ fn a_claim_without_finalizer_gets_it_unless_it_is_to_go() {
 }
 
 #[test]
-fn only_the_first_word_that_a_claim_is_unused_can_wait() {
+fn only_the_first_unused_condition_of_a_claim_can_wait() {
     let is_unsettled = |claim: &Value, pods: &[Value]| super::is_unsettled(claim, &plan(claim, pods));
     assert!(is_unsettled(&a_claim(), &[]));
-    assert!(!is_unsettled(&a_claim(), &[a_pod()]), "that it is used is said at once");
+    assert!(!is_unsettled(&a_claim(), &[a_pod()]), "the condition of a used claim is set at once");
     let used = with(a_claim(), &["status", "conditions"], json!([{"type": "Unused", "status": "False"}]));
     assert_eq!(says_unused(&used, &[]), Some(true));
-    assert!(!is_unsettled(&used, &[]), "its pod is gone");
-    assert!(!is_unsettled(&leaving(a_claim()), &[]), "its finalizer goes at once");
+    assert!(!is_unsettled(&used, &[]), "its pod is deleted");
+    assert!(!is_unsettled(&leaving(a_claim()), &[]), "its finalizer is removed at once");
 }
 
 // Scenario H8 of the digest.
 #[test]
-fn a_bound_claim_says_whether_a_pod_uses_it() {
+fn a_bound_claim_has_a_condition_whether_a_pod_uses_it() {
     let claim = a_claim();
     assert_eq!(says_unused(&claim, &[]), Some(true));
     assert_eq!(says_unused(&claim, &[with(a_pod(), &["spec", "nodeName"], json!(""))]), Some(false), "on no node");
@@ -141,7 +141,7 @@ fn a_bound_claim_says_whether_a_pod_uses_it() {
     let ended = states(json!([{"state": {"terminated": {}}}, {"state": {"waiting": {}}}]));
     assert_eq!(says_unused(&claim, std::slice::from_ref(&ended)), Some(true));
     assert_eq!(says_unused(&claim, &[ended, a_pod()]), Some(false));
-    // Only bound claims that are to stay say anything.
+    // Only bound claims that do not terminate get the condition.
     assert_eq!(says_unused(&with(a_claim(), &["status", "phase"], json!("Pending")), &[]), None);
     assert_eq!(says_unused(&leaving(a_claim()), &[a_pod()]), None);
     let closed = Gates::default().with(UNUSED_GATE, false);
@@ -149,7 +149,7 @@ fn a_bound_claim_says_whether_a_pod_uses_it() {
 }
 
 #[test]
-fn the_condition_is_written_once_and_beside_others() {
+fn the_condition_is_written_once_and_keeps_other_conditions() {
     let other = json!({"type": "Resizing", "status": "True"});
     let claim = with(a_claim(), &["status", "conditions"], json!([other]));
     let ClaimStep::Condition(patch) = plan(&claim, &[]) else { panic!("a condition") };
@@ -179,7 +179,7 @@ fn the_claims_of_a_pod() {
 
 // Scenario H9 of the digest.
 #[test]
-fn attribute_classes_are_held_by_whoever_names_them() {
+fn attribute_classes_are_protected_by_the_objects_that_use_them() {
     let class =
         json!({"metadata": {"name": "gold", "uid": "g", "resourceVersion": "1", "finalizers": [ATTRIBUTES_CLASS]}});
     assert_eq!(attributes_class(&class, false), None);

@@ -13,10 +13,10 @@ mod tests;
 pub use plugins::{HOST_PATH, IN_TREE_PREFIX, Plugins};
 pub(crate) use plugins::{directory, no_plugin};
 
-use crate::bind::{Action, PROVISIONED_BY, Plan, Target, pair};
+use crate::bind::{Action, Event, PROVISIONED_BY, Plan, Target, pair};
 use crate::csi::reclaim::UNCONFIRMED;
 use crate::finalizers;
-use object::access::{Access, terminating};
+use object::access::{Access, name, terminating};
 use object::{Value, json};
 use plugins::Deleter;
 
@@ -24,6 +24,9 @@ use plugins::Deleter;
 pub const FINALIZER: &str = "kubernetes.io/pv-controller";
 /// The same, of provisioners outside.
 pub const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+
+/// The reason of events about data that was deleted.
+pub const DATA_DELETED: &str = "VolumeDataDeleted";
 
 /// The merge patch that puts a volume's finalizers and its migration in order.
 pub fn upkeep(volume: &Value, plugins: &Plugins) -> Option<Value> {
@@ -92,6 +95,30 @@ pub(crate) fn released(volume: &Value, claim: &Target, first: Option<Action>, pl
 fn is_kept(volume: &Value) -> bool {
     let is_touched = volume.text(&["spec", "persistentVolumeReclaimPolicy"]) != "Retain";
     is_touched && volume.text(&["status", "reason"]) == UNCONFIRMED && plugins::directory(volume).is_some()
+}
+
+/// What is told when the directory of a volume was removed, or emptied to be used again: of the volume and of its claim.
+pub fn data_deleted(volume: &Value, is_removed: bool) -> Plan {
+    let directory = plugins::directory(volume).unwrap_or_default();
+    let (done, policy) = if is_removed { ("was removed", "Delete") } else { ("was emptied", "Recycle") };
+    let of_claim = Target::claim_of(volume).filter(|claim| !claim.uid.is_empty());
+    let claim = match &of_claim {
+        Some(of) => format!("PersistentVolumeClaim {}/{}", of.namespace, of.name),
+        None => "its claim".to_owned(),
+    };
+    let message = format!(
+        "PersistentVolume {}: its directory {directory} {done}, because its reclaim policy is {policy} and {claim} was deleted",
+        name(volume)
+    );
+    let mut plan = Plan::default().normal(volume, DATA_DELETED, message);
+    if let Some(about) = of_claim {
+        let message = format!(
+            "{claim}: its directory {directory} {done}, because it was deleted and the reclaim policy of PersistentVolume {} is {policy}",
+            name(volume)
+        );
+        plan.events.push(Event { about, warning: false, reason: DATA_DELETED, message });
+    }
+    plan
 }
 
 /// A volume as it comes back from a backup. What happened since is not known: if its claim is gone, its directory waits for a person.

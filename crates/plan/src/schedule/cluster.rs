@@ -1,4 +1,4 @@
-//! The cluster as the scheduler knows it, indexed so that one change costs what that change is about.
+//! The scheduler's view of the cluster, indexed so that the cost of a change depends only on what changed.
 
 use super::Key;
 use super::facts::{ClaimUse, HostPort, Labels, Node, Pod, Requests, Standing, Wants, key};
@@ -11,22 +11,22 @@ use std::sync::Arc;
 /// Owned and updated by one task; each kind of object has `apply` and `remove`.
 #[derive(Debug, Default)]
 pub struct Cluster {
-    /// Whose pods are placed here: the `schedulerName`; empty places none.
+    /// The `schedulerName` whose pods are scheduled here; empty schedules none.
     scheduler: String,
     pub(super) nodes: BTreeMap<Arc<str>, Node>,
-    /// What is taken of each node, also of nodes that are not known (yet, or any more).
+    /// The usage of each node, including nodes that are not known yet or any more.
     pub(super) taken: HashMap<Arc<str>, Taken>,
-    /// Pods that have not ended. Sorted, so that those of a namespace are beside each other.
+    /// Pods that have not terminated. Sorted, so that those of a namespace are adjacent.
     pub(super) pods: BTreeMap<Key, Pod>,
-    /// Pods that others of their namespace must keep away from: those with required anti-affinity.
+    /// Pods with required anti-affinity, which pods of their namespace must respect.
     pub(super) apart: BTreeSet<Key>,
-    /// Those of them that others of other namespaces must keep away from too.
+    /// Those of them that pods of other namespaces must respect, too.
     pub(super) apart_across: BTreeSet<Key>,
     pub(super) volumes: Volumes,
     pub(super) namespaces: HashMap<Arc<str>, Value>,
 }
 
-/// What the pods of a node take together, bound or reserved.
+/// The total of the pods that are bound to a node or reserved for it.
 #[derive(Debug, Default)]
 pub struct Taken {
     pub requests: Requests,
@@ -34,14 +34,14 @@ pub struct Taken {
     pub ports: Vec<HostPort>,
 }
 
-/// What a change of a pod means for others.
+/// How a change of a pod affects other pods.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// It waits for a node, and is new or has changed.
+    /// The pod needs a node, and is new or has changed.
     pub pending: bool,
-    /// It takes less than before, or is labelled otherwise: others may fit now.
+    /// The pod uses less than before, or its labels changed: other pods may fit now.
     pub gave_way: bool,
-    /// It stands on a node where it did not stand before, or is labelled otherwise: those who want to be near it may fit now.
+    /// The pod is on a new node, or its labels changed: pods with affinity to it may fit now.
     pub arrived: bool,
 }
 
@@ -73,7 +73,7 @@ impl Cluster {
         self.nodes.keys()
     }
 
-    /// What the pods of a node take together.
+    /// The usage of a node.
     pub fn taken(&self, node: &str) -> Option<&Taken> {
         self.taken.get(node)
     }
@@ -86,7 +86,7 @@ impl Cluster {
             && let Some(before) = before.filter(|before| before.uid == pod.uid)
             && let Standing::Reserved(node) = &before.standing
         {
-            // The binding is on its way; this was written before it.
+            // The binding was sent; this event is older.
             pod.standing = Standing::Reserved(node.clone());
         }
         let moved = Moved::between(before, Some(&pod));
@@ -161,19 +161,19 @@ impl Cluster {
         self.pods.range(from..).take_while(move |(key, _)| &*key.0 == namespace)
     }
 
-    /// The pods that a pod of this namespace may have to keep away from.
+    /// The pods whose anti-affinity may exclude a pod of this namespace.
     pub(super) fn apart_from<'a>(&'a self, namespace: &'a str) -> impl Iterator<Item = &'a Key> {
         let from: Key = (namespace.into(), "".into());
         let near = self.apart.range(from..).take_while(move |key| &*key.0 == namespace);
         near.chain(self.apart_across.iter().filter(move |key| &*key.0 != namespace))
     }
 
-    /// Keeps room for a pod on a node until it is bound or released.
+    /// Reserves resources for a pod on a node until it is bound or released.
     pub fn reserve(&mut self, key: &Key, node: &Arc<str>) {
         self.stand(key, Standing::Reserved(node.clone()));
     }
 
-    /// The pod waits again. True when room was kept for it.
+    /// Removes the reservation of a pod. Returns whether there was one.
     pub fn release(&mut self, key: &Key) -> bool {
         let reserved = matches!(self.pods.get(key), Some(Pod { standing: Standing::Reserved(_), .. }));
         if reserved {
@@ -214,11 +214,11 @@ impl Cluster {
 
 impl Moved {
     fn between(before: Option<&Pod>, after: Option<&Pod>) -> Moved {
-        /// What others see of a pod.
+        /// What of a pod matters to other pods.
         fn face(pod: &Pod) -> (Option<&Arc<str>>, &Labels, &Requests, bool) {
             (pod.standing.node(), &pod.labels, &pod.requests, pod.terminating)
         }
-        /// What decides where it can be.
+        /// What of a pod determines where it fits.
         fn asks(pod: &Pod) -> (&Option<Arc<Wants>>, &Requests, &[ClaimUse], &Labels) {
             (&pod.wants, &pod.requests, &pod.claims, &pod.labels)
         }

@@ -1,4 +1,4 @@
-//! What the scheduler keeps of pods and nodes: a few hundred bytes for each pod, however large its object is.
+//! What the scheduler stores of pods and nodes: a few hundred bytes per pod, however large its object is.
 
 use super::Key;
 use super::taint::{Effect, Taint};
@@ -9,7 +9,7 @@ use object::{Map, Value, json};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Amounts of resources, in sums that cannot overflow.
+/// Amounts of resources; i128, so that sums cannot overflow.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
     pub cpu_milli: i128,
@@ -57,7 +57,7 @@ impl Requests {
         }
     }
 
-    /// The resources of which `wanted` does not fit beside `used`. Who wants nothing of a resource always fits.
+    /// The resources of which `wanted` does not fit next to `used`. A request of 0 always fits.
     pub fn lacking<'a>(&self, used: &Requests, wanted: &'a Requests) -> Vec<&'a str> {
         let mut lacking = Vec::new();
         let mut check = |name: &'a str, have: i128, used: i128, wanted: i128| {
@@ -76,7 +76,7 @@ impl Requests {
     }
 }
 
-/// Labels, packed: a key and its value by turns, each ended by a line feed, which neither can hold.
+/// Packed labels: alternating keys and values, each terminated by a line feed, which neither can contain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Labels(Box<str>);
 
@@ -103,12 +103,12 @@ impl Labels {
     }
 }
 
-/// A port that a container takes of its node.
+/// A host port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct HostPort {
     pub port: i64,
     pub protocol: Box<str>,
-    /// Empty is every address.
+    /// Empty means every address.
     pub address: Box<str>,
 }
 
@@ -141,11 +141,11 @@ fn host_ports(pod: &Value) -> Vec<HostPort> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimUse {
     pub name: Arc<str>,
-    /// It is made for this pod and goes with it.
+    /// It is created for this pod and deleted with it.
     pub ephemeral: bool,
 }
 
-/// The claims that a pod's volumes name.
+/// The claims that a pod's volumes use.
 pub fn claims_of(pod: &Value) -> Vec<ClaimUse> {
     let uses = pod.items(&["spec", "volumes"]).iter().filter_map(|volume| {
         let claimed = volume.text(&["persistentVolumeClaim", "claimName"]);
@@ -159,14 +159,14 @@ pub fn claims_of(pod: &Value) -> Vec<ClaimUse> {
     uses.filter(|used| seen.insert(used.name.clone())).collect()
 }
 
-/// Where a pod is.
+/// Whether and where a pod is scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// It has no node, and nobody here is to find it one.
+    /// It has no node, and belongs to another scheduler or is terminating.
     Elsewhere,
     /// It waits for a node.
     Pending,
-    /// A node was chosen, and holds room for it, but it is not bound yet.
+    /// A node was chosen and its resources are reserved, but the pod is not bound yet.
     Reserved(Arc<str>),
     Bound(Arc<str>),
 }
@@ -180,7 +180,7 @@ impl Standing {
     }
 }
 
-/// A pod that takes room, or wants some.
+/// A pod that uses or requests resources.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pod {
     pub uid: Box<str>,
@@ -190,11 +190,11 @@ pub struct Pod {
     pub ports: Box<[HostPort]>,
     pub claims: Box<[ClaimUse]>,
     pub terminating: bool,
-    /// The required terms of its anti-affinity, which others must respect too.
+    /// The required terms of its anti-affinity, which other pods must respect, too.
     pub apart: Box<[Value]>,
-    /// What it wants of its node, while it has none.
+    /// Its requirements, while it has no node.
     pub wants: Option<Arc<Wants>>,
-    /// What its condition says about scheduling, while it has no node.
+    /// Its scheduling condition, while it has no node.
     pub said: Option<Box<Said>>,
 }
 
@@ -205,7 +205,7 @@ pub struct Said {
     pub message: String,
 }
 
-/// What a pod that waits wants.
+/// The requirements of a pending pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Wants {
     pub priority: i64,
@@ -215,7 +215,8 @@ pub struct Wants {
 }
 
 impl Pod {
-    /// What is kept of a pod; `None` of one that has ended, which takes nothing any more. `ours` says whose pods to place.
+    /// Reads a pod; `None` if it has terminated and uses nothing any more. `ours` is the `schedulerName` to
+    /// schedule.
     pub fn of(pod: &Value, ours: &str) -> Option<Pod> {
         if matches!(pod.text(&["status", "phase"]), "Succeeded" | "Failed") {
             return None;
@@ -272,7 +273,7 @@ pub fn key(object: &Value) -> Key {
     (namespace(object).into(), name(object).into())
 }
 
-/// A node as pods see it.
+/// The scheduler's view of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
     /// Its labels, as a JSON object.
@@ -301,7 +302,7 @@ impl Node {
         self.labels.get(key).and_then(Value::as_str)
     }
 
-    /// The taints that keep pods away which do not tolerate them.
+    /// The taints that exclude pods which do not tolerate them.
     pub fn hard_taints(&self) -> impl Iterator<Item = &Taint> {
         self.taints.iter().filter(|taint| matches!(taint.effect, Effect::NoSchedule | Effect::NoExecute))
     }

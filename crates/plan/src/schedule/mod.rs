@@ -1,7 +1,7 @@
-//! Scheduling: which node a pod goes to, from what is seen of nodes, pods, claims, volumes and classes.
+//! Scheduling: the choice of a node for a pod, from nodes, pods, claims, PVs and classes.
 //!
-//! The cluster is an index that one task keeps; a decision is a pure function of it. Deciding costs what the pod asks about: a look at
-//! each node, and at pods only where the pod's own rules speak of them.
+//! The cluster is an index that one task updates; a decision is a pure function of it. A decision visits each
+//! node once, and pods only if the pod's own rules refer to them.
 
 mod cluster;
 mod facts;
@@ -30,21 +30,22 @@ use why::Reason;
 /// Namespace and name.
 pub type Key = (Arc<str>, Arc<str>);
 
-/// The taint that a cordoned node has; who tolerates it may go there all the same.
+/// The taint of a cordoned node; pods that tolerate it may be scheduled there.
 const CORDONED: &str = "node.kubernetes.io/unschedulable";
 
-/// What to do about a pod that waits.
+/// The decision about a pending pod.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Decision {
-    /// It does not wait for a node, or is held back by a scheduling gate.
+    /// Nothing: it does not need a node, or a scheduling gate is set.
     Leave,
     Bind(Arc<str>),
-    /// It goes to this node once its claims are bound: first write these steps (none: wait for those who bind).
+    /// The pod gets this node when its claims are bound: first write these steps (if there are none, wait for
+    /// the binder).
     Prepare(Arc<str>, Vec<Step>),
     Unschedulable(Unschedulable),
 }
 
-/// Decides where a pod goes. A place that is reserved for it is kept as long as it does.
+/// Decides about a pod. A reserved node is kept as long as it fits.
 pub fn decide(cluster: &Cluster, key: &Key) -> Decision {
     let Some(pod) = cluster.pod(key) else { return Decision::Leave };
     let Some(wants) = pod.wants.as_ref().filter(|wants| !wants.gated) else { return Decision::Leave };
@@ -83,10 +84,10 @@ pub fn decide(cluster: &Cluster, key: &Key) -> Decision {
     }
 }
 
-/// What makes one node better than another that does as well: smaller is better. Names, which come in order, break ties.
+/// The order of fitting nodes: the smallest is best. Ties are broken by name.
 type Rank = (Reverse<i64>, usize, i64, usize);
 
-/// A pod, with all about it that is the same for every node.
+/// A pod with all facts that are the same for every node.
 struct Candidate<'a> {
     cluster: &'a Cluster,
     key: &'a Key,
@@ -97,7 +98,8 @@ struct Candidate<'a> {
 }
 
 impl Candidate<'_> {
-    /// Why the node does not do, in the order in which people are told; otherwise what to write about volumes first.
+    /// The steps to write about volumes first, or why the node does not fit, in the order in which reasons
+    /// are reported.
     fn judge(&self, name: &Arc<str>, node: &Node) -> Result<Vec<Step>, Vec<Reason>> {
         let tolerations = self.wants.spec.items(&["tolerations"]);
         if node.unschedulable && !Taint::plain(CORDONED).is_tolerated(tolerations) {
@@ -120,7 +122,7 @@ impl Candidate<'_> {
     fn room(&self, name: &Arc<str>, node: &Node) -> Result<(), Vec<Reason>> {
         let nothing = Taken::default();
         let taken = self.cluster.taken(name).unwrap_or(&nothing);
-        // A reservation of its own is no hindrance.
+        // Its own reservation does not count.
         let own = taken.pods.contains(self.key);
         let (mut used, mut count) = (taken.requests.clone(), taken.pods.len());
         if own {

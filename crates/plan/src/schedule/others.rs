@@ -1,4 +1,4 @@
-//! How pods stand to each other: near, apart, spread.
+//! Rules between pods: affinity, anti-affinity and topology spread.
 
 use super::Key;
 use super::cluster::Cluster;
@@ -11,34 +11,34 @@ use object::selector::{LabelSelector, Operator, Requirement};
 use std::collections::{BTreeMap, BTreeSet};
 
 const REQUIRED: &str = "requiredDuringSchedulingIgnoredDuringExecution";
-/// More pods than are anywhere.
+/// More pods than any cluster has.
 const FAR_AWAY: i64 = 1 << 32;
 const PREFERRED: &str = "preferredDuringSchedulingIgnoredDuringExecution";
 
-/// What the pods that stand already mean for where another can stand.
+/// The constraints that other pods put on where a pod can be.
 #[derive(Debug, Default)]
 pub struct Neighbours {
-    /// The pod must share each of these topologies with one of the domains.
+    /// Required affinity: the pod must be in one of these domains of each topology.
     near: Vec<(String, BTreeSet<String>)>,
-    /// It must not.
+    /// Required anti-affinity: the pod must not be in any of these domains.
     apart: Vec<(String, BTreeSet<String>)>,
-    /// It must not because of what those others want.
+    /// The same, from the anti-affinity of other pods.
     others_apart: Vec<(String, BTreeSet<String>)>,
     spread: Vec<Spread>,
-    /// How much it would like to be in a domain of a topology, or not to be there.
+    /// Preferred affinity and anti-affinity: weights of domains per topology.
     liked: Vec<(String, BTreeMap<String, i64>)>,
-    /// Those to spread evenly if that can be.
+    /// Spread constraints with ScheduleAnyway.
     evened: Vec<Spread>,
 }
 
 #[derive(Debug)]
 struct Spread {
     topology: String,
-    /// How many of those that count are in each domain.
+    /// The number of matching pods in each domain.
     counts: BTreeMap<String, i64>,
     least: i64,
     skew_max: i64,
-    /// 1 when the pod itself counts.
+    /// 1 if the pod itself matches.
     own: i64,
 }
 
@@ -59,7 +59,7 @@ impl Neighbours {
         for term in spec.items(&["affinity", "podAffinity", REQUIRED]) {
             let term = Term::of(term, &key.0, &pod.labels);
             let domains = domains(cluster, &term, key);
-            // The first of a group that wants to be together has nobody to be near to.
+            // The first pod of a group with affinity to itself has no other pod to be near.
             if !domains.is_empty() || !term.takes(cluster, key, &pod.labels) {
                 neighbours.near.push((term.topology, domains));
             } else {
@@ -90,7 +90,7 @@ impl Neighbours {
         }
     }
 
-    /// How much the pod would like to be on the node, by whom it would meet there.
+    /// The sum of the weights of preferred affinity and anti-affinity for a node.
     pub fn liking(&self, node: &Node) -> i64 {
         let liking = |(topology, liked): &(String, BTreeMap<String, i64>)| {
             node.label(topology).and_then(|domain| liked.get(domain)).copied().unwrap_or(0)
@@ -98,17 +98,17 @@ impl Neighbours {
         self.liked.iter().map(liking).sum()
     }
 
-    /// How many are there already of those that are to be spread evenly if that can be.
+    /// The number of matching pods in the node's domains, for spread constraints with ScheduleAnyway.
     pub fn crowd(&self, node: &Node) -> i64 {
         let there = |spread: &Spread| {
             let domain = node.label(&spread.topology);
-            // Where nothing can be counted is the last place to go.
+            // A node without the topology label ranks last.
             domain.map_or(FAR_AWAY, |domain| spread.counts.get(domain).copied().unwrap_or(0))
         };
         self.evened.iter().map(there).sum()
     }
 
-    /// Why the node does not do.
+    /// Why the node does not fit.
     pub fn judge(&self, node: &Node) -> Option<Reason> {
         for spread in &self.spread {
             let Some(domain) = node.label(&spread.topology) else { return Some(Reason::SpreadLabel) };
@@ -189,7 +189,7 @@ fn match_keys(term: &Value, own: &Labels) -> Vec<Requirement> {
         .collect()
 }
 
-/// The domains where a pod stands that the term takes.
+/// The domains with a pod that the term matches.
 fn domains(cluster: &Cluster, term: &Term<'_>, but: &Key) -> BTreeSet<String> {
     let mut domains = BTreeSet::new();
     each_match(cluster, term, but, |domain| {
@@ -200,7 +200,7 @@ fn domains(cluster: &Cluster, term: &Term<'_>, but: &Key) -> BTreeSet<String> {
     domains
 }
 
-/// Visits the domain of every pod that stands somewhere and that the term takes.
+/// Visits the domain of every scheduled pod that the term matches.
 fn each_match(cluster: &Cluster, term: &Term<'_>, but: &Key, mut visit: impl FnMut(&str)) {
     let mut look = |(key, pod): (&Key, &Pod)| {
         if key != but
@@ -224,7 +224,7 @@ fn all_domains(cluster: &Cluster, topology: &str) -> BTreeSet<String> {
     cluster.nodes.values().filter_map(|node| node.label(topology)).map(str::to_owned).collect()
 }
 
-/// The constraints that must be met (`hard`), or those that should.
+/// The hard constraints (DoNotSchedule), or the soft ones (ScheduleAnyway).
 fn spreads(cluster: &Cluster, key: &Key, pod: &Pod, spec: &Value, hard: bool) -> Vec<Spread> {
     let constraints = spec.items(&["topologySpreadConstraints"]).iter();
     let is_hard = |constraint: &Value| constraint.text(&["whenUnsatisfiable"]) != "ScheduleAnyway";
@@ -239,7 +239,7 @@ fn spread(cluster: &Cluster, key: &Key, pod: &Pod, spec: &Value, constraint: &Va
     let honours_affinity = constraint.text(&["nodeAffinityPolicy"]) != "Ignore";
     let honours_taints = constraint.text(&["nodeTaintsPolicy"]) == "Honor";
     let tolerations = spec.items(&["tolerations"]);
-    // Only nodes where the pod could be make domains.
+    // Only nodes that the pod is eligible for count as domains.
     let eligible = |name: &str, node: &Node| {
         topologies.iter().all(|topology| node.label(topology).is_some())
             && (!honours_affinity || suits(spec, name, node))

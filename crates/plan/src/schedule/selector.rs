@@ -1,16 +1,16 @@
-//! Which nodes a selector of nodes takes: in pods, in volumes, in classes.
+//! Node selectors: of pods, PVs and classes.
 
 use super::facts::Node;
 use object::Value;
 use object::access::Access;
 use object::selector::{Operator, Requirement};
 
-/// Whether a `NodeSelector` takes the node. Its terms are alternatives; a term that says nothing takes nothing.
+/// Whether a `NodeSelector` matches the node. Its terms are alternatives; an empty term matches nothing.
 pub fn takes(selector: &Value, name: &str, node: &Node) -> bool {
     selector.items(&["nodeSelectorTerms"]).iter().any(|term| term_takes(term, name, node))
 }
 
-/// Whether one `NodeSelectorTerm` takes the node.
+/// Whether one `NodeSelectorTerm` matches the node.
 pub fn term_takes(term: &Value, name: &str, node: &Node) -> bool {
     let (labels, fields) = (term.items(&["matchExpressions"]), term.items(&["matchFields"]));
     let has_field = |field: &str| (field == "metadata.name").then_some(name);
@@ -33,7 +33,7 @@ fn holds(expression: &Value, value: Option<&str>) -> bool {
     Requirement { key: String::new(), operator, values }.takes(value)
 }
 
-/// Whether the node is one that the pod's `nodeSelector` and required node affinity take.
+/// Whether the node matches the pod's `nodeSelector` and required node affinity.
 pub fn suits(spec: &Value, name: &str, node: &Node) -> bool {
     let wanted = spec.members(&["nodeSelector"]);
     let required = spec.at(&["affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"]);
@@ -41,11 +41,11 @@ pub fn suits(spec: &Value, name: &str, node: &Node) -> bool {
         && required.is_none_or(|required| takes(required, name, node))
 }
 
-/// How much the pod would like this node, by its preferred node affinity.
+/// The sum of the weights of the pod's preferred node affinity that match this node.
 pub fn liking(spec: &Value, name: &str, node: &Node) -> i64 {
     let preferred = ["affinity", "nodeAffinity", "preferredDuringSchedulingIgnoredDuringExecution"];
     let liked = spec.items(&preferred).iter().filter(|preference| {
-        // Unlike a required term, a preference that says nothing takes every node.
+        // Unlike a required term, an empty preference matches every node.
         let term = preference.at(&["preference"]).unwrap_or(&Value::Null);
         let empty = term.items(&["matchExpressions"]).is_empty() && term.items(&["matchFields"]).is_empty();
         empty || term_takes(term, name, node)
@@ -53,7 +53,7 @@ pub fn liking(spec: &Value, name: &str, node: &Node) -> i64 {
     liked.map(|preference| preference.int(&["weight"]).unwrap_or(0)).fold(0, i64::saturating_add)
 }
 
-/// Whether the node is within the `allowedTopologies` of a class; none given allows all.
+/// Whether the node is in the `allowedTopologies` of a class; an empty list allows all.
 pub fn is_allowed(topologies: &[Value], node: &Node) -> bool {
     let within = |term: &Value| {
         term.items(&["matchLabelExpressions"]).iter().all(|wanted| {

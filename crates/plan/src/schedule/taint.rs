@@ -8,7 +8,7 @@ pub enum Effect {
     NoSchedule,
     PreferNoSchedule,
     NoExecute,
-    /// An effect that nobody here knows: it does nothing.
+    /// An unknown effect, which does nothing.
     Unknown,
 }
 
@@ -30,12 +30,12 @@ impl Taint {
         Taint { key: taint.text(&["key"]).to_owned(), value: taint.text(&["value"]).to_owned(), effect }
     }
 
-    /// A taint without a value that keeps new pods away.
+    /// A taint with effect NoSchedule and without a value.
     pub fn plain(key: &str) -> Taint {
         Taint { key: key.to_owned(), value: String::new(), effect: Effect::NoSchedule }
     }
 
-    /// Whether one of the tolerations (a JSON list) lets its pod stand this taint.
+    /// Whether one of the tolerations (a JSON list) tolerates this taint.
     pub fn is_tolerated(&self, tolerations: &[Value]) -> bool {
         tolerations.iter().any(|toleration| self.is_tolerated_by(toleration))
     }

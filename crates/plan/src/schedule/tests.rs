@@ -49,7 +49,7 @@ fn cluster(nodes: &[Value], pods: &[Value]) -> Cluster {
     cluster
 }
 
-/// The node that a new pod is bound to, or why there is none.
+/// The node that a new pod is bound to, or why none fits.
 fn place(cluster: &mut Cluster, pod: &Value) -> Result<String, String> {
     cluster.apply_pod(pod);
     match decide(cluster, &key(pod)) {
@@ -78,7 +78,7 @@ fn pods_spread_evenly_and_names_break_ties() {
 }
 
 #[test]
-fn what_is_wrong_with_nodes_is_said_as_people_know_it() {
+fn messages_are_those_of_upstreams_scheduler() {
     let required = |operator: &str, values: Value| {
         json!({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "zone", "operator": operator, "values": values}]}]}}}})
@@ -158,7 +158,7 @@ fn what_is_wrong_with_nodes_is_said_as_people_know_it() {
 }
 
 #[test]
-fn gates_other_schedulers_and_ends_are_left_alone() {
+fn gated_and_terminated_pods_and_those_of_other_schedulers_are_ignored() {
     let cases =
         [json!({"schedulingGates": [{"name": "g"}]}), json!({"schedulerName": "mine"}), json!({"nodeName": "a"})];
     for spec in cases {
@@ -172,7 +172,7 @@ fn gates_other_schedulers_and_ends_are_left_alone() {
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let mut cluster = cluster(&[node("a", json!({}))], &[ended, going.clone()]);
     assert_eq!(decide(&cluster, &key(&going)), Decision::Leave);
-    assert_eq!(place(&mut cluster, &pod("q", asks("2"))), Ok("a".to_owned()), "what has ended takes nothing");
+    assert_eq!(place(&mut cluster, &pod("q", asks("2"))), Ok("a".to_owned()), "a terminated pod uses nothing");
 }
 
 fn other_pod(name: &str) -> Value {
@@ -192,7 +192,7 @@ fn near(topology: &str, app: &str) -> Value {
 }
 
 #[test]
-fn pods_keep_apart_and_together() {
+fn affinity_and_anti_affinity_are_respected() {
     let nodes = [node("a", json!({})), node("b", json!({})), node("c", json!({"metadata": {"labels": {"zone": "c"}}}))];
     let host = "kubernetes.io/hostname";
     let mut elsewhere = on(pod("o", json!({})), "a");
@@ -212,7 +212,7 @@ fn pods_keep_apart_and_together() {
             apart("zone"),
             Err("0/3 nodes are available: 3 node(s) didn't match pod anti-affinity rules."),
         ),
-        // Those who stand already may mind, even when the newcomer does not.
+        // The anti-affinity of scheduled pods excludes a new pod that has none itself.
         (vec![on(pod("o", apart("zone")), "a")], json!({}), Ok("c")),
         (
             vec![on(db_apart, "a")],
@@ -224,14 +224,14 @@ fn pods_keep_apart_and_together() {
         (vec![other_app.clone()], near(host, "db"), Ok("b")),
         (vec![other_app], near("zone", "db"), Ok("a")),
         (vec![], near(host, "db"), Err("0/3 nodes are available: 3 node(s) didn't match pod affinity rules.")),
-        // The first of a group that wants to be together.
+        // The first pod of a group with affinity to itself.
         (vec![], near(host, "web"), Ok("a")),
     ];
     for (pods, spec, want) in cases {
         let got = place(&mut cluster(&nodes, &pods), &pod("new", spec.clone()));
         assert_eq!(got.as_deref().map_err(String::as_str), want, "{spec} beside {pods:?}");
     }
-    // What is only wished for decides between nodes that do.
+    // Preferences decide between nodes that fit.
     let wish = |kind: &str, app: &str| {
         json!({"affinity": {kind: {"preferredDuringSchedulingIgnoredDuringExecution": [
             {"weight": 10, "podAffinityTerm": {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": host}}]}}})
@@ -252,7 +252,7 @@ fn pods_keep_apart_and_together() {
         let got = place(&mut cluster(&nodes, &crowd), &pod("new", wish(kind, app)));
         assert_eq!(got.as_deref(), Ok(want), "{kind} {app}");
     }
-    // An empty selector of namespaces is all of them, for whoever comes second too.
+    // An empty namespaceSelector matches all namespaces, also for a later pod.
     let mut everywhere = apart(host);
     everywhere["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][0]["namespaceSelector"] =
         json!({});
@@ -266,7 +266,7 @@ fn pods_keep_apart_and_together() {
 }
 
 #[test]
-fn constraints_on_spreading_are_met() {
+fn topology_spread_constraints_are_met() {
     let zone = |name: &str, zone: &str| node(name, json!({"metadata": {"labels": {"zone": zone}}}));
     let nodes = [zone("a", "1"), zone("b", "1"), zone("c", "2")];
     let constraint = |more: Value| {
@@ -304,7 +304,7 @@ fn constraints_on_spreading_are_met() {
         let got = place(&mut cluster(&nodes, pods), &pod("new", spec.clone()));
         assert_eq!(got.as_deref().map_err(String::as_str), want, "{spec} beside {}", pods.len());
     }
-    // Who is on its way out does not count, and makes room in its domain.
+    // A terminating pod does not count, and makes room in its domain.
     let mut going = there[0].clone();
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     let mut cluster = cluster(&nodes, &[going, there[2].clone()]);
@@ -379,7 +379,7 @@ fn select() -> Step {
 }
 
 #[test]
-fn claims_decide_where_a_pod_can_be() {
+fn claims_restrict_the_nodes_of_a_pod() {
     let unschedulable = |why: &str| Err(format!("0/2 nodes are available: {why}."));
     let selected = |node: &str| json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}});
     let meant = |uid: &str| json!({"spec": {"claimRef": {"namespace": "default", "name": "data", "uid": uid}}});
@@ -418,7 +418,7 @@ fn claims_decide_where_a_pod_can_be() {
             vec![],
             unschedulable("2 node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"),
         ),
-        // Provisioned where the pod goes.
+        // Provisioned for the chosen node.
         (Some(claim("later", json!({}))), vec![], steps("a", &[select()])),
         (Some(claim("only-b", json!({}))), vec![], steps("b", &[select()])),
         (Some(claim("later", selected("b"))), vec![], steps("b", &[])),
@@ -427,7 +427,7 @@ fn claims_decide_where_a_pod_can_be() {
             vec![],
             unschedulable("2 node(s) didn't find available persistent volumes to bind"),
         ),
-        // Static volumes: the smallest that suits and can be reached.
+        // Static PVs: the smallest that fits and is reachable.
         (
             Some(claim("local", json!({}))),
             vec![],
@@ -460,14 +460,15 @@ fn claims_decide_where_a_pod_can_be() {
             vec![volume("v", "5Gi", json!({}))],
             unschedulable("2 node(s) didn't find available persistent volumes to bind"),
         ),
-        // One that is meant for the claim already.
+        // A PV whose claimRef names the claim.
         (
             Some(claim("local", json!({}))),
             vec![volume("a-free", "5Gi", json!({})), volume("mine", "5Gi", meant_b)],
             steps("a", &[give("a-free")]),
         ),
         (Some(claim("local", json!({}))), vec![volume("mine", "5Gi", meant("claim-uid"))], steps("a", &[])),
-        // What does not fit is no volume for it, whoever meant it: the binder would not give it either.
+        // A PV that does not fit is ignored even if its claimRef names the claim: the binder would not bind
+        // it either.
         (Some(claim("later", json!({}))), vec![volume("small", "1Gi", meant("claim-uid"))], steps("a", &[select()])),
         (
             Some(claim("later", json!({}))),
@@ -508,7 +509,7 @@ fn claims_decide_where_a_pod_can_be() {
 }
 
 #[test]
-fn a_claim_for_one_pod_is_used_by_one_pod() {
+fn a_read_write_once_pod_claim_is_used_by_one_pod() {
     let mut exclusive = claim("now", bound());
     exclusive["spec"]["accessModes"] = json!(["ReadWriteOncePod"]);
     let pods = [on(pod("first", uses("data")), "a"), pod("second", uses("data"))];
@@ -521,7 +522,7 @@ fn a_claim_for_one_pod_is_used_by_one_pod() {
 }
 
 #[test]
-fn a_given_volume_is_given_once() {
+fn a_pv_is_given_to_one_claim() {
     let mut cluster = cluster(&[node("a", json!({}))], &[pod("p", uses("data")), pod("q", uses("more"))]);
     let mut more = claim("local", json!({}));
     merge(&mut more, json!({"metadata": {"name": "more", "uid": "more-uid"}}));
@@ -533,7 +534,7 @@ fn a_given_volume_is_given_once() {
 }
 
 #[test]
-fn claims_of_one_pod_get_volumes_of_their_own() {
+fn claims_of_one_pod_get_different_pvs() {
     let mut both = pod("p", uses("data"));
     both["spec"]["volumes"]
         .as_array_mut()
@@ -546,9 +547,9 @@ fn claims_of_one_pod_get_volumes_of_their_own() {
     );
     let mut cluster = cluster(&[node("a", json!({}))], &[both]);
     with_storage(&mut cluster, &[claim("local", json!({})), more], &[volume("v", "5Gi", json!({}))]);
-    assert!(matches!(decide(&cluster, &name("p")), Decision::Unschedulable(_)), "one volume does not do for two");
+    assert!(matches!(decide(&cluster, &name("p")), Decision::Unschedulable(_)), "one PV is not enough for two claims");
     cluster.volumes_mut().apply_volume(&volume("w", "6Gi", json!({})));
-    let Decision::Prepare(_, steps) = decide(&cluster, &name("p")) else { panic!("there are two now") };
+    let Decision::Prepare(_, steps) = decide(&cluster, &name("p")) else { panic!("there are two PVs now") };
     let given: Vec<String> = steps
         .iter()
         .map(|step| match step {
@@ -560,7 +561,7 @@ fn claims_of_one_pod_get_volumes_of_their_own() {
 }
 
 #[test]
-fn a_reserved_place_is_kept_and_an_older_echo_does_not_lose_it() {
+fn a_reservation_is_kept_when_an_older_event_arrives() {
     let waiting = pod("p", asks("2"));
     let mut cluster = cluster(&[node("a", json!({})), node("b", json!({}))], std::slice::from_ref(&waiting));
     cluster.reserve(&name("p"), &"b".into());
@@ -569,12 +570,12 @@ fn a_reserved_place_is_kept_and_an_older_echo_does_not_lose_it() {
     echo["status"]["conditions"] = json!([{"type": "PodScheduled", "status": "False"}]);
     assert_eq!(cluster.apply_pod(&echo), Moved::default());
     assert_eq!(place(&mut cluster, &pod("q", asks("1"))), Ok("a".to_owned()));
-    // Its own place is no hindrance to it on a node that is full with it.
+    // Its own reservation does not count on a full node.
     for at in 0..3 {
         cluster.apply_pod(&on(pod(&format!("full-{at}"), json!({})), "b"));
     }
     assert_eq!(decide(&cluster, &name("p")), Decision::Bind("b".into()));
-    // When it is bound nothing changes for others; when it fails, there is room again.
+    // Binding changes nothing for other pods; a failure frees the resources.
     assert_eq!(cluster.apply_pod(&on(waiting.clone(), "b")), Moved::default());
     cluster.apply_pod(&waiting);
     cluster.reserve(&name("p"), &"b".into());
@@ -582,7 +583,7 @@ fn a_reserved_place_is_kept_and_an_older_echo_does_not_lose_it() {
     assert_eq!(place(&mut cluster, &pod("r", asks("2"))), Ok("a".to_owned()));
 }
 
-/// Commands to a small world, for the property test.
+/// Commands of the property test.
 #[derive(Clone, Debug)]
 enum Move {
     Add { cpu: u8, tolerates: bool, apart: bool },
@@ -602,7 +603,7 @@ fn steps() -> impl Strategy<Value = Vec<Move>> {
 }
 
 proptest! {
-    /// No node is ever given more than it has, or what it refuses, and the same world gives the same decision.
+    /// No node gets more than it has or a pod that it excludes, and the same state gives the same decision.
     #[test]
     fn nodes_are_never_overcommitted(steps in steps()) {
         let mut nodes: Vec<Value> = (0..3).map(|at| node(&format!("n{at}"), json!({}))).collect();
@@ -652,7 +653,7 @@ proptest! {
                 let there: Vec<&Value> = placed.values().filter(|(_, node)| *node == format!("n{at}")).map(|(pod, _)| pod).collect();
                 let cpu: i128 = there.iter().map(|pod| Requests::of_pod(pod).cpu_milli).sum();
                 prop_assert!(cpu <= 2000 && there.len() <= 4);
-                // The sums that decisions are made by are the sums.
+                // The sums used for decisions are correct.
                 let taken = cluster.taken(&format!("n{at}"));
                 prop_assert_eq!(taken.map_or(0, |taken| taken.requests.cpu_milli), cpu);
                 prop_assert_eq!(taken.map_or(0, |taken| taken.pods.len()), there.len());

@@ -1,46 +1,49 @@
-//! Claims, volumes and classes as the scheduler sees them, and what a pod's claims mean for where it can be.
+//! The scheduler's view of claims, PVs and classes, and the constraints that a pod's claims put on its node.
 
 use super::Key;
 use super::facts::{ClaimUse, Node, Pod, key};
 use super::selector;
 use super::why::Reason;
 use crate::bind::{BIND_COMPLETED, SELECTED_NODE};
+use crate::csi::{csi_source, health};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::{BETA_CLASS, class_of};
 use object::quantity::Quantity;
 use object::selector::LabelSelector;
-use object::{Value, json};
+use object::{Value, condition, json};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 
-/// Claims, volumes, classes, and which pods use which claims.
+/// Claims, PVs, classes, and which pods use which claims.
 #[derive(Debug, Default)]
 pub struct Volumes {
     claims: HashMap<Key, Claim>,
     volumes: HashMap<Arc<str>, Volume>,
     classes: HashMap<Arc<str>, Class>,
     users: HashMap<Key, Vec<Key>>,
-    /// Volumes that nobody claims, by class, the smallest first.
+    /// PVs without a claimRef, by class, the smallest first.
     free: BTreeMap<Arc<str>, BTreeSet<(Quantity, Arc<str>)>>,
-    /// Volumes that name a claim and are not bound yet, by that claim.
+    /// PVs with a claimRef that are not bound yet, by the claim.
     meant: HashMap<Key, BTreeSet<Arc<str>>>,
 }
 
-/// A claim: of a bound one little is kept.
+/// A claim; of a bound one only a few fields.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
     pub uid: Box<str>,
     pub bound: bool,
     pub lost: bool,
     pub terminating: bool,
+    /// Its condition says that the data of its volume is missing.
+    pub data_missing: bool,
     pub volume: Arc<str>,
-    /// Only one pod at a time may use it.
+    /// Whether only one pod at a time may use it.
     pub exclusive: bool,
     /// The uids of its owners.
     owners: Box<[Box<str>]>,
-    /// The claim itself, trimmed, while it is not bound.
+    /// The fields of the claim that matching needs, while it is not bound.
     wants: Option<Arc<Value>>,
 }
 
@@ -49,9 +52,11 @@ struct Volume {
     affinity: Option<Value>,
     class: Arc<str>,
     capacity: Quantity,
-    /// The claim that it names, and that claim's uid (empty: any).
+    /// The claim in its claimRef, and that claim's uid (empty: any).
     claim: Option<(Key, Box<str>)>,
-    /// The volume itself, trimmed, while it can still be chosen.
+    /// Its CSI driver and handle.
+    csi: Option<Box<(Box<str>, Box<str>)>>,
+    /// The fields of the PV that matching needs, while it can still be chosen.
     offers: Option<Arc<Value>>,
 }
 
@@ -65,20 +70,20 @@ struct Class {
 /// What to write before a pod can be bound.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Give the claim this volume, by the volume's `claimRef`.
+    /// Give the claim this PV, by setting the PV's `claimRef`.
     Give { volume: Arc<str>, volume_version: String, claim: Key, claim_uid: String },
-    /// Ask the claim's provisioner for a volume that the node can reach.
+    /// Set the selected node of the claim, so that its provisioner creates a volume for that node.
     Select { claim: Key, claim_version: String },
 }
 
-/// What a pod's claims need of its node.
+/// The constraints that a pod's claims put on its node.
 #[derive(Debug, Default)]
 pub struct Needs<'a> {
-    /// The volumes of bound claims; `None` where there is no such volume.
+    /// The PVs of bound claims; `None` for a PV that does not exist.
     bound: Vec<Option<&'a Volume>>,
-    /// Claims that wait for the choice of a node, the smallest first.
+    /// Unbound claims that wait for the first consumer, the smallest first.
     waiting: Vec<(Key, &'a Claim)>,
-    /// Another pod uses a claim that only one may use.
+    /// Whether another pod uses a ReadWriteOncePod claim.
     exclusive_taken: bool,
 }
 
@@ -89,7 +94,7 @@ impl Needs<'_> {
 }
 
 impl Volumes {
-    /// True when anything changed that can matter to a pod.
+    /// Returns whether a field changed that can affect pods.
     pub fn apply_claim(&mut self, claim: &Value) -> bool {
         let facts = Claim::of(claim);
         let key = key(claim);
@@ -142,9 +147,20 @@ impl Volumes {
         }
     }
 
-    /// The size of a volume.
+    /// The capacity of a PV.
     pub fn size(&self, volume: &str) -> Option<Quantity> {
         self.volumes.get(volume).map(|volume| volume.capacity)
+    }
+
+    /// The CSI driver and the handle of a volume; `None` if the volume is not known, or of no CSI driver.
+    pub fn csi_source(&self, volume: &str) -> Option<(&str, &str)> {
+        let (driver, handle) = &**self.volumes.get(volume)?.csi.as_ref()?;
+        Some((driver, handle))
+    }
+
+    /// Whether a volume is known.
+    pub fn has_volume(&self, volume: &str) -> bool {
+        self.volumes.contains_key(volume)
     }
 
     pub fn apply_class(&mut self, class: &Value) {
@@ -185,12 +201,12 @@ impl Volumes {
         }
     }
 
-    /// The pods that use a claim and have not ended.
+    /// The pods that use a claim and have not terminated.
     pub fn users(&self, claim: &Key) -> &[Key] {
         self.users.get(claim).map_or(&[], Vec::as_slice)
     }
 
-    /// Takes a volume out of the choice before the server has confirmed that it is given away.
+    /// Marks a PV as given to a claim before the server has confirmed it, so that it is not chosen again.
     pub fn assume_given(&mut self, volume: &Arc<str>, claim: &Key, claim_uid: &str) {
         let Some(mut facts) = self.volumes.get(volume).cloned() else { return };
         self.remove_volume(volume);
@@ -199,7 +215,7 @@ impl Volumes {
         self.volumes.insert(volume.clone(), facts);
     }
 
-    /// What the pod's claims need, or the sentence that says why no node will do.
+    /// The constraints of the pod's claims, or the message why no node fits.
     pub(super) fn needs(
         &self,
         pod_key: &Key,
@@ -251,7 +267,7 @@ impl Volumes {
         self.classes.get(class_of(claim.wants.as_deref()?)?)
     }
 
-    /// Why the node cannot serve the claims; otherwise what to write first.
+    /// The steps to write first, or why the node does not fit the claims.
     pub(super) fn fit(&self, needs: &Needs<'_>, name: &str, node: &Node) -> Result<Vec<Step>, Reason> {
         if needs.exclusive_taken {
             return Err(Reason::ExclusiveClaim);
@@ -296,7 +312,8 @@ impl Volumes {
         Ok(steps)
     }
 
-    /// A volume that is meant for the claim, or else the smallest free one that suits it and reaches the node.
+    /// Finds a PV with a claimRef to the claim, or else the smallest free one that matches it and is
+    /// reachable from the node.
     fn find(
         &self,
         key: &Key,
@@ -310,7 +327,8 @@ impl Volumes {
             |volume: &Volume| volume.claim.as_ref().is_some_and(|(_, uid)| uid.is_empty() || *uid == claim.uid);
         let meant = self.meant.get(key).into_iter().flatten().filter_map(known);
         let wants = claim.wants.as_deref()?;
-        // One that the binder will not give it, because it does not fit, is none: the claim takes another, or one is made.
+        // A PV with a claimRef that does not match is ignored, as the binder does: the claim gets another
+        // one, or one is provisioned.
         let fits = |volume: &Volume| volume.offers.as_deref().is_none_or(|offers| serves(offers, wants));
         let meant =
             meant.into_iter().find(|(_, volume)| is_meant(volume) && fits(volume) && volume.reaches(name, node));
@@ -348,6 +366,7 @@ impl Claim {
             bound,
             lost: claim.text(&["status", "phase"]) == "Lost",
             terminating: terminating(claim),
+            data_missing: condition::is_true(claim, health::MISSING),
             volume: volume.into(),
             exclusive: claim.items(&["spec", "accessModes"]).iter().any(|mode| mode == "ReadWriteOncePod"),
             owners: owners.map(|owner| owner.text(&["uid"]).into()).collect(),
@@ -369,7 +388,7 @@ impl Volume {
         });
         let phase_allows = match volume.text(&["status", "phase"]) {
             "Available" => true,
-            // The binder has not looked at it yet; whoever it names may count on it all the same.
+            // The binder has not handled it yet, but the claim in its claimRef may rely on it.
             "Pending" | "" => claim.is_some(),
             _ => false,
         };
@@ -378,6 +397,7 @@ impl Volume {
             class: class_of(volume).unwrap_or("").into(),
             capacity: volume.at(&["spec", "capacity", "storage"]).and_then(Quantity::of).unwrap_or(Quantity::ZERO),
             claim,
+            csi: csi_source(volume).map(|(driver, handle)| Box::new((driver.into(), handle.into()))),
             offers: (phase_allows && !terminating(volume)).then(|| Arc::new(trimmed(volume))),
         }
     }
@@ -386,7 +406,7 @@ impl Volume {
         self.affinity.as_ref().is_none_or(|affinity| selector::takes(affinity, name, node))
     }
 
-    /// Whether a free volume of the claim's class is one that the claim can use.
+    /// Whether a free PV of the claim's class matches the claim.
     fn suits(&self, wants: &Value) -> bool {
         let Some(offers) = self.offers.as_deref() else { return false };
         let chooses = |selector: &Value| {
@@ -397,7 +417,7 @@ impl Volume {
     }
 }
 
-/// Whether what a volume offers is enough for a claim, whatever its class and labels.
+/// Whether a PV satisfies size, modes and attributes of a claim, regardless of class and labels.
 fn serves(offers: &Value, wants: &Value) -> bool {
     let mode = |object: &Value| match object.text(&["spec", "volumeMode"]) {
         "" => "Filesystem".to_owned(),
@@ -426,7 +446,7 @@ impl Class {
     }
 }
 
-/// What is read of an unbound claim or a free volume.
+/// The fields of an unbound claim or a free PV that matching needs.
 fn trimmed(object: &Value) -> Value {
     let mut kept = json!({});
     let paths: [&[&str]; 11] = [

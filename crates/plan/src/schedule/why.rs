@@ -1,8 +1,8 @@
-//! Why a node does not do, in the words that people know from Kubernetes' scheduler.
+//! Why a node does not fit, in the words of upstream's scheduler.
 
 use std::collections::BTreeMap;
 
-/// Why one node does not do.
+/// Why one node does not fit.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Reason {
     Cordoned,
@@ -22,15 +22,15 @@ pub enum Reason {
     OthersApart,
 }
 
-/// What could make a pod fit that did not: changes of these kinds are worth another try.
+/// The kinds of changes that may make an unschedulable pod fit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Helps {
     pub nodes: bool,
-    /// A pod that leaves a node, or is labelled otherwise.
+    /// A pod leaves a node, or its labels change.
     pub leaving: bool,
-    /// A pod that comes to a node, or is labelled otherwise.
+    /// A pod is placed on a node, or its labels change.
     pub arriving: bool,
-    /// Volumes and classes. (Claims always count.)
+    /// PVs and classes. (Changes of claims always count.)
     pub volumes: bool,
 }
 
@@ -72,18 +72,18 @@ impl Reason {
     }
 }
 
-/// No node does.
+/// No node fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unschedulable {
-    /// As the event and the pod's condition say it.
+    /// The message of the event and of the pod's condition.
     pub message: String,
     pub helps: Helps,
 }
 
 impl Unschedulable {
-    /// All nodes were looked at, and each had its reasons.
+    /// All nodes were tried and have reasons.
     pub(super) fn everywhere(nodes: usize, reasons: Vec<Reason>) -> Unschedulable {
-        // A new node, or a change of one, may help whatever the reasons are.
+        // A new or changed node may help whatever the reasons are.
         let mut helps = Helps { nodes: true, ..Helps::default() };
         if nodes == 0 {
             return Unschedulable { message: "no nodes available to schedule pods".to_owned(), helps };
@@ -99,7 +99,7 @@ impl Unschedulable {
         Unschedulable { message: format!("0/{nodes} nodes are available: {}.", texts.join(", ")), helps }
     }
 
-    /// No node was looked at: the pod itself cannot be placed.
+    /// No node was tried: the pod cannot be scheduled anywhere.
     pub(super) fn anywhere(nodes: usize, why: &str) -> Unschedulable {
         Unschedulable {
             message: format!("0/{nodes} nodes are available: {why}."),

@@ -1,19 +1,19 @@
-//! The actions of a plan, and what each tells people when it is done or fails.
+//! The actions of a plan, and the events of their success or failure.
 
 use object::Value;
 use object::access::name;
 
-/// One request, with its precondition.
+/// One request with its precondition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// Ask the server itself whether the set is still this one, says what it said, and is being deleted, so that its dependents go with it, or is not: what
-    /// no precondition can guard follows.
+    /// GET the set and check that it has this uid and generation, and that it is (`leaving`) or is not being
+    /// deleted with its dependents. Actions follow that no precondition of their own can guard.
     ConfirmSet {
         uid: String,
         generation: i64,
         leaving: bool,
     },
-    /// Make the set the controller (and a blocking owner).
+    /// Makes the set the controller, and an owner that blocks deletion.
     AdoptPod {
         pod: String,
         uid: String,
@@ -24,13 +24,13 @@ pub enum Action {
         uid: String,
         resource_version: String,
     },
-    /// Take the set's reference away.
+    /// Removes the set's owner reference.
     ReleasePod {
         pod: String,
         uid: String,
     },
     CreateRevision(Value),
-    /// A revision comes back into use: it becomes the newest.
+    /// An older revision is used again: it gets the highest number.
     RenumberRevision {
         revision: String,
         uid: String,
@@ -41,19 +41,28 @@ pub enum Action {
         revision: String,
         uid: String,
     },
-    /// For a pod that is to be created (`with_pod`: its failure is the pod's too), or for one that waits for it. Where claims follow
-    /// revisions it is created by server-side apply (`applied`), so that a later one can take away what this one gave.
+    /// Creates a claim for a pod that is created next (`with_pod`: its failure is reported for the pod, too),
+    /// or for one that waits for it. If claims follow revisions, it is created by server-side apply
+    /// (`applied`), so that a later apply can remove fields.
     CreateClaim {
         claim: Value,
         pod: String,
         with_pod: bool,
         applied: bool,
     },
-    /// Server-side apply of what a revision says of a claim; the patch holds the precondition.
+    /// Asks the server whether it would admit an `ApplyClaim` (a dry run). It changes nothing.
+    CheckClaim {
+        patch: Value,
+        pod: String,
+        with_pod: bool,
+        class: String,
+    },
+    /// Server-side apply of a revision's claim template; the patch has the preconditions. `class` is the claim's StorageClass.
     ApplyClaim {
         patch: Value,
         pod: String,
         with_pod: bool,
+        class: String,
     },
     /// Sets all owner references of a claim.
     OwnClaim {
@@ -64,33 +73,33 @@ pub enum Action {
         pod: String,
     },
     CreatePod(Value),
-    /// Put identity labels back.
+    /// Restores the identity labels.
     LabelPod {
         pod: String,
         uid: String,
         resource_version: String,
         labels: Vec<(String, String)>,
     },
-    /// `counted`: the planned status already counts it as gone from `currentReplicas`.
+    /// `counted`: the planned status already excludes the pod from `currentReplicas`.
     DeletePod {
         pod: String,
         uid: String,
-        /// The version that it must still be at: one that has become ready since must not go.
+        /// The required resourceVersion: a pod that has become ready since must not be deleted.
         resource_version: Option<String>,
         counted: bool,
     },
 }
 
-/// Something to tell about the set.
+/// An event about the set.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Event {
+pub struct SetEvent {
     pub warning: bool,
     pub reason: &'static str,
     pub message: String,
 }
 
 impl Action {
-    /// The claim that gets other owners.
+    /// The claim whose owners this changes.
     pub(super) fn owned_claim(&self) -> Option<&str> {
         match self {
             Action::OwnClaim { claim, .. } => Some(claim),
@@ -98,14 +107,14 @@ impl Action {
         }
     }
 
-    /// It writes an object that counts against the plan's allowance.
+    /// Whether it writes an object that counts against the plan's allowance.
     pub fn is_growth(&self) -> bool {
         matches!(self, Action::CreatePod(_) | Action::CreateClaim { .. } | Action::ApplyClaim { .. })
     }
 
-    /// What is told when it is done.
-    pub fn done(&self, set: &str) -> Option<Event> {
-        let normal = |reason, message| Some(Event { warning: false, reason, message });
+    /// The event when it succeeds.
+    pub fn done(&self, set: &str) -> Option<SetEvent> {
+        let normal = |reason, message| Some(SetEvent { warning: false, reason, message });
         match self {
             Action::CreateClaim { claim, pod, .. } => normal(
                 "SuccessfulCreate",
@@ -128,9 +137,9 @@ impl Action {
         }
     }
 
-    /// What is told when it fails.
-    pub fn failed(&self, set: &str, error: &str) -> Vec<Event> {
-        let warning = |reason, message| Event { warning: true, reason, message };
+    /// The events when it fails.
+    pub fn failed(&self, set: &str, error: &str) -> Vec<SetEvent> {
+        let warning = |reason, message| SetEvent { warning: true, reason, message };
         let pod_create = |pod: &str, error: &str| {
             warning("FailedCreate", format!("Create Pod {pod} in StatefulSet {set} failed error: {error}"))
         };
@@ -144,11 +153,11 @@ impl Action {
                 }
                 events
             }
-            Action::ApplyClaim { patch, pod, with_pod } => {
+            Action::CheckClaim { patch, pod, with_pod, .. } | Action::ApplyClaim { patch, pod, with_pod, .. } => {
                 let claim = name(patch);
                 let message = format!(
-                    "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {error}; {}",
-                    super::claims_in_place::advice(*with_pod)
+                    "Update Claim {claim} for Pod {pod} in StatefulSet {set} failed error: {}",
+                    super::claims_in_place::refusal(self, error)
                 );
                 let mut events = vec![warning("FailedUpdate", message)];
                 if *with_pod {

@@ -6,7 +6,7 @@
 use super::pods::{self, Members, Pod};
 use super::revisions::Revision;
 use super::set::Set;
-use super::{Action, Event, Seen};
+use super::{Action, Seen, SetEvent as Event};
 use object::access::{self, Access, name, terminating, uid};
 use object::{Value, json};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,9 +7,10 @@ use super::claims::{self, Claims};
 use super::pods;
 use super::revisions::Revision;
 use super::set::Set;
-use super::{Action, Event, Held, Planner};
+use super::{Action, Held, Planner, SetEvent as Event};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
+use object::kinds::volumes::BETA_CLASS;
 use object::quantity::Quantity;
 use std::cmp::{max_by_key, min};
 
@@ -26,7 +27,7 @@ const CURRENT_CLASS: &[&str] = &["status", "currentVolumeAttributesClassName"];
 pub(super) struct Progress {
     /// One of them is there already.
     pub begun: bool,
-    /// One of them is still to be written.
+    /// One of them is still to be written, and can be.
     pub lacks: bool,
     /// What else is waited for.
     pub waits: Option<Wait>,
@@ -50,6 +51,7 @@ impl<'a> Planner<'a> {
             return progress;
         }
         let update = &self.revisions.update;
+        let can_change = self.obstacle(ordinal).is_none();
         for template in &self.set.claim_templates {
             let Some(claim) = self.claims.get(self.set, ordinal, template) else {
                 if self.provided.contains(&ordinal) {
@@ -68,19 +70,33 @@ impl<'a> Planner<'a> {
             let wait = if pods::revision(claim) == update.name {
                 progress.begun = true;
                 unready(claim, update.claim_template(template))
-            } else if self.claims.is_contested(name(claim)) {
-                let why = "by its name it is a claim of another StatefulSet, too".to_owned();
-                Some(Wait { stuck: true, ..Wait::of(claim, "ClaimContested", why) })
-            } else if self.reowned.contains(name(claim)) {
-                Some(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()))
             } else {
-                let unbound = unbound(claim);
-                progress.lacks |= unbound.is_none();
-                unbound
+                progress.lacks |= can_change;
+                self.unchangeable(claim)
             };
             progress.waits = progress.waits.or(wait);
         }
         progress
+    }
+
+    /// Why a claim at an older revision cannot be written now, as far as that can be seen.
+    fn unchangeable(&self, claim: &Value) -> Option<Wait> {
+        if self.claims.is_contested(name(claim)) {
+            let why = "by its name it is a claim of another StatefulSet, too".to_owned();
+            Some(Wait { stuck: true, ..Wait::of(claim, "ClaimContested", why) })
+        } else if self.reowned.contains(name(claim)) {
+            Some(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()))
+        } else {
+            unbound(claim)
+        }
+    }
+
+    /// The first claim of a replica that cannot be written now. Until it can, no claim of the replica is: a size that was applied
+    /// cannot be taken back.
+    fn obstacle(&self, ordinal: i64) -> Option<Wait> {
+        let claims = self.set.claim_templates.iter().filter_map(|it| self.claims.get(self.set, ordinal, it));
+        let mut old = claims.filter(|it| !terminating(it) && pods::revision(it) != self.revisions.update.name);
+        old.find_map(|claim| self.unchangeable(claim))
     }
 
     /// Brings a replica's claims to the update revision: the missing ones are created, those at another one are written.
@@ -89,11 +105,32 @@ impl<'a> Planner<'a> {
         let (pod, update) = (set.pod_name(ordinal), &revisions.update);
         let created = self.provided.contains(&ordinal);
         let mut actions = if created { Vec::new() } else { self.create_claims(ordinal, update, false) };
-        for (template, claim) in self.claims.stale(set, ordinal, update) {
-            if unbound(claim).is_none() && !self.reowned.contains(name(claim)) {
-                let patch = self.output.admit(|| patch(set, template, claim, ordinal, update));
-                actions.extend(patch.map(|patch| Action::ApplyClaim { patch, pod: pod.clone(), with_pod: false }));
+        if self.obstacle(ordinal).is_none() {
+            actions.extend(self.apply_claims(ordinal, &pod, update, false));
+        }
+        actions
+    }
+
+    /// Writes the claims of a replica that are at another revision, as many as the allowance admits. A volume that has grown stays
+    /// large. So where one of several claims grows or is modified, the server is asked first whether it admits all of them. A single
+    /// claim needs no check: its apply is refused or done.
+    fn apply_claims(&mut self, ordinal: i64, pod: &str, revision: &Revision, with_pod: bool) -> Vec<Action> {
+        let (set, claims) = (self.set, self.claims);
+        let stale = claims.stale(set, ordinal, revision);
+        let admitted = stale.map_while(|(template, claim)| {
+            let patch = self.output.admit(|| patch(set, template, claim, ordinal, revision))?;
+            Some((patch, claim))
+        });
+        let admitted: Vec<(Value, &Value)> = admitted.collect();
+        let is_checked = admitted.len() > 1 && admitted.iter().any(|(patch, claim)| changes_volume(patch, claim));
+        let mut actions = Vec::new();
+        for (patch, claim) in admitted {
+            let (pod, class) = (pod.to_owned(), storage_class(claim).to_owned());
+            if is_checked {
+                let (patch, pod, class) = (patch.clone(), pod.clone(), class.clone());
+                actions.push(Action::CheckClaim { patch, pod, with_pod, class });
             }
+            actions.push(Action::ApplyClaim { patch, pod, with_pod, class });
         }
         actions
     }
@@ -106,13 +143,12 @@ impl<'a> Planner<'a> {
         if !set.claims_in_place || !revision.tells_of_claims() {
             return Ok(actions);
         }
-        for (template, claim) in self.claims.stale(set, ordinal, revision) {
-            if self.reowned.contains(name(claim)) {
-                return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
-            }
-            let patch = self.output.admit(|| patch(set, template, claim, ordinal, revision));
-            actions.extend(patch.map(|patch| Action::ApplyClaim { patch, pod: pod.clone(), with_pod: true }));
+        let mut stale = self.claims.stale(set, ordinal, revision).map(|(_, claim)| claim);
+        let changing = stale.find(|claim| self.reowned.contains(name(claim)));
+        if let Some(claim) = changing {
+            return Err(Wait::of(claim, "ClaimChanging", "its owners are changed first".to_owned()).held(pod));
         }
+        actions.extend(self.apply_claims(ordinal, &pod, revision, true));
         Ok(actions)
     }
 
@@ -169,8 +205,19 @@ impl Wait {
     }
 }
 
+/// Why a claim was not written or would not be, what becomes of its pod, and what can be done.
+pub(super) fn refusal(action: &Action, why: &str) -> String {
+    let (others, class, with_pod) = match action {
+        Action::CheckClaim { class, with_pod, .. } => ("no claim of the pod is changed; ", class.as_str(), *with_pod),
+        Action::ApplyClaim { class, with_pod, .. } => ("", class.as_str(), *with_pod),
+        _ => ("", "", false),
+    };
+    let class = if class.is_empty() { String::new() } else { format!(" (the claim's storage class is {class})") };
+    format!("{why}{class}; {others}{}", advice(with_pod))
+}
+
 /// What becomes of the pod, and what can be done.
-pub(super) fn advice(with_pod: bool) -> String {
+fn advice(with_pod: bool) -> String {
     let pod = if with_pod { "the pod is not created until then" } else { "the pod keeps running" };
     format!("{pod}; {WAY_OUT}")
 }
@@ -207,6 +254,20 @@ fn trouble(claim: &Value) -> Option<String> {
     let mut conditions = claim.items(&["status", "conditions"]).iter();
     let error = conditions.find(|it| it.text(&["status"]) == "True" && ERRORS.contains(&it.text(&["type"])))?;
     Some(format!("{}: {}", error.text(&["type"]), error.text(&["message"])))
+}
+
+/// Whether the patch asks for another volume than the claim does, not only for other labels and annotations.
+fn changes_volume(patch: &Value, claim: &Value) -> bool {
+    let size = |object: &Value| object.at(STORAGE).and_then(Quantity::of);
+    size(patch) != size(claim) || patch.text(CLASS) != claim.text(CLASS)
+}
+
+/// The claim's storage class, for messages; the old annotation comes before the field.
+fn storage_class(claim: &Value) -> &str {
+    match claim.at(&["metadata", "annotations", BETA_CLASS]).and_then(Value::as_str) {
+        Some(class) => class,
+        None => claim.text(&["spec", "storageClassName"]),
+    }
 }
 
 /// What server-side apply is told of a claim. It names what the template names, and of what else we may have written only what is

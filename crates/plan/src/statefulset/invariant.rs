@@ -1,9 +1,9 @@
-//! What must be true of every plan, in sentences, judged from what is seen and independently of how plans are made. Tests and
-//! simulations ask this of each plan.
+//! Invariants of plans, checked on the observed objects and without code of the planner. Tests and
+//! simulations check every plan.
 
 mod in_place;
 
-use super::{Action, Plan, Seen};
+use super::{Action, Seen, SetPlan};
 use crate::allowance::{self, Written};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
@@ -11,19 +11,19 @@ use object::{Gates, Value, condition};
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// The words of a set that plans are judged by.
+/// The spec of a set, as far as plans are checked by it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wants {
     pub ordinals: Range<i64>,
     pub ordered: bool,
-    /// Claims go with the set, with a replica that is scaled away.
+    /// Claims are deleted with the set, or with a replica that is scaled away.
     pub deleted: bool,
     pub scaled: bool,
     /// Claims follow the revision of their pod.
     pub in_place: bool,
-    /// So many replicas may be away for a rollout,
+    /// The number of replicas that a rollout may make unavailable,
     pub unavailable_max: i64,
-    /// or all of them: that is what Recreate is for.
+    /// or all of them with the strategy Recreate.
     pub recreates: bool,
 }
 
@@ -49,7 +49,7 @@ impl Wants {
     }
 }
 
-/// Whether another set has a claim of this name, too.
+/// Whether a claim of this name also belongs to another set.
 fn is_contested(seen: &Seen, claim: &str) -> bool {
     claim.rsplit_once('-').is_some_and(|(stem, _)| seen.contested.contains(stem))
 }
@@ -70,11 +70,11 @@ fn unavailable_max(set: &Value, replicas: i64, gates: &Gates) -> i64 {
     max.unwrap_or(1).max(1)
 }
 
-/// Actions of one replica that are done at once, at most.
+/// The limit of concurrent actions for one replica.
 const STEP_MAX: usize = 16;
 
-/// Every rule that the plan breaks, as a sentence.
-pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<String> {
+/// Returns a sentence for every invariant that the plan violates.
+pub fn check(seen: &Seen, plan: &SetPlan, gates: &Gates, now: Timestamp) -> Vec<String> {
     let stages = plan.stages.iter().enumerate();
     let staged = stages.flat_map(|(stage, it)| it.actions().map(move |action| (stage, action)));
     let update = plan.status.as_ref().unwrap_or(seen.set).text(&["status", "updateRevision"]);
@@ -84,13 +84,14 @@ pub fn check(seen: &Seen, plan: &Plan, gates: &Gates, now: Timestamp) -> Vec<Str
     broken.extend(judge.budget());
     broken.extend(judge.order());
     broken.extend(judge.owners());
-    broken.extend(judge.claims());
+    broken.extend(judge.claims(plan));
     broken.extend(size(seen, plan));
     broken
 }
 
-/// What a plan creates and applies stays within its allowance, but for the last object; few claims of a replica are written at once.
-fn size(seen: &Seen, plan: &Plan) -> Vec<String> {
+/// What a plan creates and applies stays within its allowance, except for the last object; only few claims of
+/// a replica are written concurrently.
+fn size(seen: &Seen, plan: &SetPlan) -> Vec<String> {
     let (mut written, mut broken) = (Written { withheld: plan.written.withheld, ..Written::default() }, Vec::new());
     let steps = plan.stages.iter().flat_map(|stage| &stage.lanes).flatten();
     if let Some(wide) = steps.clone().map(Vec::len).find(|actions| *actions > STEP_MAX) {
@@ -123,14 +124,14 @@ struct Judge<'a> {
     wants: Wants,
     gates: &'a Gates,
     now: Timestamp,
-    /// What is done, with its stage.
+    /// The actions with the index of their stage.
     staged: Vec<(usize, &'a Action)>,
     /// The update revision.
     update: &'a str,
 }
 
 impl Judge<'_> {
-    /// No ordinal twice: what is created does not exist, is created once, and is in range.
+    /// No ordinal exists twice: a created object does not exist yet, is created once, and is in range.
     fn names(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut made = BTreeSet::new();
@@ -143,7 +144,7 @@ impl Judge<'_> {
                 _ => continue,
             };
             if is_there {
-                broken.push(format!("the {kind} {} is created though it is there", name(object)));
+                broken.push(format!("the {kind} {} is created although it exists", name(object)));
             }
             if !made.insert((kind, name(object))) {
                 broken.push(format!("the {kind} {} is created twice", name(object)));
@@ -165,19 +166,19 @@ impl Judge<'_> {
                 uid(pod) == pod_uid && owner.is_none_or(|owner| owner == uid(self.seen.set))
             });
             if !ours {
-                broken.push(format!("the pod {pod_name} is deleted though it is not the set's"));
+                broken.push(format!("the pod {pod_name} is deleted although it does not belong to the set"));
             }
             if !gone.insert(pod_name) {
                 broken.push(format!("the pod {pod_name} is deleted twice"));
             }
         }
         if terminating(self.seen.set) && self.staged.iter().any(|(_, it)| !matches!(it, Action::OwnClaim { .. })) {
-            broken.push("pods or claims come or go though the set is being deleted".to_owned());
+            broken.push("pods or claims are created or deleted although the set is being deleted".to_owned());
         }
         broken
     }
 
-    /// A rollout never takes more available replicas away than the budget leaves.
+    /// A rollout never deletes more available replicas than the budget allows.
     fn budget(&self) -> Vec<String> {
         let working = self.replicas().filter(|pod| self.is_available(pod)).count();
         let working = i64::try_from(working).unwrap_or(i64::MAX);
@@ -187,7 +188,7 @@ impl Judge<'_> {
         });
         let taken = i64::try_from(taken.count()).unwrap_or(i64::MAX);
         let max = self.wants.unavailable_max;
-        // Before there was a budget, pods below the one that is updated did not count.
+        // Without the feature gate, pods below the updated one do not count.
         let unavailable = if self.gates.on("MaxUnavailableStatefulSet") { replicas - working } else { 0 };
         let broken = !self.wants.recreates && taken > 0 && unavailable + taken > max;
         broken
@@ -196,7 +197,8 @@ impl Judge<'_> {
             .collect()
     }
 
-    /// In order: a pod is created alone, when all below it are available; and nothing out of range goes before all are.
+    /// With OrderedReady a pod is created alone, when all below it are available; and no pod out of range is
+    /// deleted before all in range are available.
     fn order(&self) -> Vec<String> {
         if !self.wants.ordered {
             return Vec::new();
@@ -211,7 +213,7 @@ impl Judge<'_> {
             })
             .collect();
         if created.len() > 1 {
-            broken.push(format!("the ordinals {created:?} are created at once"));
+            broken.push(format!("the ordinals {created:?} are created concurrently"));
         }
         let whole_below = |end: i64| {
             let available = self.replicas().filter(|pod| self.is_available(pod));
@@ -219,7 +221,7 @@ impl Judge<'_> {
             i64::try_from(below).is_ok_and(|below| below == end - self.wants.ordinals.start)
         };
         if let Some(ordinal) = created.iter().find(|ordinal| !whole_below(**ordinal)) {
-            broken.push(format!("the ordinal {ordinal} is created though not all below it are available"));
+            broken.push(format!("the ordinal {ordinal} is created although not all below it are available"));
         }
         let scaled: Vec<&str> = self.deleted().map(|(pod, _, _)| pod).filter(|pod| !self.in_range(pod)).collect();
         if !self.wants.recreates && (scaled.len() > 1 || (!scaled.is_empty() && !whole_below(self.wants.ordinals.end)))
@@ -229,33 +231,34 @@ impl Judge<'_> {
         broken
     }
 
-    /// Claims of a pod that is scaled away belong to it before, where the policy says so; no claim comes to belong to anybody
-    /// otherwise, and nobody else loses theirs.
+    /// With whenScaled Delete, the claims of a pod are owned by it before it is scaled away. No claim gets
+    /// the set or its pod as an owner otherwise, and other owners are kept.
     fn owners(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut owned = BTreeSet::new();
         for (_, action) in &self.staged {
             let Action::OwnClaim { claim, uid: claim_uid, owners, pod, .. } = action else { continue };
             let Some(found) = self.seen.claims.iter().find(|it| name(it) == claim && uid(it) == claim_uid) else {
-                broken.push(format!("the claim {claim} is not there, but gets owners"));
+                broken.push(format!("the claim {claim} does not exist, but gets owners"));
                 continue;
             };
             if !owned.insert(claim) {
                 broken.push(format!("the claim {claim} gets owners twice, so the second time is refused"));
             }
             if terminating(found) {
-                broken.push(format!("the claim {claim} gets owners on its way out"));
+                broken.push(format!("the claim {claim} gets owners while it is terminating"));
             }
             let gains =
                 |kind: &str| owners.iter().any(|owner| owner.text(&["kind"]) == kind && owner.flag(&["controller"]));
             if gains("Pod") && (!self.wants.scaled || self.in_range(pod)) {
-                broken.push(format!("the claim {claim} is to go with its pod, which stays"));
+                broken.push(format!("the claim {claim} is to be deleted with its pod, which is kept"));
             }
             if owners.iter().any(|it| it.text(&["uid"]) == uid(self.seen.set)) && !self.wants.deleted {
-                broken.push(format!("the claim {claim} is to go with the set, which is to leave it"));
+                broken.push(format!("the claim {claim} is to be deleted with the set, whose policy is Retain"));
             }
             if is_contested(self.seen, claim) && owners.iter().any(|it| is_ours(it, self.seen.set, pod)) {
-                broken.push(format!("the claim {claim} is another set's as well, and is to go with this one"));
+                broken
+                    .push(format!("the claim {claim} also belongs to another set, and is to be deleted with this one"));
             }
             let foreign = |owner: &&Value| {
                 let named = owner.text(&["name"]);
@@ -263,7 +266,7 @@ impl Judge<'_> {
             };
             let kept: Vec<&Value> = found.items(&["metadata", "ownerReferences"]).iter().filter(foreign).collect();
             if kept != owners.iter().filter(foreign).collect::<Vec<_>>() {
-                broken.push(format!("the claim {claim} loses an owner that is not ours"));
+                broken.push(format!("the claim {claim} loses an owner that is not the set or its pod"));
             }
             if owners.iter().filter(|owner| owner.flag(&["controller"])).count() > 1 {
                 broken.push(format!("the claim {claim} gets two controllers"));
@@ -292,7 +295,7 @@ impl Judge<'_> {
                         && *at < stage
                 });
                 if !(terminating(claim) || others || has || gets) {
-                    broken.push(format!("{pod_name} is scaled away before {} belongs to it", name(claim)));
+                    broken.push(format!("{pod_name} is scaled away before it owns {}", name(claim)));
                 }
             }
         }
@@ -321,7 +324,7 @@ impl Judge<'_> {
         self.pods().find(|pod| name(pod) == pod_name)
     }
 
-    /// The set's pods in range, those without controller among them: they are as good as adopted.
+    /// The set's pods in range, including those without a controller, which the plan adopts.
     fn replicas(&self) -> impl Iterator<Item = &Value> {
         self.pods().filter(|pod| {
             let owner = controller(pod).map(|owner| owner.text(&["uid"]));

@@ -1,12 +1,13 @@
-//! StatefulSets: what to do about one set, from what is seen of it.
+//! StatefulSets: plans the actions for one set from the observed objects.
 //!
-//! The plan leaves nothing to choose: names, revisions, owners and preconditions are in the actions, and an action that meets another
-//! world than the one it was planned for is refused by its precondition. A half-done plan is harmless: the next one starts from what is
-//! seen then.
+//! A plan leaves nothing to choose: names, revisions, owners and preconditions are in the actions. An action
+//! whose object has changed since is refused by its precondition. A half-executed plan is harmless: the next
+//! one starts from the objects observed then.
 
 mod action;
 mod claims;
 mod claims_in_place;
+pub mod departure;
 pub mod invariant;
 mod pods;
 mod replicas;
@@ -15,7 +16,7 @@ mod rollout;
 mod set;
 mod status;
 
-pub use action::{Action, Event};
+pub use action::{Action, SetEvent};
 
 use crate::allowance::{Allowance, Output, Written};
 use claims::{Claims, Moment};
@@ -29,17 +30,18 @@ use set::{Set, Strategy};
 use status::Status;
 use std::collections::BTreeSet;
 
-/// What is seen of a set. Each list may hold more than the set's own: the plan sorts that out.
+/// The observed objects of a set. Each list may hold more than the set's own; the planner filters them.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen<'a> {
     pub set: &'a Value,
     /// The pods that the set controls, and every pod whose name is the set's with an ordinal.
     pub pods: &'a [&'a SeenPod],
-    /// The claims whose names follow the set's scheme: a template's name, the set's, an ordinal.
+    /// The claims whose names are built from a template's name, the set's name and an ordinal.
     pub claims: &'a [&'a Value],
-    /// The revisions that the set controls, those without controller beside it, and every one whose name begins with the set's.
+    /// The revisions that the set controls, those of the namespace without a controller, and every one whose
+    /// name begins with the set's.
     pub revisions: &'a [&'a Value],
-    /// Claims whose names follow another set's scheme as well: what stands before the ordinal.
+    /// Claim names (without the ordinal) that another set's templates produce, too.
     pub contested: &'a BTreeSet<String>,
     /// How much the plan may create and apply.
     pub allowance: Allowance,
@@ -47,75 +49,77 @@ pub struct Seen<'a> {
 
 /// What to do, in this order: `prepare`, `stages`, the status, `cleanup`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Plan {
-    /// Adoptions, releases, revisions: one after the other. When one fails, nothing more happens and the status is not written, but
-    /// `cleanup` is still done.
+pub struct SetPlan {
+    /// Adoptions, releases and revisions, executed one after the other. When one fails, nothing more is
+    /// executed and the status is not written, except that `cleanup` is still executed.
     pub prepare: Vec<Action>,
-    /// One after the other. A stage with a failure is the last; the status is written all the same.
+    /// Executed one after the other, up to the first stage with a failure; the status is written even so.
     pub stages: Vec<Stage>,
-    /// The set with its new status, for its `/status`, when anything changed.
+    /// The set with its new status, to PUT to `/status` if it changed.
     pub status: Option<Value>,
-    /// Old history. Failures there fail nothing else.
+    /// Deletes old revisions. Failures here do not affect anything else.
     pub cleanup: Vec<Action>,
     /// Why not more is done.
     pub held: Vec<Held>,
-    /// What people should know, beyond what the actions say by themselves.
-    pub events: Vec<Event>,
-    /// Look again then, if nothing happens before.
+    /// Events in addition to those of the actions.
+    pub events: Vec<SetEvent>,
+    /// When to plan again without a change.
     pub next: Option<Timestamp>,
-    /// Figures for the metrics: the budget of unavailable replicas, and how many are unavailable.
+    /// Values for metrics: the budget of unavailable replicas, and how many are unavailable.
     pub max_unavailable: Option<i64>,
     pub unavailable: Option<i64>,
-    /// The size of what the plan creates and applies. Where it has withheld something, another plan must follow.
+    /// The size of what the plan creates and applies. If objects were withheld, another plan must follow.
     pub written: Written,
 }
 
-/// Lanes that may go on at once; they have nothing to do with each other.
+/// Independent lanes, which may be executed concurrently.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stage {
     pub lanes: Vec<Lane>,
 }
 
-/// Steps one after the other. All actions of a step are attempted; a step with a failure is the lane's last.
+/// Steps, executed one after the other, up to the first step with a failure. All actions of a step are
+/// attempted.
 pub type Lane = Vec<Vec<Action>>;
 
 /// Why a replica, or the whole set, waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// The set is being deleted: its pods and claims are the collector's.
+    /// The set is being deleted: its pods and claims are left to the garbage collector.
     Deleting,
-    /// Ordered: this pod must be running, ready and available before anything after it happens.
+    /// OrderedReady: this pod must be running, ready and available before anything after it happens.
     NotReady { pod: String },
-    /// The pod that bears this name is on its way out.
+    /// The pod of this name is terminating.
     Terminating { pod: String },
-    /// A pod that is not the set's bears a replica's name.
+    /// A pod that does not belong to the set has a replica's name.
     NameTaken { pod: String, by: String },
-    /// A claim belongs to the pod that went before or to an earlier set of this name, or is on its way out: it must be gone first.
+    /// A claim is owned by the previous pod or by an earlier set of this name, or is terminating: it must be
+    /// removed first.
     ClaimLeaving { pod: String, claim: String },
-    /// A claim has not become what the update revision says; `reason` is a word for it, `why` a sentence.
+    /// A claim is not at the update revision yet; `reason` is a CamelCase reason, `why` a sentence.
     ClaimNotReady { pod: String, claim: String, reason: &'static str, why: String },
-    /// A pod cannot be made what the set wants; only another one can.
+    /// A pod cannot be updated to match the set; it must be replaced.
     Unfit { pod: String, why: String },
-    /// More replicas are missing than the plan's allowance admits; the next plan goes on when these exist.
+    /// More replicas are missing than the plan's allowance admits; the next plan continues when these exist.
     Many { missing: i64 },
     /// The budget of unavailable replicas is used up.
     Budget { unavailable: i64, max: i64 },
     /// Pods below this ordinal stay at an older revision.
     Partition { ordinal: i64 },
-    /// Pods at an older revision stay until somebody deletes them.
+    /// Pods at an older revision stay until a user deletes them.
     OnDelete { pods: i64 },
-    /// What is wrong with the set's own words; nothing happens until they change.
+    /// The set's spec is invalid; nothing happens until it changes.
     Unusable { why: String },
 }
 
-/// After so many lanes a set may have changed its mind: it is asked again.
+/// After this many lanes the set may have changed: it is confirmed again.
 const ASK_AFTER: usize = 64;
 
-/// What to do about a set.
-pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
+/// Plans the actions for a set.
+pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> SetPlan {
     let set = match Set::read(seen.set, gates) {
         Ok(set) => set,
-        Err(why) => return Plan { held: vec![Held::Unusable { why }], ..Plan::default() },
+        Err(why) => return SetPlan { held: vec![Held::Unusable { why }], ..SetPlan::default() },
     };
     let members = Members::of(&set, seen.pods);
     let claims = Claims::of(&set, seen);
@@ -123,8 +127,8 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         return farewell(&set, &members, &claims, now);
     }
     if let Some((held, event)) = set.unusable(gates) {
-        // Whom claims belong to does not depend on what is wrong.
-        let mut plan = Plan { held: vec![held], events: vec![event], ..Plan::default() };
+        // The owners of claims do not depend on the invalid field.
+        let mut plan = SetPlan { held: vec![held], events: vec![event], ..SetPlan::default() };
         plan.own_claims(&set, &members, &claims, Moment::Any);
         return plan;
     }
@@ -139,7 +143,7 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
         claims: &claims,
         revisions: &revisions,
         now,
-        plan: Plan::default(),
+        plan: SetPlan::default(),
         status,
         alike: seen_revisions.into_iter().filter(|revision| revisions.is_alike(revision)).collect(),
         reowned: reowned.iter().filter_map(Action::owned_claim).map(str::to_owned).collect(),
@@ -154,11 +158,12 @@ pub fn plan(seen: &Seen, gates: &Gates, now: Timestamp) -> Plan {
     planner.finish(gates)
 }
 
-/// A set that is being deleted: pods are left to the collector, but a policy set just before the deletion still holds. Where the
-/// set is to leave its dependents behind, the collector takes its references away; and one that only somebody else's finalizer still holds
-/// may have left them behind already, so it gets nothing any more.
-fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Plan {
-    let mut plan = Plan { held: vec![Held::Deleting], ..Plan::default() };
+/// Plans for a set that is being deleted. Its pods are left to the garbage collector, but a retention policy
+/// changed just before the deletion still applies. If the set orphans its dependents, the collector removes
+/// its owner references. If another finalizer holds the set, its dependents may be orphaned already, so it
+/// gets no new ones.
+fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> SetPlan {
+    let mut plan = SetPlan { held: vec![Held::Deleting], ..SetPlan::default() };
     if !set.orphaning() {
         let moment = if set.waits_for_dependents() { Moment::Any } else { Moment::TooLate };
         plan.own_claims(set, members, claims, moment);
@@ -170,35 +175,36 @@ fn farewell(set: &Set, members: &Members, claims: &Claims, now: Timestamp) -> Pl
     plan
 }
 
-/// A plan in the making.
+/// Builds a plan.
 struct Planner<'a> {
     set: &'a Set<'a>,
     members: &'a Members<'a>,
     claims: &'a Claims<'a>,
     revisions: &'a Revisions<'a>,
     now: Timestamp,
-    plan: Plan,
+    plan: SetPlan,
     status: Status,
-    /// The revisions of pods that differ from the update revision in claims alone, if at all.
+    /// The revisions of pods that differ from the update revision at most in claims.
     alike: BTreeSet<&'a str>,
-    /// Claims whose owners this plan changes: by then they have another resourceVersion than the one that is seen.
+    /// Claims whose owners this plan changes, and so their resourceVersion: they cannot be applied in the
+    /// same plan.
     reowned: BTreeSet<String>,
-    /// The ordinals of pods whose missing claims this plan creates already.
+    /// The ordinals of pods whose missing claims this plan already creates.
     provided: BTreeSet<i64>,
-    /// Pods are recreated when their claims are ready, and they are not.
+    /// With Recreate: pods are deleted only when their claims are ready, and some are not.
     awaits_claims: bool,
-    /// What is done last, so that it fails nothing else.
+    /// Executed last, so that its failures do not block anything else.
     last: Stage,
-    /// The ordinals of replicas that this plan deletes before it comes to the rollout.
+    /// The ordinals of replicas that this plan deletes before the rollout.
     leaving: BTreeSet<i64>,
-    /// Claims of condemned pods get their owners at the moment of scaling, which this plan has come to.
+    /// Whether the plan scales down: the claims of condemned pods get their owners then.
     scaling: bool,
     /// What the plan creates and applies, within its allowance.
     output: Output,
 }
 
 impl Planner<'_> {
-    /// First all replicas, then those too many, then the new revision.
+    /// First creates missing replicas, then scales down, then rolls out the new revision.
     fn run(&mut self) {
         if self.set.strategy == Strategy::Recreate && !self.recreate() {
             return;
@@ -212,7 +218,7 @@ impl Planner<'_> {
         self.plan.push(last);
     }
 
-    fn finish(mut self, gates: &Gates) -> Plan {
+    fn finish(mut self, gates: &Gates) -> SetPlan {
         self.plan.written = self.output.written();
         self.prepare();
         self.own_claims_first();
@@ -245,8 +251,8 @@ impl Planner<'_> {
         self.plan.prepare.extend(self.revisions.action.clone());
     }
 
-    /// Whom claims belong to does not depend on anybody's health, so it is settled before anything else happens: what is deleted
-    /// after this, by whomever, takes with it what the policy says now.
+    /// The owners of claims do not depend on the health of pods, so they are set before anything else.
+    /// Whatever is deleted afterwards, by any client, then has the consequences of the current policy.
     fn own_claims_first(&mut self) {
         let moment = if self.scaling { Moment::BeforeScaling } else { Moment::Any };
         let (actions, events) = self.claims.own(self.set, self.members, moment);
@@ -256,12 +262,13 @@ impl Planner<'_> {
         self.plan.events.extend(events);
     }
 
-    /// Who becomes an owner must be there to stay. Where a set is deleted so that its claims are left behind, and its deletion is not
-    /// seen yet, claims that lost their owner seem to want it back; with it they would be collected. And claims outlive their set: one that
-    /// is made for a set that is gone, or by words that no longer hold, is what the next set of that name gets.
+    /// Confirms the set where needed. A new owner must exist and stay: if a set was deleted with its claims
+    /// orphaned, and the deletion is not observed yet, the claims appear to have lost their owner; adding it
+    /// again would make the collector delete them. And claims outlive their set: a claim created for a
+    /// deleted set, or by an outdated spec, would be used by the next set of that name.
     ///
-    /// And where claims go with replicas that are scaled away, the set must still want that when they go. A plan may be long: the set is asked
-    /// again whenever something took its time since it was asked.
+    /// If claims are deleted with replicas that are scaled away, the policy must still hold when the replicas
+    /// are deleted. A plan may be long, so the set is confirmed again after stages that take time.
     fn confirm_set(&mut self) {
         let with_replica = self.set.retention.with_replica;
         let condemned: BTreeSet<&str> = self.members.condemned.values().map(|pod| pod.name()).collect();
@@ -272,7 +279,8 @@ impl Planner<'_> {
         };
         let is_quick = |action: &Action| matches!(action, Action::OwnClaim { .. });
         let makes_claim = |action: &Action| matches!(action, Action::CreateClaim { .. });
-        // What is done since the set was asked, or the plan began; and whether there is more to it than owners of claims.
+        // Lanes since the last confirmation or the start of the plan, and whether they did more than set
+        // owners of claims.
         let (mut first, mut done, mut took_time) = (false, 0, false);
         for stage in std::mem::take(&mut self.plan.stages) {
             let is_given_up = stage.actions().any(gives_up);
@@ -295,7 +303,7 @@ impl Planner<'_> {
         self.plan.confirm(self.set);
     }
 
-    /// The claims of pods that are scaled away, before the first of them is deleted.
+    /// Sets the owners of the claims of pods that are scaled away, before the first of these pods is deleted.
     fn own_condemned_claims(&mut self) {
         self.scaling = true;
         let (actions, events) = self.claims.own(self.set, self.members, Moment::Scaling);
@@ -307,7 +315,7 @@ impl Planner<'_> {
         pod.is_available(self.set, self.now)
     }
 
-    /// On its way out, or sent there by this plan.
+    /// Whether the pod is terminating, or deleted by this plan.
     fn is_leaving(&self, ordinal: i64, pod: Pod) -> bool {
         pod.terminating || self.leaving.contains(&ordinal)
     }
@@ -324,29 +332,30 @@ impl Stage {
         self.lanes.iter().flatten().flatten()
     }
 
-    /// Each action for itself.
+    /// A stage with one lane per action.
     fn of_each(actions: Vec<Action>) -> Stage {
         Stage { lanes: actions.into_iter().map(|action| vec![vec![action]]).collect() }
     }
 }
 
-impl Plan {
-    /// Whether there is nothing to do but to say how things are.
+impl SetPlan {
+    /// Whether the plan at most writes the status.
     pub fn is_idle(&self) -> bool {
         self.prepare.is_empty() && self.stages.is_empty() && self.cleanup.is_empty()
     }
 
-    /// Whether the status says nothing new but counts.
+    /// Whether the status differs in counts only.
     pub fn status_only_counts(&self, set: &Value) -> bool {
         self.status.as_ref().is_some_and(|wanted| status::differ_in_counts(set, wanted))
     }
 
-    /// Whether the status says nothing new but counts, of a set that is not yet where it is going: they will change again soon.
+    /// Whether the status differs in counts only and the set has not reached its desired state: the counts
+    /// will change again soon.
     pub fn status_can_wait(&self, set: &Value) -> bool {
         self.status.as_ref().is_some_and(|wanted| !status::has_arrived(wanted)) && self.status_only_counts(set)
     }
 
-    /// Settles whom claims belong to, and nothing else.
+    /// Sets the owners of claims, and nothing else.
     fn own_claims(&mut self, set: &Set, members: &Members, claims: &Claims, moment: Moment) {
         let (actions, events) = claims.own(set, members, moment);
         self.push(Stage::of_each(actions));
@@ -354,7 +363,7 @@ impl Plan {
         self.confirm(set);
     }
 
-    /// Has the set confirmed before anything else, if something is done that outlasts it.
+    /// Confirms the set before anything else, if an action has effects that outlive the set.
     fn confirm(&mut self, set: &Set) {
         let lasts = |action: &Action| match action {
             Action::OwnClaim { owners, .. } => !owners.is_empty(),
@@ -377,7 +386,7 @@ impl Plan {
         }
     }
 
-    /// Pushes deletions, but not all in one go: whoever changes their mind meanwhile keeps the rest.
+    /// Adds deletions in several stages: after a failed confirmation the remaining pods are kept.
     fn push_piecemeal(&mut self, lanes: impl IntoIterator<Item = Lane>) {
         let mut lanes = lanes.into_iter().peekable();
         while lanes.peek().is_some() {
@@ -385,7 +394,7 @@ impl Plan {
         }
     }
 
-    /// The set with the status to write, when some actions of the plan for it failed, with what is to be told of each.
+    /// The set with the status to write when some actions failed, each with the message to report.
     pub fn status_after(&self, set: &Value, failed: &[(&Action, Option<&str>)]) -> Option<Value> {
         let actions: Vec<&Action> = failed.iter().map(|(action, _)| *action).collect();
         let planned = self.status_without(&actions);
@@ -393,19 +402,19 @@ impl Plan {
         let mut told = failed.iter().filter_map(|(action, why)| Some((*action, (*why)?)));
         let refused = told.any(|(action, why)| status::refuse_claim(&mut after, action, why));
         let status = if refused { Some(after) } else { planned };
-        // What was planned may be as it was, without what failed.
+        // Without what failed, the planned status may equal the current one.
         status.filter(|status| status != set)
     }
 
-    /// The set with the planned status: a pod whose deletion failed, or was never attempted because a stage before it failed, is
-    /// not gone after all.
+    /// The set with the planned status. A pod whose deletion failed, or was not attempted because an earlier
+    /// stage failed, is counted again.
     fn status_without(&self, failed: &[&Action]) -> Option<Value> {
         let mut set = self.status.clone()?;
         let is_counted = |action: &&Action| matches!(action, Action::DeletePod { counted: true, .. });
         if self.stages.iter().flat_map(Stage::actions).filter(is_counted).count() == 0 {
             return Some(set);
         }
-        // The set may be asked several times, always by the same words.
+        // The same confirmation may occur several times in a plan, so actions are compared by address.
         let has_failed = |action: &Action| failed.iter().any(|failed| std::ptr::eq(*failed, action));
         let last = self.stages.iter().position(|stage| stage.actions().any(has_failed));
         let skipped = self.stages.iter().skip(last.map_or(self.stages.len(), |last| last + 1)).flat_map(Stage::actions);

@@ -1,4 +1,4 @@
-//! Pods of a set: which are its own, what state they are in, how new ones look.
+//! The pods of a set: which belong to it, their state, and how new ones are built.
 
 use super::Action;
 use super::revisions::Revision;
@@ -15,16 +15,16 @@ pub(super) const REVISION_LABEL: &str = "controller-revision-hash";
 const NAME_LABEL: &str = "statefulset.kubernetes.io/pod-name";
 const INDEX_LABEL: &str = "apps.kubernetes.io/pod-index";
 
-/// The pods of a set, and those that only bear the names of its replicas.
+/// The pods of a set, and other pods that have names of its replicas.
 #[derive(Debug, Default)]
 pub(super) struct Members<'a> {
-    /// By ordinal, those within the set's range.
+    /// Those in the set's range, by ordinal.
     pub replicas: BTreeMap<i64, Pod<'a>>,
-    /// By ordinal, those outside: they are to go.
+    /// Those out of range, which are to be deleted, by ordinal.
     pub condemned: BTreeMap<i64, Pod<'a>>,
-    /// By ordinal, pods of others.
+    /// Pods that do not belong to the set, by ordinal.
     pub strangers: BTreeMap<i64, Pod<'a>>,
-    /// The ordinals of those that become the set's by this plan.
+    /// The ordinals of pods that this plan adopts.
     pub adopted: BTreeSet<i64>,
     adoptions: Vec<Action>,
     releases: Vec<Action>,
@@ -66,27 +66,27 @@ impl<'a> Members<'a> {
         self.replicas.get(&ordinal).or_else(|| self.condemned.get(&ordinal)).copied()
     }
 
-    /// Adoptions are asked for first, releases are not.
+    /// The adoptions, which need a confirmed set, and the releases, which do not.
     pub fn claim(&self) -> (&[Action], &[Action]) {
         (&self.adoptions, &self.releases)
     }
 }
 
-/// The revision that a pod, or a claim, is at.
+/// The revision of a pod or claim.
 pub(super) fn revision(object: &Value) -> &str {
     object.text(&["metadata", "labels", REVISION_LABEL])
 }
 
-/// A pod, with what is asked of it in every plan of its set: that is read once for each of its versions. What the pods of a set have in
-/// common they share, so that a plan for many of them finds it in the processor's cache.
+/// A pod with the fields that every plan of its set needs, computed once per version. Values that the pods of
+/// a set have in common are shared, so that a plan for many pods finds them in the CPU cache.
 #[derive(Debug)]
 pub struct SeenPod {
     pub(super) object: Arc<Value>,
     namespace: Arc<str>,
     name: Box<str>,
-    /// All but those of its identity.
+    /// All labels except the identity labels.
     labels: Arc<Map>,
-    /// It has the label that says its name.
+    /// Whether it has the label with its name.
     named: bool,
     /// The uid of its controller.
     owner: Option<Arc<str>>,
@@ -94,9 +94,9 @@ pub struct SeenPod {
     pub(super) terminating: bool,
     pending: bool,
     over: bool,
-    /// Running, and says that it is ready.
+    /// Running and ready.
     pub(super) ready: bool,
-    /// The volumes that are claims of its own name: `data` where it mounts `data-web-0` and is `web-0`.
+    /// The volumes whose claims are named after it: `data`, if the pod `web-0` mounts `data-web-0`.
     own_claims: Arc<[Box<str>]>,
 }
 
@@ -150,12 +150,12 @@ impl SeenPod {
     }
 }
 
-/// Whether no two pods of a set have the same value of this label.
+/// Whether the values of this label differ between the pods of a set.
 fn is_identity(label: &str) -> bool {
     label == NAME_LABEL || label == INDEX_LABEL
 }
 
-/// What the pod before had; the next one mostly has the same.
+/// The values of the previous pod; the next one mostly has the same.
 #[derive(Default)]
 struct Common {
     namespace: Last<str>,
@@ -220,17 +220,17 @@ impl<'a> Pod<'a> {
         self.pending
     }
 
-    /// It has ended and will not run again.
+    /// It has terminated and will not run again.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Ready for long enough, terminating or not.
+    /// Ready for `minReadySeconds`, terminating or not.
     pub fn is_available(&self, set: &Set, now: Timestamp) -> bool {
         self.ready && (set.min_ready.is_zero() || self.available_from(set).is_some_and(|from| from <= now))
     }
 
-    /// When a ready pod is, or was, available.
+    /// When a ready pod becomes, or became, available.
     pub fn available_from(&self, set: &Set) -> Option<Timestamp> {
         let ready = condition::get(&self.object, "Ready").filter(|_| self.ready)?;
         let since: Timestamp = ready.text(&["lastTransitionTime"]).parse().ok()?;
@@ -238,19 +238,20 @@ impl<'a> Pod<'a> {
     }
 }
 
-/// The labels of its identity, when they must be put back.
+/// The identity labels, if they must be restored.
 pub(super) fn lost_labels(set: &Set, ordinal: i64, pod: Pod) -> Option<Vec<(String, String)>> {
-    // Its name is one that the set gives.
+    // `named` suffices: the planner only gets pods whose name has an ordinal.
     (!pod.named).then(|| identity(set, ordinal).map(|(label, value)| (label.to_owned(), value)).into())
 }
 
-/// The claim template whose claim the pod does not mount. Volumes of a pod never change, so only another pod can.
+/// The claim template whose claim the pod does not mount. The volumes of a pod are immutable, so it must be
+/// replaced.
 pub(super) fn lost_volume<'a>(set: &Set<'a>, pod: Pod) -> Option<&'a Value> {
     let mounts = |template: &Value| pod.own_claims.iter().any(|volume| **volume == *name(template));
     set.claim_templates.iter().copied().find(|template| !mounts(template))
 }
 
-/// Who holds a name that a replica needs, and what a person can do about it.
+/// The owner of a pod that has a replica's name, and what the user can do about it.
 pub(super) fn stranger(set: &Set, pod: Pod) -> (String, String) {
     let pod_name = pod.name();
     match controller(&pod.0.object) {
@@ -270,7 +271,7 @@ pub(super) fn stranger(set: &Set, pod: Pod) -> (String, String) {
     }
 }
 
-/// The pod of an ordinal at a revision.
+/// Builds the pod of an ordinal at a revision.
 pub(super) fn build(set: &Set, ordinal: i64, revision: &Revision) -> Value {
     let template = revision.template;
     let mut labels = template.members(&["metadata", "labels"]).clone();
@@ -299,7 +300,7 @@ pub(super) fn build(set: &Set, ordinal: i64, revision: &Revision) -> Value {
     json!({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 }
 
-/// Members of the template's metadata that new objects take from it.
+/// Copies members of the template's metadata to a new object.
 pub(super) fn carry_over(template: &Value, metadata: &mut Value, fields: &[&str]) {
     for field in fields {
         if let Some(value) = template.at(&["metadata", field]) {
@@ -312,7 +313,8 @@ fn identity(set: &Set, ordinal: i64) -> [(&'static str, String); 2] {
     [(NAME_LABEL, set.pod_name(ordinal)), (INDEX_LABEL, ordinal.to_string())]
 }
 
-/// One volume for each claim template, in place of one of that name in the template, then the template's others.
+/// One volume per claim template, which replaces a template volume of the same name, followed by the other
+/// volumes of the pod template.
 fn volumes(set: &Set, ordinal: i64, template: &Value) -> Vec<Value> {
     let claims = set.claim_templates.iter().map(
         |claim| json!({"name": name(claim), "persistentVolumeClaim": {"claimName": set.claim_name(claim, ordinal)}}),

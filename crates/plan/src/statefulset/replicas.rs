@@ -1,21 +1,21 @@
-//! Replicas: the missing ones are created, the ended ones replaced, those out of range deleted.
+//! Creates missing replicas, replaces terminated ones, and deletes those out of range.
 
 use super::claims::Leaving;
 use super::pods::{self, Pod};
 use super::revisions::Revision;
 use super::set::{Rolling, Strategy};
-use super::{Action, Event, Held, Lane, Planner, Stage};
+use super::{Action, Held, Lane, Planner, SetEvent, Stage};
 use object::access::Access;
 
-/// Pods that are created at once, at most.
+/// The limit of pods that are created concurrently.
 const BATCH_MAX: usize = 500;
-/// Claims of one replica that are written at once: first so many,
+/// Concurrent writes of claims of one replica: first this many,
 const CLAIMS_MIN: usize = 4;
-/// then twice as many each time, up to this number. Where a quota refuses one, few others have been tried.
+/// then twice as many each time, up to this number. So if a quota refuses one, few others were attempted.
 const CLAIMS_MAX: usize = 16;
 
 impl<'a> Planner<'a> {
-    /// One replica after the other, in ascending order. Whether all are there and available.
+    /// Handles one replica after the other, in ascending order. Returns whether all exist and are available.
     pub(super) fn in_order(&mut self) -> bool {
         let mut care = Stage::default();
         for ordinal in self.set.start..self.set.end() {
@@ -44,12 +44,12 @@ impl<'a> Planner<'a> {
         true
     }
 
-    /// All replicas at once. Whether none was left for a later plan.
+    /// Handles all replicas at once. Returns whether none was left for a later plan.
     pub(super) fn at_once(&mut self) -> bool {
         let mut care = Stage::default();
         for (ordinal, pod) in &self.members.replicas {
             let held = self.tend(*ordinal, *pod, &mut care);
-            // Nothing waits for an unready pod here.
+            // With Parallel nothing waits for an unready pod.
             self.plan.held.extend(held.filter(|held| !matches!(held, Held::NotReady { .. })));
         }
         self.plan.push(care);
@@ -73,7 +73,7 @@ impl<'a> Planner<'a> {
         whole
     }
 
-    /// Cares for a replica that is there; the answer is what an ordered set waits for.
+    /// Maintains an existing replica; returns what an ordered set must wait for.
     fn tend(&mut self, ordinal: i64, pod: Pod<'a>, care: &mut Stage) -> Option<Held> {
         let pod_name = || pod.name().to_owned();
         if pod.is_over() && !pod.terminating {
@@ -83,7 +83,7 @@ impl<'a> Planner<'a> {
         if self.is_leaving(ordinal, pod) {
             return Some(Held::Terminating { pod: pod_name() });
         }
-        // What is adopted just now has another resourceVersion by then.
+        // An adopted pod has a new resourceVersion by then, so its labels are left to the next plan.
         let labels = pods::lost_labels(self.set, ordinal, pod).filter(|_| !self.members.adopted.contains(&ordinal));
         care.lanes.extend(labels.map(|labels| vec![vec![label(pod, labels)]]));
         let cared_for = pod.is_pending() || (self.set.claims_in_place && !self.is_rolled(ordinal, pod));
@@ -104,10 +104,10 @@ impl<'a> Planner<'a> {
         }
         let template = pods::lost_volume(self.set, pod)?;
         let why = format!(
-            "it does not mount the claim {}, and volumes of a pod never change: delete the pod, so that it is created anew",
+            "it does not mount the claim {}, and the volumes of a pod are immutable: delete the pod, so that it is created again",
             self.set.claim_name(template, ordinal)
         );
-        self.plan.events.push(Event {
+        self.plan.events.push(SetEvent {
             warning: true,
             reason: "FailedUpdate",
             message: format!("Update Pod {} in StatefulSet {} failed error: {why}", pod.name(), self.set.name),
@@ -115,7 +115,7 @@ impl<'a> Planner<'a> {
         Some(Held::Unfit { pod: pod_name(), why })
     }
 
-    /// The missing claims of a replica, then its pod: as much of this as the allowance admits.
+    /// Creates the missing claims of a replica, then its pod, as far as the allowance admits.
     fn create(&mut self, ordinal: i64) -> Result<Option<Lane>, Held> {
         let pod = self.set.pod_name(ordinal);
         if let Some(stranger) = self.members.strangers.get(&ordinal) {
@@ -136,7 +136,7 @@ impl<'a> Planner<'a> {
         }
         let revision = self.revision_for(ordinal);
         let mut lane = steps(self.claims_for_creation(ordinal, revision)?);
-        // A pod without all its claims would wait for them, and take a place on a node meanwhile.
+        // A pod without all its claims would wait for them and occupy a node.
         if !self.output.has_withheld() {
             let pod = self.output.admit(|| pods::build(self.set, ordinal, revision));
             lane.extend(pod.map(|pod| vec![Action::CreatePod(pod)]));
@@ -146,19 +146,20 @@ impl<'a> Planner<'a> {
 
     fn cannot_create(&mut self, pod: &str, why: &str) {
         let message = format!("Create Pod {pod} in StatefulSet {} failed error: {why}", self.set.name);
-        self.plan.events.push(Event { warning: true, reason: "FailedCreate", message });
+        self.plan.events.push(SetEvent { warning: true, reason: "FailedCreate", message });
     }
 
-    /// The revision that a new pod of this ordinal gets.
+    /// The revision of a new pod of this ordinal.
     fn revision_for(&self, ordinal: i64) -> &'a Revision<'a> {
         let Strategy::Rolling(Rolling { partition, .. }) = self.set.strategy else {
-            // Nothing new comes beside what is still old.
+            // Old and new pods must not exist at the same time.
             return if self.awaits_claims { &self.revisions.current } else { &self.revisions.update };
         };
         let held_back = match partition {
             Some(partition) => ordinal < partition,
-            // Without a block the rollout's own progress draws the line, as far as it goes in order: where unready pods of an old
-            // revision are replaced at once, one that comes back at the old revision would be replaced for ever.
+            // Without a rollingUpdate block, an ordered rollout is bounded by its own progress. Not with
+            // Parallel: unready pods of an old revision are replaced at once there, and a pod created at the
+            // old revision would be replaced for ever.
             None => {
                 let current = self.set.object.int(&["status", "currentReplicas"]).unwrap_or(0);
                 self.set.ordered && ordinal - self.set.start < current
@@ -167,13 +168,13 @@ impl<'a> Planner<'a> {
         if held_back { &self.revisions.current } else { &self.revisions.update }
     }
 
-    /// The revision that a missing claim of this pod gets: the one the pod is on its way to, if it is.
+    /// The revision of a missing claim of this pod: the update revision if the rollout includes the pod.
     fn revision_of_claims(&self, ordinal: i64, pod: Pod) -> Revision<'a> {
         let own = if self.is_rolled(ordinal, pod) { None } else { self.revisions.named(pod.revision()) };
         own.unwrap_or_else(|| self.revisions.update.clone())
     }
 
-    /// Deletes pods that are out of range, in descending order. Whether there is none left to wait for.
+    /// Deletes pods that are out of range, in descending order. Returns whether nothing must be waited for.
     pub(super) fn scale_down(&mut self) -> bool {
         if self.members.condemned.is_empty() {
             return true;
@@ -188,8 +189,8 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// Of several unhealthy pods none is deleted, except the lowest when its turn comes: they may recover, and hold what the others
-    /// lost. Those that cannot recover do not count.
+    /// If several pods are unhealthy, none is deleted except the lowest of them when it is next: the others
+    /// may recover, and may hold the only copy of data. Pods that cannot recover do not count.
     fn scale_down_one(&mut self) {
         let condemned = &self.members.condemned;
         let Some((ordinal, pod)) = condemned.last_key_value() else { return };
@@ -208,32 +209,40 @@ impl<'a> Planner<'a> {
         self.plan.held.push(Held::Terminating { pod: pod_name });
     }
 
-    /// It has ended, or waits for a claim that nobody will make.
+    /// Whether the pod has terminated, or waits for a claim that will not be created.
     fn is_hopeless(&self, ordinal: i64, pod: Pod) -> bool {
         pod.is_over() || (pod.is_pending() && !self.claims.are_there(self.set, ordinal))
     }
 }
 
 impl Stage {
-    /// Adds what is written to the claims of one replica.
+    /// Adds writes to the claims of one replica.
     pub(super) fn add(&mut self, claims: Vec<Action>) {
         self.lanes.extend(Some(steps(claims)).filter(|lane| !lane.is_empty()));
     }
 }
 
-/// Writes claims of one replica more and more at once, as long as all succeed.
+/// Writes claims of one replica with growing concurrency, as long as all succeed. An applied size cannot be taken back,
+/// so all checks and creations come before the first apply.
 fn steps(claims: Vec<Action>) -> Lane {
-    let (mut lane, mut claims) = (Lane::new(), claims.into_iter().peekable());
-    let mut size = CLAIMS_MIN;
-    while claims.peek().is_some() {
-        lane.push(claims.by_ref().take(size).collect());
-        size = (size * 2).min(CLAIMS_MAX);
+    let (checks, writes): (Vec<_>, Vec<_>) =
+        claims.into_iter().partition(|action| matches!(action, Action::CheckClaim { .. }));
+    let (applies, creations): (Vec<_>, Vec<_>) =
+        writes.into_iter().partition(|action| matches!(action, Action::ApplyClaim { .. }));
+    let mut lane = Lane::new();
+    for claims in [checks, creations, applies] {
+        let (mut claims, mut size) = (claims.into_iter().peekable(), CLAIMS_MIN);
+        while claims.peek().is_some() {
+            lane.push(claims.by_ref().take(size).collect());
+            size = (size * 2).min(CLAIMS_MAX);
+        }
     }
     lane
 }
 
-impl super::Plan {
-    /// More and more at once, as long as all goes well: a cluster that refuses pods refuses few.
+impl super::SetPlan {
+    /// Executes lanes with growing concurrency, as long as all succeed: if the cluster refuses pods, few were
+    /// attempted.
     fn slow_start(&mut self, lanes: Vec<Lane>) {
         let mut lanes = lanes.into_iter();
         let mut size = 1;
@@ -248,7 +257,8 @@ impl super::Plan {
     }
 }
 
-/// A pod that is not ready may be deleted where one that is may not: it must still be as it was seen.
+/// Deletes a pod. An unready pod may be deleted when a ready one must not, so its resourceVersion is a
+/// precondition.
 pub(super) fn delete(pod: Pod, counted: bool) -> Action {
     let resource_version = (!pod.ready).then(|| pod.object.text(&["metadata", "resourceVersion"]).to_owned());
     Action::DeletePod { pod: pod.name().to_owned(), uid: pod.uid().to_owned(), resource_version, counted }

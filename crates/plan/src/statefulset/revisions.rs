@@ -1,7 +1,8 @@
-//! Revisions: which one the set's template is, which one its pods come from, and what history may go.
+//! Revisions: which one has the set's template, which one its pods have, and which old ones are deleted.
 
 use super::set::Set;
 use super::{Action, pods};
+use crate::allowance;
 use object::access::{self, Access, controller, name, terminating, uid};
 use object::kinds::volumes::default_claim_spec;
 use object::{Gates, Value, json, pod, schema};
@@ -9,13 +10,15 @@ use std::collections::BTreeSet;
 
 const NAME_MAX: usize = 223;
 const HISTORY_DEFAULT: i64 = 10;
+/// The size of all revisions that no pod uses, whatever `revisionHistoryLimit` says: a patch of a few bytes adds a revision of up to 3 MB.
+const HISTORY_BYTES_MAX: usize = 16 << 20;
 
-/// What pods of one revision, and their claims, are made of.
+/// The templates of pods and claims of one revision.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Revision<'a> {
     pub name: String,
     pub template: &'a Value,
-    /// `None` where the revision says nothing about claims.
+    /// `None` if the revision has no claim templates.
     claims: Option<&'a [Value]>,
 }
 
@@ -24,7 +27,7 @@ impl<'a> Revision<'a> {
         self.claims.is_some()
     }
 
-    /// The claim template as it is in this revision; the live one where the revision has none.
+    /// The claim template of this revision; the live one if the revision has none.
     pub fn claim_template<'t>(&self, live: &'t Value) -> &'t Value
     where
         'a: 't,
@@ -35,16 +38,16 @@ impl<'a> Revision<'a> {
 
 #[derive(Debug)]
 pub(super) struct Revisions<'a> {
-    /// What the set is moving away from; the same as `update` when it has arrived.
+    /// The revision that the rollout replaces; equals `update` when it is complete.
     pub current: Revision<'a>,
-    /// What the set's template says now.
+    /// The revision of the set's template.
     pub update: Revision<'a>,
     pub collisions: i64,
     /// Creates or renumbers the update revision.
     pub action: Option<Action>,
     /// The set's own and those it adopts, oldest first.
     listed: Vec<&'a Value>,
-    /// Templates are compared by meaning, not only to the letter.
+    /// Whether templates are compared with defaults applied, and not only literally.
     by_meaning: bool,
 }
 
@@ -88,7 +91,8 @@ impl<'a> Revisions<'a> {
         Some(read(found, self.update.template))
     }
 
-    /// Whether pods of the revision of this name are what pods of the update revision are, so that only their claims differ.
+    /// Whether the pods of this revision equal those of the update revision, so that only their claims
+    /// differ.
     pub fn is_alike(&self, named: &str) -> bool {
         let found = self.listed.iter().find(|revision| name(revision) == named);
         let template = found.and_then(|revision| template_of(revision));
@@ -107,14 +111,15 @@ impl<'a> Revisions<'a> {
         })
     }
 
-    /// The oldest revisions that nobody uses, beyond the limit.
+    /// The oldest unused revisions beyond the history limit.
     pub fn outdated(&self, set: &Set, members: &pods::Members) -> Vec<Action> {
         let limit = set.object.int(&["spec", "revisionHistoryLimit"]).unwrap_or(HISTORY_DEFAULT);
         let Ok(limit) = usize::try_from(limit) else { return Vec::new() };
         let mut live: BTreeSet<&str> = members.all().map(|pod| pod.revision()).collect();
         live.extend([self.current.name.as_str(), self.update.name.as_str()]);
-        let unused: Vec<&&Value> = self.listed.iter().filter(|revision| !live.contains(name(revision))).collect();
-        let excess = unused.len().saturating_sub(limit);
+        let unused: Vec<&Value> =
+            self.listed.iter().copied().filter(|revision| !live.contains(name(revision))).collect();
+        let excess = unused.len().saturating_sub(self.fitting(&unused).min(limit));
         let excess = unused[..excess].iter().filter(|revision| !terminating(revision));
         excess
             .map(|revision| Action::DeleteRevision {
@@ -122,6 +127,22 @@ impl<'a> Revisions<'a> {
                 uid: uid(revision).to_owned(),
             })
             .collect()
+    }
+}
+
+impl Revisions<'_> {
+    /// How many of these revisions, the newest first, fit into the history. The newest always does, so that there is a way back. They
+    /// are measured only when there will be one more.
+    fn fitting(&self, unused: &[&Value]) -> usize {
+        if !matches!(self.action, Some(Action::CreateRevision(_))) {
+            return unused.len();
+        }
+        let mut bytes = 0;
+        let fitting = unused.iter().rev().take_while(|revision| {
+            bytes += allowance::size(revision);
+            bytes <= HISTORY_BYTES_MAX
+        });
+        fitting.count().max(1)
     }
 }
 
@@ -143,7 +164,7 @@ fn template_of(revision: &Value) -> Option<&Value> {
     revision.at(&["data", "spec", "template"])
 }
 
-/// The claim templates, where they are part of a revision.
+/// The claim templates, if they are part of a revision.
 fn live_claims<'a>(set: &Set<'a>) -> Option<&'a [Value]> {
     set.claims_in_revisions.then(|| set.object.items(&["spec", "volumeClaimTemplates"]))
 }
@@ -160,8 +181,8 @@ fn read<'a>(revision: &'a Value, live: &'a Value) -> Revision<'a> {
     }
 }
 
-/// The newest revision that says what the templates say: to the letter if there is one, else by meaning. A server of another
-/// version may write defaults down that were left out before, which changes nothing and must restart nothing.
+/// The newest revision that equals the templates: literally if there is one, else with defaults applied. A
+/// server of another version may store defaults that were omitted before, which must not restart pods.
 fn find_equal<'a>(
     listed: &[&'a Value],
     template: &Value,
@@ -178,7 +199,7 @@ fn find_equal<'a>(
     })
 }
 
-/// `wanted` is with its defaults already.
+/// `wanted` has its defaults applied.
 fn same_meaning(template: &Value, wanted: &Value) -> bool {
     schema::builtin_type("io.k8s.api.core.v1.PodTemplateSpec").same(&with_defaults(template), wanted)
 }
@@ -197,7 +218,7 @@ fn same_claims(a: Option<&[Value]>, b: Option<&[Value]>) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| kind.same(&plain(a), &plain(b)))
 }
 
-/// What a template says of a claim's status means nothing.
+/// A template's status is ignored.
 fn without_status(template: &Value) -> Value {
     let mut template = template.clone();
     template.cut(&["status"]);
@@ -219,7 +240,8 @@ fn with_defaults(template: &Value) -> Value {
     template
 }
 
-/// What a revision holds: a strategic merge patch that puts the template back, and all claim templates where they are part of it.
+/// The data of a revision: a strategic merge patch that restores the template, and all claim templates if
+/// they are part of it.
 fn data_of(template: &Value, claims: Option<&[Value]>) -> Value {
     let mut template = Value::Object(template.as_object().cloned().unwrap_or_default());
     template.put(&["$patch"], "replace");
@@ -230,8 +252,9 @@ fn data_of(template: &Value, claims: Option<&[Value]>) -> Value {
     data
 }
 
-/// The hash for a new revision's name with its count of collisions, and whether that revision exists already: another object of
-/// that name may hold the same (then it is the revision), or something else (then the count goes up).
+/// The hash in a new revision's name, its collision count, and whether that revision exists already. Another
+/// object of that name may have the same data (then it is the revision), or other data (then the count is
+/// increased).
 fn free_name(set: &Set, seen: &[&Value], data: &Value, collisions: i64) -> (String, i64, bool) {
     let mut count = collisions;
     loop {
@@ -257,7 +280,7 @@ pub(super) fn hash(data: &Value, collisions: i64) -> String {
     hash.to_string().bytes().map(|digit| char::from(LETTERS[usize::from(digit) % LETTERS.len()])).collect()
 }
 
-/// Compact JSON with sorted keys, as Go writes it: with these characters escaped, which only ever stand in strings.
+/// Compact JSON with sorted keys as Go writes it: with these characters escaped, which only occur in strings.
 fn escaped(data: &Value) -> String {
     data.to_string().replace('<', "\\u003c").replace('>', "\\u003e").replace('&', "\\u0026")
 }

@@ -1,5 +1,5 @@
-//! The way to a new revision: the claims of an old pod are brought there first, then it is deleted and comes back at the new one, or is
-//! only relabelled where nothing but its claims differs.
+//! The rollout to a new revision: the claims of an old pod are updated first; then the pod is deleted and
+//! created again at the new revision, or only relabelled if nothing but its claims differs.
 
 use super::claims_in_place::Progress;
 use super::pods::{self, Pod};
@@ -7,7 +7,7 @@ use super::replicas::{count, delete, label};
 use super::set::{Rolling, Strategy};
 use super::{Held, Lane, Planner, Stage};
 
-/// An old pod whose turn it may be.
+/// An old pod that the rollout may update.
 struct Candidate<'a> {
     ordinal: i64,
     pod: Pod<'a>,
@@ -15,16 +15,16 @@ struct Candidate<'a> {
     progress: Progress,
 }
 
-/// How many replicas may be touched at once.
+/// How many replicas may be updated at once.
 struct Budget {
     max: i64,
-    /// Replicas that do not work.
+    /// Replicas that are not available.
     down: i64,
-    /// Replicas that work while their claims are under way.
+    /// Available replicas whose claims are being updated.
     flying: i64,
-    /// Replicas that do not work while their claims are under way.
+    /// Unavailable replicas whose claims are being updated.
     mending: i64,
-    /// One waits for the budget, so none below it begins.
+    /// A replica waits for the budget, so none below it is begun.
     exhausted: bool,
 }
 
@@ -33,7 +33,8 @@ impl Budget {
         self.down + self.flying
     }
 
-    /// Whether one more may be begun. What is broken costs nothing, but not too many claims change at once.
+    /// Whether one more may be begun. An unavailable replica does not use the budget, but limits the number
+    /// of concurrent claim updates.
     fn admits(&mut self, works: bool) -> bool {
         if !works {
             return self.flying + self.mending < self.max;
@@ -47,14 +48,15 @@ impl Budget {
     }
 }
 
-/// What became of a candidate.
+/// The result for a candidate.
 enum Move {
     Waits,
     Relabelled,
     Deleted,
 }
 
-/// What the rollout does: first it ends what is ready, then it begins the next, one replica after the other.
+/// The moves of the rollout: first it completes what is ready, then it begins the next, one replica after the
+/// other.
 #[derive(Default)]
 struct Moves {
     ends: Stage,
@@ -76,8 +78,9 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// All old pods go at once, when all their claims are ready for the new ones; whether none of them is on its way out, so that
-    /// others may come: new ones, or old ones while claims are awaited. Those that differ in claims alone stay.
+    /// Deletes all old pods at once, when their claims are ready for the new ones. Returns whether none of
+    /// them is terminating, so that pods may be created: new ones, or old ones while claims are not ready.
+    /// Pods that differ in claims only are kept.
     pub(super) fn recreate(&mut self) -> bool {
         let members = self.members;
         let Some(waits_for) = members.all().find(|pod| self.must_go(*pod)) else {
@@ -93,7 +96,7 @@ impl<'a> Planner<'a> {
             return true;
         }
         self.status.recreating("Deleting old revision pods");
-        // Also these pods are scaled away, whatever else they are deleted for.
+        // These pods are scaled away, too, so their claims need their owners first.
         if members.condemned.values().any(|pod| self.must_go(*pod)) {
             self.own_condemned_claims();
         }
@@ -104,7 +107,7 @@ impl<'a> Planner<'a> {
         false
     }
 
-    /// Whether the claims of all pods that must go are ready for the new ones.
+    /// Whether the claims of all pods that must be replaced are ready.
     fn claims_before_recreation(&mut self) -> bool {
         let members = self.members;
         let mut ready = true;
@@ -138,8 +141,8 @@ impl<'a> Planner<'a> {
         self.roll_within(lowest, max);
     }
 
-    /// From the top, as many at once as the budget admits. A broken pod comes first. (In order there is none here: it stops everything
-    /// before the rollout.)
+    /// Updates from the highest ordinal down, as many at once as the budget admits. Unavailable pods come
+    /// first. (With OrderedReady there are none here: they stop the plan before the rollout.)
     fn roll_within(&mut self, lowest: i64, max: i64) {
         let members = self.members;
         let claims_only = self.changes_claims_only();
@@ -171,7 +174,7 @@ impl<'a> Planner<'a> {
     fn advance(&mut self, candidate: Candidate<'a>, budget: &mut Budget, moves: &mut Moves) -> Move {
         let Candidate { ordinal, pod, works, progress } = candidate;
         if progress.lacks || progress.waits.is_some() {
-            // Where nothing can be done for what is broken anyway, it is in nobody's way.
+            // An unavailable replica for which nothing can be done does not use the budget.
             if !progress.begun && (works || progress.lacks) {
                 if !budget.admits(works) {
                     return Move::Waits;
@@ -204,7 +207,8 @@ impl<'a> Planner<'a> {
         Move::Deleted
     }
 
-    /// The way before there was a budget: from the top, the first old pod, if all above it are available.
+    /// The rollout without the gate MaxUnavailableStatefulSet: the highest old pod, if all above it are
+    /// available.
     fn roll_one(&mut self, lowest: i64) {
         let (members, claims_only) = (self.members, self.changes_claims_only());
         let (mut moves, mut passed_over) = (Moves::default(), false);
@@ -216,7 +220,7 @@ impl<'a> Planner<'a> {
             let pod = members.replicas.get(&ordinal).copied().filter(|pod| !self.is_leaving(ordinal, *pod));
             let works = pod.is_some_and(|pod| self.works(pod, claims_only));
             let progress = self.progress(ordinal);
-            // A replica further down may have been begun because its claim was lost: it comes first.
+            // A replica with a lower ordinal may have been begun because its claim was lost: it comes first.
             let is_next = progress.begun || lowest_begun.is_none_or(|begun| begun > ordinal);
             passed_over |= !is_next && pod.is_some_and(|pod| self.is_old(pod));
             if let Some(pod) = pod.filter(|pod| is_next && self.is_old(*pod)) {
@@ -243,16 +247,16 @@ impl<'a> Planner<'a> {
         moves.begins.into_iter().for_each(|stage| self.plan.push(stage));
     }
 
-    /// The pod gets the name of the update revision, and goes on running. What this plan writes otherwise comes first: the pod has
-    /// another resourceVersion by then.
+    /// Sets the pod's revision label without restarting it. Not in a plan that changes the pod otherwise,
+    /// because its resourceVersion would be outdated.
     fn relabel(&self, ordinal: i64, pod: Pod) -> Option<Lane> {
         let settled = !self.members.adopted.contains(&ordinal) && pods::lost_labels(self.set, ordinal, pod).is_none();
         let labels = vec![(pods::REVISION_LABEL.to_owned(), self.revisions.update.name.clone())];
         settled.then(|| vec![vec![label(pod, labels)]])
     }
 
-    /// All replicas are there and ready, though not for long enough, and the rollout changes nothing but claims, which need not wait
-    /// for that.
+    /// Whether all replicas exist and are ready, some of them not for minReadySeconds, and the rollout
+    /// changes only claims, which need not wait for that.
     pub(super) fn lacks_only_time(&self) -> bool {
         let replicas = &self.members.replicas;
         let ready = |(ordinal, pod): (&i64, &Pod)| !self.is_leaving(*ordinal, *pod) && pod.ready;
@@ -263,7 +267,7 @@ impl<'a> Planner<'a> {
             && self.changes_claims_only()
     }
 
-    /// No pod that the rollout comes to has to go.
+    /// Whether the rollout replaces no pod.
     fn changes_claims_only(&self) -> bool {
         !self.members.replicas.iter().any(|(ordinal, pod)| self.is_rolled(*ordinal, *pod) && self.must_go(*pod))
     }
@@ -272,7 +276,7 @@ impl<'a> Planner<'a> {
         self.is_available(pod) || (claims_only && pod.ready)
     }
 
-    /// Whether the pod is old and its turn comes by itself.
+    /// Whether the pod is old and the rollout updates it.
     pub(super) fn is_rolled(&self, ordinal: i64, pod: Pod) -> bool {
         let reached = match self.set.strategy {
             Strategy::Rolling(rolling) => ordinal >= rolling.partition.unwrap_or(0),
@@ -286,7 +290,7 @@ impl<'a> Planner<'a> {
         pod.revision() != self.revisions.update.name
     }
 
-    /// It is old, and only another pod can be what the update revision says.
+    /// Whether the pod is old and must be replaced to be at the update revision.
     fn must_go(&self, pod: Pod) -> bool {
         self.is_old(pod) && !self.alike.contains(pod.revision())
     }

@@ -1,13 +1,13 @@
-//! What a set asks for, read once from its object and the gates.
+//! The spec of a set, parsed once from its object and the gates.
 
-use super::{Event, Held};
+use super::{Held, SetEvent};
 use jiff::SignedDuration;
 use object::access::{self, Access};
 use object::selector::LabelSelector;
 use object::{Gates, Value, json};
 use std::collections::BTreeSet;
 
-/// Pods are told apart by an int32; there is none beyond it.
+/// Ordinals are int32.
 pub(super) const ORDINAL_MAX: i64 = i32::MAX as i64;
 
 #[derive(Debug)]
@@ -20,15 +20,16 @@ pub(super) struct Set<'a> {
     pub replicas: i64,
     /// The first ordinal.
     pub start: i64,
-    /// One pod at a time, each when its predecessor is available; otherwise all at once.
+    /// OrderedReady: one pod at a time, each when its predecessor is available; otherwise Parallel.
     pub ordered: bool,
     pub strategy: Strategy,
-    /// How long a pod must have been ready to count as available.
+    /// How long a pod must be ready to be available.
     pub min_ready: SignedDuration,
     pub retention: Retention,
-    /// By name, each once: of two with one name the later counts.
+    /// With distinct names: of two with one name, the later is used.
     pub claim_templates: Vec<&'a Value>,
-    /// Revisions hold the claim templates too. The field alone decides: no gate makes new revisions.
+    /// Revisions include the claim templates. Only the field decides this: changing a gate must not create
+    /// revisions.
     pub claims_in_revisions: bool,
     /// Claims follow the revision of their pod.
     pub claims_in_place: bool,
@@ -43,9 +44,10 @@ pub(super) enum Strategy {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Rolling {
-    /// The first ordinal that is updated; `None` without a `rollingUpdate` block, which is not the same as the lowest.
+    /// The first ordinal that is updated; `None` without a `rollingUpdate` block, which is not the same as
+    /// the lowest.
     pub partition: Option<i64>,
-    /// `None` with the gate off: one at a time, and only what stands above counts.
+    /// `None` with the gate off: one pod at a time, if all pods above it are available.
     pub max_unavailable: Option<i64>,
 }
 
@@ -57,7 +59,7 @@ pub(super) struct Retention {
 }
 
 impl<'a> Set<'a> {
-    /// The error is why nothing can be said about the set at all.
+    /// The error says why the set cannot be handled at all.
     pub fn read(object: &'a Value, gates: &Gates) -> Result<Set<'a>, String> {
         let selector = LabelSelector::from_object(object.at(&["spec", "selector"]).unwrap_or(&Value::Null))
             .map_err(|why| format!("spec.selector cannot be read: {why}"))?;
@@ -84,7 +86,7 @@ impl<'a> Set<'a> {
         })
     }
 
-    /// The ordinal past the last one.
+    /// The ordinal after the last one.
     pub fn end(&self) -> i64 {
         self.start.saturating_add(self.replicas)
     }
@@ -93,7 +95,8 @@ impl<'a> Set<'a> {
         (self.start..self.end()).contains(&ordinal)
     }
 
-    /// The ordinal in the name of one of this set's pods. Other spellings of a number (`web-01`) are no names of its pods.
+    /// The ordinal in the name of one of this set's pods. Non-canonical numbers (`web-01`) are not names of
+    /// its pods.
     pub fn ordinal(&self, pod: &str) -> Option<i64> {
         ordinal(pod.strip_prefix(self.name)?.strip_prefix('-')?)
     }
@@ -106,7 +109,7 @@ impl<'a> Set<'a> {
         format!("{}-{}-{ordinal}", access::name(template), self.name)
     }
 
-    /// The ordinal in the name of a claim that follows one of this set's templates.
+    /// The ordinal in the name of a claim of one of this set's templates.
     pub fn claim_ordinal(&self, claim: &str) -> Option<i64> {
         self.claim_templates.iter().find_map(|template| {
             let rest = claim.strip_prefix(access::name(template))?;
@@ -114,7 +117,7 @@ impl<'a> Set<'a> {
         })
     }
 
-    /// A controlling reference to the set.
+    /// A controlling owner reference to the set.
     pub fn reference(&self, blocks: bool) -> Value {
         json!({
             "apiVersion": "apps/v1", "kind": "StatefulSet", "name": self.name, "uid": self.uid,
@@ -126,23 +129,23 @@ impl<'a> Set<'a> {
         access::terminating(self.object)
     }
 
-    /// Its dependents are to stay, without it.
+    /// Whether its dependents are to be orphaned.
     pub fn orphaning(&self) -> bool {
         self.object.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == crate::gc::ORPHAN)
     }
 
-    /// Its dependents are to go before it.
+    /// Whether its dependents are to be deleted before it.
     pub fn waits_for_dependents(&self) -> bool {
         self.object.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == crate::gc::FOREGROUND)
     }
 
-    /// Whether its newest words have been acted on before.
+    /// Whether its current generation was observed before.
     pub fn observed(&self) -> bool {
         self.object.int(&["status", "observedGeneration"]) == self.object.int(&["metadata", "generation"])
     }
 
-    /// The words of the set that cannot be followed.
-    pub fn unusable(&self, gates: &Gates) -> Option<(Held, Event)> {
+    /// Why the spec cannot be executed, if so.
+    pub fn unusable(&self, gates: &Gates) -> Option<(Held, SetEvent)> {
         let (reason, why) = if self.strategy == Strategy::Recreate && !gates.on("StatefulSetRecreateStrategy") {
             let (namespace, name) = (self.namespace, self.name);
             let why = format!(
@@ -152,18 +155,18 @@ impl<'a> Set<'a> {
         } else if self.replicas > 0 && self.end().saturating_sub(1) > ORDINAL_MAX {
             let (start, last) = (self.start, self.end().saturating_sub(1));
             let why = format!(
-                "the ordinals {start} to {last} go beyond {ORDINAL_MAX}, the largest there is: lower spec.ordinals.start or \
+                "the ordinals {start} to {last} exceed the maximum of {ORDINAL_MAX}: lower spec.ordinals.start or \
                  spec.replicas"
             );
             ("UnusableOrdinals", why)
         } else {
             return None;
         };
-        Some((Held::Unusable { why: why.clone() }, Event { warning: true, reason, message: why }))
+        Some((Held::Unusable { why: why.clone() }, SetEvent { warning: true, reason, message: why }))
     }
 }
 
-/// Digits as an ordinal is written: no zeros before, and within the range.
+/// Parses an ordinal: without leading zeros, and within the range.
 fn ordinal(digits: &str) -> Option<i64> {
     let plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let canonical = plain && (digits == "0" || !digits.starts_with('0'));

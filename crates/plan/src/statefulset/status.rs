@@ -1,6 +1,6 @@
-//! The status of a set: what its pods are like at the moment of the plan.
+//! The status of a set, computed from its pods.
 
-use super::claims_in_place::advice;
+use super::claims_in_place::refusal;
 use super::pods::{Members, Pod};
 use super::set::Set;
 use super::{Action, Held, Planner, Stage};
@@ -9,7 +9,7 @@ use object::access::{Access, name};
 use object::{Value, condition, json};
 
 const PROGRESSING: &str = "Progressing";
-/// Whether the claims of all replicas are what the update revision says.
+/// Whether the claims of all replicas are at the update revision.
 const CLAIMS_UPDATED: &str = "VolumeClaimsUpdated";
 const CLAIM_REFUSED: &str = "ClaimUpdateFailed";
 
@@ -25,11 +25,11 @@ pub(super) struct Status {
     collisions: i64,
     /// The condition `Progressing`: status, reason, message.
     progress: Option<(&'static str, &'static str, &'static str)>,
-    /// The condition `VolumeClaimsUpdated`; none where claims do not follow revisions.
+    /// The condition `VolumeClaimsUpdated`; `None` if claims do not follow revisions.
     pub claims: Option<ClaimsUpdated>,
 }
 
-/// Whether all claims are up to date, and what is waited for if not.
+/// Whether all claims are up to date, and the reason if not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClaimsUpdated {
     pub done: bool,
@@ -38,18 +38,21 @@ pub(super) struct ClaimsUpdated {
 }
 
 impl Planner<'_> {
-    /// What is to be said of the claims.
+    /// The condition about the claims.
     pub(super) fn claims_condition(&self) -> Option<ClaimsUpdated> {
         if !self.set.claims_in_place {
             return None;
         }
         let not_yet = |reason: &str, message: String| ClaimsUpdated { done: false, reason: reason.to_owned(), message };
         let update = &self.revisions.update.name;
-        let mut actions = self.plan.stages.iter().flat_map(Stage::actions);
-        let begun = actions.find_map(|action| match action {
-            Action::ApplyClaim { patch, pod, .. } => Some(claim_of(name(patch), pod)),
+        let actions = || self.plan.stages.iter().flat_map(Stage::actions);
+        let written = |action: &Action| match action {
+            Action::CheckClaim { patch, pod, .. } | Action::ApplyClaim { patch, pod, .. } => {
+                Some(claim_of(name(patch), pod))
+            }
             _ => None,
-        });
+        };
+        let begun = actions().find_map(written);
         let waits = self.plan.held.iter().find_map(|held| match held {
             Held::ClaimNotReady { pod, claim, reason, why } => {
                 Some(not_yet(reason, format!("{}: {why}", claim_of(claim, pod))))
@@ -58,10 +61,11 @@ impl Planner<'_> {
         });
         let said = condition::get(self.set.object, CLAIMS_UPDATED).filter(|it| it.text(&["reason"]) == CLAIM_REFUSED);
         let said = said.map(|it| it.text(&["message"]));
+        let again = said.filter(|said| actions().filter_map(written).any(|claim| said.starts_with(&claim)));
         let (updated, replicas) = (self.status.updated, self.set.replicas);
-        Some(match (begun, waits, said) {
-            // It is tried again, and so far nothing else is known.
-            (Some(claim), _, Some(said)) if said.starts_with(&claim) => not_yet(CLAIM_REFUSED, said.to_owned()),
+        Some(match (begun, waits, again) {
+            // The update is retried, and its result is not known yet.
+            (_, _, Some(said)) => not_yet(CLAIM_REFUSED, said.to_owned()),
             (_, Some(waits), _) => waits,
             (Some(claim), ..) => not_yet("Updating", format!("{claim} is brought to revision {update}")),
             _ if updated < replicas => not_yet("RollingOut", format!("not all replicas are at revision {update}")),
@@ -74,13 +78,13 @@ impl Planner<'_> {
     }
 }
 
-/// Says in the set's condition why a claim could not be written. Whether it could be said.
+/// Sets the condition for a refused claim update. Returns whether there was a condition to change.
 pub(super) fn refuse_claim(set: &mut Value, action: &Action, why: &str) -> bool {
-    let Action::ApplyClaim { patch, pod, with_pod } = action else { return false };
+    let (Action::CheckClaim { patch, pod, .. } | Action::ApplyClaim { patch, pod, .. }) = action else { return false };
     let mut conditions = set.entry(&["status", "conditions"]).as_array_mut().into_iter().flatten();
     let Some(said) = conditions.find(|it| it.text(&["type"]) == CLAIMS_UPDATED) else { return false };
     said.put(&["reason"], CLAIM_REFUSED);
-    let message = format!("{} cannot be updated: {why}; {}", claim_of(name(patch), pod), advice(*with_pod));
+    let message = format!("{} cannot be updated: {}", claim_of(name(patch), pod), refusal(action, why));
     said.put(&["message"], message);
     true
 }
@@ -114,7 +118,7 @@ impl Status {
         status
     }
 
-    /// One pod fewer at the current revision; whether it was counted there.
+    /// Counts one pod fewer at the current revision; returns whether it was counted there.
     pub fn leaves(&mut self, pod: Pod) -> bool {
         let counted = !pod.terminating && pod.revision() == self.current_revision && self.current > 0;
         self.current -= i64::from(counted);
@@ -125,7 +129,7 @@ impl Status {
         self.progress = Some(("True", "RecreateInProgress", message));
     }
 
-    /// When all replicas are there, ready and at the update revision, that becomes the current one.
+    /// When all replicas exist, are ready and at the update revision, that becomes the current one.
     pub fn complete(&mut self, set: &Set) -> bool {
         let done = [self.updated, self.ready, self.replicas].iter().all(|count| *count == set.replicas);
         if done {
@@ -141,7 +145,7 @@ impl Status {
         }
     }
 
-    /// The set with this status, when it says anything new.
+    /// The set with this status, if it changed.
     pub fn written(&self, set: &Set, now: Timestamp) -> Option<Value> {
         let before = set.object.at(&["status"]);
         let mut status = before.filter(|status| status.is_object()).cloned().unwrap_or_else(|| json!({}));
@@ -168,7 +172,7 @@ impl Status {
             condition::set(&mut status, &["conditions"], progress, now);
         }
         self.write_claims(&mut status, now);
-        // Alone the count of collisions is no news.
+        // A change of the collision count alone is not written.
         if before == Some(&status) {
             return None;
         }
@@ -198,8 +202,9 @@ impl Status {
 
 const COUNTS: &[&str] = &["replicas", "readyReplicas", "availableReplicas", "currentReplicas", "updatedReplicas"];
 
-/// Whether two states of a set's status differ in counts alone, and in none that plans go by: in a rollout without a block of its own,
-/// how many pods are at the current revision says which ones stay there. How many collisions there were is no news alone.
+/// Whether two statuses of a set differ in counts only, and in none that plans depend on. Without a
+/// rollingUpdate block, `currentReplicas` determines which pods stay at the current revision, so it matters.
+/// The collision count does not.
 pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
     let by_count = !set.has(&["spec", "updateStrategy", "rollingUpdate", "partition"]);
     let is_count = |member: &str| match member {
@@ -212,13 +217,13 @@ pub(super) fn differ_in_counts(set: &Value, wanted: &Value) -> bool {
     before.eq(after)
 }
 
-/// Whether all counts of a set are what they are to be.
+/// Whether all counts of a set are as desired.
 pub(super) fn has_arrived(set: &Value) -> bool {
     let goal = set.int(&["spec", "replicas"]);
     COUNTS.iter().all(|count| set.int(&["status", count]).or(Some(0)) == goal)
 }
 
-/// Counters at zero and empty names are left out.
+/// Counts of zero and empty names are omitted.
 fn put_or_cut(status: &mut Value, field: &str, value: impl Into<Value>, empty: bool) {
     if empty {
         status.cut(&[field]);

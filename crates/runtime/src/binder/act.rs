@@ -314,6 +314,12 @@ impl Control {
                 self.pauses().forget(&key);
                 if operation == "volume_provision" {
                     self.tell(&provisioned(object));
+                } else {
+                    let volume = name(object);
+                    let policy = object.text(&["spec", "persistentVolumeReclaimPolicy"]);
+                    tracing::info!(volume, policy, "deleted the data of a volume");
+                    let told = reclaim::data_deleted(object, operation == "volume_delete");
+                    told.events.iter().for_each(|event| self.tell(event));
                 }
                 Ok(None)
             }

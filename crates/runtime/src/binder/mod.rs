@@ -16,10 +16,10 @@ pub use figures::Figures;
 
 use crate::api::{Api, ApiError};
 use crate::cache::Key;
-use crate::controllers::Part;
-use crate::events::{About, Events};
+use crate::controllers::ControllerContext;
+use crate::events::{EventSubject, Events};
+use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
-use crate::reach::Reach;
 use crate::worker;
 use act::Flow;
 use object::Value;
@@ -39,23 +39,23 @@ const WORKERS: usize = 64;
 const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// Binds and reclaims, until the part stops.
-pub async fn run(part: Part) {
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
-    let figures = part.metrics.volumes.clone();
+pub async fn run(context: ControllerContext) {
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let figures = context.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
-    let sources = sight.sources(&figures, &part.reach);
+    let sources = sight.sources(&figures, &context.scope);
     let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
+        api: context.api.clone(),
+        events: context.events.clone(),
         plugins: Plugins {
-            dynamic_provisioning: part.provisioning.dynamic,
-            host_path_provisioning: part.provisioning.host_path,
-            honor_reclaim_policy: part.gates.on("HonorPVReclaimPolicy"),
+            dynamic_provisioning: context.provisioning.dynamic,
+            host_path_provisioning: context.provisioning.host_path,
+            honor_reclaim_policy: context.gates.on("HonorPVReclaimPolicy"),
             ..Plugins::default()
         },
-        directories: part.directories.clone(),
-        reach: part.reach.clone(),
+        directories: context.directories.clone(),
+        scope: context.scope.clone(),
         sight,
         figures,
         queue: queue.clone(),
@@ -63,7 +63,7 @@ pub async fn run(part: Part) {
         told: Mutex::default(),
         pauses: Mutex::default(),
     });
-    worker::run_with(part, queue, sources, WORKERS, move |key| {
+    worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
         async move { if key.0.is_empty() { control.sync_volume(key).await } else { control.sync_claim(key).await } }
     })
@@ -75,7 +75,7 @@ struct Control {
     events: Events,
     plugins: Plugins,
     directories: Arc<dyn Directories>,
-    reach: Reach,
+    scope: NamespaceScope,
     sight: Arc<Sight>,
     figures: Figures,
     queue: Arc<Queue<Key>>,
@@ -132,7 +132,7 @@ impl Control {
             self.forget(&key);
             return Ok(None);
         };
-        if !self.reach.covers_volume(&volume) || self.sight.is_held(&key.1) {
+        if !self.scope.covers_volume(&volume) || self.sight.is_held(&key.1) {
             return Ok(None);
         }
         let plan = bind::volume(&volume, &*self.sight, &self.plugins);
@@ -198,8 +198,8 @@ impl Control {
     fn tell(&self, event: &Event) {
         let Target { namespace, name, uid } = &event.about;
         let place = if event.about.is_volume() { &self.sight.volumes } else { &self.sight.claims };
-        let about = About { resource: &place.resource, namespace, name, uid };
-        self.events.say(&about, if event.warning { "Warning" } else { "Normal" }, event.reason, &event.message);
+        let about = EventSubject { resource: &place.resource, namespace, name, uid };
+        self.events.record(&about, if event.warning { "Warning" } else { "Normal" }, event.reason, &event.message);
     }
 
     fn forget(&self, key: &Key) {

@@ -3,8 +3,8 @@
 use super::figures::Figures;
 use crate::api::Resource;
 use crate::cache::{Cache, Index, Key, differs_at, key};
+use crate::namespace_scope::NamespaceScope;
 use crate::queue::Queue;
-use crate::reach::Reach;
 use crate::worker::Source;
 use object::Value;
 use object::access::{Access, name, namespace, uid};
@@ -76,19 +76,19 @@ impl Sight {
         }
     }
 
-    pub fn sources(self: &Arc<Sight>, figures: &Figures, reach: &Reach) -> Vec<Source> {
+    pub fn sources(self: &Arc<Sight>, figures: &Figures, scope: &NamespaceScope) -> Vec<Source> {
         let (by_claim, by_volume, by_class, by_pod) = (self.clone(), self.clone(), self.clone(), self.clone());
-        let (of_claims, of_volumes, reach) = (figures.clone(), figures.clone(), reach.clone());
-        let claims = Source::hearing(self.claims.resource.clone(), move |changed| {
+        let (of_claims, of_volumes, scope) = (figures.clone(), figures.clone(), scope.clone());
+        let claims = Source::with_changed(self.claims.resource.clone(), move |changed| {
             let (before, after) = (changed.before.as_deref(), changed.after.as_deref());
-            if let (Some(claim), None, false) = (before, after, changed.unheard) {
+            if let (Some(claim), None, false) = (before, after, changed.last_state_unknown) {
                 by_claim.note_end(claim);
             }
             of_claims.claim_changed(before, after);
             if differs_at(before, after, OF_CLAIMS) { by_claim.woken_by_claim(before, after) } else { Vec::new() }
         });
         let volumes = Source::changing(self.volumes.resource.clone(), move |before, after| {
-            let [counted, counts] = [before, after].map(|it| it.filter(|volume| reach.covers_volume(volume)));
+            let [counted, counts] = [before, after].map(|it| it.filter(|volume| scope.covers_volume(volume)));
             of_volumes.volume_changed(counted, counts);
             before.into_iter().chain(after).flat_map(|volume| by_volume.around(volume)).collect()
         });

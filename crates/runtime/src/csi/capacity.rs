@@ -4,7 +4,7 @@ use super::drivers::{Drivers, Known};
 use super::metrics::Metrics;
 use super::provisioner::Sight;
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use object::Value;
 use object::access::{Access, name};
 use plan::csi::capacity::{self, Want};
@@ -30,11 +30,11 @@ pub struct Capacities {
 }
 
 impl Capacities {
-    pub fn new(part: &Part) -> Capacities {
+    pub fn new(context: &ControllerContext) -> Capacities {
         Capacities {
-            api: part.api.clone(),
-            drivers: part.drivers.clone(),
-            metrics: part.metrics.csi.clone(),
+            api: context.api.clone(),
+            drivers: context.drivers.clone(),
+            metrics: context.metrics.csi.clone(),
             refreshed: Mutex::default(),
             objects: Resource::new("storage.k8s.io/v1", "CSIStorageCapacity", "csistoragecapacities", true),
             csi_drivers: Resource::new("storage.k8s.io/v1", "CSIDriver", "csidrivers", false),

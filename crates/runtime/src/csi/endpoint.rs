@@ -1,5 +1,6 @@
 //! `--csi`: where a driver is, and how it is to be used.
 
+use crate::backoff::Backoff;
 use plan::csi::Options;
 use std::time::Duration;
 
@@ -39,8 +40,8 @@ impl Default for Pace {
 
 impl Pace {
     pub fn after(&self, failures: u32, is_away: bool) -> Duration {
-        let longest = if is_away { self.longest_away } else { self.longest };
-        self.first.saturating_mul(1 << failures.min(20)).min(longest)
+        let max = if is_away { self.longest_away } else { self.longest };
+        Backoff { first: self.first, max }.after(failures)
     }
 }
 
@@ -65,10 +66,16 @@ impl Endpoint {
                     options.timeout_s = seconds
                         .ok_or_else(|| format!("the CSI option timeout is a number of seconds, not {value:?}"))?;
                 }
+                "monitor-interval" => {
+                    let seconds = value.strip_suffix('s').unwrap_or(value).parse().ok();
+                    options.monitor_interval_s = seconds.ok_or_else(|| {
+                        format!("the CSI option monitor-interval is a number of seconds, not {value:?}")
+                    })?;
+                }
                 _ => {
                     return Err(format!(
                         "there is no CSI option {name:?}; there are default-fstype, extra-create-metadata, strict-topology, \
-                         immediate-topology, controller-publish-readonly, timeout"
+                         immediate-topology, controller-publish-readonly, timeout, monitor-interval"
                     ));
                 }
             }
@@ -85,14 +92,17 @@ mod tests {
     fn options_follow_a_question_mark_and_bad_ones_get_a_sentence() {
         let plain = Endpoint::parse("unix:///run/csi.sock").unwrap();
         assert_eq!(plain.options, Options::default());
-        let full = Endpoint::parse("/run/csi.sock?default-fstype=xfs&extra-create-metadata&timeout=30s").unwrap();
+        let full =
+            Endpoint::parse("/run/csi.sock?default-fstype=xfs&extra-create-metadata&timeout=30s&monitor-interval=60")
+                .unwrap();
         assert_eq!(full.socket.to_string(), "unix:///run/csi.sock");
         assert_eq!((full.options.default_fs_type.as_str(), full.options.timeout_s), ("xfs", 30));
-        assert!(full.options.extra_create_metadata);
+        assert!(full.options.extra_create_metadata && full.options.monitor_interval_s == 60);
         for (bad, want) in [
             ("csi.sock", "absolute path"),
             ("/x?strict-topology=maybe", "true or false"),
             ("/x?timeout=soon", "number of seconds"),
+            ("/x?monitor-interval=-1", "number of seconds"),
             ("/x?zzz=1", "there is no CSI option"),
         ] {
             assert!(Endpoint::parse(bad).unwrap_err().contains(want), "{bad}");

@@ -25,6 +25,11 @@ struct Changed {
     grpc_status_code: String,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct OfDriver {
+    driver_name: String,
+}
+
 /// Shared by all drivers of a process.
 #[derive(Clone)]
 pub struct Metrics {
@@ -43,6 +48,7 @@ pub struct Metrics {
     pub capacities_obsolete: Gauge,
     /// Entries of the journal.
     pub open: Gauge,
+    volumes_data_missing: Family<OfDriver, Gauge>,
 }
 
 /// The client library's own default bounds, which the sidecars use.
@@ -64,6 +70,7 @@ impl Default for Metrics {
             capacities_current: Gauge::default(),
             capacities_obsolete: Gauge::default(),
             open: Gauge::default(),
+            volumes_data_missing: Family::default(),
         }
     }
 }
@@ -92,6 +99,8 @@ impl Metrics {
         registry.register("controller_expand_volume_errors", help, self.expand_failures.clone());
         let help = "Attempts to modify a volume that failed";
         registry.register("controller_modify_volume_errors", help, self.modify_failures.clone());
+        let help = "Volumes whose data their driver does not have";
+        registry.register("csi_volumes_data_missing", help, self.volumes_data_missing.clone());
         for (name, help, gauge) in [
             ("csistoragecapacities_desired_goal", "Capacity objects that should be there", &self.capacities_wanted),
             ("csistoragecapacities_desired_current", "Capacity objects that are there", &self.capacities_current),
@@ -121,6 +130,11 @@ impl Metrics {
 
     pub fn deletion_failed(&self, class: &str) {
         self.deletion_failures.get_or_create(&Deleted { class: class.to_owned() }).inc();
+    }
+
+    pub fn data_missing(&self, driver: &str, volumes: usize) {
+        let labels = OfDriver { driver_name: driver.to_owned() };
+        self.volumes_data_missing.get_or_create(&labels).set(i64::try_from(volumes).unwrap_or(i64::MAX));
     }
 
     pub fn expansion_failed(&self, driver: &str, failure: &plan::csi::Failure) {

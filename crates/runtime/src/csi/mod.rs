@@ -5,6 +5,7 @@
 mod capacity;
 mod drivers;
 mod endpoint;
+mod health;
 mod journal;
 mod metrics;
 mod pace;
@@ -15,6 +16,7 @@ mod secrets;
 
 pub use drivers::Drivers;
 pub use endpoint::{Endpoint, Pace};
+pub use health::run as run_monitor;
 pub use journal::{NAME as JOURNAL_NAME, NAMESPACE as JOURNAL_NAMESPACE};
 pub use metrics::Metrics;
 pub use plan::csi::reclaim::{CONFIRM, RECORD};
@@ -22,7 +24,7 @@ pub use provisioner::run as run_provisioner;
 pub use resizer::run as run_resizer;
 
 use crate::api::Resource;
-use crate::events::{About, Events};
+use crate::events::{EventSubject, Events};
 use object::Value;
 use object::access::{name, namespace, uid};
 use plan::csi::Event;
@@ -44,11 +46,11 @@ fn attributes_classes() -> Resource {
 }
 
 fn tell(events: &Events, resource: &Resource, object: &Value, event: &Event) {
-    let about = About { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
+    let about = EventSubject { resource, namespace: namespace(object), name: name(object), uid: uid(object) };
     say(events, &about, event);
 }
 
-fn say(events: &Events, about: &About<'_>, event: &Event) {
+fn say(events: &Events, about: &EventSubject<'_>, event: &Event) {
     let kind = if event.warning { "Warning" } else { "Normal" };
-    events.say(about, kind, event.reason, &event.message);
+    events.record(about, kind, event.reason, &event.message);
 }

@@ -9,7 +9,7 @@ use plan::csi::provision::CreateVolume;
 use plan::csi::resize::{Expand, Expanded};
 use plan::csi::topology::Segment;
 use plan::csi::{Abilities, AccessMode, AccessType, Capability, Code, Driver, Failure, Options};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -92,6 +92,7 @@ impl Remote {
             single_node_multi_writer: about.knows_single_writers(),
             topology: about.has_topology(),
             node_expand: about.expands_on_node(),
+            list_conditions: about.lists_conditions(),
         };
         Ok(Driver { name: about.name.clone(), can, options: self.options.clone() })
     }
@@ -194,6 +195,17 @@ impl Remote {
         };
         let answer = self.call(self.driver.get_capacity(call)).await?;
         Ok(Available { bytes: answer.available_capacity, largest_bytes: answer.maximum_volume_size })
+    }
+
+    /// The handles of all volumes of the driver, each with what the driver says is wrong with it, if anything.
+    pub async fn list(&self) -> Result<HashMap<String, Option<String>>, Failure> {
+        let entries = self.call(self.driver.all_volumes()).await?;
+        let entries = entries.into_iter().filter_map(|entry| {
+            let condition = entry.status.and_then(|status| status.volume_condition);
+            let why = condition.filter(|condition| condition.abnormal).map(|condition| condition.message);
+            Some((entry.volume?.volume_id, why))
+        });
+        Ok(entries.collect())
     }
 
     fn note(&self, failure: csi::Failure) -> Failure {

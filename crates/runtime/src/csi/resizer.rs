@@ -6,7 +6,7 @@ use super::pace::Attempts;
 use super::{attributes_classes, claims, secrets, tell, volumes};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::events::Events;
 use crate::queue::Queue;
 use crate::worker::{self, Source};
@@ -25,19 +25,19 @@ const WORKERS: usize = 10;
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(5);
 
 /// Serves the drivers of this process, until the part stops.
-pub async fn run(part: Part) {
-    if part.drivers.is_empty() {
+pub async fn run(context: ControllerContext) {
+    if context.drivers.is_empty() {
         return;
     }
-    let control = Arc::new(Control::new(&part));
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    let control = Arc::new(Control::new(&context));
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
     let work = control.clone();
-    let worker = worker::run_with(part.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
+    let worker = worker::run_with(context.clone(), queue.clone(), control.sources(), WORKERS, move |key| {
         let control = work.clone();
         async move { control.sync(key).await }
     });
     let greet = async {
-        let mut arrivals = part.drivers.arrivals();
+        let mut arrivals = context.drivers.arrivals();
         while arrivals.changed().await.is_ok() {
             control.claim_cache.all().iter().filter(|claim| is_due(claim)).for_each(|claim| queue.add(key(claim)));
         }
@@ -91,14 +91,14 @@ const WRITE_ATTEMPTS: usize = 5;
 type Again = Result<Option<Duration>, ApiError>;
 
 impl Control {
-    fn new(part: &Part) -> Control {
+    fn new(context: &ControllerContext) -> Control {
         let claim_cache = Cache::default();
         Control {
-            api: part.api.clone(),
-            events: part.events.clone(),
-            metrics: part.metrics.csi.clone(),
-            clock: part.clock.clone(),
-            drivers: part.drivers.clone(),
+            api: context.api.clone(),
+            events: context.events.clone(),
+            metrics: context.metrics.csi.clone(),
+            clock: context.clock.clone(),
+            drivers: context.drivers.clone(),
             wishes: claim_cache.index(|claim| match claim.text(&["spec", "volumeAttributesClassName"]) {
                 "" => Vec::new(),
                 class => vec![("".into(), class.into())],

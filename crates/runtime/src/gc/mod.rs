@@ -1,18 +1,20 @@
-//! The garbage collector: follows the metadata of everything, asks `plan::gc` what to do, and does it.
+//! The garbage collector: watches the metadata of all objects, calls the planner `plan::gc`, and executes its
+//! plans.
 //!
-//! `watch` feeds the graph, this module hands out work, `act` asks and acts, `sight` makes sure that nothing was overlooked.
+//! `watch` feeds the graph, this module hands out work, `executor` reads and writes, `live_dependents` checks that no
+//! dependent is missed.
 
-mod act;
-mod sight;
+mod executor;
+mod live_dependents;
 mod watch;
 
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
-use crate::delays::Delays;
+use crate::backoff::DelayQueue;
+use crate::controllers::ControllerContext;
 use crate::discovery::{Discovery, Served};
 use crate::metrics::QueueMetrics;
-use plan::gc::{Answers, Event, Graph, Place, Plan, Step, Work};
-use sight::Sights;
+use live_dependents::Listings;
+use plan::gc::{Answers, CollectionPlan, Graph, GraphEvent, Place, Step, Work};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 use std::time::{Duration, Instant};
@@ -21,69 +23,70 @@ use tokio::task::JoinSet;
 use tokio_util::task::TaskTracker;
 use watch::Unsynced;
 
-/// Most of the time of a piece of work is spent waiting for the server, which commits what comes together at once.
+/// Workers mostly wait for the server, which commits concurrent writes together.
 const WORKERS: usize = 16;
 const RETRY_MAX: Duration = Duration::from_secs(30);
 
-/// Runs until the part is stopped.
-pub async fn run(part: Part) {
+/// Runs until shutdown.
+pub async fn run(context: ControllerContext) {
     let collector = Arc::new(Collector {
-        api: part.api.clone(),
-        discovery: part.discovery.clone(),
+        api: context.api.clone(),
+        discovery: context.discovery.clone(),
         graph: Mutex::default(),
         kinds: RwLock::default(),
-        delays: Mutex::new(Delays::new(RETRY_MAX)),
-        sights: Sights::default(),
+        delayed: Mutex::new(DelayQueue::new(RETRY_MAX)),
+        listings: Listings::default(),
         work: Notify::new(),
         rediscover: Notify::new(),
         removed_definitions: Mutex::default(),
         unsynced: channel::Sender::new(0),
-        figures: part.metrics.queue(part.name),
-        part,
+        figures: context.metrics.queue(context.name),
+        context,
     });
     let mut tasks = JoinSet::new();
-    let followers = TaskTracker::new();
-    let stop = collector.part.shutdown.child_token();
-    let unlooked = Unsynced::new(&collector.unsynced);
+    let watches = TaskTracker::new();
+    let stop = collector.context.shutdown.child_token();
+    let undiscovered = Unsynced::new(&collector.unsynced);
     for _ in 0..WORKERS {
         tasks.spawn(collector.clone().work());
     }
-    tasks.spawn(collector.clone().discover(unlooked, followers.clone(), stop.clone()));
+    tasks.spawn(collector.clone().discover(undiscovered, watches.clone(), stop.clone()));
     tokio::select! {
         biased;
         () = stop.cancelled() => {}
-        // These tasks do not end by themselves: one of them has panicked, and whoever started us shall know.
+        // These tasks never return, so one has panicked; the panic is passed on to the caller, which restarts
+        // the controller.
         Some(Err(error)) = tasks.join_next() => {
             stop.cancel();
             std::panic::resume_unwind(error.into_panic());
         }
     }
     tasks.shutdown().await;
-    followers.close();
-    followers.wait().await;
+    watches.close();
+    watches.wait().await;
 }
 
 struct Collector {
     api: Api,
     discovery: Discovery,
-    part: Part,
+    context: ControllerContext,
     graph: Mutex<Graph>,
     /// What is served, by group and kind.
     kinds: RwLock<HashMap<(Arc<str>, Arc<str>), Served>>,
-    /// Work that comes back after a while. Locked after `graph` where both are.
-    delays: Mutex<Delays<Work>>,
-    sights: Sights,
+    /// Work with a backoff. Lock `graph` first where both are locked.
+    delayed: Mutex<DelayQueue<Work>>,
+    listings: Listings,
     work: Notify,
     rediscover: Notify,
-    /// Names of CustomResourceDefinitions that went: so did all their objects.
+    /// Names of deleted CustomResourceDefinitions: all their objects are deleted, too.
     removed_definitions: Mutex<HashSet<String>>,
-    /// How many resources have not been listed yet. While there are any, the graph does not show who depends on whom.
+    /// Number of resources that were not listed yet. Until it is 0, the graph is incomplete.
     unsynced: channel::Sender<usize>,
     figures: QueueMetrics,
 }
 
 impl Collector {
-    fn apply(&self, events: impl IntoIterator<Item = Event>) {
+    fn apply(&self, events: impl IntoIterator<Item = GraphEvent>) {
         let queued = {
             let mut graph = self.graph();
             events.into_iter().for_each(|event| graph.apply(event));
@@ -99,21 +102,21 @@ impl Collector {
         loop {
             let work = self.next().await;
             let started = Instant::now();
-            let result = self.attend(&work).await;
-            self.part.metrics.reconciled(self.part.name, started.elapsed(), result.is_err());
+            let result = self.reconcile(&work).await;
+            self.context.metrics.reconciled(self.context.name, started.elapsed(), result.is_err());
             let mut graph = self.graph();
-            let mut delays = self.delays();
+            let mut delayed = self.delayed();
             match result {
-                Ok(false) => delays.forget(&work),
-                Ok(true) => drop(delays.wait_after_failure(&work, tokio::time::Instant::now())),
+                Ok(false) => delayed.forget(&work),
+                Ok(true) => drop(delayed.wait_after_failure(&work, tokio::time::Instant::now())),
                 Err(error) => {
-                    let delay = delays.wait_after_failure(&work, tokio::time::Instant::now());
+                    let delay = delayed.wait_after_failure(&work, tokio::time::Instant::now());
                     self.figures.retries.inc();
-                    // A conflict means that somebody else was faster: not worth a line.
+                    // A conflict means that another client wrote first, which is not worth a warning.
                     if error.is_conflict() {
-                        tracing::debug!(%error, ?work, ?delay, "garbage collection tries again");
+                        tracing::debug!(%error, ?work, ?delay, "Garbage collection failed; retrying");
                     } else {
-                        tracing::warn!(%error, ?work, ?delay, "garbage collection tries again");
+                        tracing::warn!(%error, ?work, ?delay, "Garbage collection failed; retrying");
                     }
                 }
             }
@@ -122,27 +125,27 @@ impl Collector {
         }
     }
 
-    /// The next piece of work, not before everything has been seen once.
+    /// Returns the next work, not before all resources were listed once.
     async fn next(&self) -> Work {
         let mut unsynced = self.unsynced.subscribe();
         loop {
-            // The sender lives in `self`, so there is always an answer.
+            // Cannot fail: `self` owns the sender.
             let _ = unsynced.wait_for(|count| *count == 0).await;
             let wake_at = {
                 let mut graph = self.graph();
-                let mut delays = self.delays();
-                let due = delays.take_due(tokio::time::Instant::now());
-                bring_back(&mut graph, &mut delays, due);
+                let mut delayed = self.delayed();
+                let due = delayed.take_due(tokio::time::Instant::now());
+                requeue_delayed(&mut graph, &mut delayed, due);
                 if let Some(work) = graph.next_work() {
-                    // This run says anew when the work is wanted again.
-                    delays.cancel(&work);
+                    // This run decides anew when the work is repeated.
+                    delayed.cancel(&work);
                     self.figures.depth.set(i64::try_from(graph.queued()).unwrap_or(i64::MAX));
                     if graph.queued() > 0 {
                         self.work.notify_one();
                     }
                     return work;
                 }
-                delays.next_at()
+                delayed.next_at()
             };
             match wake_at {
                 None => self.work.notified().await,
@@ -155,19 +158,19 @@ impl Collector {
         }
     }
 
-    /// What waits for something to change is looked at now.
+    /// Queues all work in backoff at once, because something changed.
     fn expedite(&self) {
         {
             let mut graph = self.graph();
-            let mut delays = self.delays();
-            let waiting = delays.take_all();
-            bring_back(&mut graph, &mut delays, waiting);
+            let mut delayed = self.delayed();
+            let waiting = delayed.take_all();
+            requeue_delayed(&mut graph, &mut delayed, waiting);
         }
         self.work.notify_one();
     }
 
-    /// Decides and acts on one piece of work; says whether it must come back.
-    async fn attend(&self, work: &Work) -> Result<bool, ApiError> {
+    /// Plans and executes one piece of work; returns whether it must be repeated later.
+    async fn reconcile(&self, work: &Work) -> Result<bool, ApiError> {
         let mut answers = Answers::default();
         let mut plan = self.decide(work, &mut answers).await;
         let released = plan.releases().map(|(place, uid, version)| (place.clone(), uid.clone(), version.to_owned()));
@@ -175,13 +178,13 @@ impl Collector {
             if !self.has_seen_dependents(&place, &uid, &version).await? {
                 return Ok(true);
             }
-            // The graph may have learnt of dependents since the plan was made.
+            // The graph may have got dependents since the plan was made.
             plan = self.decide(work, &mut answers).await;
         }
         self.carry_out(plan).await
     }
 
-    async fn decide(&self, work: &Work, answers: &mut Answers) -> Plan {
+    async fn decide(&self, work: &Work, answers: &mut Answers) -> CollectionPlan {
         loop {
             let step = self.graph().decide(work, answers);
             match step {
@@ -196,7 +199,7 @@ impl Collector {
         }
     }
 
-    /// The resource behind a place, if its kind is served in that version.
+    /// The resource of an object, if its kind is served in that version.
     fn resource(&self, place: &Place) -> Option<Resource> {
         let (group, version) = place.api_version.split_once('/').unwrap_or(("", &place.api_version));
         let kinds = self.kinds.read().expect("no panic happens under this lock");
@@ -212,18 +215,18 @@ impl Collector {
         self.removed_definitions.lock().expect("no panic happens under this lock")
     }
 
-    fn delays(&self) -> MutexGuard<'_, Delays<Work>> {
-        self.delays.lock().expect("no panic happens under this lock")
+    fn delayed(&self) -> MutexGuard<'_, DelayQueue<Work>> {
+        self.delayed.lock().expect("no panic happens under this lock")
     }
 }
 
-/// Queues work that waited, unless the graph shows meanwhile that nothing is left to do.
-fn bring_back(graph: &mut Graph, delays: &mut Delays<Work>, waited: Vec<Work>) {
+/// Queues work after its backoff, unless the graph shows that nothing is left to do.
+fn requeue_delayed(graph: &mut Graph, delayed: &mut DelayQueue<Work>, waited: Vec<Work>) {
     for work in waited {
         if graph.in_doubt(&work) {
             graph.requeue(work);
         } else {
-            delays.forget(&work);
+            delayed.forget(&work);
         }
     }
 }

@@ -1,13 +1,13 @@
-//! What feeds the graph: one follower for each resource, for as long as it is served.
+//! Feeds the graph: one watch per resource, for as long as it is served.
 
 use super::Collector;
 use crate::api::Resource;
 use crate::cache::shared;
 use crate::discovery::Served;
-use crate::follow::{self, Change};
+use crate::watcher::{self, Event};
 use futures::StreamExt;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use plan::gc::{Event, Fact, OwnerRef, Place, Uid};
+use plan::gc::{Fact, GraphEvent, OwnerRef, Place, Uid};
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,14 +16,15 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Kinds also come by other servers' definitions: look again this often even when no definition was seen to change.
+/// Kinds can also be added by aggregated servers: discovery is repeated this often even if no definition
+/// changed.
 const REDISCOVER_EVERY: Duration = Duration::from_secs(30);
 const REDISCOVER_AFTER_ERROR: Duration = Duration::from_secs(1);
-/// A resource that cannot be listed in this time does not hold up the others any longer.
+/// A resource that cannot be listed within this time does not delay the others any longer.
 const SYNC_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// One at work.
-struct Follower {
+/// The watch of one resource.
+struct Watch {
     retire: CancellationToken,
     task: JoinHandle<()>,
 }
@@ -45,29 +46,29 @@ impl Drop for Unsynced {
 }
 
 impl Collector {
-    /// Finds the resources, follows each as one of `tasks`, and looks again when definitions change. `unlooked` holds all
-    /// judgement up until the first look.
-    pub(super) async fn discover(self: Arc<Self>, unlooked: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
-        let mut followers: HashMap<Resource, Follower> = HashMap::new();
-        let mut unlooked = Some(unlooked);
+    /// Discovers the resources, watches each in one of `tasks`, and repeats this when definitions change.
+    /// `undiscovered` delays all decisions until the first discovery.
+    pub(super) async fn discover(self: Arc<Self>, undiscovered: Unsynced, tasks: TaskTracker, stop: CancellationToken) {
+        let mut watches: HashMap<Resource, Watch> = HashMap::new();
+        let mut undiscovered = Some(undiscovered);
         loop {
             let pause = match self.discovery.look().await {
                 Ok(served) => {
-                    self.retire(&served, &mut followers).await;
-                    for served in served.iter().filter(|served| is_followed(served)) {
-                        followers.entry(served.resource.clone()).or_insert_with(|| {
+                    self.retire(&served, &mut watches).await;
+                    for served in served.iter().filter(|served| is_watched(served)) {
+                        watches.entry(served.resource.clone()).or_insert_with(|| {
                             let retire = stop.child_token();
                             let unsynced = Unsynced::new(&self.unsynced);
-                            let follow = self.clone().follow(served.resource.clone(), unsynced, retire.clone());
-                            Follower { retire, task: tasks.spawn(follow) }
+                            let run = self.clone().watch(served.resource.clone(), unsynced, retire.clone());
+                            Watch { retire, task: tasks.spawn(run) }
                         });
                     }
                     self.learn(served);
-                    drop(unlooked.take());
+                    drop(undiscovered.take());
                     REDISCOVER_EVERY
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "cannot discover resources; trying again");
+                    tracing::warn!(%error, "Failed to discover resources; retrying");
                     REDISCOVER_AFTER_ERROR
                 }
             };
@@ -79,16 +80,16 @@ impl Collector {
         }
     }
 
-    /// Ends the followers of what is not served any more, before others take over the same objects in another version.
-    async fn retire(&self, served: &[Served], followers: &mut HashMap<Resource, Follower>) {
+    /// Stops the watches of resources that are no longer served, before others take over the same objects in
+    /// another version.
+    async fn retire(&self, served: &[Served], watches: &mut HashMap<Resource, Watch>) {
         let stays: HashSet<&Resource> =
-            served.iter().filter(|served| is_followed(served)).map(|served| &served.resource).collect();
-        let leaving =
-            followers.extract_if(|resource, follower| !stays.contains(resource) || follower.task.is_finished());
-        for (resource, follower) in leaving.collect::<Vec<_>>() {
-            follower.retire.cancel();
-            if let Err(error) = follower.task.await {
-                tracing::error!(%error, resource = %resource.plural, "a follower broke down");
+            served.iter().filter(|served| is_watched(served)).map(|served| &served.resource).collect();
+        let leaving = watches.extract_if(|resource, watch| !stays.contains(resource) || watch.task.is_finished());
+        for (resource, watch) in leaving.collect::<Vec<_>>() {
+            watch.retire.cancel();
+            if let Err(error) = watch.task.await {
+                tracing::error!(%error, resource = %resource.plural, "A watch panicked");
             }
         }
     }
@@ -102,31 +103,31 @@ impl Collector {
         if *kinds != by_kind {
             *kinds = by_kind;
             drop(kinds);
-            // Whose owner's kind was unknown may be decidable now.
+            // Work on objects with an owner of a formerly unknown kind may be decidable now.
             self.expedite();
         }
     }
 
-    async fn follow(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
-        let mut scribe = Scribe::new(&self, resource);
+    async fn watch(self: Arc<Self>, resource: Resource, unsynced: Unsynced, retire: CancellationToken) {
+        let mut feed = GraphFeed::new(&self, resource);
         let mut unsynced = Some(unsynced);
-        let mut changes = Box::pin(follow::metadata(&self.api, &scribe.resource));
+        let mut changes = Box::pin(watcher::metadata(&self.api, &feed.resource));
         let late = tokio::time::sleep(SYNC_TIME_MAX);
         tokio::pin!(late);
         loop {
             let change = tokio::select! {
                 biased;
-                () = retire.cancelled() => return scribe.leave(),
+                () = retire.cancelled() => return feed.leave(),
                 change = changes.next() => change,
                 () = late.as_mut(), if unsynced.is_some() => {
-                    tracing::warn!(resource = %scribe.resource.plural, "cannot be listed; garbage collection goes on without");
+                    tracing::warn!(resource = %feed.resource.plural, "Failed to list a resource in time; garbage collection continues without it");
                     unsynced = None;
                     continue;
                 }
             };
-            let Some(change) = change else { return scribe.leave() };
-            let ready = matches!(change, Change::Ready);
-            scribe.write(change);
+            let Some(change) = change else { return feed.leave() };
+            let ready = matches!(change, Event::InitDone);
+            feed.write(change);
             if ready {
                 unsynced = None;
             }
@@ -134,52 +135,58 @@ impl Collector {
     }
 }
 
-/// Whether the graph shows the objects of a resource.
-pub(super) fn is_followed(served: &Served) -> bool {
-    // Events own nothing and come in masses.
+/// Whether the graph contains the objects of a resource.
+pub(super) fn is_watched(served: &Served) -> bool {
+    // Events own nothing, and there are many.
     let is_event = &*served.resource.plural == "events" && matches!(&*served.resource.group, "" | "events.k8s.io");
     !is_event && served.can(&["list", "watch", "delete"])
 }
 
-/// Writes down in the graph what is heard of one resource.
-struct Scribe<'a> {
+/// Applies the watch events of one resource to the graph.
+struct GraphFeed<'a> {
     collector: &'a Collector,
     resource: Resource,
     api_version: Arc<str>,
-    /// Objects that the graph has from here.
+    /// Objects of this resource in the graph.
     known: HashSet<Uid>,
-    /// Those seen since a restart; what was known before and is not among them has gone unseen.
+    /// Objects of a list that is being received; other known objects were deleted without an event.
     fresh: Option<HashSet<Uid>>,
 }
 
-impl Scribe<'_> {
-    fn new(collector: &Collector, resource: Resource) -> Scribe<'_> {
-        Scribe { collector, api_version: resource.api_version().into(), resource, known: HashSet::new(), fresh: None }
+impl GraphFeed<'_> {
+    fn new(collector: &Collector, resource: Resource) -> GraphFeed<'_> {
+        GraphFeed {
+            collector,
+            api_version: resource.api_version().into(),
+            resource,
+            known: HashSet::new(),
+            fresh: None,
+        }
     }
 
-    fn write(&mut self, change: Change<ObjectMeta>) {
+    fn write(&mut self, change: Event<ObjectMeta>) {
         match change {
-            Change::Restart => self.fresh = Some(HashSet::new()),
-            Change::Seen(metadata) => {
+            Event::Init => self.fresh = Some(HashSet::new()),
+            Event::Apply(metadata) => {
                 let fact = self.fact(metadata);
                 self.known.insert(fact.uid.clone());
                 self.note_definition(&fact.place.name, false);
                 let event = match &mut self.fresh {
                     Some(fresh) => {
                         fresh.insert(fact.uid.clone());
-                        Event::Listed(fact)
+                        GraphEvent::Listed(fact)
                     }
-                    None => Event::Seen(fact),
+                    None => GraphEvent::Seen(fact),
                 };
                 self.collector.apply([event]);
             }
-            Change::Gone(metadata) => {
+            Event::Delete(metadata) => {
                 let uid: Uid = metadata.uid.unwrap_or_default().into();
                 self.known.remove(&uid);
                 let version = metadata.resource_version.and_then(|version| version.parse().ok());
                 self.gone([uid], version.unwrap_or(0));
             }
-            Change::Ready => {
+            Event::InitDone => {
                 if let Some(fresh) = self.fresh.take() {
                     let gone: Vec<Uid> = self.known.difference(&fresh).cloned().collect();
                     self.known = fresh;
@@ -189,33 +196,34 @@ impl Scribe<'_> {
         }
     }
 
-    /// These went, at this version if that is known.
+    /// Removes objects that were deleted, at this version if it is known.
     fn gone(&self, uids: impl IntoIterator<Item = Uid>, version: u64) {
         for uid in uids {
             let name = self.collector.graph().place_of(&uid).map(|place| place.name.clone());
             if let Some(name) = name.filter(|name| !self.bears(name)) {
                 self.note_definition(&name, true);
             }
-            self.collector.apply([Event::Gone(uid, version)]);
+            self.collector.apply([GraphEvent::Gone(uid, version)]);
         }
     }
 
-    /// Whether a definition of this name is there: one that went may have been made anew.
+    /// Whether a definition of this name exists: a deleted one may have been created again.
     fn bears(&self, name: &str) -> bool {
         let graph = self.collector.graph();
         is_definitions(&self.resource)
             && self.known.iter().any(|uid| graph.place_of(uid).is_some_and(|place| *place.name == *name))
     }
 
-    /// The resource is not served any more. With its definition its objects went; otherwise nobody can say.
+    /// The resource is no longer served. If its definition was deleted, so were its objects; otherwise their
+    /// state is unknown.
     fn leave(self) {
         let definition = format!("{}.{}", self.resource.plural, self.resource.group);
         let gone = self.collector.removed_definitions().contains(&definition);
-        let last_word = |uid| if gone { Event::Gone(uid, 0) } else { Event::Unwatched(uid) };
+        let last_word = |uid| if gone { GraphEvent::Gone(uid, 0) } else { GraphEvent::Unwatched(uid) };
         self.collector.apply(self.known.into_iter().map(last_word));
     }
 
-    /// Definitions bring and take resources.
+    /// Tracks definitions: they add and remove resources.
     fn note_definition(&self, name: &str, gone: bool) {
         if !is_definitions(&self.resource) {
             return;

@@ -1,4 +1,5 @@
-//! The pod garbage collector: removes pods that no kubelet ends, and detaches the volumes of lost nodes. `plan::podgc` decides which.
+//! The pod garbage collector: deletes pods that no kubelet will delete, and detaches the volumes of lost
+//! nodes. `plan::podgc` decides which.
 //!
 //! A work key is a node (`""`, name), a pod that was never scheduled (namespace, name), or [`ENDED`] for the threshold of ended pods.
 
@@ -8,8 +9,8 @@ pub use figures::Figures;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, Part};
-use crate::worker::{self, Source, Turn};
+use crate::controllers::{Clock, ControllerContext};
+use crate::worker::{self, ReconcileResult, Source};
 use futures::StreamExt;
 use jiff::SignedDuration;
 use object::access::{Access, name, namespace, terminating, uid};
@@ -21,15 +22,15 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 const WORKERS: usize = 4;
-/// Pods that are removed at the same time.
+/// Pods that are deleted concurrently.
 const AT_ONCE: usize = 16;
-/// Ended pods are counted at most this often.
+/// Finished pods are counted at most this often.
 const COUNT_EVERY: Duration = Duration::from_secs(20);
-/// A node that the API server shows in another state than the cache is looked at again after this time.
+/// If cache and API server disagree about a node, it is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 
-/// Collects pods, until the part stops.
-pub async fn run(part: Part) {
+/// Collects pods until shutdown.
+pub async fn run(context: ControllerContext) {
     let resources = Resources::default();
     let nodes = Source::changing(resources.nodes.clone(), |before, after| {
         let is_lost_or_found = NodeState::of(before) != NodeState::of(after);
@@ -46,11 +47,11 @@ pub async fn run(part: Part) {
         "" => Vec::new(),
         node => vec![node_key(node)],
     };
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        clock: part.clock.clone(),
-        threshold: part.terminated_pod_threshold,
-        figures: part.metrics.pod_gc.clone(),
+    let controller = Arc::new(PodCollector {
+        api: context.api.clone(),
+        clock: context.clock.clone(),
+        threshold: context.terminated_pod_threshold,
+        figures: context.metrics.pod_gc.clone(),
         pods_on: pods.cache.index(on_node),
         ended: pods.cache.index(|pod| if podgc::has_ended(pod) { vec![ended_key()] } else { Vec::new() }),
         attached_to: attachments.cache.index(on_node),
@@ -60,9 +61,9 @@ pub async fn run(part: Part) {
         resources,
         missing: Mutex::default(),
     });
-    worker::run(part, vec![nodes, pods, attachments], WORKERS, move |key| {
-        let control = control.clone();
-        async move { control.sync(&key).await }
+    worker::run(context, vec![nodes, pods, attachments], WORKERS, move |key| {
+        let controller = controller.clone();
+        async move { controller.sync(&key).await }
     })
     .await;
 }
@@ -89,7 +90,7 @@ fn node_key(name: &str) -> Key {
     ("".into(), name.into())
 }
 
-/// Names no node, because a node has a name.
+/// The key of the threshold; no node has an empty name.
 fn ended_key() -> Key {
     Key::default()
 }
@@ -99,7 +100,7 @@ fn key_of_lost_node(nodes: &Cache, node: &str) -> Option<Key> {
     (!node.is_empty() && NodeState::of(nodes.get(&key).as_deref()).is_lost()).then_some(key)
 }
 
-/// The keys that a change of a pod concerns. Pods of nodes that serve concern none: they are most of all.
+/// The keys that a change of a pod concerns. Pods of healthy nodes, which are most pods, concern none.
 fn keys_of_pod(nodes: &Cache, before: Option<&Value>, after: Option<&Value>) -> Vec<Key> {
     let Some(pod) = after.or(before) else { return Vec::new() };
     let mut keys: Vec<Key> = key_of_lost_node(nodes, pod.text(&["spec", "nodeName"])).into_iter().collect();
@@ -113,7 +114,7 @@ fn keys_of_pod(nodes: &Cache, before: Option<&Value>, after: Option<&Value>) -> 
     keys
 }
 
-struct Control {
+struct PodCollector {
     api: Api,
     clock: Clock,
     threshold: i64,
@@ -128,22 +129,22 @@ struct Control {
     ended: Index,
     /// VolumeAttachments by node.
     attached_to: Index,
-    /// Since when the cache lacks a Node that pods or attachments name.
+    /// Since when the cache has no Node of a name that pods or attachments use.
     missing: Mutex<HashMap<Key, Instant>>,
 }
 
-impl Control {
-    async fn sync(&self, key: &Key) -> Result<Turn, ApiError> {
+impl PodCollector {
+    async fn sync(&self, key: &Key) -> Result<ReconcileResult, ApiError> {
         if *key == ended_key() {
             self.remove_surplus().await?;
-            return Ok(Turn { again: None, rest: COUNT_EVERY });
+            return Ok(ReconcileResult { requeue_after: None, coalesce: COUNT_EVERY });
         }
         if !key.0.is_empty() {
             let pod = self.pods.get(key).filter(|pod| podgc::is_collectable(pod, Reason::Unscheduled));
             self.remove_all(pod.into_iter().collect(), Reason::Unscheduled).await?;
             return Ok(None.into());
         }
-        self.node(key).await.map(Turn::from)
+        self.node(key).await.map(ReconcileResult::from)
     }
 
     async fn node(&self, key: &Key) -> Result<Option<Duration>, ApiError> {
@@ -177,7 +178,7 @@ impl Control {
         Ok(None)
     }
 
-    /// For how long the cache lacks a Node. This is the process's monotonic time, because a wall clock may jump.
+    /// How long the cache has had no such Node. Uses the monotonic clock, because the wall clock may jump.
     fn missing_for(&self, key: &Key, cached: NodeState) -> SignedDuration {
         let mut missing = self.missing();
         if cached != NodeState::Gone {
@@ -209,9 +210,9 @@ impl Control {
 
     async fn remove(&self, pod: &Value, reason: Reason) -> Result<(), ApiError> {
         let (key, path) = (key(pod), self.resources.pods.object(namespace(pod), name(pod)));
-        tracing::info!(namespace = %key.0, pod = %key.1, reason = reason.label(), "deleting a pod by force");
+        tracing::info!(namespace = %key.0, pod = %key.1, reason = reason.label(), "Force deleting a pod");
         if let Some(status) = podgc::final_status(pod, reason, (self.clock)()) {
-            // A patch that arrives late must not end a pod that its node has reported on since.
+            // The precondition keeps a late patch from ending a pod whose node has reported since.
             let version = pod.text(&["metadata", "resourceVersion"]);
             let patch = json!({"metadata": {"uid": uid(pod), "resourceVersion": version}, "status": status});
             match self.api.strategic(&format!("{path}/status"), &patch).await {
@@ -245,7 +246,7 @@ impl Control {
             let options = json!({
                 "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid(attachment)},
             });
-            tracing::info!(node, attachment = name(attachment), reason = reason.label(), "detaching a volume by force");
+            tracing::info!(node, attachment = name(attachment), reason = reason.label(), "Force detaching a volume");
             match self.api.delete(&path, &options).await {
                 Ok(answer) => self.attachments.deleted(&key(attachment), uid(attachment), answer),
                 Err(error) => unless_replaced(error)?,
@@ -260,7 +261,7 @@ impl Control {
         let (path, selector) = (self.resources.pods.collection(""), format!("&fieldSelector=spec.nodeName%3D{node}"));
         let (mut pods, mut token) = (Vec::new(), String::new());
         loop {
-            let page = self.api.page(&path, &selector, &token, |text, reader| reader.object(text)).await?;
+            let page = self.api.page(&path, &selector, &token, |text, decoded| decoded.object(text)).await?;
             pods.extend(page.items);
             match page.next {
                 Some(next) => token = next,
@@ -274,7 +275,7 @@ impl Control {
     }
 }
 
-/// An object that is gone, or whose name belongs to another object now, needs no removal; the watch reports either.
+/// An object that is deleted or replaced needs no deletion; the watch reports either.
 fn unless_replaced(error: ApiError) -> Result<(), ApiError> {
     if error.is_stale() { Ok(()) } else { Err(error) }
 }

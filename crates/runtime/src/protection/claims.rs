@@ -1,9 +1,9 @@
-//! Claims stay while a pod uses them, and say whether one does.
+//! Protects claims in use by a finalizer, and sets the condition `Unused`.
 
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Index, Key, key};
-use crate::controllers::{Clock, Part};
+use crate::controllers::{Clock, ControllerContext};
 use crate::queue::Queue;
 use crate::worker::{self, Source};
 use futures::StreamExt;
@@ -15,21 +15,21 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const WORKERS: usize = 4;
-/// Requests at once about the claims of a namespace.
+/// Concurrent requests for the claims of a namespace.
 const AT_ONCE: usize = 16;
-/// A claim that was just bound is often about to be used: only after this time does it say that it is not.
+/// A claim that was just bound is often used soon after: the condition `Unused` is set only after this time.
 const SETTLE: Duration = Duration::from_secs(1);
-/// A claim that a pod holds of which nothing is heard is looked at again after this time.
+/// A claim that a pod uses which the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Keeps the finalizer and the condition of claims, until the part stops.
+/// Keeps the finalizer and the condition of claims, until shutdown.
 ///
-/// The claims of a namespace are worked on together: the pods of a namespace are listed once for all of them. So a key is a namespace; or a
-/// claim that has had its time to settle.
-pub async fn run(part: Part) {
+/// The claims of a namespace are reconciled together, because the pods of the namespace are listed once for
+/// all of them. So a work key is a namespace, or a claim whose [`SETTLE`] time has passed.
+pub async fn run(context: ControllerContext) {
     let pods = Resource::new("v1", "Pod", "pods", true);
     let claims = Resource::new("v1", "PersistentVolumeClaim", "persistentvolumeclaims", true);
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
     let woken = Woken::default();
     let by_claim = woken.clone();
     let claim_source = Source::new(claims.clone(), move |claim| vec![by_claim.add(key(claim))]);
@@ -41,10 +41,10 @@ pub async fn run(part: Part) {
     let pods_of = pod_source
         .cache
         .index(|pod| protect::claims_of(pod).map(|claim| (namespace(pod).into(), claim.into())).collect());
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        gates: part.gates.clone(),
-        clock: part.clock.clone(),
+    let controller = Arc::new(ClaimProtection {
+        api: context.api.clone(),
+        gates: context.gates.clone(),
+        clock: context.clock.clone(),
         claims,
         pods,
         claim_cache: claim_source.cache.clone(),
@@ -52,12 +52,12 @@ pub async fn run(part: Part) {
         woken,
         queue: queue.clone(),
     });
-    worker::run_with(part, queue, vec![claim_source, pod_source], WORKERS, move |key| {
-        let control = control.clone();
+    worker::run_with(context, queue, vec![claim_source, pod_source], WORKERS, move |key| {
+        let controller = controller.clone();
         async move {
             let result = match &*key.1 {
-                "" => control.attend(&key.0, control.woken.take(&key.0), Patience::Some).await,
-                _ => control.attend(&key.0, HashSet::from([key.clone()]), Patience::None).await,
+                "" => controller.attend(&key.0, controller.woken.take(&key.0), Patience::Some).await,
+                _ => controller.attend(&key.0, HashSet::from([key.clone()]), Patience::None).await,
             };
             result.map(|()| None)
         }
@@ -65,12 +65,12 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// The claims that something happened to, by namespace.
+/// The claims to reconcile, by namespace.
 #[derive(Clone, Default)]
 struct Woken(Arc<Mutex<HashMap<Arc<str>, HashSet<Key>>>>);
 
 impl Woken {
-    /// Notes a claim; answers the key of its namespace.
+    /// Adds a claim; returns the work key of its namespace.
     fn add(&self, claim: Key) -> Key {
         let namespace = claim.0.clone();
         self.lock().entry(namespace.clone()).or_default().insert(claim);
@@ -86,7 +86,7 @@ impl Woken {
     }
 }
 
-struct Control {
+struct ClaimProtection {
     api: Api,
     gates: Gates,
     clock: Clock,
@@ -99,22 +99,22 @@ struct Control {
     queue: Arc<Queue<Key>>,
 }
 
-/// Whether claims that say nothing yet are given time.
+/// Whether claims without the condition get the [`SETTLE`] time first.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Patience {
     Some,
     None,
 }
 
-/// A claim and the request about it.
+/// A claim and the request to send for it.
 struct Request {
     key: Key,
     claim: Arc<Value>,
     step: ClaimStep,
 }
 
-impl Control {
-    /// Works on the claims of a namespace that something happened to. Those that fail come back.
+impl ClaimProtection {
+    /// Reconciles the queued claims of a namespace. Claims that fail are queued again.
     async fn attend(&self, namespace: &str, woken: HashSet<Key>, patience: Patience) -> Result<(), ApiError> {
         let requests = woken.into_iter().filter_map(|key| {
             let claim = self.claim_cache.get(&key)?;
@@ -131,7 +131,8 @@ impl Control {
         if !releases.is_empty() {
             match self.fresh_pods(namespace).await {
                 Ok(pods) => {
-                    // Where the list shows a pod that the cache does not, that pod will be heard of, and wake the claim; unless it goes before that, unheard.
+                    // If the list has a pod that the cache lacks, its watch event queues the claim; unless
+                    // the pod is deleted before, without an event.
                     let is_held = |request: &mut Request| {
                         let pods = pods.get(&*request.key.1).map(Vec::as_slice).unwrap_or_default();
                         pods.iter().any(|pod| protect::holds(pod, &request.claim))
@@ -156,7 +157,7 @@ impl Control {
         protect::claim(claim, &pods, &self.gates, (self.clock)())
     }
 
-    /// The pods of a namespace as the server has them now, by the claims that they name.
+    /// The pods of a namespace as the server has them now, by the claims that they use.
     async fn fresh_pods(&self, namespace: &str) -> Result<HashMap<String, Vec<Arc<Value>>>, ApiError> {
         let mut by_claim: HashMap<String, Vec<Arc<Value>>> = HashMap::new();
         let note = |pod: &Arc<Value>| {
@@ -168,7 +169,7 @@ impl Control {
         Ok(by_claim)
     }
 
-    /// Sends some requests at once. Claims whose request fails are noted again.
+    /// Sends requests concurrently. Claims whose request fails are queued again.
     async fn send_all(&self, requests: Vec<Request>) -> Result<(), ApiError> {
         let sent = requests.into_iter().map(|Request { key, step, .. }| async move {
             let result = self.send(&key, step).await;

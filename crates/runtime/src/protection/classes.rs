@@ -1,8 +1,8 @@
-//! VolumeAttributesClasses stay while a volume or a claim names them.
+//! Protects VolumeAttributesClasses that a PV or a claim uses.
 
 use super::patch;
 use crate::api::{Api, ApiError, Resource};
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::csi::{claims, volumes};
 use crate::worker::{self, Key, Source, key};
 use object::Value;
@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const WORKERS: usize = 2;
-/// A class that somebody names of whom nothing is heard is looked at again after this time.
+/// A class used by an object that the cache does not have is checked again after this time.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// Keeps the finalizer of VolumeAttributesClasses, until the part stops.
-pub async fn run(part: Part) {
+/// Keeps the finalizer of VolumeAttributesClasses, until shutdown.
+pub async fn run(context: ControllerContext) {
     let classes = Resource::new("storage.k8s.io/v1", "VolumeAttributesClass", "volumeattributesclasses", false);
-    if !worker::wait_for_first(&part, &classes).await {
+    if !worker::wait_for_first(&context, &classes).await {
         return;
     }
     let source = Source::new(classes.clone(), |class| vec![key(class)]);
@@ -30,8 +30,8 @@ pub async fn run(part: Part) {
     let volumes_of =
         volumes.cache.index(move |volume| protect::attributes_class_of_volume(volume).map(named).into_iter().collect());
     let claims_of = claims.cache.index(move |claim| protect::attributes_classes_of_claim(claim).map(named).collect());
-    let (cache, api) = (source.cache.clone(), part.api.clone());
-    worker::run(part, vec![source, volumes, claims], WORKERS, move |key| {
+    let (cache, api) = (source.cache.clone(), context.api.clone());
+    worker::run(context, vec![source, volumes, claims], WORKERS, move |key| {
         let is_named = !volumes_of.get(&key).is_empty() || !claims_of.get(&key).is_empty();
         let class = cache.get(&key);
         let wanted = class.as_ref().and_then(|class| protect::attributes_class(class, is_named));
@@ -39,7 +39,7 @@ pub async fn run(part: Part) {
         let (cache, api, path) = (cache.clone(), api.clone(), classes.object("", &key.1));
         async move {
             let Some(wanted) = wanted else { return Ok(None) };
-            // What is heard of claims and volumes may be late.
+            // The caches of claims and PVs may be stale.
             if is_released && is_named_now(&api, &key.1).await? {
                 return Ok(Some(LOOK_AGAIN));
             }
@@ -50,7 +50,7 @@ pub async fn run(part: Part) {
     .await;
 }
 
-/// Whether a claim or a volume names a class, as the server says.
+/// Whether a claim or a PV uses a class, as the server says now.
 async fn is_named_now(api: &Api, class: &str) -> Result<bool, ApiError> {
     let mut is_named = false;
     let of_claim = |claim: &Arc<Value>| is_named |= protect::attributes_classes_of_claim(claim).any(|it| it == class);

@@ -1,4 +1,4 @@
-//! The protection controllers: what is in use stays until it is not.
+//! The protection controllers: finalizers keep objects that are in use from being deleted.
 
 mod claims;
 mod classes;
@@ -13,7 +13,8 @@ use crate::cache::{Cache, Key};
 use object::Value;
 use object::access::{terminating, uid};
 
-/// Sends the patch of an object, and notes the answer. What loses its last finalizer is gone, and so is what was not found.
+/// Sends the patch of an object and stores the response. A terminating object that lost its last finalizer is
+/// removed, as is one that was not found.
 async fn patch(api: &Api, path: &str, wanted: &Value, cache: &Cache, key: &Key) -> Result<(), ApiError> {
     match api.merge_if_there(path, wanted).await? {
         Some(answer) if !terminating(&answer) => cache.wrote(answer),

@@ -1,24 +1,24 @@
-//! Volumes stay while they are bound.
+//! Protects bound PVs by a finalizer.
 
 use super::patch;
 use crate::api::Resource;
-use crate::controllers::Part;
+use crate::controllers::ControllerContext;
 use crate::worker::{self, Source, key};
 use object::Value;
 use plan::protect;
 
 const WORKERS: usize = 8;
 
-/// Keeps the finalizer of volumes, until the part stops.
-pub async fn run(part: Part) {
+/// Keeps the finalizer of PVs, until shutdown.
+pub async fn run(context: ControllerContext) {
     let volumes = Resource::new("v1", "PersistentVolume", "persistentvolumes", false);
-    let reach = part.reach.clone();
-    let wanted = move |volume: &Value| protect::volume(volume).filter(|_| reach.covers_volume(volume));
+    let scope = context.scope.clone();
+    let wanted = move |volume: &Value| protect::volume(volume).filter(|_| scope.covers_volume(volume));
     let wakes = wanted.clone();
     let source =
         Source::new(volumes.clone(), move |volume| if wakes(volume).is_some() { vec![key(volume)] } else { vec![] });
-    let (cache, api) = (source.cache.clone(), part.api.clone());
-    worker::run(part, vec![source], WORKERS, move |key| {
+    let (cache, api) = (source.cache.clone(), context.api.clone());
+    worker::run(context, vec![source], WORKERS, move |key| {
         let (cache, api, path) = (cache.clone(), api.clone(), volumes.object("", &key.1));
         let wanted = cache.get(&key).and_then(|volume| wanted(&volume));
         async move {

@@ -1,106 +1,112 @@
-//! The StatefulSet controller: looks at a set and what belongs to it, asks `plan::statefulset` what to do, and does it.
+//! The StatefulSet controller: collects a set and its objects, calls the planner `plan::statefulset`, and
+//! executes the plan.
 //!
-//! `sight` knows where to look and whom a change concerns, `act` is the only writer.
+//! `informers` has the caches and their indexes; `executor` is the only module that writes.
 
-mod act;
-mod sight;
-mod skew;
+mod departed;
+mod executor;
+mod informers;
+mod server_capabilities;
 
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Key, key};
-use crate::controllers::{Clock, Judge, Part};
-use crate::events::{About, Events};
+use crate::controllers::{Clock, ControllerContext, Judge};
+use crate::events::{EventSubject, Events};
 use crate::growth::Growth;
 use crate::metrics::{Metrics, SetLabels};
-use crate::worker::{self, Turn};
+use crate::worker::{self, ReconcileResult};
+use informers::Informers;
 use object::access::{Access, name, namespace, uid};
 use object::{Gates, Value};
-use plan::statefulset::{self as planner, Event, Plan};
-use sight::Sight;
-use std::collections::HashMap;
+use plan::statefulset::{self as planner, SetEvent, SetPlan};
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// Most of the time of a set's turn is spent waiting for the server, which commits what comes together at once.
+/// Workers mostly wait for the server, which commits concurrent writes together.
 const WORKERS: usize = 64;
 
-/// Counts of a set that is on its way somewhere are written this often at most,
+/// While a set changes, the counts in its status are written at most this often,
 const COUNTS_WAIT_MAX: Duration = Duration::from_millis(100);
-/// and this often, while so many sets have their turn at once that the server is better used to move them.
+/// and at most this often while at least [`BUSY_FROM`] sets are reconciled at once: the server has more
+/// important writes then.
 const COUNTS_WAIT_MAX_WHEN_BUSY: Duration = Duration::from_secs(1);
 const BUSY_FROM: usize = 8;
 
-/// After a turn in which there was nothing to do, a set is not looked at again for so many times as long as looking took: what happens
-/// to the other pods of a large set meanwhile is seen all at once.
-const REST_PER_LOOK: u32 = 4;
+/// After a reconcile without actions, a set is not reconciled again for this many times its duration, so that
+/// changes of many pods of a large set are handled together.
+const COALESCE_PER_RECONCILE: u32 = 4;
 
-/// Keeps all sets, until the part stops.
-pub async fn run(part: Part) {
-    let sight = Sight::new();
-    let sources = sight.sources(&part.metrics);
-    let control = Arc::new(Control {
-        api: part.api.clone(),
-        events: part.events.clone(),
-        metrics: part.metrics.clone(),
-        gates: part.gates.clone(),
-        clock: part.clock.clone(),
-        judge: part.judge.clone(),
-        sight,
+/// Reconciles all sets until shutdown.
+pub async fn run(context: ControllerContext) {
+    let informers = Informers::new();
+    let sources = informers.sources(&context.metrics);
+    let controller = Arc::new(StatefulSetController {
+        api: context.api.clone(),
+        events: context.events.clone(),
+        metrics: context.metrics.clone(),
+        gates: context.gates.clone(),
+        clock: context.clock.clone(),
+        judge: context.judge.clone(),
+        informers,
         known: Mutex::default(),
         growth: Growth::default(),
-        turns: AtomicUsize::new(0),
+        active: AtomicUsize::new(0),
     });
-    let skew = skew::tell(part.clone());
-    let work = worker::run(part, sources, WORKERS, move |key| {
-        let control = control.clone();
+    let capabilities = server_capabilities::warn_if_missing(context.clone());
+    let work = worker::run(context, sources, WORKERS, move |key| {
+        let controller = controller.clone();
         async move {
-            control.turns.fetch_add(1, Ordering::Relaxed);
-            let turn = control.sync(key).await;
-            control.turns.fetch_sub(1, Ordering::Relaxed);
-            turn
+            controller.active.fetch_add(1, Ordering::Relaxed);
+            let result = controller.sync(key).await;
+            controller.active.fetch_sub(1, Ordering::Relaxed);
+            result
         }
     });
     tokio::pin!(work);
     tokio::select! {
         biased;
         () = &mut work => {}
-        () = skew => work.await,
+        () = capabilities => work.await,
     }
 }
 
-struct Control {
+struct StatefulSetController {
     api: Api,
     events: Events,
     metrics: Metrics,
     gates: Gates,
     clock: Clock,
     judge: Option<Judge>,
-    sight: Sight,
+    informers: Informers,
     known: Mutex<HashMap<Key, Known>>,
-    /// How fast sets may create pods and claims.
+    /// Limits the rate at which sets create pods and claims.
     growth: Growth,
-    /// How many sets have their turn now.
-    turns: AtomicUsize,
+    /// Number of sets being reconciled now.
+    active: AtomicUsize,
 }
 
-/// What is remembered of a set between its turns.
+/// What is remembered of a set between reconciles.
 struct Known {
     uid: String,
     labels: SetLabels,
-    /// What its last plan had to tell: it is news only once.
-    told: Vec<Event>,
-    /// Until when counts that go on changing may wait to be written.
+    /// The events of its last plan; they are not recorded again.
+    told: Vec<SetEvent>,
+    /// Until when changing counts may wait to be written.
     counts_wait_until: Option<Instant>,
+    /// The uids of claims whose deletion while in use was told.
+    warned: HashSet<String>,
 }
 
-impl Control {
-    async fn sync(&self, key: Key) -> Result<Turn, ApiError> {
+impl StatefulSetController {
+    async fn sync(&self, key: Key) -> Result<ReconcileResult, ApiError> {
+        self.report_deleted_objects(&key).await?;
         let started = Instant::now();
-        let Some(seen) = self.sight.look(&key) else {
+        let Some(seen) = self.informers.look(&key) else {
             self.forget(&key);
-            return Ok(Turn::from(None));
+            return Ok(ReconcileResult::from(None));
         };
         let now = (self.clock)();
         let mut grant = self.growth.grant(&key, seen.objects());
@@ -112,17 +118,18 @@ impl Control {
         grant.plan(plan.written);
         plan.events.extend(grant.limits().then(|| slowed(&seen.set)));
         self.note(&seen.set, &plan);
+        self.warn_of_deleted_claims(&seen).await?;
         let wait = self.patience(&seen.set, &plan);
         self.carry_out(&seen.set, &plan, &grant, wait.is_none()).await?;
         let next = plan.next.map(|at| Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO));
-        let rest = if plan.is_idle() { looked * REST_PER_LOOK } else { Duration::ZERO };
+        let coalesce = if plan.is_idle() { looked * COALESCE_PER_RECONCILE } else { Duration::ZERO };
         let more = plan.written.withheld.then(|| if grant.limits() { grant.wait } else { Duration::ZERO });
-        Ok(Turn { again: next.into_iter().chain(wait).chain(more).min(), rest })
+        Ok(ReconcileResult { requeue_after: next.into_iter().chain(wait).chain(more).min(), coalesce })
     }
 
-    /// How long the status may still wait to be written. Where hundreds of pods get ready one after the other, nobody needs to read
-    /// of each of them; all else is written at once.
-    fn patience(&self, set: &Value, plan: &Plan) -> Option<Duration> {
+    /// How long the status may still wait to be written; `None` if it must not. When hundreds of pods become
+    /// ready one after the other, not every count is worth a write; everything else is written at once.
+    fn patience(&self, set: &Value, plan: &SetPlan) -> Option<Duration> {
         let mut all_known = self.known();
         let until = &mut all_known.get_mut(&key(set))?.counts_wait_until;
         if !plan.status_can_wait(set) {
@@ -130,7 +137,7 @@ impl Control {
             return None;
         }
         let now = Instant::now();
-        let busy = self.turns.load(Ordering::Relaxed) >= BUSY_FROM;
+        let busy = self.active.load(Ordering::Relaxed) >= BUSY_FROM;
         let most = if busy { COUNTS_WAIT_MAX_WHEN_BUSY } else { COUNTS_WAIT_MAX };
         let end = *until.get_or_insert(now + most);
         if end <= now {
@@ -140,8 +147,8 @@ impl Control {
         Some(end - now)
     }
 
-    /// Tells what is new about a set.
-    fn note(&self, set: &Value, plan: &Plan) {
+    /// Updates the metrics of a set and records its new events.
+    fn note(&self, set: &Value, plan: &SetPlan) {
         let mut all_known = self.known();
         let known = all_known.entry(key(set)).or_insert_with(|| Known::of(set));
         if known.uid != uid(set) {
@@ -151,7 +158,7 @@ impl Control {
         self.metrics.set_budget(&known.labels, plan.max_unavailable, plan.unavailable);
         let told = std::mem::replace(&mut known.told, plan.events.clone());
         for event in plan.events.iter().filter(|event| !told.contains(event)) {
-            self.tell(set, event);
+            self.record_event(set, event);
         }
     }
 
@@ -161,11 +168,15 @@ impl Control {
         }
     }
 
-    fn tell(&self, set: &Value, event: &Event) {
-        let about =
-            About { resource: &self.sight.sets.resource, namespace: namespace(set), name: name(set), uid: uid(set) };
+    fn record_event(&self, set: &Value, event: &SetEvent) {
+        let about = EventSubject {
+            resource: &self.informers.sets.resource,
+            namespace: namespace(set),
+            name: name(set),
+            uid: uid(set),
+        };
         let kind = if event.warning { "Warning" } else { "Normal" };
-        self.events.say(&about, kind, event.reason, &event.message);
+        self.events.record(&about, kind, event.reason, &event.message);
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Key, Known>> {
@@ -184,18 +195,19 @@ impl Known {
             },
             told: Vec::new(),
             counts_wait_until: None,
+            warned: HashSet::new(),
         }
     }
 }
 
-/// Why a set grows slowly.
-fn slowed(set: &Value) -> Event {
+/// The event for a set whose creations are limited.
+fn slowed(set: &Value) -> SetEvent {
     let message = format!(
-        "StatefulSet {} has created pods and claims of many megabytes in a short time: it creates the rest slowly, so that it leaves \
-         room for others",
+        "StatefulSet {} created many megabytes of pods and claims in a short time: the rest is created slowly, to leave \
+         room for other objects",
         name(set)
     );
-    Event { warning: true, reason: "CreationSlowed", message }
+    SetEvent { warning: true, reason: "CreationSlowed", message }
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

@@ -64,7 +64,7 @@ async fn evict(world: &World, pod: &Value) -> (u16, Value) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn bare_pods_are_counted_as_they_are() {
+async fn pods_without_a_controller_are_counted() {
     let world = World::with(DISRUPTION).await;
     let budget = world.create(budget(json!({"minAvailable": 2}))).await;
     let empty = until_numbers(&world, &budget, [0, 2, 0, 0]).await;
@@ -78,7 +78,7 @@ async fn bare_pods_are_counted_as_they_are() {
     until_numbers(&world, &budget, [2, 2, 3, 0]).await;
     set_ready(&world, &pods[0], true).await;
     until_numbers(&world, &budget, [3, 2, 3, 1]).await;
-    // A pod that does not belong any more does not count any more.
+    // A pod that is no longer selected is no longer counted.
     world.merge(&pods[0], json!({"metadata": {"labels": {"app": "other"}}})).await;
     until_numbers(&world, &budget, [2, 2, 2, 0]).await;
     world.merge(&budget, json!({"spec": {"minAvailable": 1}})).await;
@@ -145,7 +145,7 @@ async fn of_many_evictions_at_once_only_as_many_succeed_as_are_allowed() {
     let evicted = &pods[granted[0]];
     assert!(terminating(&world.now(evicted).await.expect("its grace period runs")));
     until_numbers(&world, &budget, [9, 9, 10, 0]).await;
-    // Its node lets go of it, and a new one comes.
+    // The kubelet removes it, and a new one is created.
     let force = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
     world.send("DELETE", &path(evicted), "application/json", Some(&force)).await;
     let after = until_numbers(&world, &budget, [9, 9, 9, 0]).await;

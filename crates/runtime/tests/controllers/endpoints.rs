@@ -18,7 +18,7 @@ fn endpoints(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Endpoints", "metadata": {"namespace": "default", "name": name}})
 }
 
-/// The addresses that are ready, and those that are not.
+/// The ready and the not-ready addresses.
 fn ips(endpoints: &Value) -> [Vec<String>; 2] {
     ["addresses", "notReadyAddresses"].map(|list| {
         let addresses = endpoints.items(&["subsets"]).iter().flat_map(|subset| subset.items(&[list]));
@@ -44,7 +44,7 @@ async fn set_ready(world: &World, pod: &Value, ip: &str, ready: &str) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_follow_pods_and_go_with_their_service() {
+async fn endpoints_follow_pods_and_are_deleted_with_their_service() {
     let world = World::with(ENDPOINTS).await;
     let web = world.create(selecting("web")).await;
     until_ips(&world, "web", &[], &[]).await;
@@ -62,7 +62,7 @@ async fn endpoints_follow_pods_and_go_with_their_service() {
     until_ips(&world, "web", &["10.1.0.1"], &[]).await;
     world.merge(&web, json!({"spec": {"publishNotReadyAddresses": true, "selector": {"app": "web"}}})).await;
     let before = until_ips(&world, "web", &["10.1.0.2"], &[]).await;
-    // What a user does to them is undone.
+    // Changes by a user are reverted.
     world.merge(&before, json!({"subsets": null})).await;
     until_ips(&world, "web", &["10.1.0.2"], &[]).await;
     world.delete(&before, "").await;
@@ -76,7 +76,7 @@ async fn endpoints_follow_pods_and_go_with_their_service() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn endpoints_that_users_write_are_left_alone() {
+async fn endpoints_that_users_write_are_not_changed() {
     let world = World::with(ENDPOINTS).await;
     let manual = |name: &str| {
         let mut manual = endpoints(name);
@@ -90,7 +90,7 @@ async fn endpoints_that_users_write_are_left_alone() {
     running(&world, "a", "10.1.0.1").await;
     until_ips(&world, "web", &["10.1.0.1"], &[]).await;
     assert_eq!(world.now(&written).await, Some(written.clone()));
-    // They go with their Service, as upstream's do; without one they stay.
+    // They are deleted with their Service, as upstream's are; without one they are kept.
     world.delete(&outside, "").await;
     world.until_gone(&written).await;
     assert_eq!(world.now(&alone).await, Some(alone));
@@ -98,7 +98,7 @@ async fn endpoints_that_users_write_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_went_while_nobody_looked_is_cleared_up() {
+async fn endpoints_of_a_service_deleted_without_a_controller_are_removed() {
     let mut world = World::bare().await;
     world.start(ENDPOINTS);
     let web = world.create(selecting("web")).await;
@@ -112,9 +112,10 @@ async fn what_went_while_nobody_looked_is_cleared_up() {
     world.stop().await;
 }
 
-/// A change of one pod costs one write, however many other Services and pods there are, and one that matters to no Service costs none.
+/// A change of one pod costs one write, however many other Services and pods exist, and one that no Service
+/// needs costs none.
 #[tokio::test(start_paused = true)]
-async fn the_cost_is_that_of_the_change() {
+async fn the_cost_depends_on_the_change_only() {
     let world = World::with(ENDPOINTS).await;
     world
         .create_many(20, |at| {

@@ -1,10 +1,10 @@
-//! What controllers tell: counted instead of repeated, limited, and not lost at the end.
+//! Events: repeated ones increase a count, their rate is limited, and queued ones are sent at shutdown.
 
 use crate::world::*;
 use object::Value;
 use object::access::{Access, uid};
 use runtime::api::{Api, Resource};
-use runtime::events::{About, Events};
+use runtime::events::{EventSubject, Events};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
@@ -30,11 +30,11 @@ impl Teller {
 
     fn say(&self, message: &str) {
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let about = About { resource: &resource, namespace: "default", name: "subject", uid: uid(&self.about) };
-        self.events.say(&about, "Normal", "Said", message);
+        let about = EventSubject { resource: &resource, namespace: "default", name: "subject", uid: uid(&self.about) };
+        self.events.record(&about, "Normal", "Said", message);
     }
 
-    /// Ends, and answers what was lost.
+    /// Stops the recorder; returns the metrics of lost events.
     async fn end(self, world: &World) -> String {
         self.shutdown.cancel();
         drop(self.events);
@@ -51,7 +51,7 @@ async fn told(world: &World) -> Vec<(String, i64)> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_same_thing_counts_up_and_the_end_waits_for_what_was_said() {
+async fn repeated_events_increase_the_count_and_queued_ones_are_sent_at_shutdown() {
     let world = World::bare().await;
     let teller = Teller::new(&world).await;
     for _ in 0..3 {
@@ -66,14 +66,14 @@ async fn the_same_thing_counts_up_and_the_end_waits_for_what_was_said() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_talks_all_the_time_about_one_object_is_heard_less() {
+async fn the_rate_of_events_about_one_object_is_limited() {
     let world = World::bare().await;
     let teller = Teller::new(&world).await;
     for number in 0..100 {
         teller.say(&format!("number {number}"));
     }
     world.until("the burst", || async { (told(&world).await.len() == 25).then_some(()) }).await;
-    // After ten minutes there is room for two more.
+    // After ten minutes the bucket has two more tokens.
     tokio::time::sleep(Duration::from_secs(600)).await;
     for number in 0..10 {
         teller.say(&format!("later {number}"));
@@ -88,11 +88,11 @@ async fn who_talks_all_the_time_about_one_object_is_heard_less() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_that_is_away_for_a_moment_hears_it_later_and_the_teller_never_waits() {
+async fn events_are_sent_after_an_outage_and_recording_never_waits() {
     let world = World::bare().await;
     let teller = Teller::new(&world).await;
     world.faults.refuse(Some(503));
-    // More than is kept for later.
+    // More than the queue holds.
     for number in 0..9000 {
         teller.say(&format!("number {number}"));
     }
@@ -105,7 +105,7 @@ async fn a_server_that_is_away_for_a_moment_hears_it_later_and_the_teller_never_
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_event_that_expired_is_told_anew() {
+async fn an_expired_event_is_created_again() {
     let world = World::bare().await;
     let teller = Teller::new(&world).await;
     teller.say("again");

@@ -1,4 +1,4 @@
-//! What can go wrong between controllers and the server, on order.
+//! Faults between controllers and the server, injected by tests.
 
 use futures::StreamExt;
 use http::Response;
@@ -6,24 +6,24 @@ use server::Body;
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
-/// What can happen to a single request.
+/// A fault of a single request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mishap {
-    /// It is not done, and answered with this code.
+    /// It is not executed, and answered with this code.
     Refused(u16),
-    /// It is done, but the answer is lost on the way.
+    /// It is executed, but the response is lost.
     AnswerLost,
-    /// It is not done and never answered.
+    /// It is not executed and never answered.
     Stuck,
-    /// It is done, but never answered.
+    /// It is executed, but never answered.
     AnswerStuck,
-    /// It is done later, when [`Faults::release`] is called.
+    /// It is executed later, when [`Faults::release`] is called.
     Held,
-    /// The same, but its sender is told at once that it failed.
+    /// The same, but the client gets an error at once.
     Late,
 }
 
-/// What is wrong between the controllers and the server.
+/// The faults between the controllers and the server.
 #[derive(Clone, Default)]
 pub struct Faults {
     state: Arc<Mutex<FaultState>>,
@@ -33,23 +33,24 @@ pub struct Faults {
 struct FaultState {
     /// Every request is answered with this code.
     refuse: Option<u16>,
-    /// The next requests of a method are answered with a code, so many times.
+    /// The next requests of a method are answered with a code, this many times.
     refuse_times: Option<(&'static str, usize, u16)>,
-    /// Writes of this method to paths with this end are answered with this code.
+    /// Writes of this method to paths with this suffix are answered with this code.
     refuse_at: Option<(&'static str, &'static str, u16)>,
     mishap: Option<(Mishap, &'static str, usize)>,
-    /// The answer to the read of this account, of this path if it is given, after so many others, watches excepted, comes only when it is released.
+    /// The response to one read of this account, of this path if it is given, after this many other reads
+    /// except watches, is held until the release.
     late_read: Option<(&'static str, Option<&'static str>, usize)>,
     release: CancellationToken,
     /// No request is answered at all.
     silent: bool,
-    /// A part of queries that the server does not know.
+    /// A part of queries that the server ignores.
     unknown: Option<&'static str>,
-    /// Who lets owners wait needs a right for it.
+    /// The server enforces OwnerReferencesPermissionEnforcement.
     guards_owners: bool,
     /// Cancelled to end the open watches.
     watches: CancellationToken,
-    /// Watches of this account that have this in their path tell nothing until the end of the hold.
+    /// Watches of this account with this path send no events until the release.
     muted: Option<(&'static str, &'static str)>,
 }
 
@@ -59,22 +60,23 @@ impl Faults {
         self.state.lock().expect("no panic").refuse = code;
     }
 
-    /// The next requests of this method, watches excepted, are answered with this code.
+    /// The next requests of this method, except watches, are answered with this code.
     pub fn refuse_times(&self, method: &'static str, times: usize, code: u16) {
         self.state.lock().expect("no panic").refuse_times = Some((method, times, code));
     }
 
-    /// From now on requests of this method to paths with this end are answered with this code, or (`None`) as usual.
+    /// From now on requests of this method to paths with this suffix are answered with this code, or (`None`)
+    /// as usual.
     pub fn refuse_at(&self, refused: Option<(&'static str, &'static str, u16)>) {
         self.state.lock().expect("no panic").refuse_at = refused;
     }
 
-    /// From now on the server does not know this part of a query, and passes over it, as others do.
+    /// From now on the server ignores this part of a query, as other servers do.
     pub fn unknown(&self, query: &'static str) {
         self.state.lock().expect("no panic").unknown = Some(query);
     }
 
-    /// From now on the server asks for a right where an object lets its owner wait, as others do.
+    /// From now on the server enforces OwnerReferencesPermissionEnforcement, as other servers do.
     pub fn guard_owners(&self) {
         self.state.lock().expect("no panic").guards_owners = true;
     }
@@ -87,17 +89,18 @@ impl Faults {
         self.state.lock().expect("no panic").unknown.map_or_else(|| path.to_owned(), |query| path.replace(query, ""))
     }
 
-    /// The write of this account (an empty name is any) after so many others of it, events excepted, meets with this.
+    /// Injects a fault into a write of this account (an empty name is any), after this many other writes, not
+    /// counting events.
     pub fn mishap(&self, account: &'static str, after: usize, mishap: Mishap) {
         self.state.lock().expect("no panic").mishap = Some((mishap, account, after));
     }
 
-    /// From now on an account's watches of what is at this path tell nothing, until they are released.
+    /// From now on an account's watches of this path send no events, until the release.
     pub fn mute(&self, account: &'static str, path: &'static str) {
         self.state.lock().expect("no panic").muted = Some((account, path));
     }
 
-    /// What is held goes on.
+    /// Releases everything that is held.
     pub fn release(&self) {
         let mut state = self.state.lock().expect("no panic");
         state.muted = None;
@@ -109,12 +112,12 @@ impl Faults {
         muted.is_some_and(|(whose, part)| account == whose && path.contains(part))
     }
 
-    /// Whether the mishap that was asked for has not happened yet.
+    /// Whether the injected fault has not occurred yet.
     pub fn mishap_waits(&self) -> bool {
         self.state.lock().expect("no panic").mishap.is_some()
     }
 
-    /// The mishap that this request meets with.
+    /// The fault for this request, if any.
     pub(super) fn meets(&self, account: &str, method: &str, path: &str) -> Option<Mishap> {
         let mut state = self.state.lock().expect("no panic");
         let (mishap, whose, after) = state.mishap.as_mut()?;
@@ -130,18 +133,18 @@ impl Faults {
         Some(mishap)
     }
 
-    /// What this account reads after so many other reads, watches excepted, is answered as it is then, but only when [`Faults::release`] is
-    /// called.
+    /// The response to a read of this account, after this many other reads except watches, has the state of
+    /// its time, but is held until [`Faults::release`] is called.
     pub fn answer_late(&self, account: &'static str, after: usize) {
         self.state.lock().expect("no panic").late_read = Some((account, None, after));
     }
 
-    /// The same for what this account reads next at this path.
+    /// The same for the next read of this account at this path.
     pub fn answer_late_at(&self, account: &'static str, path: &'static str) {
         self.state.lock().expect("no panic").late_read = Some((account, Some(path), 0));
     }
 
-    /// Whether the read whose answer is to be late was not made yet.
+    /// Whether the read whose response is to be held was not sent yet.
     pub fn late_read_waits(&self) -> bool {
         self.state.lock().expect("no panic").late_read.is_some()
     }
@@ -222,7 +225,7 @@ impl FaultState {
     }
 }
 
-/// Whether a request changes anything, events excepted.
+/// Whether a request is a write, except of events.
 pub fn is_write(method: &str, path: &str) -> bool {
     method != "GET" && !path.contains("/events")
 }

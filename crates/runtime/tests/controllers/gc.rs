@@ -14,7 +14,7 @@ fn owners(object: &Value) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn background_deletion_takes_the_dependents_after_the_owner() {
+async fn background_deletion_deletes_the_dependents_after_the_owner() {
     let world = world().await;
     let owner = world.create(config_map("default", "owner")).await;
     let first = world.create(owned(secret("default", "first"), &[&owner])).await;
@@ -28,7 +28,7 @@ async fn background_deletion_takes_the_dependents_after_the_owner() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn chains_of_any_depth_go_to_the_end() {
+async fn chains_of_any_depth_are_deleted() {
     let world = world().await;
     for policy in ["Background", "Foreground"] {
         let mut chain = vec![world.create(stateful_set("default", "top", 0)).await];
@@ -64,7 +64,7 @@ async fn a_foreground_owner_outlives_its_blocking_dependents_also_those_just_cre
         assert!(terminating(&going) && going["metadata"]["finalizers"] == json!(["foregroundDeletion"]));
         for at in [1, 3, 5] {
             world.until_is(&dependents[at], "the claim is told to go", terminating).await;
-            assert!(world.now(&owner).await.is_some(), "held by what holds its dependents");
+            assert!(world.now(&owner).await.is_some(), "kept by the finalizers of its dependents");
         }
         for dependent in dependents.iter().filter(|dependent| dependent.text(&["kind"]) == "PersistentVolumeClaim") {
             assert!(world.now(&owner).await.is_some());
@@ -79,7 +79,7 @@ async fn a_foreground_owner_outlives_its_blocking_dependents_also_those_just_cre
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn dependents_that_do_not_block_do_not_hold_a_foreground_owner_but_go_too() {
+async fn dependents_that_do_not_block_do_not_delay_a_foreground_owner_but_are_deleted_too() {
     let world = world().await;
     let owner = world.create(config_map("default", "owner")).await;
     let loose = world.create(held(owned(secret("default", "loose"), &[&owner]))).await;
@@ -92,7 +92,7 @@ async fn dependents_that_do_not_block_do_not_hold_a_foreground_owner_but_go_too(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orphans_survive_and_none_is_lost_even_when_just_created() {
+async fn orphans_are_kept_even_when_just_created() {
     let world = world().await;
     for round in 0..10 {
         let owner = world.create(stateful_set("default", &format!("owner-{round}"), 0)).await;
@@ -117,7 +117,7 @@ async fn orphans_survive_and_none_is_lost_even_when_just_created() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_solid_owner_is_enough_and_the_lost_ones_are_dropped() {
+async fn one_existing_owner_is_enough_and_missing_ones_are_removed() {
     let world = world().await;
     let stays = world.create(config_map("default", "stays")).await;
     let goes = world.create(config_map("default", "goes")).await;
@@ -144,7 +144,7 @@ async fn one_solid_owner_is_enough_and_the_lost_ones_are_dropped() {
 
 /// K15 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_held_by_another_finalizer_still_owns() {
+async fn an_owner_kept_by_another_finalizer_still_owns() {
     let world = world().await;
     let owner = world.create(held(config_map("default", "owner"))).await;
     let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
@@ -172,7 +172,7 @@ async fn another_object_under_the_same_name_is_not_the_owner() {
 
 /// K8 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
-async fn dependents_of_owners_that_never_were_or_are_gone_go() {
+async fn dependents_of_missing_or_deleted_owners_are_deleted() {
     let world = world().await;
     let owner = world.create(config_map("default", "owner")).await;
     world.delete(&owner, "Background").await;
@@ -186,7 +186,7 @@ async fn dependents_of_owners_that_never_were_or_are_gone_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
+async fn an_owner_in_another_namespace_does_not_count_and_is_reported() {
     let world = world().await;
     world.create(new_namespace("elsewhere")).await;
     let owner = world.create(config_map("elsewhere", "owner")).await;
@@ -206,7 +206,7 @@ async fn an_owner_in_another_namespace_is_none_and_people_are_told() {
 
 /// K11 of the volumes' scenarios.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_scoped_object_with_a_namespaced_owner_stays_and_people_are_told() {
+async fn a_cluster_scoped_object_with_a_namespaced_owner_is_kept_and_reported() {
     let world = world().await;
     let owner = world.create(config_map("default", "owner")).await;
     let dependent = world.create(owned(volume("volume"), &[&owner])).await;
@@ -219,7 +219,7 @@ async fn a_cluster_scoped_object_with_a_namespaced_owner_stays_and_people_are_to
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cluster_scoped_owners_own_everywhere() {
+async fn cluster_scoped_owners_own_in_all_namespaces() {
     let world = world().await;
     let owner = world.create(volume("owner")).await;
     let near = world.create(owned(volume("near"), &[&owner])).await;
@@ -251,7 +251,7 @@ async fn owners_of_unknown_kind_or_version_cannot_be_judged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn circles_of_blocking_owners_are_broken() {
+async fn cycles_of_blocking_owners_are_broken() {
     let world = world().await;
     for size in [1, 2, 4] {
         let mut circle = Vec::new();
@@ -271,7 +271,7 @@ async fn circles_of_blocking_owners_are_broken() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_collector_that_starts_in_the_middle_finishes_the_job() {
+async fn a_collector_that_starts_in_the_middle_finishes() {
     let mut world = World::bare().await;
     let waiting = world.create(stateful_set("default", "waiting", 0)).await;
     let orphaning = world.create(stateful_set("default", "orphaning", 0)).await;
@@ -296,7 +296,7 @@ async fn a_collector_that_starts_in_the_middle_finishes_the_job() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_event_that_names_an_owner_holds_up_nobody() {
+async fn an_event_with_an_owner_blocks_nothing() {
     let world = world().await;
     for policy in ["Orphan", "Foreground", "Background"] {
         let owner = world.create(config_map("default", "owner")).await;
@@ -307,13 +307,13 @@ async fn an_event_that_names_an_owner_holds_up_nobody() {
         let event = world.create(blocking(event, &[&owner])).await;
         world.delete(&owner, policy).await;
         world.until_gone(&owner).await;
-        assert!(world.now(&event).await.is_some(), "events go by themselves, in time");
+        assert!(world.now(&event).await.is_some(), "events expire");
     }
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_first_policy_holds_until_a_later_deletion_changes_it() {
+async fn the_first_policy_applies_until_a_later_deletion_changes_it() {
     let world = world().await;
     let owner = world.create(held(config_map("default", "owner"))).await;
     let dependent = world.create(held(blocking(secret("default", "dependent"), &[&owner]))).await;
@@ -329,10 +329,10 @@ async fn the_first_policy_holds_until_a_later_deletion_changes_it() {
     world.stop().await;
 }
 
-/// Decision 21: a request of a controller that gives a claim to its set was on its way for so long that the set is gone. The claim's data would not come
-/// back, so it stays, and belongs to nobody; anything else goes as ever.
+/// Decision 21: a delayed request of a controller sets a deleted set as the owner of a claim. The claim's
+/// data cannot be restored, so it is kept without an owner; other objects are deleted as usual.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_is_given_late_to_a_set_that_has_gone_stays() {
+async fn a_claim_that_gets_a_deleted_set_as_owner_is_kept() {
     for propagation in ["Background", "Orphan"] {
         let world = world().await;
         let set = world.create(stateful_set("default", "web", 0)).await;

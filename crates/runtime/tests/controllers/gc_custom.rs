@@ -5,7 +5,7 @@ use object::access::{Access, terminating, uid};
 use object::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn kinds_that_come_while_the_collector_runs_own_and_are_owned() {
+async fn kinds_added_while_the_collector_runs_can_own_and_be_owned() {
     let world = World::with(GC).await;
     world.settle().await;
     // The owner's kind is unknown at first.
@@ -24,7 +24,7 @@ async fn kinds_that_come_while_the_collector_runs_own_and_are_owned() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn references_of_custom_resources_are_dropped_by_merge_patch() {
+async fn references_of_custom_resources_are_removed_by_merge_patch() {
     let world = World::with(GC).await;
     world.create(definition("Gear", true, &["v1"])).await;
     let owner = world.create(config_map("default", "owner")).await;
@@ -40,7 +40,7 @@ async fn references_of_custom_resources_are_dropped_by_merge_patch() {
         world.requests.take().await.iter().filter(|asked| asked.code == 415).map(|asked| asked.code).collect();
     assert_eq!(refused.len(), 2, "strategic merge is tried first");
 
-    // A circle through a custom resource is broken the same way.
+    // A cycle through a custom resource is broken the same way.
     let one = world.create(gear("default", "one")).await;
     let two = world.create(blocking(gear("default", "two"), &[&one])).await;
     world.merge(&one, json!({"metadata": {"ownerReferences": [reference(&two, true)]}})).await;
@@ -50,7 +50,7 @@ async fn references_of_custom_resources_are_dropped_by_merge_patch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_a_definition_go_its_objects_and_their_dependents() {
+async fn the_objects_of_a_deleted_definition_and_their_dependents_are_deleted() {
     let world = World::with(GC).await;
     let kind = world.create(definition("Gear", true, &["v1"])).await;
     let owner = world.create(gear("default", "owner")).await;
@@ -63,7 +63,7 @@ async fn with_a_definition_go_its_objects_and_their_dependents() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_owner_whose_version_is_not_served_any_more_is_not_gone() {
+async fn an_owner_whose_version_is_no_longer_served_still_exists() {
     let world = World::with(GC).await;
     let kind = world.create(definition("Gear", true, &["v1", "v2"])).await;
     let owner = world.create(gear("default", "owner")).await;
@@ -72,7 +72,7 @@ async fn an_owner_whose_version_is_not_served_any_more_is_not_gone() {
     let mut versions = kind["spec"]["versions"].clone();
     versions[1]["served"] = json!(false);
     world.merge(&kind, json!({"spec": {"versions": versions}})).await;
-    // Every change of the dependent makes it be judged anew.
+    // Every change of the dependent queues it again.
     for at in 0..20 {
         world.merge(&dependent, json!({"metadata": {"labels": {"at": at.to_string()}}})).await;
     }
@@ -88,7 +88,7 @@ async fn an_owner_whose_version_is_not_served_any_more_is_not_gone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn orphans_of_a_kind_that_came_a_moment_ago_are_not_lost() {
+async fn orphans_of_a_kind_added_a_moment_ago_are_kept() {
     let world = World::with(GC).await;
     world.settle().await;
     for kind in ["Gear", "Wheel", "Axle", "Bolt", "Screw"] {

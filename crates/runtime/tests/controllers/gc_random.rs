@@ -1,4 +1,4 @@
-//! Random graphs, random deletions: what must be true in the end, whatever happened.
+//! Random graphs and random deletions: what must be true in the end.
 
 use crate::world::*;
 use object::access::{Access, name, terminating, uid};
@@ -8,9 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// A new object of one of the kinds, owned by earlier ones (by index, modulo), which it blocks or not.
+    /// A new object of one of the kinds, owned by earlier ones (by index, modulo), whose deletion it blocks
+    /// or not.
     Create { kind: usize, owners: Vec<(usize, bool)> },
-    /// An earlier object is deleted by a user.
+    /// A user deletes an earlier object.
     Delete { which: usize, policy: usize },
     /// A new collector takes over.
     Restart,
@@ -39,11 +40,12 @@ fn new_object(kind: usize, at: usize) -> Value {
     }
 }
 
-/// What a user did.
+/// The actions of the user.
 #[derive(Default)]
 struct History {
     objects: Vec<Value>,
-    /// By uid: the policies of all deletions, and how many objects there were at the first. A later one may change the policy.
+    /// By uid: the policies of all deletions, and the number of objects at the first. A later deletion may
+    /// change the policy.
     deleted: BTreeMap<String, Deletions>,
 }
 
@@ -98,15 +100,15 @@ async fn play(steps: &[Step]) {
             }
         }
     }
-    let last = world.until("the world comes to rest", || async { at_rest(&world, &history).await }).await;
+    let last = world.until("the collector settles", || async { at_rest(&world, &history).await }).await;
     world.settle().await;
-    assert_eq!(alive(&world, &history).await.as_ref(), Some(&last), "it stays as it is");
+    assert_eq!(alive(&world, &history).await.as_ref(), Some(&last), "nothing changes any more");
     check(&history, &last);
     assert_eq!(world.requests.refused().len(), 0);
     world.stop().await;
 }
 
-/// The objects that are there, by uid, with the uids of their owners; `None` while one of them is on its way out.
+/// The existing objects, by uid, with the uids of their owners; `None` while one of them is terminating.
 async fn alive(world: &World, history: &History) -> Option<BTreeMap<String, Vec<String>>> {
     let mut alive = BTreeMap::new();
     for object in &history.objects {
@@ -121,7 +123,7 @@ async fn alive(world: &World, history: &History) -> Option<BTreeMap<String, Vec<
     Some(alive)
 }
 
-/// Everything that is there, once nothing is on its way out and every owner is there.
+/// All existing objects, once none is terminating and every owner exists.
 async fn at_rest(world: &World, history: &History) -> Option<BTreeMap<String, Vec<String>>> {
     let before = world.store.revision();
     let alive = alive(world, history).await?;
@@ -131,7 +133,7 @@ async fn at_rest(world: &World, history: &History) -> Option<BTreeMap<String, Ve
 }
 
 fn check(history: &History, alive: &BTreeMap<String, Vec<String>>) {
-    // Objects that only a user's deletion could take away.
+    // Objects that only a deletion by a user may remove.
     let mut stands: BTreeSet<&str> = BTreeSet::new();
     for (at, object) in history.objects.iter().enumerate() {
         let (id, name) = (uid(object), name(object));
@@ -150,20 +152,20 @@ fn check(history: &History, alive: &BTreeMap<String, Vec<String>>) {
         }
         let lives = alive.contains_key(id);
         if history.deleted.contains_key(id) {
-            assert!(!lives, "{name} was deleted and is still there");
+            assert!(!lives, "{name} was deleted and still exists");
         } else if stands.contains(id) {
-            assert!(lives, "{name} had a solid owner, or was orphaned by all, and is gone");
+            assert!(lives, "{name} had an existing owner, or was orphaned by all, and is deleted");
         } else if !owners.iter().any(orphans) && owners.iter().all(|owner| !alive.contains_key(*owner)) {
-            assert!(!lives, "{name} lost all its owners and is still there");
+            assert!(!lives, "{name} lost all its owners and still exists");
         }
     }
 }
 
 #[test]
-fn nothing_with_a_solid_owner_goes_and_nothing_without_any_stays() {
+fn objects_with_an_owner_are_kept_and_those_without_are_deleted() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    // More of them on demand: each is a whole server.
+    // More cases on demand: each starts a whole server.
     let cases = std::env::var("GC_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in steps())| {

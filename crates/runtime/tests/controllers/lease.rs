@@ -1,4 +1,5 @@
-//! Several processes and one lease, against the real server on a clock that runs ahead whenever nothing happens.
+//! Several processes and one lease, against the real server, on a clock that advances whenever nothing
+//! happens.
 
 use crate::world::{Faults, World};
 use object::access::Access;
@@ -15,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/test";
 
-/// What happened, and when.
+/// A log of events with their times.
 #[derive(Clone)]
 struct Diary {
     began: Instant,
@@ -41,7 +42,7 @@ impl Diary {
     }
 }
 
-/// Work that notes when it starts and has stopped.
+/// Work that logs when it starts and has stopped.
 struct Noted {
     who: &'static str,
     diary: Diary,
@@ -55,10 +56,10 @@ impl Work for Noted {
     }
 }
 
-/// One process that wants the lease.
+/// A process that is a candidate for the lease.
 struct Process {
     faults: Faults,
-    /// How it stood, in order.
+    /// The election states, in order.
     standing: mpsc::UnboundedReceiver<Standing>,
     shutdown: CancellationToken,
     task: JoinHandle<Result<(), Overdue>>,
@@ -69,7 +70,7 @@ impl Process {
         Process::start_slow(world, who, diary, Duration::ZERO)
     }
 
-    /// One whose work takes this long to stop.
+    /// A process whose work takes this long to stop.
     fn start_slow(world: &World, who: &'static str, diary: &Diary, stop_takes: Duration) -> Process {
         let faults = Faults::default();
         let election = Election {
@@ -95,7 +96,7 @@ impl Process {
         Process { faults, standing, shutdown, task }
     }
 
-    /// Waits until it stands so.
+    /// Waits for an election state.
     async fn until(&mut self, what: &str, check: impl Fn(&Standing) -> bool) {
         let waiting = async {
             while let Some(standing) = self.standing.recv().await {
@@ -105,9 +106,9 @@ impl Process {
             }
             false
         };
-        // An hour of a clock that runs ahead.
+        // An hour of the virtual clock.
         let found = tokio::time::timeout(Duration::from_secs(3600), waiting).await;
-        assert_eq!(found, Ok(true), "in vain: {what}");
+        assert_eq!(found, Ok(true), "timed out: {what}");
     }
 
     async fn until_leading(&mut self) {
@@ -118,7 +119,7 @@ impl Process {
         self.until("stands by", |standing| *standing == Standing::StandingBy { holder: leader.to_owned() }).await;
     }
 
-    /// A clean stop.
+    /// Stops cleanly.
     async fn stop(self) {
         self.shutdown.cancel();
         self.task.await.expect("no panic").expect("it stops in time");
@@ -139,7 +140,7 @@ async fn two(world: &World, diary: &Diary) -> (Process, Process) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_leads_for_long_and_hands_over_at_once_when_it_stops() {
+async fn one_process_leads_and_hands_over_at_once_when_it_stops() {
     let (world, diary) = (World::bare().await, Diary::new());
     let (a, mut b) = two(&world, &diary).await;
     let first = lease(&world).await;
@@ -165,7 +166,7 @@ async fn one_leads_for_long_and_hands_over_at_once_when_it_stops() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_vanished_is_followed_when_its_lease_is_over() {
+async fn another_process_leads_when_the_lease_of_a_lost_holder_expires() {
     let (world, diary) = (World::bare().await, Diary::new());
     let (a, mut b) = two(&world, &diary).await;
     tokio::time::sleep(Duration::from_secs(60)).await;
@@ -180,7 +181,7 @@ async fn a_holder_that_vanished_is_followed_when_its_lease_is_over() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_holder_that_is_cut_off_stops_before_another_starts_and_comes_back_to_stand_by() {
+async fn a_disconnected_holder_stops_before_another_starts_and_stands_by_again() {
     for silent in [false, true] {
         let (world, diary) = (World::bare().await, Diary::new());
         let (mut a, mut b) = two(&world, &diary).await;
@@ -209,7 +210,7 @@ async fn a_holder_that_is_cut_off_stops_before_another_starts_and_comes_back_to_
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_taken_away_stops_its_holder_and_a_removed_one_is_made_again() {
+async fn a_lease_taken_over_stops_its_holder_and_a_deleted_one_is_created_again() {
     let (world, diary) = (World::bare().await, Diary::new());
     let mut a = Process::start(&world, "a", &diary);
     a.until_leading().await;
@@ -225,7 +226,7 @@ async fn a_lease_that_is_taken_away_stops_its_holder_and_a_removed_one_is_made_a
     world.delete(&removed, "").await;
     tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(lease(&world).await.text(&["spec", "holderIdentity"]), "a");
-    assert_eq!(diary.lines(), ["a started 0", "a stopped", "a started 1"], "it leads on");
+    assert_eq!(diary.lines(), ["a started 0", "a stopped", "a started 1"], "it continues to lead");
     a.stop().await;
     world.stop().await;
 }
@@ -241,6 +242,6 @@ async fn work_that_does_not_stop_in_time_is_an_error_for_the_whole_process() {
     let ended = a.task.await.expect("no panic");
     assert!(ended.is_err());
     let after = diary.began.elapsed() - cut;
-    assert!(after <= Duration::from_secs(15), "the lease was over before: {after:?}");
+    assert!(after <= Duration::from_secs(15), "the lease expired before: {after:?}");
     world.stop().await;
 }

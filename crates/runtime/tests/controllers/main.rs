@@ -1,6 +1,6 @@
 //! The controllers against the real server in one process, each with its own identity and its own role.
 
-mod accounts;
+mod clusterrole_aggregation;
 mod cost;
 mod disruption;
 mod endpoints;
@@ -12,7 +12,7 @@ mod lease;
 mod namespaces;
 mod rights;
 mod robustness;
-mod roles;
-mod states;
+mod service_accounts;
+mod state_metrics;
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod world;

@@ -1,4 +1,4 @@
-//! The end of namespaces.
+//! The deletion of namespaces.
 
 use crate::world::*;
 use futures::future::join_all;
@@ -12,7 +12,7 @@ fn condition<'a>(namespace: &'a Value, name: &str) -> (&'a str, &'a str) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn all_content_goes_and_then_the_namespace() {
+async fn all_content_is_deleted_and_then_the_namespace() {
     let world = World::with(NAMESPACES).await;
     let namespace = world.create(new_namespace("full")).await;
     world.create(definition("Gear", true, &["v1"])).await;
@@ -42,7 +42,7 @@ async fn all_content_goes_and_then_the_namespace() {
         assert_eq!(listed, [] as [&str; 0], "{}", path(object));
     }
     assert!(world.now(&elsewhere).await.is_some());
-    // The name is free again, and nothing haunts it.
+    // The name can be used again, without effects of the old namespace.
     let again = world.create(new_namespace("full")).await;
     world.create(secret("full", "a")).await;
     world.delete(&again, "").await;
@@ -51,7 +51,7 @@ async fn all_content_goes_and_then_the_namespace() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_held_holds_the_namespace_which_says_so() {
+async fn objects_with_finalizers_keep_the_namespace_and_are_reported() {
     let world = World::with(NAMESPACES).await;
     let namespace = world.create(new_namespace("held")).await;
     let holder = world.create(held(config_map("held", "holder"))).await;
@@ -79,7 +79,8 @@ async fn what_is_held_holds_the_namespace_which_says_so() {
         refused["message"],
         "secrets \"late\" is forbidden: unable to create new content in namespace held because it is being terminated"
     );
-    // It waits quietly: about as often as the time doubles, and only where something is left.
+    // It waits with few requests: about as often as the time doubles, and only for resources with remaining
+    // objects.
     world.requests.take().await;
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let waiting = world.requests.take().await;
@@ -90,7 +91,7 @@ async fn what_is_held_holds_the_namespace_which_says_so() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_have_their_grace_period_and_go_before_the_rest() {
+async fn pods_have_their_grace_period_and_are_deleted_before_the_rest() {
     let world = World::with(NAMESPACES).await;
     let namespace = world.create(new_namespace("busy")).await;
     let mut running = pod("busy", "running");
@@ -107,7 +108,7 @@ async fn pods_have_their_grace_period_and_go_before_the_rest() {
         })
         .await;
     assert!(condition(&said, "NamespaceContentRemaining").1.contains("pods. has 1 resource instances"), "{said}");
-    assert!(world.now(&mounted).await.is_some(), "what a pod uses stays until it is down");
+    assert!(world.now(&mounted).await.is_some(), "objects that a pod uses are kept until it has stopped");
     let force = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
     world.send("DELETE", &path(&running), "application/json", Some(&force)).await;
     world.until_gone(&namespace).await;
@@ -115,7 +116,7 @@ async fn pods_have_their_grace_period_and_go_before_the_rest() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn some_namespaces_never_go() {
+async fn some_namespaces_cannot_be_deleted() {
     let world = World::with(NAMESPACES).await;
     for name in ["default", "kube-system", "kube-public"] {
         let (code, refused) = world.delete(&new_namespace(name), "").await;
@@ -126,7 +127,7 @@ async fn some_namespaces_never_go() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_namespace_with_a_thousand_objects_goes_quickly() {
+async fn a_namespace_with_a_thousand_objects_is_deleted_quickly() {
     let world = World::with("*").await;
     let namespace = world.create(new_namespace("large")).await;
     // A quota is charged for each of them.
@@ -152,15 +153,16 @@ async fn a_namespace_with_a_thousand_objects_goes_quickly() {
     world.stop().await;
 }
 
-/// The controller hears late that the namespace is on its way out. By then it is gone, and another of its name is there: its content stays.
+/// The controller receives late that the namespace is terminating. By then it is deleted and created again:
+/// the new content is kept.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
+async fn the_content_of_a_recreated_namespace_is_kept() {
     let world = World::with(NAMESPACES).await;
     let namespace = world.create(new_namespace("twice")).await;
     let holds = world.create(held(config_map("twice", "holds"))).await;
     world.delete(&namespace, "").await;
     world.until_is(&holds, "it is told to go", terminating).await;
-    // The next time it asks whether the namespace is still on its way out.
+    // The next read of whether the namespace is still terminating.
     world.faults.answer_late_at("namespace-controller", "/api/v1/namespaces/twice");
     world.merge(&holds, json!({"metadata": {"finalizers": null}})).await;
     world.until_moment("it has asked", || !world.faults.late_read_waits()).await;
@@ -173,7 +175,7 @@ async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
     world.create(new_namespace("twice")).await;
     let kept = world.create(config_map("twice", "kept")).await;
     world.faults.release();
-    // It is done with that when it has emptied another one.
+    // It has finished with that when it has emptied another one.
     let other = world.create(new_namespace("other")).await;
     world.create(config_map("other", "content")).await;
     world.delete(&other, "").await;
@@ -183,9 +185,10 @@ async fn what_is_found_in_the_next_namespace_of_the_name_stays() {
     world.stop().await;
 }
 
-/// A kind is served in another version from the moment on in which the controller looked which there are: what is there of it is no less there.
+/// A kind is served in another version from the moment on in which the controller reads discovery: its
+/// objects still exist.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_changes_its_version_meanwhile_is_not_overlooked() {
+async fn objects_of_a_kind_whose_version_changes_are_not_missed() {
     let world = World::with(NAMESPACES).await;
     let namespace = world.create(new_namespace("changing")).await;
     let kind = world.create(definition("Gear", true, &["v1", "v2"])).await;

@@ -1,4 +1,5 @@
-//! An API server with Kubernetes' admission plugin OwnerReferencesPermissionEnforcement, which ours does not have.
+//! An API server with the admission plugin OwnerReferencesPermissionEnforcement of Kubernetes, which Mainstay
+//! does not have.
 
 use http::{Method, Request, Response};
 use kube::client::Body;
@@ -7,9 +8,9 @@ use object::{Status, Value, json};
 use server::Local;
 use server::attributes::Attributes;
 
-/// The request as it came, and the refusal of such a server, if it refuses it. A user who changes the owner references of an object must
-/// be allowed to delete the object. A user who lets an object block the deletion of its owner must be allowed to update the owner's
-/// finalizers.
+/// Returns the request, and the response of such a server if it refuses the request. A user who changes the
+/// owner references of an object must be allowed to delete the object. A user who lets an object block the
+/// deletion of its owner must be allowed to update the owner's finalizers.
 pub async fn enforce(server: &Local, request: Request<Body>) -> (Request<Body>, Option<Response<server::Body>>) {
     let (head, body) = request.into_parts();
     let bytes = body.collect_bytes().await.expect("a body of this process");
@@ -37,7 +38,7 @@ pub async fn enforce(server: &Local, request: Request<Body>) -> (Request<Body>, 
     (Request::from_parts(head, Body::from(bytes)), None)
 }
 
-/// The right to update the finalizers of an owner.
+/// The permission to update the finalizers of an owner.
 fn finalizing(owner: &Value, namespace: &str) -> Attributes {
     Attributes {
         verb: "update".to_owned(),
@@ -50,7 +51,7 @@ fn finalizing(owner: &Value, namespace: &str) -> Attributes {
     }
 }
 
-/// Whether the sender of the request has a right.
+/// Whether the sender of the request has a permission.
 async fn may(server: &Local, right: Attributes) -> bool {
     let attributes = json!({
         "verb": right.verb, "group": right.group, "resource": right.resource, "subresource": right.subresource,

@@ -1,4 +1,4 @@
-//! A record of what controllers ask.
+//! Records the requests of controllers.
 
 use super::PATIENCE;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,15 +6,15 @@ use std::fmt::Write;
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
 
-/// What the controllers asked and what they were answered.
+/// The requests of controllers and their response codes.
 #[derive(Clone, Default)]
 pub struct Requests {
     all: Arc<Mutex<Vec<Asked>>>,
-    /// Requests that may still be answered, and the number of the next one.
+    /// Requests without a response yet, and the number of the next one.
     open: Arc<watch::Sender<(BTreeSet<u64>, u64)>>,
 }
 
-/// A request that may still be answered.
+/// A request without a response yet.
 pub struct Open {
     number: u64,
     of: Requests,
@@ -38,8 +38,8 @@ pub struct Asked {
 }
 
 impl Requests {
-    /// What was answered until now. What was asked before has its answer then: a change can be seen in the store a moment before the
-    /// answer to who made it is written down here.
+    /// Takes the recorded requests. Waits first for responses to all requests sent so far: a change can be
+    /// visible in the store a moment before the response of its request is recorded.
     pub async fn take(&self) -> Vec<Asked> {
         let next = self.open.borrow().1;
         let are_answered = |(open, _): &(BTreeSet<u64>, u64)| open.first().is_none_or(|first| *first >= next);
@@ -62,7 +62,7 @@ impl Requests {
         self.all.lock().expect("no panic").push(asked);
     }
 
-    /// Waits until so many such requests were answered.
+    /// Waits until this many such requests were answered.
     pub async fn until(&self, which: impl Fn(&Asked) -> bool, times: usize) {
         let mut open = self.open.subscribe();
         let are_answered = open.wait_for(|_| self.count(&which) >= times);
@@ -80,7 +80,7 @@ impl Requests {
         self.all.lock().expect("no panic").iter().filter(|asked| asked.code == 403).cloned().collect()
     }
 
-    /// How often what was asked, for failure messages.
+    /// The number of requests by kind, for failure messages.
     pub fn summary(&self) -> String {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for Asked { account, method, path, code } in &*self.all.lock().expect("no panic") {

@@ -1,4 +1,4 @@
-//! Broken watches, forgotten history, servers out of order, and a clean end.
+//! Broken watches, compacted history, server errors, and a clean shutdown.
 
 use crate::world::*;
 use futures::future::join_all;
@@ -11,7 +11,7 @@ use server::User;
 use std::time::Duration;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn watches_that_break_go_on_where_they_were() {
+async fn broken_watches_resume_where_they_were() {
     let world = World::with("*").await;
     let mut objects = Vec::new();
     for round in 0..10 {
@@ -26,7 +26,7 @@ async fn watches_that_break_go_on_where_they_were() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_happened_while_nobody_could_watch_is_found_by_a_new_list() {
+async fn changes_missed_by_a_watch_are_found_by_a_new_list() {
     let world = World::with("*").await;
     let owner = world.create(config_map("default", "owner")).await;
     let waiting = world.create(config_map("default", "waiting")).await;
@@ -46,7 +46,7 @@ async fn what_happened_while_nobody_could_watch_is_found_by_a_new_list() {
     let certificate = config_map("default", "kube-root-ca.crt");
     let before = world.now(&certificate).await.expect("there");
     world.delete(&certificate, "").await;
-    // The history that the watches would go on with is forgotten.
+    // The history from which the watches would resume is compacted.
     world.store.compact(world.store.revision()).await.expect("compacts");
     world.faults.refuse(None);
     world.until_all_gone(&[dependent, waiting, leaving]).await;
@@ -89,7 +89,7 @@ async fn compaction_at_any_moment_loses_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_server_out_of_order_is_not_hammered() {
+async fn a_failing_server_is_retried_with_backoff() {
     let world = World::with("*").await;
     let owner = world.create(config_map("default", "owner")).await;
     let dependent = world.create(owned(secret("default", "dependent"), &[&owner])).await;
@@ -102,13 +102,13 @@ async fn a_server_out_of_order_is_not_hammered() {
     world.requests.take().await;
     tokio::time::sleep(Duration::from_secs(60)).await;
     let asked = world.requests.take().await;
-    // About forty resources are followed, and each attempt waits twice as long as the one before.
+    // About forty resources are watched, and the backoff doubles with each attempt.
     assert!(asked.len() < 1000, "{} requests in a minute", asked.len());
     tokio::time::sleep(Duration::from_secs(600)).await;
     let asked = world.requests.take().await;
     assert!(asked.len() < 2500, "{} requests in ten minutes", asked.len());
     world.faults.refuse(None);
-    // The longest pause between two attempts.
+    // The longest backoff.
     tokio::time::sleep(Duration::from_secs(60)).await;
     world.until_all_gone(&[dependent, namespace]).await;
     world.stop().await;
@@ -130,7 +130,7 @@ async fn nothing_is_left_running_after_a_stop() {
         world.settle().await;
         assert!(tasks() > before);
         world.stop_controllers().await;
-        // The clients' own tasks end when they notice that nobody holds them any more.
+        // The clients' own tasks end when they notice that their client was dropped.
         for _ in 0..100 {
             tokio::task::yield_now().await;
         }
@@ -140,12 +140,12 @@ async fn nothing_is_left_running_after_a_stop() {
 }
 
 #[tokio::test]
-async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
+async fn invalid_lists_of_controllers_are_refused_in_one_sentence() {
     let world = World::bare().await;
     let client = |_: &str| kube::Client::new(world.running.local(server::User::apiserver()), "default");
     for list in ["nobody", "*,-nobody", "garbage-collector-controller,nobody", "-*", "* *"] {
         let Err(why) = Controllers::start(&Setup::new(list), client) else { panic!("{list:?} is good") };
-        assert!(why.starts_with("there is no controller \""), "{why}");
+        assert!(why.starts_with("unknown controller \""), "{why}");
         assert!(why.contains("namespace-controller"), "{why}");
     }
     for list in ["", " ", ",", "-namespace-controller", "namespace-controller,-namespace-controller"] {
@@ -156,18 +156,18 @@ async fn bad_lists_of_controllers_are_refused_in_one_sentence() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn own_writes_that_no_watch_tells_of_are_asked_for() {
+async fn own_writes_that_no_watch_confirms_are_checked() {
     let world = World::bare().await;
     let client = |account: &str| world.client(account, User::apiserver(), world.faults.clone());
     let controllers = Controllers::start(&Setup::new(""), client).expect("no controllers");
-    let part = controllers.part("asker", "asker", Api::new(client("asker")));
+    let context = controllers.context("asker", "asker", Api::new(client("asker")));
     let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
     let source = Source::new(maps, |map| vec![worker::key(map)]).only("metadata.name=seen".to_owned());
     let cache = source.cache.clone();
-    let running = tokio::spawn(worker::run(part, vec![source], 1, |_| async { Ok(None) }));
+    let running = tokio::spawn(worker::run(context, vec![source], 1, |_| async { Ok(None) }));
     world.create(config_map("default", "seen")).await;
     world.until_moment("it is filled", || !cache.is_empty()).await;
-    // The watch does not select these: one is there, one went before anybody could tell.
+    // The watch does not select these: one exists, one was deleted before any event.
     let mut gone = config_map("default", "gone");
     gone["metadata"]["uid"] = json!("gone");
     gone["metadata"]["resourceVersion"] = json!("1000000");
@@ -175,7 +175,7 @@ async fn own_writes_that_no_watch_tells_of_are_asked_for() {
     cache.wrote(gone);
     assert_eq!(cache.len(), 3);
     world.requests.take().await;
-    world.until_moment("the ghost is gone", || cache.len() == 2).await;
+    world.until_moment("the deleted object is removed", || cache.len() == 2).await;
     tokio::time::sleep(Duration::from_secs(100)).await;
     let asked = world.requests.take().await;
     let asked = asked.iter().filter(|asked| asked.path.contains("metadata.name") && !asked.path.contains("watch="));

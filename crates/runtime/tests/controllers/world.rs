@@ -1,4 +1,4 @@
-//! A server with controllers, and a user who looks at them.
+//! A test cluster: a server with controllers, and a user.
 
 use futures::future::join_all;
 use http::{Request, Response};
@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use store::{Next, Store, Volatile};
 
-/// Nothing here takes longer, even on a busy machine.
+/// The timeout of all waits, also on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 pub const GC: &str = "garbage-collector-controller";
@@ -36,18 +36,18 @@ pub struct World {
     pub store: Arc<dyn Store>,
     pub requests: Requests,
     pub faults: Faults,
-    /// What the controllers are started with.
+    /// The setup of the controllers.
     pub setup: Setup,
-    /// How long anything may take.
+    /// The timeout of one wait.
     pub patience: Duration,
     admin: kube::Client,
     /// Each is a process of its own.
     controllers: Vec<Controllers>,
-    /// Servers that nobody asks any more. They would take the store with them.
+    /// Servers that were replaced. Dropping them would close the store.
     retired: Vec<Running>,
 }
 
-/// What a request was answered with.
+/// The code and body of a response.
 pub type Answer = (u16, Value);
 
 impl World {
@@ -58,17 +58,17 @@ impl World {
         world
     }
 
-    /// A server alone.
+    /// A server without controllers.
     pub async fn bare() -> World {
         World::gated(Gates::default()).await
     }
 
-    /// A server with these feature gates, alone.
+    /// A server with these feature gates, without controllers.
     pub async fn gated(gates: Gates) -> World {
         World::made(gates, Env::default()).await
     }
 
-    /// A server whose clock, and that of its controllers, is tokio's: paused, hours pass in no time.
+    /// A server that uses tokio's clock, as its controllers do: when it is paused, hours pass at once.
     pub async fn timed() -> World {
         let clock = TokioClock { start: tokio::time::Instant::now(), begin: jiff::Timestamp::now() };
         let mut world = World::made(Gates::default(), Env { clock: Arc::new(clock), ..Env::default() }).await;
@@ -86,20 +86,21 @@ impl World {
         World { running, store, requests, faults, setup, patience: PATIENCE, admin, controllers, retired }
     }
 
-    /// Another server takes over the same store, with these feature gates. The controllers must not run meanwhile.
+    /// Replaces the server by another on the same store, with these feature gates. The controllers must be
+    /// stopped.
     pub async fn restart_server(&mut self, gates: Gates) {
-        assert!(self.controllers.is_empty(), "they would lose their server");
+        assert!(self.controllers.is_empty(), "controllers must be stopped first");
         let (running, admin) = launch(self.store.clone(), gates, Env::default()).await;
         self.admin = admin;
         self.retired.push(std::mem::replace(&mut self.running, running));
     }
 
     pub fn start(&mut self, list: &str) {
-        assert!(self.controllers.is_empty(), "they run already");
+        assert!(self.controllers.is_empty(), "the controllers run already");
         self.start_beside(list);
     }
 
-    /// The same beside those that run already, which have other work.
+    /// Starts more controllers besides those that run already.
     pub fn start_beside(&mut self, list: &str) {
         let client =
             |account: &str| self.client(account, service_account_user("kube-system", account), self.faults.clone());
@@ -108,7 +109,7 @@ impl World {
         self.controllers.push(started);
     }
 
-    /// A client of the server, with a record of what it asks under `name`.
+    /// A client of the server that records its requests under `name`.
     pub fn client(&self, name: &str, user: User, faults: Faults) -> kube::Client {
         let service =
             Recorded { inner: self.running.local(user), account: name.into(), to: self.requests.clone(), faults };
@@ -138,14 +139,14 @@ impl World {
         }
     }
 
-    /// Stores a new object; its kind says where.
+    /// Creates an object at the path of its kind.
     pub async fn create(&self, object: Value) -> Value {
         let (code, stored) = self.try_create(&object).await;
         assert_eq!(code, 200, "{object}: {stored}");
         stored
     }
 
-    /// A hundred at a time.
+    /// Creates a hundred objects at a time.
     pub async fn create_many(&self, count: usize, make: impl Fn(usize) -> Value) -> Vec<Value> {
         let mut created = Vec::with_capacity(count);
         for from in (0..count).step_by(100) {
@@ -192,7 +193,7 @@ impl World {
         assert_eq!(code, 200, "{answer}");
     }
 
-    /// Deletes; an empty policy leaves it to the server.
+    /// Deletes an object; an empty policy leaves the choice to the server.
     pub async fn delete(&self, object: &Value, policy: &str) -> Answer {
         let mut options = json!({"apiVersion": "v1", "kind": "DeleteOptions"});
         if !policy.is_empty() {
@@ -201,7 +202,8 @@ impl World {
         self.send("DELETE", &path(object), "application/json", Some(&options)).await
     }
 
-    /// Waits until `check` gives something: it is asked after every change of the store, until patience ends.
+    /// Waits until `check` returns something: it is called after every change of the store, until the
+    /// timeout.
     pub async fn until<T, F: Future<Output = Option<T>>>(&self, what: &str, check: impl Fn() -> F) -> T {
         let waiting = async {
             let mut watcher = self.store.watch("", self.store.revision()).expect("a watch");
@@ -220,7 +222,7 @@ impl World {
         }
     }
 
-    /// Waits for something that is in no store.
+    /// Waits for something that is not in the store.
     pub async fn until_moment(&self, what: &str, check: impl Fn() -> bool) {
         let waiting = async {
             while !check() {
@@ -232,7 +234,7 @@ impl World {
         }
     }
 
-    /// The figures of the controllers, as they are shown.
+    /// The metrics of the controllers, in the text format.
     pub fn figures(&self) -> String {
         let mut registry = prometheus_client::registry::Registry::default();
         self.setup.metrics.register(&mut registry);
@@ -252,7 +254,7 @@ impl World {
         }
     }
 
-    /// Waits until the object is as wanted.
+    /// Waits until the object satisfies `check`.
     pub async fn until_is(&self, object: &Value, what: &str, check: impl Fn(&Value) -> bool) -> Value {
         self.until(what, || async { self.now(object).await.filter(|found| check(found)) }).await
     }
@@ -269,8 +271,8 @@ impl World {
         .await
     }
 
-    /// Waits until the garbage collector has judged all that was written before: it collects a new object whose owner is absent,
-    /// which it can only after everything of that kind was heard of.
+    /// Waits until the garbage collector has handled all earlier writes: it collects a new object whose owner
+    /// is missing, which it can only do after it has received all earlier events of that kind.
     pub async fn settle(&self) {
         let mut marker = config_map("default", "marker");
         marker["metadata"]["generateName"] = json!("marker-");
@@ -283,7 +285,7 @@ impl World {
     }
 }
 
-/// Time as tokio has it.
+/// A clock of tokio's time.
 #[derive(Clone, Copy)]
 struct TokioClock {
     start: tokio::time::Instant,
@@ -313,7 +315,7 @@ async fn launch(store: Arc<dyn Store>, gates: Gates, env: Env) -> (Running, kube
     (running, admin)
 }
 
-/// The server as one controller sees it, with a record of what it asks.
+/// The server for one controller, with a record of its requests.
 #[derive(Clone)]
 struct Recorded {
     inner: Local,
@@ -383,7 +385,7 @@ impl tower::Service<Request<kube::client::Body>> for Recorded {
     }
 }
 
-/// Where objects of this one's kind are.
+/// The path of the collection of an object.
 pub fn collection(object: &Value) -> String {
     let api_version = object.text(&["apiVersion"]);
     let root = if api_version.contains('/') { "apis" } else { "api" };
@@ -450,7 +452,8 @@ pub fn new_namespace(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 }
 
-/// A CustomResourceDefinition in `example.com`: `Gear`, or `Planet`; served in these versions, the first is stored.
+/// A CustomResourceDefinition in `example.com`, `Gear` or `Planet`, served in these versions; the first is
+/// stored.
 pub fn definition(kind: &str, namespaced: bool, versions: &[&str]) -> Value {
     let plural = format!("{}s", kind.to_lowercase());
     let versions: Vec<Value> = versions
@@ -486,7 +489,7 @@ pub fn reference(owner: &Value, blocks: bool) -> Value {
     })
 }
 
-/// The object with these owners, none of which it blocks.
+/// The object with these owners, whose deletion it does not block.
 pub fn owned(object: Value, owners: &[&Value]) -> Value {
     with_owners(object, owners, false)
 }
@@ -507,7 +510,7 @@ pub fn held(mut object: Value) -> Value {
     object
 }
 
-/// Small where the build is not optimized.
+/// Fewer if the build is not optimized.
 pub fn scaled(count: usize) -> usize {
     if cfg!(debug_assertions) { count / 10 } else { count }
 }

@@ -1,4 +1,4 @@
-//! CSIStorageCapacity objects: what a driver has left, as schedulers read it.
+//! CSIStorageCapacity objects: the available capacity of a driver, for schedulers.
 
 use crate::storage::*;
 use crate::world::*;
@@ -32,9 +32,9 @@ async fn csi_node(world: &World, zone: &str) {
     world.create(csi_node).await;
 }
 
-/// Nothing is placed before the capacity is known, so nobody can wait for the first volume to tell it.
+/// No pod is scheduled before the capacity is known, so it must be published before the first volume exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn capacity_is_told_when_the_driver_comes_late_and_when_nodes_come() {
+async fn capacity_is_published_when_the_driver_or_nodes_are_added_later() {
     let zone = |zone: &str| [("zone".to_owned(), zone.to_owned())].into();
     let options = csi::directory::Options { places: vec![zone("a"), zone("b"), zone("c")], ..options() };
     let mut storage = Storage::new(options).await;
@@ -48,14 +48,14 @@ async fn capacity_is_told_when_the_driver_comes_late_and_when_nodes_come() {
     world.create(class("w", "Delete", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
     node(&world, "a").await;
     world.start(&everything());
-    // The provisioner is at work: it has heard of the class, and has no driver yet.
+    // The provisioner runs: it has received the class, and has no driver yet.
     let other = world.create(claim_of("other", "w")).await;
     world.until_event(&other, "WaitForFirstConsumer").await;
     storage.start().await;
     until_places(&world, &["a"]).await;
     node(&world, "b").await;
     until_places(&world, &["a", "b"]).await;
-    // One that has the driver, and is put into a place only then.
+    // A node that has the driver and gets its topology label later.
     let metadata = json!({"name": "c", "labels": {"tier": "db"}});
     let late = world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": metadata})).await;
     let looks = || world.requests.count(|asked| asked.method == "GET" && asked.path.ends_with(CAPACITIES));

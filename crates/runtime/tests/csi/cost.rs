@@ -1,10 +1,10 @@
-//! What volumes of drivers cost in requests.
+//! The cost of CSI volumes in requests.
 
 use crate::storage::*;
 use crate::world::*;
 use object::json;
 
-/// How often the provisioner wrote about volumes, and how often into its journal; at least so many of the former are awaited.
+/// The number of the provisioner's writes of PVs (waits for at least `volumes`), and of its journal.
 async fn writes(world: &World, volumes: usize) -> (usize, usize) {
     let is_ours = |asked: &Asked, what: &str| {
         &*asked.account == "csi-provisioner" && asked.method != "GET" && asked.path.contains(what)
@@ -16,7 +16,7 @@ async fn writes(world: &World, volumes: usize) -> (usize, usize) {
     (count("/persistentvolumes"), count("/configmaps"))
 }
 
-/// Each volume takes two writes to make and two to delete; what is written down is written for many at once.
+/// Each volume takes two writes to provision and two to delete; journal writes are combined.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_volumes_cost_two_writes_each() {
     let count = scaled(200);
@@ -38,8 +38,8 @@ async fn many_volumes_cost_two_writes_each() {
     world.until("all are gone", || async { handles(&world).await.is_empty().then_some(()) }).await;
     let (volumes, journal) = writes(&world, 2 * count).await;
     assert_eq!(volumes, 2 * count, "the deletion, and the finalizer");
-    // The answer to the last write before may be counted here.
-    assert!(journal <= 1, "nothing is written down: the objects hold what there is to do");
+    // The response to the last write before may be counted here.
+    assert!(journal <= 1, "nothing is journaled: the objects have all state");
     assert_eq!(storage.calls("DeleteVolume").len(), count);
     world.stop().await;
 }

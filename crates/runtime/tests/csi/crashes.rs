@@ -1,4 +1,4 @@
-//! The controllers die at every write and at every call, and what is left is put in order by those that follow. H6, H7
+//! The controllers stop at every write and at every call, and their successors repair what is left. H6, H7
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -10,13 +10,13 @@ use object::{Value, json};
 /// Where everything stops.
 #[derive(Clone, Copy, Debug)]
 enum Point {
-    /// At the write after so many others: before it, or after it.
+    /// At the write after this many others: before it, or after it.
     Write(usize, Mishap),
     /// At the first call of a name.
     Call(&'static str, bool),
 }
 
-/// What happens while nobody is at work.
+/// What happens while no controller runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Meanwhile {
     Nothing,
@@ -47,7 +47,7 @@ impl Life {
         Life { world, storage, gate, point, meanwhile, crashed: false }
     }
 
-    /// Waits until something is so, through the crash if it comes before.
+    /// Waits for a condition, and handles the crash if it happens before.
     async fn until(&mut self, what: &str, claim: &Value, check: impl AsyncFn(&World) -> bool) {
         loop {
             let is_so = async {
@@ -90,7 +90,7 @@ impl Life {
     }
 }
 
-/// A claim is made and bound, and goes again; returns whether the crash came.
+/// A claim is created, bound and deleted; returns whether the crash happened.
 async fn live(policy: &str, point: Point, meanwhile: Meanwhile) -> bool {
     let case = format!("{policy} {point:?} {meanwhile:?}");
     let mut life = Life::new(point, meanwhile).await;
@@ -110,7 +110,8 @@ async fn live(policy: &str, point: Point, meanwhile: Meanwhile) -> bool {
         settled && volumes.iter().all(|volume| retains && phase(volume) == "Released")
     };
     life.until(&format!("{case}: gone"), &claim, is_over).await;
-    // What the driver has is what objects and policies say: a volume that is retained may have lost its object only to the user.
+    // The driver must have the volumes of objects and policies: only a user may have deleted the PV of a
+    // retained volume.
     if retains && meanwhile == Meanwhile::VolumeGoes {
         assert!(handles(&life.world).await.is_subset(&life.storage.handles()), "{case}");
     } else {
@@ -121,37 +122,37 @@ async fn live(policy: &str, point: Point, meanwhile: Meanwhile) -> bool {
     crashed
 }
 
-/// Every write of every controller, done or not done; upstream loses volumes here.
+/// Every write of every controller, executed or not; upstream loses volumes here.
 async fn at_every_write(policy: &str, mishap: Mishap, meanwhile: Meanwhile) {
     let mut after = 0;
     while live(policy, Point::Write(after, mishap), meanwhile).await {
         after += 1;
         assert!(after < 100, "it takes so many writes and does not end");
     }
-    // What is to be written while another write is on its way goes along with the next one: on a slow machine there are fewer.
+    // Journal writes that wait for another write are combined: on a slow machine there are fewer.
     assert!(after > 5, "it takes more writes than {after}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leaks_when_a_write_is_never_done() {
+async fn nothing_leaks_when_a_write_is_never_executed() {
     at_every_write("Delete", Mishap::Stuck, Meanwhile::Nothing).await;
     at_every_write("Delete", Mishap::Stuck, Meanwhile::ClaimGoes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leaks_when_the_answer_to_a_write_is_never_heard() {
+async fn nothing_leaks_when_the_response_to_a_write_is_lost() {
     at_every_write("Delete", Mishap::AnswerStuck, Meanwhile::Nothing).await;
     at_every_write("Delete", Mishap::AnswerStuck, Meanwhile::ClaimGoes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leaks_when_the_volume_goes_meanwhile() {
+async fn nothing_leaks_when_the_pv_is_deleted_meanwhile() {
     at_every_write("Delete", Mishap::Stuck, Meanwhile::VolumeGoes).await;
     at_every_write("Retain", Mishap::AnswerStuck, Meanwhile::ClaimGoes).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nothing_leaks_when_it_ends_within_a_call() {
+async fn nothing_leaks_when_the_controllers_stop_during_a_call() {
     for policy in ["Delete", "Retain"] {
         for meanwhile in [Meanwhile::Nothing, Meanwhile::ClaimGoes, Meanwhile::VolumeGoes] {
             for after in [false, true] {
@@ -163,7 +164,7 @@ async fn nothing_leaks_when_it_ends_within_a_call() {
     }
 }
 
-/// A volume that was made and bound for a claim while the journal's page with it was kept, so that it can be put back.
+/// Provisions and binds a volume, and returns its journal page, so that it can be restored.
 async fn made_and_written_down(world: &World, storage: &Storage) -> (Value, Value, Value) {
     world.create(class("c", "Delete", json!({}))).await;
     let gate = Gate::closed();
@@ -181,16 +182,17 @@ async fn made_and_written_down(world: &World, storage: &Storage) -> (Value, Valu
 
 const JOURNAL: &str = "/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal";
 
-/// As if they had died before they took it out.
+/// Restores a journal page, as if the controllers had stopped before they removed it.
 async fn write_down_again(world: &World, written: &Value) {
     let (code, answer) = world.send("PATCH", JOURNAL, "application/merge-patch+json", Some(written)).await;
     assert_eq!(code, 200, "{answer}");
 }
 
-/// H6, O4: a volume is brought along to another claim while it is still written down that it is to be made for its first one. Whoever goes on with
-/// that finds the object for another claim, and leaves the backend alone: it is the same one. (It was deleted under its new claim.)
+/// H6, O4: a volume is moved to another claim while the journal still has its creation for the first one. A
+/// successor finds the PV bound to another claim, and does not delete the volume, which is the same. (It was
+/// deleted under its new claim.)
 #[tokio::test(flavor = "multi_thread")]
-async fn o4_what_is_still_written_down_does_not_delete_a_volume_that_has_moved_on() {
+async fn o4_a_leftover_journal_entry_does_not_delete_a_moved_volume() {
     let (mut world, storage) = world().await;
     let (first, volume, written) = made_and_written_down(&world, &storage).await;
     world.delete(&first, "").await;
@@ -208,9 +210,10 @@ async fn o4_what_is_still_written_down_does_not_delete_a_volume_that_has_moved_o
     world.stop().await;
 }
 
-/// H6: the same for one that was brought back under an object of another name: it gets no second one, whose policy would be its class's.
+/// H6: the same for a volume that was imported under a PV of another name: it gets no second PV with its
+/// class's policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_brought_back() {
+async fn a_leftover_journal_entry_creates_no_second_pv_for_an_imported_volume() {
     let (mut world, storage) = world().await;
     let (_, volume, written) = made_and_written_down(&world, &storage).await;
     world.stop_controllers().await;
@@ -225,7 +228,7 @@ async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_
     write_down_again(&world, &written).await;
     world.start(&everything());
     until_settled(&world).await;
-    assert_eq!(storage.calls("CreateVolume").len(), 2, "it was gone on with");
+    assert_eq!(storage.calls("CreateVolume").len(), 2, "the journal entry was resumed");
     let volumes = world.get("/api/v1/persistentvolumes").await.expect("a list");
     let names: Vec<&str> = volumes.items(&["items"]).iter().map(object::access::name).collect();
     assert_eq!(names, ["imported"]);
@@ -233,10 +236,11 @@ async fn what_is_still_written_down_gives_no_second_object_to_a_volume_that_was_
     world.stop().await;
 }
 
-/// H6: the same while its claim still waits: however often that asks, it gets no object for a volume that another one stands for. (It got one
-/// at the second attempt, and its end would have been that of the other's data.)
+/// H6: the same while its claim still waits: after any number of attempts it gets no PV for a volume that
+/// another PV names. (It got one at the second attempt, and deleting that would have deleted the other's
+/// data.)
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_asks_again_gets_no_second_object_for_a_volume_that_was_brought_back() {
+async fn a_claim_that_retries_gets_no_second_pv_for_an_imported_volume() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     world.faults.refuse_at(Some(("POST", "/persistentvolumes", 403)));
@@ -255,10 +259,10 @@ async fn a_claim_that_asks_again_gets_no_second_object_for_a_volume_that_was_bro
     world.stop().await;
 }
 
-/// H6: as long as it is written down that a volume is to be made, its object is not let go of: whoever went on with that after the server has
-/// forgotten how the object went would make it again, with its class's policy.
+/// H6: while the journal has the creation of a volume, the finalizer of its PV is not removed: a successor
+/// that does not know about the deletion would create the PV again, with its class's policy.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_is_let_go_of_only_when_nothing_is_written_down_that_would_make_it_again() {
+async fn a_pv_is_released_only_when_no_journal_entry_would_create_it_again() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     let gate = Gate::closed();

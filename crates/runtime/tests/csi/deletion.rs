@@ -25,9 +25,9 @@ fn permutations() -> Vec<Vec<&'static str>> {
     all
 }
 
-/// E1, E2, E3, E5, E7, H1, H10: all orders of deleting pod, claim, volume and class, under both policies.
+/// E1, E2, E3, E5, E7, H1, H10: all orders of deleting pod, claim, PV and class, under both policies.
 #[tokio::test(flavor = "multi_thread")]
-async fn h1_h10_all_orders_of_deletion_end_alike() {
+async fn h1_h10_all_orders_of_deletion_have_the_same_result() {
     let (world, storage) = world().await;
     for policy in ["Delete", "Retain"] {
         for order in permutations() {
@@ -45,7 +45,7 @@ async fn h1_h10_all_orders_of_deletion_end_alike() {
                     _ => &class,
                 };
                 force_delete(&world, object).await;
-                // The claim goes when it was deleted and so was its pod.
+                // The claim is removed when it and its pod were deleted.
                 let claim_stays = !["pod", "claim"].iter().all(|other| order[..at].contains(other));
                 if *what == "volume" && claim_stays {
                     let held = world.now(&volume).await.expect("it is held");
@@ -61,16 +61,16 @@ async fn h1_h10_all_orders_of_deletion_end_alike() {
             assert_eq!(storage.handles().contains(&handle), policy == "Retain", "{case}");
         }
     }
-    // What is to be deleted was asked for once, and nothing else was.
+    // Each volume that is to be deleted had one call, and no other had.
     assert_eq!(storage.calls("DeleteVolume").len(), 24);
     assert_eq!(storage.driver.volumes().len(), 24);
     assert!(world.requests.refused().is_empty(), "{:?}", world.requests.refused());
     world.stop().await;
 }
 
-/// E1: a retained volume stays Released until somebody deletes it.
+/// E1: a retained PV stays Released until a user deletes it.
 #[tokio::test(flavor = "multi_thread")]
-async fn e1_a_retained_volume_is_released_and_stays() {
+async fn e1_a_retained_pv_is_released_and_kept() {
     let (world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.delete(&claim, "").await;
@@ -87,7 +87,7 @@ async fn e1_a_retained_volume_is_released_and_stays() {
 
 /// E11
 #[tokio::test(flavor = "multi_thread")]
-async fn e11_a_namespace_goes_with_its_claims() {
+async fn e11_a_namespace_is_deleted_with_its_claims() {
     for policy in ["Delete", "Retain"] {
         let (world, storage) = world_with(options(), &format!("{},{GC},{NAMESPACES}", everything())).await;
         let place = world.create(new_namespace("place")).await;
@@ -109,9 +109,9 @@ async fn e11_a_namespace_goes_with_its_claims() {
     }
 }
 
-/// E14, E15, E16: any of the controllers is away for a while.
+/// E14, E15, E16: one of the controllers is stopped for a while.
 #[tokio::test(flavor = "multi_thread")]
-async fn e14_e15_e16_controllers_that_are_away_are_waited_for() {
+async fn e14_e15_e16_stopped_controllers_are_waited_for() {
     for (policy, away) in [
         ("Delete", PROVISIONER),
         ("Retain", PROVISIONER),
@@ -176,9 +176,9 @@ async fn e17_an_attached_volume_is_not_deleted() {
     world.stop().await;
 }
 
-/// E18, H7: failing, late and lost answers to a deletion; nothing is lost, and it ends.
+/// E18, H7: failing, late and lost responses to a deletion; nothing is lost, and it completes.
 #[tokio::test(flavor = "multi_thread")]
-async fn e18_h7_a_deletion_that_fails_is_tried_again() {
+async fn e18_h7_a_deletion_that_fails_is_retried() {
     let (mut world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     for order in [
@@ -200,7 +200,7 @@ async fn e18_h7_a_deletion_that_fails_is_tried_again() {
     assert!(world.figures().contains("controller_persistentvolume_delete_failed_total{class=\"c\"}"));
     assert!(world.figures().contains("persistentvolume_delete_duration_seconds"));
 
-    // It is done, and the provisioner dies before it can say so.
+    // The volume is deleted, and the provisioner stops before it can record that.
     let claim = world.create(claim_of("claim", "c")).await;
     let volume = until_volume(&world, &claim).await;
     let gate = Gate::closed();
@@ -222,7 +222,7 @@ pub fn static_volume(handle: &str, policy: &str) -> Value {
     volume
 }
 
-/// The handle of a volume that the driver has and no object stands for.
+/// The handle of a volume of the driver without a PV.
 pub async fn bare_volume(world: &World, storage: &Storage) -> String {
     let class = world.create(class("bare", "Retain", json!({}))).await;
     let claim = world.create(claim_of("bare", "bare")).await;
@@ -237,16 +237,16 @@ pub async fn bare_volume(world: &World, storage: &Storage) -> String {
 
 /// F1, F3, F5, H5: static volumes.
 #[tokio::test(flavor = "multi_thread")]
-async fn f1_f3_f5_h5_static_volumes_are_ours_once_they_are_bound() {
+async fn f1_f3_f5_h5_static_volumes_are_managed_once_they_are_bound() {
     let (world, storage) = world().await;
     let handle = bare_volume(&world, &storage).await;
-    // Never bound: it goes at once, and the backend stays.
+    // Never bound: the PV is removed at once, and the volume is kept.
     let volume = world.create(static_volume(&handle, "Delete")).await;
     until_phase(&world, &volume, "Available").await;
-    assert!(!has_finalizer(&world.now(&volume).await.expect("it is there")));
+    assert!(!has_finalizer(&world.now(&volume).await.expect("the object exists")));
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
-    // Retain: never touched, in either order.
+    // Retain: never changed, in either order.
     for volume_first in [false, true] {
         let volume = world.create(static_volume(&handle, "Retain")).await;
         let claim = world.create(a_claim("claim", "1Gi", json!({}))).await;
@@ -262,10 +262,10 @@ async fn f1_f3_f5_h5_static_volumes_are_ours_once_they_are_bound() {
         world.until_all_gone(&[claim, volume]).await;
     }
     assert_eq!((storage.calls("DeleteVolume").len(), storage.driver.volumes().len()), (0, 1));
-    // Bound: it gets the finalizer, and goes with its backend.
+    // Bound: it gets the finalizer, and is deleted with its volume.
     let volume = world.create(static_volume(&handle, "Delete")).await;
     let claim = world.create(a_claim("claim", "1Gi", json!({}))).await;
-    // Before the claim has it, too, it would be free again.
+    // Otherwise the PV could become free again before the claim is bound.
     until_bound(&world, &claim, "static").await;
     until_recorded(&world, &volume).await;
     world.delete(&claim, "").await;
@@ -274,9 +274,9 @@ async fn f1_f3_f5_h5_static_volumes_are_ours_once_they_are_bound() {
     world.stop().await;
 }
 
-/// F6: volumes of drivers that nobody serves are left alone.
+/// F6: volumes of drivers that are not served are not changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn f6_volumes_of_others_are_left_alone() {
+async fn f6_volumes_of_other_drivers_are_not_changed() {
     let (world, storage) = world().await;
     let mut volume = static_volume("h", "Delete");
     volume["spec"]["csi"]["driver"] = json!("nobody.example.com");
@@ -285,7 +285,7 @@ async fn f6_volumes_of_others_are_left_alone() {
     until_bound(&world, &claim, "static").await;
     world.delete(&claim, "").await;
     let released = until_phase(&world, &volume, "Released").await;
-    // Something that is ours, afterwards, so that there was time to do wrong.
+    // Work of our driver, so that anything wrong would have happened.
     let (claim, _) = provisioned(&world, "Delete").await;
     world.delete(&claim, "").await;
     storage.until_called("DeleteVolume", 1).await;
@@ -294,9 +294,9 @@ async fn f6_volumes_of_others_are_left_alone() {
     world.stop().await;
 }
 
-/// H9: the figures under KEP-2644's names and the sidecars'.
+/// H9: the metrics under the names of KEP-2644 and of the sidecars.
 #[tokio::test(flavor = "multi_thread")]
-async fn h9_figures_of_csi_volumes() {
+async fn h9_metrics_of_csi_volumes() {
     let (world, storage) = world().await;
     storage.driver.faults().order(Order::fail("CreateVolume", Code::Internal).times(1));
     storage.driver.faults().order(Order::fail("DeleteVolume", Code::Internal).times(1));

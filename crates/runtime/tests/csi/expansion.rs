@@ -1,4 +1,4 @@
-//! Scenarios I: claims that grow.
+//! Scenarios I: volume expansion.
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -57,7 +57,7 @@ async fn i1_a_claim_grows_with_one_call() {
     world.stop().await;
 }
 
-/// I2, I13: nodes finish, now or under the next claim.
+/// I2, I13: nodes finish the expansion, now or under the next claim.
 #[tokio::test(flavor = "multi_thread")]
 async fn i2_i13_nodes_do_their_part() {
     for expansion in [Expansion::Both, Expansion::Node] {
@@ -73,7 +73,7 @@ async fn i2_i13_nodes_do_their_part() {
         assert_eq!(asked(&storage).len(), usize::from(expansion == Expansion::Both), "{expansion}");
         world.until_event(&claim, "FileSystemResizeRequired").await;
 
-        // Another claim takes the volume over before a node was there.
+        // Another claim uses the volume before a node was available.
         world.delete(&claim, "").await;
         world.until_gone(&claim).await;
         until_phase(&world, &volume, "Released").await;
@@ -92,8 +92,8 @@ async fn i2_i13_nodes_do_their_part() {
     }
 }
 
-/// I9, I10: the node cannot do its part. Where the controller has grown the volume already it stays that large; where only nodes grow
-/// volumes, the request can be lowered.
+/// I9, I10: the node cannot expand the file system. If the controller has expanded the volume already, its
+/// size stays; if only nodes expand volumes, the request can be lowered.
 #[tokio::test(flavor = "multi_thread")]
 async fn i9_i10_a_node_that_cannot_grow_a_volume() {
     for expansion in [Expansion::Both, Expansion::Node] {
@@ -101,7 +101,8 @@ async fn i9_i10_a_node_that_cannot_grow_a_volume() {
         let (claim, volume) = provisioned(&world, "Delete").await;
         request(&world, &claim, "10Gi").await;
         world.until_is(&claim, "a node is awaited", |claim| state(claim) == "NodeResizePending").await;
-        // Lowered alone it stays as it is: the node may be at it. Then the node says that it cannot be.
+        // A lower request alone changes nothing: the node may be expanding it. Then the node reports that it
+        // cannot.
         request(&world, &claim, "5Gi").await;
         world.set_status(&claim, json!({"allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}})).await;
         let waiting = world.until_is(&claim, "it is offered again", |claim| state(claim) == "NodeResizePending").await;
@@ -119,9 +120,9 @@ async fn i9_i10_a_node_that_cannot_grow_a_volume() {
     }
 }
 
-/// I6, and the way back: a size that cannot be had, then a smaller one.
+/// I6, and how to recover: an impossible size, then a smaller one.
 #[tokio::test(flavor = "multi_thread")]
-async fn i6_what_cannot_be_had_rests_and_can_be_lowered() {
+async fn i6_an_impossible_size_is_delayed_and_can_be_lowered() {
     let (world, storage) = world().await;
     let (claim, _) = provisioned(&world, "Delete").await;
     storage.driver.faults().order(Order::fail("ControllerExpandVolume", Code::OutOfRange).times(1));
@@ -129,7 +130,7 @@ async fn i6_what_cannot_be_had_rests_and_can_be_lowered() {
     let refused = world.until_is(&claim, "infeasible", |claim| state(claim) == "ControllerResizeInfeasible").await;
     assert!(condition::is_true(&refused, "ControllerResizeError"));
     world.until_event(&claim, "VolumeResizeFailed").await;
-    // News about it does not bring it back.
+    // A change of the claim does not cause a retry.
     world.merge(&claim, json!({"metadata": {"labels": {"x": "y"}}})).await;
     let other = world.create(claim_of("other", "c")).await;
     until_volume(&world, &other).await;
@@ -145,7 +146,8 @@ async fn i6_what_cannot_be_had_rests_and_can_be_lowered() {
     world.stop().await;
 }
 
-/// A call whose outcome is open is repeated, whatever the claim says meanwhile; then the smaller size is nothing to do any more.
+/// A call with an unknown outcome is repeated, whatever the claim requests meanwhile; then the smaller size
+/// needs no call.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_open_expansion_is_finished_first() {
     let (world, storage) = world().await;
@@ -160,9 +162,9 @@ async fn an_open_expansion_is_finished_first() {
     world.stop().await;
 }
 
-/// A restart in the middle, lost answers, wrong sizes.
+/// A restart in the middle, lost responses, wrong sizes.
 #[tokio::test(flavor = "multi_thread")]
-async fn expansions_survive_restarts_and_bad_answers() {
+async fn expansions_survive_restarts_and_bad_responses() {
     let (mut world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     storage.driver.faults().order(Order::lose_answer("ControllerExpandVolume").times(1));
@@ -199,16 +201,16 @@ async fn i12_a_volume_that_must_be_unused_waits_for_its_pods() {
     world.stop().await;
 }
 
-/// A class that allows it later, and drivers that cannot.
+/// A class that allows expansion later, and drivers that do not support it.
 #[tokio::test(flavor = "multi_thread")]
-async fn drivers_that_cannot_grow_volumes_are_not_asked() {
+async fn drivers_without_expansion_are_not_called() {
     let (world, storage) = world_with(Options { expansion: Expansion::Never, ..options() }, &everything()).await;
     let (claim, _) = provisioned(&world, "Delete").await;
     request(&world, &claim, "2Gi").await;
     let other = world.create(claim_of("other", "c")).await;
     until_volume(&world, &other).await;
     assert_eq!(asked(&storage), [] as [i64; 0]);
-    let claim = world.now(&claim).await.expect("it is there");
+    let claim = world.now(&claim).await.expect("the object exists");
     assert_eq!((claim["status"]["capacity"]["storage"].as_str(), state(&claim)), (Some("1Gi"), ""));
     world.stop().await;
 }

@@ -1,14 +1,15 @@
 //! The side controllers of CSI drivers against the real server and a real driver over gRPC, in one process.
 
+mod bad_timing;
 mod capacity;
 mod cost;
 mod crashes;
 mod deletion;
 mod expansion;
-mod last_words;
+mod health;
+mod interference;
+mod last_state;
 mod modification;
-mod moments;
-mod neighbours;
 #[path = "../volumes/pairs.rs"]
 #[allow(dead_code, reason = "shared with other tests, which use other parts of it")]
 mod pairs;

@@ -1,4 +1,4 @@
-//! Scenarios J: claims that want other attributes.
+//! Scenarios J: changes of the VolumeAttributesClass.
 
 use crate::storage::*;
 use crate::world::*;
@@ -54,9 +54,9 @@ async fn j1_a_volume_is_modified() {
     world.stop().await;
 }
 
-/// J2, J4: what cannot be had, and the wish taken back.
+/// J2, J4: an impossible class, and a reverted one.
 #[tokio::test(flavor = "multi_thread")]
-async fn j2_j4_what_cannot_be_had_rests_and_can_be_taken_back() {
+async fn j2_j4_an_impossible_class_is_delayed_and_can_be_reverted() {
     let (world, storage) = world().await;
     world.create(attributes("gold")).await;
     world.create(attributes("silver")).await;
@@ -71,7 +71,7 @@ async fn j2_j4_what_cannot_be_had_rests_and_can_be_taken_back() {
     let back = world.until_is(&claim, "taken back", |claim| condition::get(claim, "ModifyingVolume").is_none()).await;
     assert!(condition::get(&back, "ModifyVolumeError").is_some());
     assert_eq!(asked(&storage), ["gold"]);
-    // Another class does not rest.
+    // Another class is tried at once.
     wish(&world, &claim, Some("silver")).await;
     until_current(&world, &claim, "silver").await;
     assert_eq!(asked(&storage), ["gold", "silver"]);
@@ -79,7 +79,7 @@ async fn j2_j4_what_cannot_be_had_rests_and_can_be_taken_back() {
     world.stop().await;
 }
 
-/// J5, J6: a change whose outcome is open is finished before the next, over a restart too.
+/// J5, J6: a change with an unknown outcome is finished before the next, also after a restart.
 #[tokio::test(flavor = "multi_thread")]
 async fn j5_j6_an_open_change_is_finished_first() {
     let (mut world, storage) = world().await;
@@ -102,9 +102,9 @@ async fn j5_j6_an_open_change_is_finished_first() {
     world.stop().await;
 }
 
-/// J7: a class that is missing is waited for. Upstream would not notice that it comes.
+/// J7: a missing class is waited for. Upstream would not react to its creation.
 #[tokio::test(flavor = "multi_thread")]
-async fn j7_a_class_that_comes_late_is_noticed() {
+async fn j7_a_class_created_later_is_used() {
     let (world, storage) = world().await;
     let (claim, _) = provisioned(&world, "Delete").await;
     wish(&world, &claim, Some("gold")).await;

@@ -1,4 +1,4 @@
-//! Scenarios G: editing policies, and finalizers that others take off. The gate.
+//! Scenarios G: changes of the policy, and finalizers removed by others. The gate.
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -12,7 +12,7 @@ pub async fn set_policy(world: &World, volume: &Value, policy: &str) {
     world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": policy}})).await;
 }
 
-/// G2, G4, H6: edits while bound and while released.
+/// G2, G4, H6: changes while bound and while released.
 #[tokio::test(flavor = "multi_thread")]
 async fn g2_g4_h6_edits_of_the_policy_are_followed() {
     let (world, storage) = world().await;
@@ -37,9 +37,9 @@ async fn g2_g4_h6_edits_of_the_policy_are_followed() {
     world.stop().await;
 }
 
-/// Settled: Retain becomes Delete on a volume that is already on its way out: deleted once, nothing stuck. H6
+/// H6: Retain becomes Delete on a terminating PV: the volume is deleted once, and nothing is stuck.
 #[tokio::test(flavor = "multi_thread")]
-async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
+async fn h6_a_policy_that_becomes_delete_while_terminating_is_honoured() {
     let (world, storage) = world().await;
     for _ in 0..10 {
         let class = world.create(class("c", "Retain", json!({}))).await;
@@ -57,7 +57,7 @@ async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
     assert_eq!(storage.calls("DeleteVolume").len(), 10, "each once");
     assert_eq!(storage.driver.volumes(), []);
 
-    // There and back again: it is kept.
+    // To Delete and back again: the volume is kept.
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.delete(&volume, "").await;
     set_policy(&world, &volume, "Delete").await;
@@ -70,10 +70,11 @@ async fn h6_a_policy_that_becomes_delete_on_the_way_out_is_honoured() {
     world.stop().await;
 }
 
-/// The same, with the provisioner away at the worst moment: what is written down is finished, the last word of the policy counts.
+/// The same, with the provisioner stopped at the worst time: journal entries are finished, and the last
+/// policy counts.
 #[tokio::test(flavor = "multi_thread")]
-async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
-    // Also where what it finds cannot be written down at once.
+async fn h6_a_pv_removed_while_the_provisioner_is_stopped_follows_its_last_policy() {
+    // Also if the found state cannot be journaled at once.
     for (last, refused) in [("Delete", false), ("Delete", true), ("Retain", false)] {
         let (mut world, storage) = world().await;
         let (claim, volume) = provisioned(&world, "Retain").await;
@@ -99,9 +100,9 @@ async fn h6_what_went_while_nobody_looked_is_decided_by_its_last_policy() {
     }
 }
 
-/// The same, before the driver has ever answered this provisioner: who is responsible is known only afterwards.
+/// The same before the driver has ever responded to this provisioner: only then it is known who serves it.
 #[tokio::test(flavor = "multi_thread")]
-async fn h6_what_went_before_its_driver_was_met_is_deleted_when_it_comes() {
+async fn h6_a_pv_removed_before_its_driver_is_known_is_deleted_when_it_is() {
     let (mut world, mut storage) = world().await;
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.stop_controllers().await;
@@ -109,7 +110,7 @@ async fn h6_what_went_before_its_driver_was_met_is_deleted_when_it_comes() {
     world.start(&everything());
     world.delete(&volume, "").await;
     set_policy(&world, &volume, "Delete").await;
-    // Something else that the provisioner has heard of, so that it has heard of this.
+    // A later object that the provisioner has received shows that it has received this one.
     let other = world.create(class("late", "Delete", json!({}))).await;
     let waiting = world.create(claim_of("waiting", name(&other))).await;
     world.until_event(&waiting, "ExternalProvisioning").await;
@@ -123,9 +124,9 @@ async fn h6_what_went_before_its_driver_was_met_is_deleted_when_it_comes() {
     world.stop().await;
 }
 
-/// G8: nobody can put a finalizer on what is on its way out, so nobody is stuck trying.
+/// G8: no finalizer can be added to a terminating object, so no controller tries.
 #[tokio::test(flavor = "multi_thread")]
-async fn g8_no_finalizer_is_put_on_a_volume_on_its_way_out() {
+async fn g8_no_finalizer_is_added_to_a_terminating_pv() {
     let (world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Retain").await;
     world.delete(&volume, "").await;
@@ -137,13 +138,13 @@ async fn g8_no_finalizer_is_put_on_a_volume_on_its_way_out() {
     world.until_gone(&volume).await;
     until_in_step(&world, &storage, "gone").await;
     let refused = world.requests.take().await.into_iter().filter(|asked| asked.code == 422).count();
-    assert_eq!(refused, 0, "nobody of us tried");
+    assert_eq!(refused, 0, "no controller tried");
     world.stop().await;
 }
 
-/// G11: a forged phase deletes nothing while the claim is there.
+/// G11: a forged phase deletes nothing while the claim exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn g11_no_backend_is_deleted_while_its_claim_is_there() {
+async fn g11_no_volume_is_deleted_while_its_claim_exists() {
     let (mut world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     world.stop_controllers().await;
@@ -154,7 +155,7 @@ async fn g11_no_backend_is_deleted_while_its_claim_is_there() {
     world.merge(&other, asks).await;
     world.until_event(&other, "ProvisioningSucceeded").await;
     assert_eq!(storage.calls("DeleteVolume").len(), 0);
-    // The binder puts it right, and all goes its way.
+    // The binder corrects the phase, and everything continues as usual.
     world.stop_controllers().await;
     world.start(&everything());
     until_phase(&world, &volume, "Bound").await;
@@ -163,9 +164,10 @@ async fn g11_no_backend_is_deleted_while_its_claim_is_there() {
     world.stop().await;
 }
 
-/// Finalizers taken off by hand: on a live volume they come back; on one that is on its way out the backend is left, with a word.
+/// Finalizers removed by a user: on an active PV they are added again; for a terminating PV the volume is
+/// kept, with an event.
 #[tokio::test(flavor = "multi_thread")]
-async fn finalizers_that_are_taken_off_by_hand() {
+async fn finalizers_removed_by_a_user() {
     let (world, storage) = world().await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     world.merge(&volume, json!({"metadata": {"finalizers": ["kubernetes.io/pv-protection"]}})).await;
@@ -177,7 +179,7 @@ async fn finalizers_that_are_taken_off_by_hand() {
     assert!(event.text(&["message"]).contains("taken off by hand"), "{event}");
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
-    // Something else happens meanwhile, so that there was time to do wrong.
+    // Other work, so that anything wrong would have happened.
     let claim = world.create(claim_of("other", "c")).await;
     let volume = until_volume(&world, &claim).await;
     world.delete(&claim, "").await;
@@ -186,7 +188,7 @@ async fn finalizers_that_are_taken_off_by_hand() {
     world.stop().await;
 }
 
-/// H8: with the gate off as before KEP-2644; finalizers from before are taken off.
+/// H8: with the gate off the behaviour is that before KEP-2644; existing finalizers are removed.
 #[tokio::test(flavor = "multi_thread")]
 async fn h8_with_the_gate_off_the_order_matters_again() {
     let (mut world, storage) = world().await;
@@ -196,11 +198,11 @@ async fn h8_with_the_gate_off_the_order_matters_again() {
     world.setup.gates = on.clone().with("HonorPVReclaimPolicy", false);
     world.start(&everything());
     world.until_is(&volume, "without finalizer", |volume| !has_finalizer(volume)).await;
-    // The claim first: as ever.
+    // The claim first: as usual.
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     assert_eq!(storage.driver.volumes(), []);
-    // The volume first: the backend is forgotten.
+    // The PV first: the volume leaks.
     let claim = world.create(claim_of("claim", "c")).await;
     let bound = until_phase(&world, &claim, "Bound").await;
     let volume = world.get(&format!("/api/v1/persistentvolumes/{}", bound.text(&["spec", "volumeName"]))).await;
@@ -210,7 +212,7 @@ async fn h8_with_the_gate_off_the_order_matters_again() {
     world.delete(&claim, "").await;
     world.until_all_gone(&[claim, volume]).await;
     assert_eq!(storage.driver.volumes().len(), 1);
-    // On again: what is there is protected again.
+    // On again: existing PVs are protected again.
     let claim = world.create(claim_of("claim", "c")).await;
     until_phase(&world, &claim, "Bound").await;
     world.stop_controllers().await;
@@ -224,7 +226,8 @@ async fn h8_with_the_gate_off_the_order_matters_again() {
     world.stop().await;
 }
 
-/// H8, version skew: binder and provisioner are processes with gates of their own, and each honours policies, or does not, for its own volumes.
+/// H8, version skew: binder and provisioner are processes with different gates, and each honours policies, or
+/// not, for its own volumes.
 #[tokio::test(flavor = "multi_thread")]
 async fn h8_binder_and_provisioner_have_gates_of_their_own() {
     let (mut world, storage) = world().await;
@@ -266,7 +269,7 @@ async fn h8_binder_and_provisioner_have_gates_of_their_own() {
     world.stop().await;
 }
 
-/// A policy that becomes Retain while the deletion keeps failing saves the data.
+/// A policy that becomes Retain while the deletion keeps failing keeps the data.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_policy_that_becomes_retain_in_time_saves_the_data() {
     let (world, storage) = world().await;
@@ -284,9 +287,9 @@ async fn a_policy_that_becomes_retain_in_time_saves_the_data() {
     world.stop().await;
 }
 
-/// Objects that come again under the same name while the old ones go.
+/// Objects created again under the same name while the old ones are being deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_comes_again_gets_its_own_volume() {
+async fn a_claim_created_again_gets_its_own_volume() {
     let (world, storage) = world().await;
     let (first, volume) = provisioned(&world, "Delete").await;
     let gate = Gate::closed();

@@ -1,4 +1,4 @@
-//! Scenarios D: volumes for claims.
+//! Scenarios D: provisioning.
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -17,7 +17,7 @@ async fn reasons(world: &World, claim: &Value) -> Vec<String> {
     told(world, claim).await.into_iter().map(|(reason, _)| reason).collect()
 }
 
-/// D1, D2, H2: one call, one volume, both finalizers where the policy is Delete.
+/// D1, D2, H2: one call, one volume, and both finalizers if the policy is Delete.
 #[tokio::test(flavor = "multi_thread")]
 async fn d1_h2_a_claim_gets_a_volume_with_one_call() {
     for policy in ["Delete", "Retain"] {
@@ -50,15 +50,15 @@ async fn d1_h2_a_claim_gets_a_volume_with_one_call() {
     }
 }
 
-/// D3: a driver that does not say how large the volume is.
+/// D3: a driver that does not return the size of the volume.
 #[tokio::test(flavor = "multi_thread")]
-async fn d3_sizes_are_the_drivers_word_if_they_are_enough() {
+async fn d3_the_drivers_size_is_used_if_it_is_enough() {
     let (world, storage) = world().await;
     storage.driver.faults().order(Order::answer_capacity("CreateVolume", 0).times(1));
     let (_, volume) = provisioned(&world, "Delete").await;
     assert_eq!(volume["spec"]["capacity"]["storage"], "1Gi");
 
-    // One that is too small is deleted again, and another is asked for.
+    // A volume that is too small is deleted, and the call is repeated.
     storage.driver.faults().order(Order::answer_capacity("CreateVolume", 5).times(2));
     let claim = world.create(claim_of("small", "c")).await;
     let volume = until_volume(&world, &claim).await;
@@ -74,9 +74,9 @@ async fn d3_sizes_are_the_drivers_word_if_they_are_enough() {
     world.stop().await;
 }
 
-/// D5, H7: late, lost and failing answers; one volume in the end.
+/// D5, H7: late, lost and failing responses; one volume in the end.
 #[tokio::test(flavor = "multi_thread")]
-async fn d5_a_driver_that_fails_is_asked_again_for_the_same_volume() {
+async fn d5_a_failed_call_is_repeated_for_the_same_volume() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     let faults = [
@@ -107,9 +107,10 @@ async fn d5_a_driver_that_fails_is_asked_again_for_the_same_volume() {
     world.stop().await;
 }
 
-/// Digest 11.5: the volume is made, the answer lost, then a refusal, then the claim goes. Upstream leaks here.
+/// Digest 11.5: the volume is created, the response lost, then a refusal, then the claim is deleted. Upstream
+/// leaks here.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_answer_before_a_refusal_leaks_nothing_when_the_claim_goes() {
+async fn a_lost_response_before_a_refusal_leaks_nothing_when_the_claim_is_deleted() {
     for code in [Code::Internal, Code::InvalidArgument, Code::ResourceExhausted] {
         let (world, storage) = world().await;
         world.create(class("c", "Delete", json!({}))).await;
@@ -130,14 +131,14 @@ async fn a_lost_answer_before_a_refusal_leaks_nothing_when_the_claim_goes() {
 
 /// D9
 #[tokio::test(flavor = "multi_thread")]
-async fn d9_what_is_infeasible_rests_until_its_class_is_another() {
+async fn d9_an_infeasible_request_is_delayed_until_its_class_changes() {
     let (world, storage) = world().await;
     let first = world.create(class("c", "Delete", json!({}))).await;
     storage.driver.faults().order(Order::fail("CreateVolume", Code::InvalidArgument).times(1));
     let claim = world.create(claim_of("claim", "c")).await;
     until_told(&world, &claim, "Volume provisioning failed with infeasible error. Retries will be delayed.").await;
     until_settled(&world).await;
-    // News about the claim does not bring it back.
+    // A change of the claim does not cause a retry.
     world.merge(&claim, json!({"metadata": {"labels": {"x": "y"}}})).await;
     let other = world.create(claim_of("other", "c")).await;
     until_volume(&world, &other).await;
@@ -148,9 +149,9 @@ async fn d9_what_is_infeasible_rests_until_its_class_is_another() {
     world.stop().await;
 }
 
-/// D13, D14, D17: nothing is asked for that cannot be meant.
+/// D13, D14, D17: invalid requests are not sent.
 #[tokio::test(flavor = "multi_thread")]
-async fn d13_d14_d17_what_cannot_be_asked_for_says_why() {
+async fn d13_d14_d17_invalid_requests_are_reported() {
     let (world, storage) = world().await;
     let early = world.create(claim_of("early", "late")).await;
     world.until_event(&early, "ProvisioningFailed").await;
@@ -164,7 +165,7 @@ async fn d13_d14_d17_what_cannot_be_asked_for_says_why() {
     until_told(&world, &odd, "unknown parameter key").await;
     assert_eq!(storage.calls("CreateVolume").len(), 0);
     assert_eq!(journal(&world).await, [] as [String; 0]);
-    // The class comes late.
+    // The class is created later.
     world.create(class("late", "Delete", json!({}))).await;
     until_volume(&world, &early).await;
     world.stop().await;
@@ -172,7 +173,7 @@ async fn d13_d14_d17_what_cannot_be_asked_for_says_why() {
 
 /// D15
 #[tokio::test(flavor = "multi_thread")]
-async fn d15_a_volume_that_is_there_is_taken_first() {
+async fn d15_an_existing_pv_is_used_first() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     let free = a_volume("free", "1Gi", of_class("c"));
@@ -184,9 +185,10 @@ async fn d15_a_volume_that_is_there_is_taken_first() {
     world.stop().await;
 }
 
-/// B18: the claim finds another volume while its own is being made: the late one goes, and it alone.
+/// B18: the claim is bound to another PV while its own volume is being created: the late volume is deleted,
+/// and no other.
 #[tokio::test(flavor = "multi_thread")]
-async fn b18_a_volume_that_comes_too_late_goes_again() {
+async fn b18_a_volume_created_too_late_is_deleted() {
     for policy in ["Delete", "Retain"] {
         let (world, storage) = world().await;
         let gate = Gate::closed();
@@ -205,7 +207,7 @@ async fn b18_a_volume_that_comes_too_late_goes_again() {
             world.until_gone(&late).await;
             assert_eq!(storage.driver.volumes(), []);
         } else {
-            // It is not thrown away: whoever needs one may have it.
+            // With Retain it is kept: another claim may use it.
             until_phase(&world, &late, "Available").await;
             assert_eq!(storage.driver.volumes().len(), 1);
         }
@@ -217,7 +219,7 @@ async fn b18_a_volume_that_comes_too_late_goes_again() {
 
 /// D16, D20, D21
 #[tokio::test(flavor = "multi_thread")]
-async fn d16_d20_d21_classes_and_claims_say_how_a_volume_is_used() {
+async fn d16_d20_d21_classes_and_claims_set_the_volume_capability() {
     let (world, storage) = world().await;
     let more = json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}, "mountOptions": ["noatime"]});
     world.create(class("c", "Delete", more)).await;
@@ -233,16 +235,16 @@ async fn d16_d20_d21_classes_and_claims_say_how_a_volume_is_used() {
     world.create(class("blocks", "Delete", json!({}))).await;
     let mut block = claim_of("block", "blocks");
     block["spec"]["volumeMode"] = json!("Block");
-    // This driver has no such volumes, and says so.
+    // This driver has no block volumes, and refuses.
     let block = world.create(block).await;
     until_told(&world, &block, "infeasible").await;
     assert!(matches!(request(&storage, 1).volume_capabilities[0].access_type, Some(AccessType::Block(_))));
     world.stop().await;
 }
 
-/// D18, E7: secrets go along with calls, at the end too, when the class is gone.
+/// D18, E7: secrets are passed to all calls, also to the deletion when the class is deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn d18_e7_secrets_go_along() {
+async fn d18_e7_secrets_are_passed_to_calls() {
     let (world, storage) = world().await;
     let parameters = json!({
         "csi.storage.k8s.io/provisioner-secret-name": "${pvc.name}-key",
@@ -260,7 +262,7 @@ async fn d18_e7_secrets_go_along() {
     let annotations = &volume["metadata"]["annotations"];
     assert_eq!(annotations["volume.kubernetes.io/provisioner-deletion-secret-name"], "claim-key");
     assert_eq!(annotations["volume.kubernetes.io/provisioner-deletion-secret-namespace"], "default");
-    assert!(!journal(&world).await.join(" ").contains("hunter2"), "secrets are written down nowhere");
+    assert!(!journal(&world).await.join(" ").contains("hunter2"), "secrets are not journaled");
     world.delete(&class, "").await;
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
@@ -271,7 +273,7 @@ async fn d18_e7_secrets_go_along() {
 
 /// D23
 #[tokio::test(flavor = "multi_thread")]
-async fn d23_attribute_classes_go_along() {
+async fn d23_attribute_classes_are_passed_to_calls() {
     let (world, storage) = world().await;
     world.create(class("c", "Delete", json!({}))).await;
     let attributes = |name: &str, driver: &str| {
@@ -302,9 +304,9 @@ async fn d23_attribute_classes_go_along() {
     world.stop().await;
 }
 
-/// D24, D25: a copy, and the source that stays until it is made.
+/// D24, D25: a copy, and its source, which is kept until the copy exists.
 #[tokio::test(flavor = "multi_thread")]
-async fn d24_d25_copies_hold_their_source() {
+async fn d24_d25_copies_protect_their_source() {
     let (world, storage) = world().await;
     let (source, source_volume) = provisioned(&world, "Delete").await;
     let copy = |name: &str, size: &str| {
@@ -337,13 +339,13 @@ async fn d24_d25_copies_hold_their_source() {
     world.stop().await;
 }
 
-/// A world with a node in each zone, whose storage the driver has; without `topology` it does not matter where. Returns also the nodes and
-/// what they say of the driver.
+/// A test cluster with a node in each zone, whose storage the driver has; without `topology` it is reachable
+/// everywhere. Also returns the CSINodes.
 async fn zones(names: &[&str], topology: bool) -> (World, Storage, Vec<Value>) {
     let zone = |zone: &&str| [("zone".to_owned(), (*zone).to_owned())].into();
     let places = if topology { names.iter().map(zone).collect() } else { Vec::new() };
     let options = csi::directory::Options { places, ..options() };
-    // The nodes are there from the beginning: what comes later is heard of in any order.
+    // The nodes exist from the start: later ones would be received in any order.
     let (mut world, storage) = bare_world_with(options).await;
     let mut nodes = Vec::new();
     for node in names {
@@ -368,9 +370,9 @@ async fn until_unselected(world: &World, claim: &Value) {
     world.until_is(claim, "another node is wanted", is_so).await;
 }
 
-/// C11: the node that was selected is gone before the driver is asked.
+/// C11: the selected node is deleted before the driver is called.
 #[tokio::test(flavor = "multi_thread")]
-async fn c11_a_node_that_is_gone_is_not_asked_for() {
+async fn c11_a_deleted_node_is_not_used() {
     let (world, storage, nodes) = zones(&["a", "b"], true).await;
     world.create(class("w", "Delete", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
     for gone in &nodes[..2] {
@@ -386,7 +388,7 @@ async fn c11_a_node_that_is_gone_is_not_asked_for() {
     world.stop().await;
 }
 
-/// D26: the claims of a set's replicas are spread over the zones, each offered all of them.
+/// D26: the claims of a set's replicas are spread over the zones, each with all zones as options.
 #[tokio::test(flavor = "multi_thread")]
 async fn d26_claims_of_replicas_are_spread() {
     let (world, storage, _) = zones(&["a", "b", "c"], true).await;
@@ -403,7 +405,7 @@ async fn d26_claims_of_replicas_are_spread() {
     world.stop().await;
 }
 
-/// C9, C10: a node that has no room, with and without topology; W: claims that wait for a consumer.
+/// C9, C10: a node without capacity, with and without topology; W: claims that wait for a consumer.
 #[tokio::test(flavor = "multi_thread")]
 async fn c9_c10_claims_wait_for_their_node_and_change_it_when_it_is_full() {
     for topology in [false, true] {
@@ -429,9 +431,9 @@ async fn c9_c10_claims_wait_for_their_node_and_change_it_when_it_is_full() {
     }
 }
 
-/// Drivers that are away at first, and for a while later; drivers that nobody serves.
+/// Drivers that are unavailable at first, and for a while later; drivers that are not served.
 #[tokio::test(flavor = "multi_thread")]
-async fn drivers_may_come_late_and_go_for_a_while() {
+async fn drivers_may_be_started_later_and_stop_for_a_while() {
     let mut storage = Storage::new(options()).await;
     storage.stop().await;
     let mut world = World::bare().await;
@@ -453,14 +455,15 @@ async fn drivers_may_come_late_and_go_for_a_while() {
     storage.start().await;
     until_volume(&world, &second).await;
     world.until_gone(&volume).await;
-    assert_eq!(phase(&world.now(&nobodys).await.expect("it is there")), "Pending");
+    assert_eq!(phase(&world.now(&nobodys).await.expect("the object exists")), "Pending");
     assert_eq!(storage.handles(), handles(&world).await);
     world.stop().await;
 }
 
-/// The provisioner dies at every point of making a volume, with the claim gone meanwhile: D11, D12 (upstream leaks).
+/// The provisioner stops at every point of provisioning, with the claim deleted meanwhile: D11, D12 (upstream
+/// leaks).
 #[tokio::test(flavor = "multi_thread")]
-async fn d11_d12_a_restart_finishes_what_was_begun() {
+async fn d11_d12_a_restart_finishes_open_requests() {
     for claim_goes in [false, true] {
         for order in
             [Order::hold("CreateVolume", &Gate::closed()), Order::hold("CreateVolume", &Gate::closed()).after()]

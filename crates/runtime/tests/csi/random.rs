@@ -1,5 +1,5 @@
-//! Random interleavings of creates, deletes, policy flips, driver faults and restarts: in the end the driver has exactly the volumes
-//! that objects and policies say should exist. H6, H10
+//! Random creations, deletions, changes of policy, driver faults and restarts: in the end the driver has
+//! exactly the volumes that objects and policies require. H6, H10
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -23,7 +23,7 @@ enum Op {
     Policy(usize, bool),
     Fault(&'static str, Fault),
     Restart,
-    /// Waits until the claim is bound, if it is there.
+    /// Waits until the claim is bound, if it exists.
     Bound(usize),
 }
 
@@ -70,7 +70,7 @@ async fn play(ops: Vec<Op>) {
         world.until_gone(claim).await;
     }
     until_right(&world, &storage, since, &ops).await;
-    // What was under way when it looked right is over after a restart, and it is right still.
+    // Calls that were open at the check are finished after a restart, and the state is still correct.
     until_noticed(&world).await;
     world.stop_controllers().await;
     world.start(&everything());
@@ -78,8 +78,8 @@ async fn play(ops: Vec<Op>) {
     world.stop().await;
 }
 
-/// Waits until nothing is written down, every volume object that is there is retained, and the driver has the volumes of those, and of
-/// retained ones whose objects users deleted, and no others.
+/// Waits until the journal is empty, every existing PV is retained, and the driver has exactly the volumes of
+/// these and the retained ones whose PVs users deleted.
 async fn until_right(world: &World, storage: &Storage, since: u64, ops: &[Op]) {
     let what_is_wrong = async || {
         let written = journal(world).await;
@@ -108,12 +108,13 @@ async fn until_right(world: &World, storage: &Storage, since: u64, ops: &[Op]) {
     }
 }
 
-/// What the store's history says about volumes, by handle.
+/// The history of PVs in the store, by handle.
 #[derive(Default)]
 struct History {
-    /// Once released with the policy Delete: they may have been deleted, whatever the policy became afterwards.
+    /// Released with the policy Delete at some time: they may have been deleted, whatever the policy became
+    /// afterwards.
     condemned: BTreeSet<String>,
-    /// Whose objects went while the policy was Retain.
+    /// Removed with the policy Retain.
     retained: BTreeSet<String>,
 }
 
@@ -143,8 +144,9 @@ impl History {
     }
 }
 
-/// Waits until no volume is in the state that nothing can help, should all stop now: on its way out and to be deleted, but neither
-/// held nor written down. It lasts until the provisioner hears of it; the KEP names it as a known failure.
+/// Waits until no PV is terminating and to be deleted without a finalizer or a journal entry: this state is
+/// lost if everything stops. It lasts until the provisioner receives the event; the KEP names it as a known
+/// failure.
 async fn until_noticed(world: &World) {
     let is_noticed = async || {
         let written = doomed(world).await;
@@ -212,7 +214,7 @@ async fn step(world: &mut World, storage: &Storage, claims: &mut [Option<Value>;
 
 /// H6, H10
 #[test]
-fn the_driver_has_what_objects_and_policies_say() {
+fn the_driver_has_the_volumes_that_objects_and_policies_require() {
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let mut runner = TestRunner::new(Config { cases: 30, max_shrink_iters: 8, ..Config::default() });
     let result = runner.run(&proptest::collection::vec(op(), 1..25), |ops| {

@@ -1,4 +1,4 @@
-//! Volumes that come back from a backup: upstream destroys their data at once.
+//! PVs restored from a backup: upstream deletes their data at once.
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -6,7 +6,7 @@ use crate::world::*;
 use object::access::{Access, name};
 use object::{Value, json};
 
-/// A volume whose objects were lost, and which came back.
+/// A PV whose objects were lost and restored.
 async fn lost_and_restored(world: &World, storage: &Storage) -> Value {
     let (claim, volume) = provisioned(world, "Delete").await;
     let restored = lose_and_restore(world, &claim, &volume).await;
@@ -38,7 +38,7 @@ async fn a_volume_from_a_backup_is_kept_until_its_deletion_is_confirmed() {
     world.delete(&claim, "").await;
     world.until_gone(&other).await;
     assert_eq!(storage.driver.volumes().len(), 1);
-    // A wrong word is no word.
+    // A wrong confirmation is ignored.
     world.merge(&volume, json!({"metadata": {"annotations": {"mainstay.dev/confirm-delete": "another"}}})).await;
     assert!(world.now(&volume).await.is_some());
     world.merge(&volume, json!({"metadata": {"annotations": {"mainstay.dev/confirm-delete": handle}}})).await;
@@ -54,7 +54,8 @@ async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
     world.until_event(&volume, "DeletionUnconfirmed").await;
     world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
     until_phase(&world, &volume, "Available").await;
-    // By name: the binder may be a moment behind its own word that the volume is available, and have another one made.
+    // By name: the binder may not have received its own status write yet, and would have another volume
+    // provisioned.
     let mut again = claim_of("again", "c");
     again["spec"]["volumeName"] = json!(name(&volume));
     let claim = world.create(again).await;
@@ -74,17 +75,18 @@ async fn a_volume_from_a_backup_can_be_used_again_or_its_object_removed() {
     world.stop().await;
 }
 
-/// Like [`lost_and_restored`], with the class that is there.
+/// Like [`lost_and_restored`], with the existing class.
 async fn lost_and_restored_again(world: &World, storage: &Storage) -> Value {
     let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "c"}});
     world.delete(&class, "").await;
     lost_and_restored(world, storage).await
 }
 
-/// Volume and claim both come back. As they were, they do not know each other: nothing is deleted, and they find each other when the volume's
-/// reference is cleared. As backup tools bring them back, without uid and the binder's marks, they are a pair at once.
+/// PV and claim are both restored. Unchanged, they do not refer to each other: nothing is deleted, and they
+/// are bound when the PV's reference is cleared. Restored as backup tools do it, without uid and the binder's
+/// annotations, they are bound at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_and_its_claim_from_a_backup_are_a_pair_again() {
+async fn a_pv_and_its_claim_from_a_backup_are_bound_again() {
     for as_they_were in [true, false] {
         let (world, storage) = world().await;
         let (claim, volume) = provisioned(&world, "Delete").await;
@@ -110,7 +112,7 @@ async fn a_volume_and_its_claim_from_a_backup_are_a_pair_again() {
         until_bound(&world, &claim, name(&volume)).await;
         until_recorded(&world, &volume).await;
         assert_eq!((storage.calls("CreateVolume").len(), storage.calls("DeleteVolume").len()), (1, 0));
-        // From now on it is a volume like any other.
+        // From now on it is a PV like any other.
         world.delete(&claim, "").await;
         world.until_gone(&volume).await;
         assert_eq!(storage.driver.volumes(), []);

@@ -1,4 +1,4 @@
-//! Scenarios K: the volumes of a StatefulSet's claims, with a real driver behind them.
+//! Scenarios K: the volumes of a StatefulSet's claims, with a real driver.
 
 use crate::pairs::*;
 use crate::storage::*;
@@ -9,11 +9,11 @@ use object::{Value, json};
 const SETS: &str = "statefulset-controller";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
-/// What becomes of a set's claims.
+/// What happens to a set's claims.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     when_deleted: &'static str,
-    /// The policy changes to this before the set goes.
+    /// The policy changes to this before the set is deleted.
     becomes: Option<&'static str>,
     /// How the set is deleted.
     propagation: &'static str,
@@ -35,7 +35,7 @@ async fn claims(world: &World) -> Vec<Value> {
     world.get(CLAIMS).await.expect("a list").items(&["items"]).to_vec()
 }
 
-/// A world with a set of two replicas whose claims are bound.
+/// A test cluster with a set of two replicas whose claims are bound.
 async fn with_set(when_deleted: &str, when_scaled: &str) -> (World, Storage, Value) {
     let (world, storage) = world_with(options(), &format!("{},{GC},{SETS}", everything())).await;
     world.create(class("c", "Delete", json!({}))).await;
@@ -52,15 +52,16 @@ async fn scale(world: &World, set: &Value, replicas: usize) {
     world.merge(set, json!({"spec": {"replicas": replicas}})).await;
 }
 
-/// What bears the name of the second replica.
+/// The pod or claim of the second replica.
 fn second(kind: &str) -> Value {
     let name = if kind == "Pod" { "web-1" } else { "data-web-1" };
     json!({"apiVersion": "v1", "kind": kind, "metadata": {"namespace": "default", "name": name}})
 }
 
-/// K1, K2, K3, K4, K17: whichever way a set goes, its claims, their volumes and the backend go with it or stay, all alike.
+/// K1, K2, K3, K4, K17: in whichever way a set is deleted, its claims, PVs and volumes are either all deleted
+/// or all kept.
 #[tokio::test(flavor = "multi_thread")]
-async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
+async fn k1_k2_k3_k4_k17_volumes_are_deleted_with_their_set_or_kept() {
     let case = |when_deleted, becomes, propagation, claims_stay, pods_stay| Case {
         when_deleted,
         becomes,
@@ -90,7 +91,7 @@ async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
         world.delete(&set, case.propagation).await;
         world.until_gone(&set).await;
         if case.claims_stay {
-            // The collector has judged all that was written before.
+            // The collector has handled all earlier writes.
             world.settle().await;
             let left = claims(&world).await;
             assert!(are_bound(&left) && !left.iter().any(is_owned), "{case:?}: {left:?}");
@@ -107,9 +108,10 @@ async fn k1_k2_k3_k4_k17_volumes_go_with_their_set_or_stay() {
     }
 }
 
-/// K6: a replica that comes back while the claim of the one before still goes waits for it, and starts with a volume of its own.
+/// K6: a replica created again while its predecessor's claim is being removed waits for that, and starts with
+/// a new volume.
 #[tokio::test(flavor = "multi_thread")]
-async fn k6_a_replica_that_comes_back_gets_a_new_volume() {
+async fn k6_a_replica_created_again_gets_a_new_volume() {
     let (world, storage, set) = with_set("Retain", "Delete").await;
     let held = world.now(&second("PersistentVolumeClaim")).await.expect("its claim");
     let finalizers = json!(["kubernetes.io/pvc-protection", "example.com/held"]);
@@ -132,9 +134,9 @@ async fn k6_a_replica_that_comes_back_gets_a_new_volume() {
     world.stop().await;
 }
 
-/// K7: a claim that somebody else controls is kept, with its volume, and people are told.
+/// K7: a claim with another controller is kept with its volume, and this is reported.
 #[tokio::test(flavor = "multi_thread")]
-async fn k7_a_claim_that_somebody_else_controls_keeps_its_volume() {
+async fn k7_a_claim_with_another_controller_keeps_its_volume() {
     let (world, storage, set) = with_set("Retain", "Delete").await;
     let other = world.create(config_map("default", "other")).await;
     let mut reference = reference(&other, false);
@@ -149,7 +151,7 @@ async fn k7_a_claim_that_somebody_else_controls_keeps_its_volume() {
     world.stop().await;
 }
 
-/// T5, T6, T7: templates that grow in place reach the driver, replica by replica, and no pod is made anew.
+/// T5, T6, T7: templates that grow in place reach the driver, replica by replica, and no pod is replaced.
 #[tokio::test(flavor = "multi_thread")]
 async fn templates_that_grow_in_place_reach_the_driver() {
     let (world, storage, set) = with_set("Retain", "Retain").await;

@@ -1,6 +1,6 @@
-//! Drivers move from socket to socket, take each other's place, and come in other versions, while nobody calls them.
+//! Drivers move between sockets, replace each other and are upgraded, while they are idle.
 
-use crate::neighbours::{OTHER, other_options};
+use crate::interference::{OTHER, other_options};
 use crate::pairs::*;
 use crate::storage::*;
 use crate::world::*;
@@ -8,7 +8,7 @@ use csi::directory::Options;
 use object::access::name;
 use object::json;
 
-/// A world that serves whoever is at two sockets, and a class of each driver.
+/// A test cluster with two sockets, and a class for each driver.
 async fn world_of(sockets: [&Storage; 2]) -> World {
     let mut world = World::bare().await;
     world.setup.drivers = sockets.map(Storage::endpoint).to_vec();
@@ -23,9 +23,9 @@ async fn is_served(world: &World, class: &str) {
     until_volume(world, &claim).await;
 }
 
-/// Nobody calls the driver that was there before, and so nobody is told that it is another.
+/// No call is sent to the former driver, so no failed call reveals the change.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_takes_the_place_of_an_idle_one_is_met() {
+async fn a_driver_that_replaces_an_idle_one_is_found() {
     let (world, mut storage) = world().await;
     provisioned(&world, "Delete").await;
     until_settled(&world).await;
@@ -36,7 +36,7 @@ async fn a_driver_that_takes_the_place_of_an_idle_one_is_met() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_moves_to_another_socket_and_back_is_met_each_time() {
+async fn a_driver_that_moves_to_another_socket_and_back_is_found_each_time() {
     let (mut one, mut two) = (Storage::new(options()).await, Storage::new(other_options()).await);
     two.stop().await;
     let world = world_of([&one, &two]).await;
@@ -51,7 +51,7 @@ async fn a_driver_that_moves_to_another_socket_and_back_is_met_each_time() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drivers_that_change_places_are_met_there() {
+async fn drivers_that_swap_sockets_are_found() {
     let (mut one, mut two) = (Storage::new(options()).await, Storage::new(other_options()).await);
     let world = world_of([&one, &two]).await;
     for _ in 0..2 {
@@ -64,9 +64,10 @@ async fn drivers_that_change_places_are_met_there() {
     world.stop().await;
 }
 
-/// A volume waits to be detached by a driver that attaches. The next version does not attach, and nobody would ever detach it.
+/// A volume waits to be detached by a driver that attaches. The next version does not attach, and would never
+/// detach it.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_that_comes_in_another_version_is_taken_as_it_is_then() {
+async fn the_capabilities_of_an_upgraded_driver_are_used() {
     let (world, mut storage) = world_with(Options { attach: true, ..options() }, &everything()).await;
     let (claim, volume) = provisioned(&world, "Delete").await;
     world

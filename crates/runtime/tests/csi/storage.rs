@@ -1,4 +1,5 @@
-//! A world with a driver: the directory driver behind its socket, with its call log and its faults on order.
+//! A test cluster with a driver: the directory driver behind its socket, with its call log and injected
+//! faults.
 
 use crate::pairs::*;
 use crate::world::*;
@@ -7,6 +8,7 @@ use object::access::{Access, name, uid};
 use object::{Value, json};
 use runtime::csi::{Endpoint, Pace};
 use std::collections::{BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -15,9 +17,10 @@ pub const DRIVER: &str = csi::directory::DEFAULT_NAME;
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 pub const PROVISIONER: &str = "csi-provisioner-controller";
 pub const RESIZER: &str = "csi-resizer-controller";
+pub const MONITOR: &str = "csi-health-monitor-controller";
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// All that volumes need.
+/// The controllers that volumes need.
 pub fn everything() -> String {
     format!("{},{PROVISIONER},{RESIZER}", all())
 }
@@ -28,7 +31,7 @@ pub struct Storage {
     directory: TempDir,
 }
 
-/// Quick to try again, slow to give in.
+/// Short backoffs, and long timeouts.
 pub fn pace() -> Pace {
     Pace {
         first: Duration::from_millis(5),
@@ -61,14 +64,14 @@ impl Storage {
         self.serving.take().expect("it is served").stop().await;
     }
 
-    /// Another driver comes to the same socket, with volumes of its own; returns the one before.
+    /// Replaces the driver at the socket by another with its own volumes; returns the former one.
     pub async fn replace(&mut self, options: Options) -> Arc<DirectoryDriver> {
         let volumes = self.directory.path().join(&options.name);
         let driver = DirectoryDriver::open(&volumes, options, Faults::default()).expect("a driver");
         self.give_way_to(driver).await
     }
 
-    /// A driver comes to the socket, where there is none.
+    /// Starts a driver at the socket, which has none.
     pub async fn take(&mut self, driver: Arc<DirectoryDriver>) {
         self.driver = driver;
         self.start().await;
@@ -81,12 +84,12 @@ impl Storage {
         before
     }
 
-    /// The same driver comes in another version, with the volumes that are there.
+    /// Restarts the same driver in another version, with its volumes.
     pub async fn upgrade(&mut self, options: Options) {
         let nobody = Options { name: "nobody.example.com".to_owned(), ..options.clone() };
         drop(self.replace(nobody).await);
         self.stop().await;
-        // Whoever served the one before may have it for a moment longer.
+        // The former driver may have the directory open for a moment longer.
         let open = || DirectoryDriver::open(&self.directory.path().join("volumes"), options.clone(), Faults::default());
         let mut opened = open();
         while opened.is_err() {
@@ -96,7 +99,7 @@ impl Storage {
         self.take(opened.expect("a driver")).await;
     }
 
-    /// The driver of another socket comes to this one, and nobody is there any more.
+    /// Moves the driver of another socket to this one.
     pub async fn move_here(&mut self, from: &mut Storage) {
         if from.serving.is_some() {
             from.stop().await;
@@ -113,11 +116,16 @@ impl Storage {
         Endpoint { pace: pace(), ..endpoint }
     }
 
+    /// The directory that the driver keeps a volume in.
+    pub fn home(&self, volume: &Value) -> PathBuf {
+        self.directory.path().join("volumes/volumes").join(volume.text(&["spec", "csi", "volumeHandle"]))
+    }
+
     pub fn calls(&self, name: &str) -> Vec<Call> {
         self.driver.calls().named(name)
     }
 
-    /// Waits until so many calls of a name were answered.
+    /// Waits until this many calls of a name were answered.
     pub async fn until_called(&self, name: &str, times: usize) -> Vec<Call> {
         let is_enough = |calls: &VecDeque<Call>| calls.iter().filter(|call| call.name == name).count() >= times;
         let waiting = self.driver.calls().wait_until(is_enough);
@@ -126,20 +134,20 @@ impl Storage {
         self.calls(name)
     }
 
-    /// The handles of the volumes that the driver has.
+    /// The handles of the driver's volumes.
     pub fn handles(&self) -> BTreeSet<String> {
         self.driver.volumes().into_iter().map(|(id, _)| id).collect()
     }
 }
 
-/// A world whose controllers serve a driver.
+/// A test cluster whose controllers serve a driver.
 pub async fn world_with(options: Options, controllers: &str) -> (World, Storage) {
     let (mut world, storage) = bare_world_with(options).await;
     world.start(controllers);
     (world, storage)
 }
 
-/// Without controllers yet.
+/// Without controllers.
 pub async fn bare_world_with(options: Options) -> (World, Storage) {
     let storage = Storage::new(options).await;
     let mut world = World::bare().await;
@@ -162,7 +170,7 @@ pub fn claim_of(name: &str, class: &str) -> Value {
     a_claim(name, "1Gi", of_class(class))
 }
 
-/// A class, a claim of it, and the volume that it is bound to and that is on record.
+/// A class, a claim of it, and the bound PV with its record.
 pub async fn provisioned(world: &World, policy: &str) -> (Value, Value) {
     world.create(class("c", policy, json!({}))).await;
     let claim = world.create(claim_of("claim", "c")).await;
@@ -170,7 +178,7 @@ pub async fn provisioned(world: &World, policy: &str) -> (Value, Value) {
     (claim, volume)
 }
 
-/// Waits until a claim is bound and its volume is as it shall stay.
+/// Waits until a claim is bound and its PV is complete.
 pub async fn until_volume(world: &World, claim: &Value) -> Value {
     let bound = until_phase(world, claim, "Bound").await;
     let volume = json!({
@@ -179,7 +187,7 @@ pub async fn until_volume(world: &World, claim: &Value) -> Value {
     until_recorded(world, &volume).await
 }
 
-/// Waits until a volume is bound and its record says so, with the finalizer if its policy is Delete.
+/// Waits until a PV is bound and its record says so, with the finalizer if its policy is Delete.
 pub async fn until_recorded(world: &World, volume: &Value) -> Value {
     let is_right = |found: &Value| {
         let deletes = found.text(&["spec", "persistentVolumeReclaimPolicy"]) == "Delete";
@@ -192,7 +200,7 @@ pub async fn until_recorded(world: &World, volume: &Value) -> Value {
     world.until_is(volume, &format!("{} is on record", name(volume)), is_right).await
 }
 
-/// What a backup holds of an object.
+/// An object as in a backup.
 pub fn backup(object: &Value) -> Value {
     let mut copy = object.clone();
     for field in ["uid", "resourceVersion", "creationTimestamp", "managedFields"] {
@@ -201,7 +209,7 @@ pub fn backup(object: &Value) -> Value {
     copy
 }
 
-/// The objects of a Retain volume are lost, its data is not; the volume comes back with policy Delete.
+/// The objects of a Retain volume are lost, its data is not; the PV is restored with policy Delete.
 pub async fn lose_and_restore(world: &World, claim: &Value, volume: &Value) -> Value {
     let saved = backup(volume);
     world.merge(volume, json!({"spec": {"persistentVolumeReclaimPolicy": "Retain"}})).await;
@@ -218,7 +226,7 @@ pub fn has_finalizer(volume: &Value) -> bool {
     volume.items(&["metadata", "finalizers"]).iter().any(|finalizer| finalizer == FINALIZER)
 }
 
-/// A pod on a node that uses a claim.
+/// A scheduled pod that uses a claim.
 pub fn pod_with(name: &str, claim: &str) -> Value {
     let mut pod = pod("default", name);
     pod["spec"]["nodeName"] = json!("node");
@@ -226,21 +234,21 @@ pub fn pod_with(name: &str, claim: &str) -> Value {
     pod
 }
 
-/// Deletes at once.
+/// Force deletes an object.
 pub async fn force_delete(world: &World, object: &Value) {
     let options = json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0});
     let (code, answer) = world.send("DELETE", &path(object), "application/json", Some(&options)).await;
     assert!(code == 200 || code == 404, "{answer}");
 }
 
-/// The handles that volume objects name.
+/// The handles of all PVs.
 pub async fn handles(world: &World) -> BTreeSet<String> {
     let list = world.get("/api/v1/persistentvolumes").await.expect("a list");
     let handle = |volume: &Value| volume.text(&["spec", "csi", "volumeHandle"]).to_owned();
     list.items(&["items"]).iter().map(handle).collect()
 }
 
-/// Waits until what the driver has is what objects stand for.
+/// Waits until the driver has exactly the volumes of the PVs.
 pub async fn until_in_step(world: &World, storage: &Storage, case: &str) {
     let check = async {
         loop {
@@ -255,18 +263,18 @@ pub async fn until_in_step(world: &World, storage: &Storage, case: &str) {
     }
 }
 
-/// Waits until people are told something about an object.
+/// Waits until an event about an object contains this text.
 pub async fn until_told(world: &World, about: &Value, part: &str) {
     let is_told = async || told(world, about).await.iter().any(|(_, message)| message.contains(part));
     world.until(&format!("{part:?} is told"), || async { is_told().await.then_some(()) }).await;
 }
 
-/// The volumes that something is written down about.
+/// The names of volumes with a journal entry.
 pub async fn journal(world: &World) -> Vec<String> {
     entries(world).await.into_iter().map(|(volume, _)| volume).collect()
 }
 
-/// Writes down by hand what nobody here has written.
+/// Writes a journal entry that no controller wrote.
 pub async fn write_down(world: &World, key: &str, entry: &Value) {
     let mut map = config_map("kube-system", "mainstay-csi-journal");
     map["data"] = json!({key: entry.to_string()});
@@ -277,7 +285,7 @@ pub async fn write_down(world: &World, key: &str, entry: &Value) {
     }
 }
 
-/// A deletion of a volume whose object and claim are gone.
+/// A deletion entry for a volume whose PV and claim are removed.
 pub fn deletion(driver: &str, volume: &str, handle: &str) -> Value {
     json!({"Delete": {
         "volume": volume, "uid": "earlier", "version": "1", "gone": true, "driver": driver, "handle": handle, "class": "",
@@ -285,7 +293,7 @@ pub fn deletion(driver: &str, volume: &str, handle: &str) -> Value {
     }})
 }
 
-/// The volumes whose deletion is written down.
+/// The volumes with a deletion entry.
 pub async fn doomed(world: &World) -> Vec<String> {
     let entries = entries(world).await.into_iter();
     entries.filter(|(_, text)| text.starts_with("{\"Delete\"")).map(|(volume, _)| volume).collect()
@@ -297,14 +305,14 @@ async fn entries(world: &World) -> Vec<(String, String)> {
     texts.map(|(volume, text)| (volume.to_string(), text.as_str().unwrap_or("").to_owned())).collect()
 }
 
-/// Waits until nothing is written down any more.
+/// Waits until the journal is empty.
 pub async fn until_settled(world: &World) {
     let path = "/api/v1/namespaces/kube-system/configmaps/mainstay-csi-journal";
     let is_empty = |map: Option<Value>| map.is_none_or(|map| map.members(&["data"]).is_empty());
     world.until("the journal is empty", || async { is_empty(world.get(path).await).then_some(()) }).await;
 }
 
-/// Waits until a call has come to a gate.
+/// Waits until a call has reached a gate.
 pub async fn until_reached(gate: &Gate) {
     tokio::time::timeout(PATIENCE, gate.reached(1)).await.expect("the call comes");
 }

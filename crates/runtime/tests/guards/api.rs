@@ -13,7 +13,7 @@ use tower::Service;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 const COUNT: u64 = 200;
-/// Before anything is counted: tables grow to their size, and what is made once is made.
+/// Requests before the measurement: tables grow to their size, and lazy values are initialized.
 const WARM: u64 = 100;
 const WATCHERS: u64 = 20;
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,7 +40,7 @@ fn map(at: u64) -> Bytes {
     map.to_string().into()
 }
 
-/// Does it some times, then counts what it takes.
+/// Sends some requests, then counts what the next ones take.
 async fn guard(server: &mut Local, what: &str, method: Method, request: impl Fn(u64) -> (String, Bytes)) {
     let requests: Vec<_> = (0..WARM + COUNT).map(request).collect();
     for (path, body) in &requests[..WARM as usize] {
@@ -53,7 +53,7 @@ async fn guard(server: &mut Local, what: &str, method: Method, request: impl Fn(
     hold(what, COUNT, before.since());
 }
 
-/// A change, for every step another one: what changes nothing tells nobody.
+/// A patch, different for every step: a patch without a change causes no event.
 fn patch(step: &str, at: u64) -> (String, Bytes) {
     (format!("{MAPS}/m-{at:05}"), format!("{{\"data\":{{\"step\":\"{step}\"}}}}").into())
 }
@@ -71,7 +71,7 @@ async fn requests() {
     world.stop().await;
 }
 
-/// What an event costs that watchers hear of, beyond the change itself.
+/// What an event costs when watchers receive it, in addition to the change itself.
 async fn watched(server: &mut Local) {
     let before = Allocated::so_far();
     for at in 0..COUNT {
@@ -84,7 +84,7 @@ async fn watched(server: &mut Local) {
         let body = ask(server, &Method::GET, &format!("{MAPS}?watch=1"), &Bytes::new()).await.into_body();
         watches.push(body);
     }
-    // What is there is told first.
+    // First the watchers receive the existing objects.
     for watch in &mut watches {
         hear(watch, WARM + COUNT).await;
     }
@@ -102,7 +102,7 @@ async fn watched(server: &mut Local) {
     hold("event heard by 20 watchers", COUNT, watched);
 }
 
-/// Reads until so many lines have come.
+/// Reads until this many lines were received.
 async fn hear(watch: &mut Body, lines: u64) {
     let mut heard = 0;
     while heard < lines {

@@ -1,5 +1,5 @@
-//! Pods and pairs through the server and all controllers. Time is virtual: it passes when nobody has anything to do, so after some of it
-//! everything is done.
+//! Pods and pairs through the server and all controllers. Time is virtual: it advances when nothing is left
+//! to do, so after a while all work is done.
 
 use crate::count::Allocated;
 use crate::kubelet::Kubelet;
@@ -39,7 +39,7 @@ async fn taken(world: &World, work: impl Future<Output = ()>) -> Taken {
 
 fn guard(what: &str, count: usize, taken: &Taken) {
     let count = count as u64;
-    // What allocates more may do so because it asks more.
+    // More allocations may be caused by more requests, so requests are checked first.
     hold_count(&format!("{what}: requests of controllers"), taken.requests, count);
     hold_count(&format!("{what}: writes"), taken.writes, count);
     hold(what, count, taken.allocated);
@@ -74,7 +74,7 @@ async fn sets() {
     .await;
     let ready = |set: &Value| set.at(&["status", "readyReplicas"]) == Some(&json!(REPLICAS));
     for set in &made {
-        let now = world.now(set).await.expect("it is there");
+        let now = world.now(set).await.expect("the object exists");
         assert!(ready(&now), "{now}");
     }
     guard("pod of an ordered set created", SETS * REPLICAS, &created);
@@ -85,7 +85,7 @@ async fn sets() {
     })
     .await;
     for set in &made {
-        let now = world.now(set).await.expect("it is there");
+        let now = world.now(set).await.expect("the object exists");
         let updated = now.at(&["status", "updatedReplicas"]) == Some(&json!(REPLICAS));
         assert!(ready(&now) && updated, "{now}");
     }
@@ -114,7 +114,7 @@ async fn pairs() {
     })
     .await;
     for claim in &claims {
-        let now = world.now(claim).await.expect("it is there");
+        let now = world.now(claim).await.expect("the object exists");
         assert_eq!(now.text(&["status", "phase"]), "Bound", "{}", name(claim));
     }
     guard("pair bound", PAIRS, &bound);
@@ -125,7 +125,7 @@ async fn pairs() {
     })
     .await;
     for volume in &volumes {
-        let now = world.now(volume).await.expect("it is there");
+        let now = world.now(volume).await.expect("the object exists");
         assert_eq!(now.text(&["status", "phase"]), "Released", "{}", name(volume));
     }
     guard("pair released", PAIRS, &released);

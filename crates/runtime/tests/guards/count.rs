@@ -1,4 +1,5 @@
-//! Counts what a thread allocates. The same work on one thread allocates the same on every machine, however busy it is.
+//! Counts the allocations of a thread. The same work on one thread allocates the same on every machine,
+//! however busy it is.
 
 #![allow(unsafe_code, reason = "an allocator is unsafe by its nature; this one only counts and hands on")]
 
@@ -16,7 +17,7 @@ pub struct Allocated {
 }
 
 impl Allocated {
-    /// By this thread, since it began.
+    /// The allocations of this thread since it started.
     pub fn so_far() -> Allocated {
         COUNTED.get()
     }
@@ -30,35 +31,36 @@ impl Allocated {
 pub struct Counting;
 
 fn count(bytes: usize) {
-    // A thread that is about to end has nothing to count with, and nobody asks it.
+    // A thread that is ending has no counter any more, and it is not read any more.
     let _ = COUNTED.try_with(|counted| {
         let Allocated { times, bytes: before } = counted.get();
         counted.set(Allocated { times: times + 1, bytes: before + bytes as u64 });
     });
 }
 
-// SAFETY: all is done by the system's allocator, with the same arguments; counting allocates nothing.
+// SAFETY: everything is forwarded to the system's allocator with the same arguments; counting allocates
+// nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size());
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(size);
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.realloc(block, layout, size) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract.
+        // SAFETY: the caller upholds the contract.
         unsafe { System.dealloc(block, layout) }
     }
 }

@@ -1,5 +1,6 @@
-//! What one piece of work costs when there is much, against when there is little: the time of this thread on a processor, which others on
-//! the machine hardly change. Both are measured several times in turn, and the least of each counts.
+//! Compares the cost of one piece of work with few and with many objects. It measures the CPU time of this
+//! thread, which other processes hardly change. Both are measured several times in turn, and the minimum of
+//! each counts.
 
 use crate::limits::hold_growth;
 use crate::world::*;
@@ -8,10 +9,10 @@ use rustix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
 const ROUNDS: usize = 9;
-/// How much more there is.
+/// How many times more objects.
 const TIMES: usize = 32;
 
-/// The time that this thread has had on a processor.
+/// The CPU time of this thread.
 fn processor_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::try_from(time).expect("time does not go back")
@@ -32,7 +33,7 @@ fn guard(what: &str, works: [&dyn Fn(); 2]) {
 #[test]
 fn plans() {
     let worlds = [Sets::settled(25, "Parallel"), Sets::settled(25 * TIMES as i64, "Parallel")];
-    // As many replicas are looked at.
+    // Both cases plan the same number of replicas.
     let [little, much] = &worlds;
     guard("a look at a replica", [&|| (0..TIMES).for_each(|_| drop(little.plan())), &|| drop(much.plan())]);
     let shelves = [Shelves::filled(200), Shelves::filled(200 * TIMES)];
@@ -41,7 +42,7 @@ fn plans() {
     guard("a claim that finds a volume", [&|| plans(little), &|| plans(much)]);
 }
 
-/// As many requests of each kind, on a server with few objects and one with many.
+/// The same number of requests of each kind, on a server with few objects and on one with many.
 #[tokio::test]
 async fn requests() {
     const FEW: usize = 200;

@@ -1,9 +1,10 @@
-//! Guards of the hot paths (decision 16): what they allocate, ask and write, counted on one thread through the real server. Counts are
-//! the same on every machine, so that a limit can be close to today's figure.
+//! Guards of the hot paths (decision 16): what they allocate, request and write, counted on one thread
+//! through the real server. Counts are the same on every machine, so that a limit can be close to today's
+//! figure.
 //!
-//! A guard that fails says which figure went over which limit. Where that is the price of something worth it, set the limit in
-//! `limits.rs` a tenth above the new figure, and say in the commit why. Where a figure fell, bring its limit down with it:
-//! `cargo test -p runtime --test guards -- --nocapture` prints all of them.
+//! A guard that fails names the figure and its limit. If the change is worth the cost, set the limit in
+//! `limits.rs` a tenth above the new figure, and give the reason in the commit. If a figure fell, lower its
+//! limit: `cargo test -p runtime --test guards -- --nocapture` prints all figures.
 
 mod api;
 mod controllers;

@@ -1,4 +1,4 @@
-//! Plans alone.
+//! Planners without a server.
 
 use crate::count::Allocated;
 use crate::limits::hold;

@@ -1,21 +1,21 @@
-//! What each controller does, all of it, in as little as possible.
+//! Everything that each controller does, with as few objects as possible.
 
-use crate::lack::Stage;
+use crate::missing_permission::Stage;
 use crate::pairs::*;
-use crate::storage::{self, DRIVER, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
+use crate::storage::{self, DRIVER, MONITOR, PROVISIONER, RESIZER, Storage, until_settled, until_volume};
 use crate::world::*;
 use csi::Code;
 use csi::directory::{Gate, Order};
 use object::access::{Access, name, namespace, uid};
 use object::{Value, condition, json};
 use runtime::api::{Api, Resource};
-use runtime::events::About;
+use runtime::events::EventSubject;
 use std::pin::Pin;
 use std::time::Duration;
 
 type Told<'a> = Pin<Box<dyn Future<Output = ()> + Send + 'a>>;
 
-/// Stories over sockets are told in real time.
+/// Stories with sockets run in real time.
 pub const REAL_TIME_MAX: Duration = Duration::from_secs(60);
 
 pub fn collect(stage: &mut Stage) -> Told<'_> {
@@ -30,7 +30,7 @@ pub fn collect(stage: &mut Stage) -> Told<'_> {
         world.delete(&orphaned, "Orphan").await;
         world.until_all_gone(&[dependent, orphaned]).await;
         world.until_is(&orphan, "let go", |orphan| !orphan.has(&["metadata", "ownerReferences"])).await;
-        // Somebody whom only the server knows, and does not.
+        // An owner that only the server can look up, and that does not exist.
         world.settle().await;
     })
 }
@@ -50,7 +50,7 @@ pub fn empty_a_namespace(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-/// Deletes what every namespace has, and waits until it is back.
+/// Deletes an object that every namespace has, and waits until it is created again.
 pub async fn comes_back(world: &World, object: Value) {
     let before = world.until_is(&object, "there", |_| true).await;
     world.delete(&object, "").await;
@@ -114,7 +114,7 @@ pub fn budget(stage: &mut Stage) -> Told<'_> {
         let first = world.create(controlled_by(&set, pod("default", "web-0"))).await;
         let expects = |count: i64| move |budget: &Value| budget.int(&["status", "expectedPods"]) == Some(count);
         world.until_is(&budget, "expects those of the set", expects(3)).await;
-        // A set of that name that was before: only the server can say that it is another now.
+        // An earlier set of that name: only the server can tell that there is another one now.
         let owners = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "before", "controller": true}]);
         world.merge(&first, json!({"metadata": {"ownerReferences": owners}})).await;
         let asked = |asked: &Asked| asked.path.ends_with("/scale") && asked.code == 200;
@@ -168,7 +168,7 @@ pub fn lose_a_node(stage: &mut Stage) -> Told<'_> {
         here["spec"]["nodeName"] = json!("node");
         let here = world.create(here).await;
         world.set_status(&here, json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]})).await;
-        // Nobody renews the lease.
+        // The lease is never renewed.
         world.until_is(&here, "told to go", object::access::terminating).await;
         world.until_is(&here, "not ready", |pod| !condition::is_true(pod, "Ready")).await;
     })
@@ -187,7 +187,7 @@ pub fn collect_pods(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-/// A VolumeAttachment of the volume of the same name.
+/// A VolumeAttachment of the PV of the same name.
 pub fn attachment(volume: &str, node: &str) -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttachment", "metadata": {"name": volume},
@@ -199,7 +199,7 @@ pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
     Box::pin(async move {
         let world = &mut stage.world;
         world.faults.guard_owners();
-        // A revision of other times, to adopt and to forget.
+        // An old revision, to be adopted and deleted.
         let revision = json!({
             "apiVersion": "apps/v1", "kind": "ControllerRevision", "revision": 1, "data": {"spec": {}},
             "metadata": {"namespace": "default", "name": "web-old", "labels": {"app": "web"}},
@@ -225,7 +225,7 @@ pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
         let set = json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"namespace": "default", "name": "web"}});
         world.until_is(&set, "all ready", |set| set["status"]["readyReplicas"] == 2).await;
         world.until_gone(&revision).await;
-        // What lost its owner gets it back.
+        // Objects that lost their owner get it again.
         let data = world.merge(&claim("default", "data-web-0"), json!({"metadata": {"ownerReferences": null}})).await;
         world.until_is(&data, "owned again", |claim| claim.has(&["metadata", "ownerReferences"])).await;
         let first = world.merge(&pod("default", "web-0"), json!({"metadata": {"ownerReferences": null}})).await;
@@ -236,8 +236,8 @@ pub fn run_a_set(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-/// A claim of an InPlace set is created and then applied. While another client writes it, the apply is answered with a conflict, and the
-/// controller reads the claim before it applies again.
+/// A claim of an InPlace set is created and then applied. While another client writes it, the apply gets a
+/// conflict, and the controller reads the claim before it applies again.
 async fn claim_written_by_others(world: &World) {
     let mut set = stateful_set("default", "new", 1);
     set["spec"]["volumeClaimUpdatePolicy"] = json!("InPlace");
@@ -261,13 +261,13 @@ pub fn bind(stage: &mut Stage) -> Told<'_> {
         world.patience = REAL_TIME_MAX;
         world.setup.provisioning.host_path = true;
         world.start(BINDER);
-        // A pair that is found, and let go.
+        // A pair that is bound and released.
         world.create(a_volume("v", "1Gi", json!({}))).await;
         let claim = world.create(unprotected(a_claim("c", "1Gi", json!({})))).await;
         until_bound(world, &claim, "v").await;
         release(world, &claim).await;
         until_phase(world, &volume("v"), "Released").await;
-        // A volume that is made for a pod's claim on a node, and goes with it.
+        // A PV that is provisioned for a pod's claim on a node, and deleted with it.
         world.create(json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node"}})).await;
         let waits = json!({"volumeBindingMode": "WaitForFirstConsumer", "reclaimPolicy": "Delete"});
         world.create(a_class("waits", "kubernetes.io/host-path", waits)).await;
@@ -277,7 +277,7 @@ pub fn bind(stage: &mut Stage) -> Told<'_> {
         wants["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": "w"}}]);
         world.create(wants).await;
         world.until_event(&claim, "WaitForPodScheduled").await;
-        // Where it fails the scheduler is asked to choose again.
+        // After a failure the scheduler is asked to choose again.
         let bound = loop {
             let selected = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node"}}});
             world.merge(&claim, selected).await;
@@ -297,7 +297,7 @@ pub fn bind(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-/// Nobody is there who would take protection off.
+/// Without the protection finalizer, because no protection controller runs here.
 pub fn unprotected(mut claim: Value) -> Value {
     claim["metadata"]["finalizers"] = json!([]);
     claim
@@ -355,7 +355,7 @@ pub fn protect_classes(stage: &mut Stage) -> Told<'_> {
     })
 }
 
-/// A driver for the world, whose secret is known.
+/// Starts a driver with a secret.
 pub async fn with_driver(stage: &mut Stage, controllers: &str) {
     let places = vec![[("zone".to_owned(), "a".to_owned())].into()];
     let storage = Storage::new(csi::directory::Options { places, ..storage::options() }).await;
@@ -399,7 +399,7 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         let capacities = "/apis/storage.k8s.io/v1/namespaces/kube-system/csistoragecapacities";
         let told = async || world.get(capacities).await.expect("a list")["items"].clone();
         let first = world.until("its capacity is told", || async { told().await.get(0).cloned() }).await;
-        // Whether it was made the driver does not say at first: then it is looked whether its object is there.
+        // The driver's first response is lost: the provisioner then checks whether the PV exists.
         stage.storage.as_ref().expect("a driver").driver.faults().order(Order::lose_answer("CreateVolume").times(1));
         let mut claim = storage::claim_of("claim", "c");
         claim["spec"]["volumeAttributesClassName"] = json!("gold");
@@ -407,7 +407,7 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         let made = until_volume(world, &claim).await;
         let changed = async || told().await.get(0).is_some_and(|now| now["capacity"] != first["capacity"]);
         world.until("its capacity changes", || async { changed().await.then_some(()) }).await;
-        // The source of a copy is held meanwhile.
+        // The source of a copy is kept meanwhile.
         let mut copy = storage::claim_of("copy", "c");
         copy["spec"]["dataSource"] = json!({"kind": "PersistentVolumeClaim", "name": "claim"});
         let copy = world.create(copy).await;
@@ -417,15 +417,33 @@ pub fn provision(stage: &mut Stage) -> Told<'_> {
         until_settled(world).await;
         world.delete(&waits, "").await;
         world.until("its capacity is taken back", || async { told().await.get(0).is_none().then_some(()) }).await;
-        // A claim is heard of before its class is.
+        // A claim is received before its class.
         world.faults.mute("csi-provisioner", "/storageclasses");
         world.create(storage::class("late", "Delete", json!({}))).await;
         let claim = world.create(storage::claim_of("early", "late")).await;
         let made = until_volume(world, &claim).await;
         world.faults.release();
-        // A volume that comes from a backup says why it is kept.
+        // A PV from a backup reports why it is kept.
         let restored = storage::lose_and_restore(world, &claim, &made).await;
         world.until_is(&restored, "says why", |volume| volume["status"]["reason"] == "DeletionUnconfirmed").await;
+    })
+}
+
+pub fn lose_data(stage: &mut Stage) -> Told<'_> {
+    Box::pin(async move {
+        let (world, storage) = (&mut stage.world, Storage::new(storage::options()).await);
+        world.patience = REAL_TIME_MAX;
+        let mut endpoint = storage.endpoint();
+        endpoint.options.monitor_interval_s = 1;
+        world.setup.drivers = vec![endpoint];
+        world.start(&format!("{},{MONITOR}", storage::everything()));
+        world.create(storage::class("c", "Delete", json!({}))).await;
+        let claim = world.create(storage::claim_of("claim", "c")).await;
+        let volume = until_volume(world, &claim).await;
+        std::fs::remove_dir_all(storage.home(&volume).join("data")).expect("it can be removed");
+        let says_so = |claim: &Value| condition::is_true(claim, "VolumeDataMissing");
+        world.until_is(&claim, "says that its data is missing", says_so).await;
+        stage.storage = Some(storage);
     })
 }
 
@@ -437,8 +455,8 @@ pub fn resize(stage: &mut Stage) -> Told<'_> {
         world.create(storage::class("c", "Delete", with_secrets())).await;
         let claim = world.create(storage::claim_of("claim", "c")).await;
         let made = until_volume(world, &claim).await;
-        // The driver refuses to let it grow while it is used, which is when users are looked for; the second time somebody else writes the
-        // volume meanwhile, and it is looked at anew what to write.
+        // The driver refuses an expansion while the volume is in use, so the controller looks for users; the
+        // second time another client writes the PV meanwhile, and the patch is computed again.
         let faults = stage.storage.as_ref().expect("a driver").driver.faults();
         faults.order(Order::fail("ControllerExpandVolume", Code::FailedPrecondition).times(1));
         let gate = Gate::closed();
@@ -487,12 +505,16 @@ pub fn say_twice(stage: &mut Stage) -> Told<'_> {
         let metrics = &world.setup.metrics;
         let events = runtime::events::Events::start(&api, account, metrics, &world.setup.clock, &tasks, &shutdown);
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
-        let about =
-            About { resource: &resource, namespace: namespace(&subject), name: name(&subject), uid: uid(&subject) };
+        let about = EventSubject {
+            resource: &resource,
+            namespace: namespace(&subject),
+            name: name(&subject),
+            uid: uid(&subject),
+        };
         let count = |event: &Value| event.int(&["count"]);
-        // What is refused is lost; it is said again until it got through twice.
+        // A refused event is lost; it is recorded again until it was stored twice.
         loop {
-            events.say(&about, "Normal", "Said", "something");
+            events.record(&about, "Normal", "Said", "something");
             tokio::time::sleep(Duration::from_secs(1)).await;
             let told = world.get("/api/v1/namespaces/default/events").await.expect("a list");
             if told.items(&["items"]).iter().any(|event| event["reason"] == "Said" && count(event) >= Some(2)) {

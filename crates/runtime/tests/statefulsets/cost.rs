@@ -1,4 +1,4 @@
-//! What sets cost, and what the figures say about them.
+//! The cost of sets, and their metrics.
 
 use crate::sets::*;
 use crate::world::*;
@@ -7,7 +7,7 @@ use object::{Value, json};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The controller's requests by what they are: without names, lists and watches.
+/// The controller's requests by kind, without names, lists and watches.
 fn kinds(asked: &[Asked]) -> BTreeMap<String, usize> {
     let mut kinds = BTreeMap::new();
     let ours = asked.iter().filter(|asked| &*asked.account == SETS && !asked.path.contains('?'));
@@ -46,33 +46,33 @@ async fn run(world: &World, prefix: &str, sets: usize, replicas: i64) -> BTreeMa
 #[tokio::test(flavor = "multi_thread")]
 async fn the_requests_of_a_replica_do_not_grow_with_the_number_of_sets() {
     let (world, _kubelet) = World::lively().await;
-    // Events are told in their own time, so some of the first round come in the second.
+    // Events are sent asynchronously, so some of the first round arrive in the second.
     let (mut events, mut pods_told) = (0, 0);
     for (sets, prefix) in [(5, "few"), (50, "many")] {
         let mut kinds = run(&world, prefix, sets, 3).await;
         let pods = 3 * sets;
         let mut take = |kind: &str| kinds.remove(kind).unwrap_or(0);
         assert_eq!(take("POST controllerrevisions 201"), sets);
-        // Before a claim is made, which outlives its set, the server is asked whether the set still says so.
+        // Before a claim is created, which outlives its set, the set is confirmed.
         assert_eq!(take("GET statefulsets 200"), pods);
         assert_eq!(take("POST persistentvolumeclaims 201"), pods);
         assert_eq!(take("POST pods 201"), pods);
         (events, pods_told) = (events + take("POST events 201"), pods_told + pods);
         assert!(events <= 2 * pods_told, "{events} events of {pods_told} pods");
-        // Created, and ready; some of these fall together.
+        // When created, and when ready; some of these coincide.
         let statuses = take("PUT statefulsets/status 200");
         assert!(statuses <= 2 * pods + sets, "{statuses} writes of the status of {sets} sets");
-        // Nothing was asked twice, or refused because the controller did not know what it had done itself.
+        // Nothing was requested twice, or refused because the controller's cache lacked its own writes.
         assert!(kinds.is_empty(), "{kinds:?}");
     }
     world.quiet().await;
     world.requests.take().await;
     world.quiet().await;
     let others: Vec<Asked> = world.requests.take().await;
-    // Events may be told later.
+    // Events may be sent later.
     let others = others.iter().filter(|asked| &*asked.account == SETS && is_write(&asked.method, &asked.path));
     let others = others.filter(|asked| asked.path.contains("/default/"));
-    assert_eq!(others.count(), 0, "what is as it should be costs nothing");
+    assert_eq!(others.count(), 0, "a settled set costs nothing");
     world.stop().await;
 }
 
@@ -84,9 +84,9 @@ fn figure(world: &World, name: &str, labels: &[&str]) -> Option<f64> {
     lines.next().and_then(|line| line.rsplit_once(' ')?.1.parse().ok())
 }
 
-// O6, and the figures of queues.
+// O6, and the metrics of queues.
 #[tokio::test(flavor = "multi_thread")]
-async fn o6_the_figures_tell_of_sets_and_queues() {
+async fn o6_the_metrics_of_sets_and_queues() {
     let (world, _kubelet) = World::lively().await;
     let strategy = json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 2}});
     let set = world.create(with(web(4), json!({"updateStrategy": strategy}))).await;
@@ -121,7 +121,7 @@ async fn o6_the_figures_tell_of_sets_and_queues() {
     world.stop().await;
 }
 
-// Rollouts are as cheap.
+// The cost of rollouts.
 #[tokio::test(flavor = "multi_thread")]
 async fn many_sets_roll_at_once() {
     let (world, _kubelet) = World::lively().await;
@@ -147,7 +147,7 @@ async fn many_sets_roll_at_once() {
     world.stop().await;
 }
 
-/// Growth in place costs a claim one write and a pod one, and its status is told as it goes.
+/// In-place expansion costs one write per claim and one per pod; the status is written a few times.
 #[tokio::test(flavor = "multi_thread")]
 async fn t5_growing_a_set_of_100_costs_two_writes_for_each_replica() {
     let set = with(crate::storage::in_place(100), json!({"podManagementPolicy": "Parallel"}));
@@ -163,7 +163,7 @@ async fn t5_growing_a_set_of_100_costs_two_writes_for_each_replica() {
     let count = |what: &str, method: &str| {
         done.iter().filter(|asked| asked.method == method && asked.path.contains(what)).count()
     };
-    // Whoever is slower than the storage or the kubelet is refused, and looks again; that is rare.
+    // If a cache is behind the storage or the kubelet, a write is refused and repeated; that is rare.
     assert!(refused.len() <= 5 && refused.iter().all(|asked| asked.code == 409), "{refused:?}");
     assert_eq!((count("/persistentvolumeclaims/", "PATCH"), count("/pods/", "PATCH")), (100, 100));
     assert!(count("/status", "PUT") <= 301, "{} writes of the status", count("/status", "PUT"));

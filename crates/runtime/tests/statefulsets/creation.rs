@@ -9,7 +9,7 @@ use std::time::Duration;
 
 // B01, B02: one after the other, each with its identity.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_come_in_order_each_when_the_one_before_is_ready() {
+async fn replicas_are_created_in_order_each_when_the_previous_one_is_ready() {
     let world = World::with(SETS).await;
     let set = world.create(with(web(3), json!({"serviceName": "svc"}))).await;
     for (ordinal, pods) in [&["web-0"][..], &["web-0", "web-1"], &["web-0", "web-1", "web-2"]].iter().enumerate() {
@@ -51,7 +51,7 @@ fn check_identity(set: &Value, pod: &Value, ordinal: usize) {
     assert_eq!((pod["spec"]["hostname"].as_str(), pod["spec"]["subdomain"].as_str()), (Some(name(pod)), Some("svc")));
 }
 
-// B03: the claim is there before the pod that mounts it, and both are told of.
+// B03: the claim exists before the pod that mounts it, and both have events.
 #[tokio::test(flavor = "multi_thread")]
 async fn claims_come_before_their_pods() {
     let world = World::with(SETS).await;
@@ -71,9 +71,9 @@ async fn claims_come_before_their_pods() {
     world.stop().await;
 }
 
-// B04: the selector's labels win over the template's.
+// B04: the selector's labels override the template's.
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_bear_the_labels_of_their_template_and_of_the_selector() {
+async fn claims_have_the_labels_of_their_template_and_of_the_selector() {
     let world = World::with(SETS).await;
     let mut set = with(web(1), json!({"volumeClaimTemplates": [claim_template("data"), claim_template("log")]}));
     set["spec"]["volumeClaimTemplates"][0]["metadata"]["labels"] = json!({"app": "other", "tier": "disk"});
@@ -86,7 +86,7 @@ async fn claims_bear_the_labels_of_their_template_and_of_the_selector() {
 
 // B06, B12: all at once.
 #[tokio::test(flavor = "multi_thread")]
-async fn parallel_replicas_wait_for_nobody() {
+async fn parallel_replicas_do_not_wait_for_each_other() {
     let world = World::with(SETS).await;
     let set = world.create(with(web_with_claims(70), json!({"podManagementPolicy": "Parallel"}))).await;
     world.until("all pods", || async { (world.pods().await.len() == 70).then_some(()) }).await;
@@ -104,9 +104,9 @@ fn quota(hard: Value) -> Value {
     })
 }
 
-// B07: what a quota leaves room for is there and counted, the rest follows when there is room.
+// B07: pods within the quota are created and counted, the rest follows when the quota is raised.
 #[tokio::test(start_paused = true)]
-async fn a_quota_for_pods_is_felt_and_told_and_overcome() {
+async fn a_quota_for_pods_delays_pods_and_is_reported() {
     let world = World::bare().await;
     let quota = world.create(quota(json!({"pods": "2"}))).await;
     let mut world = world;
@@ -121,9 +121,9 @@ async fn a_quota_for_pods_is_felt_and_told_and_overcome() {
     world.stop().await;
 }
 
-// B08: without its claim there is no pod; both are told of.
+// B08: without its claim there is no pod; both are reported.
 #[tokio::test(start_paused = true)]
-async fn a_quota_for_claims_keeps_the_pod_away_until_it_is_raised() {
+async fn a_quota_for_claims_delays_the_pod_until_it_is_raised() {
     let mut world = World::bare().await;
     let quota = world.create(quota(json!({"persistentvolumeclaims": "0"}))).await;
     world.start(SETS);
@@ -139,7 +139,7 @@ async fn a_quota_for_claims_keeps_the_pod_away_until_it_is_raised() {
     world.stop().await;
 }
 
-// B10, H03: ready is not yet available; time alone makes it so.
+// B10, H03: ready is not yet available; only time makes it so.
 #[tokio::test(start_paused = true)]
 async fn with_min_ready_seconds_the_next_replica_waits_for_availability() {
     let mut world = World::bare().await;
@@ -157,7 +157,7 @@ async fn with_min_ready_seconds_the_next_replica_waits_for_availability() {
     world.stop().await;
 }
 
-// B13: a set without replicas is a set all the same.
+// B13: a set without replicas has a revision, too.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_replicas_still_have_a_revision() {
     let world = World::with(SETS).await;
@@ -165,7 +165,7 @@ async fn no_replicas_still_have_a_revision() {
     let set = world.until_done(&set).await;
     assert_eq!(world.names(REVISIONS).await, [set.text(&["status", "updateRevision"])]);
     assert_eq!(world.pods().await, [] as [&str; 0]);
-    // At 0 replicas a new template is done at once.
+    // With 0 replicas a rollout is complete at once.
     let changed = world.set_image(&set, "y").await;
     let done = world.until_done(&changed).await;
     assert_ne!(done["status"]["currentRevision"], set["status"]["currentRevision"]);
@@ -174,7 +174,7 @@ async fn no_replicas_still_have_a_revision() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn pods_that_were_there_before_the_controller_are_counted_when_it_starts() {
+async fn existing_pods_are_counted_when_the_controller_starts() {
     let (mut world, kubelet) = World::lively().await;
     let set = world.create(web_with_claims(2)).await;
     world.until_done(&set).await;

@@ -1,4 +1,4 @@
-//! Replicas that go, fail, or lose what makes them replicas.
+//! Replicas that are deleted, fail, or lose their labels or claims.
 
 use crate::kubelet::{Kubelet, running};
 use crate::sets::*;
@@ -6,9 +6,9 @@ use crate::world::*;
 use object::access::{Access, terminating, uid};
 use object::json;
 
-// C01: another pod, the same name, the same claim.
+// C01: another pod with the same name and the same claim.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_replica_comes_back_to_its_claim() {
+async fn a_deleted_replica_is_created_again_with_its_claim() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web_with_claims(3)).await;
     world.until_done(&set).await;
@@ -20,9 +20,9 @@ async fn a_deleted_replica_comes_back_to_its_claim() {
     world.stop().await;
 }
 
-// C02: what has ended is replaced, whether it failed or not.
+// C02: a terminated pod is replaced, whether it failed or not.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_that_end_are_replaced() {
+async fn terminated_replicas_are_replaced() {
     for phase in ["Failed", "Succeeded"] {
         let (world, _kubelet) = World::lively().await;
         let set = world.create(web(2)).await;
@@ -36,9 +36,9 @@ async fn replicas_that_end_are_replaced() {
     }
 }
 
-// C03, C04: a pod that is held on its way out is told to go once, and nobody takes its place or comes after it.
+// C03, C04: a pod kept by a finalizer is deleted once; it is not replaced, and no later pod is created.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_that_cannot_go_yet_holds_all_others() {
+async fn a_replica_that_cannot_be_removed_yet_blocks_all_others() {
     let world = World::with(SETS).await;
     let set = world.create(web(1)).await;
     let pod = world.until_pod("web-0").await;
@@ -62,9 +62,9 @@ async fn a_replica_that_cannot_go_yet_holds_all_others() {
     world.stop().await;
 }
 
-// C07, C08: the name is a replica's identity, its index only a convenience.
+// C07, C08: the name label is a replica's identity, the index label is not.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lost_name_label_is_put_back_and_a_lost_index_only_with_it() {
+async fn a_lost_name_label_is_restored_and_a_lost_index_only_with_it() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(1)).await;
     world.until_done(&set).await;
@@ -80,23 +80,23 @@ async fn a_lost_name_label_is_put_back_and_a_lost_index_only_with_it() {
     world.stop().await;
 }
 
-// C09: a pod that waits for its claim gets it again.
+// C09: a pod that waits for its deleted claim gets a new one.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_that_went_under_a_pending_pod_is_made_again() {
+async fn a_deleted_claim_of_a_pending_pod_is_created_again() {
     let world = World::with(SETS).await;
     world.create(web_with_claims(1)).await;
     world.until_pod("web-0").await;
     let claim = world.claim("data-web-0").await;
     world.merge(&claim, json!({"metadata": {"finalizers": null}})).await;
     world.delete(&claim, "").await;
-    // The deletion wakes the set by itself: no other event helps.
+    // The deletion of the claim queues the set: there is no other event.
     world.until_is(&crate::world::claim("default", "data-web-0"), "another", |now| uid(now) != uid(&claim)).await;
     world.stop().await;
 }
 
-// C11, C12: one failure is told and overcome.
+// C11, C12: a failure is reported and retried.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failure_of_the_server_is_told_and_overcome() {
+async fn a_failure_of_the_server_is_reported_and_retried() {
     let world = World::with(SETS).await;
     // The revision is the first write.
     world.faults.mishap(SETS, 1, Mishap::Refused(500));
@@ -112,7 +112,7 @@ async fn a_failure_of_the_server_is_told_and_overcome() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_that_is_not_ready_any_more_is_counted_so() {
+async fn a_pod_that_becomes_unready_is_counted_as_unready() {
     let world = World::with(SETS).await;
     let set = world.create(web(1)).await;
     world.make_ready("web-0").await;

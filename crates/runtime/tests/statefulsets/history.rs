@@ -1,4 +1,4 @@
-//! What the world was like after each change.
+//! The state after each change.
 
 use crate::world::World;
 use object::Value;
@@ -6,7 +6,7 @@ use object::access::{Access, name};
 use std::collections::BTreeMap;
 use store::Next;
 
-/// What there is in `default` at one moment, by name.
+/// The objects in `default` at one moment, by name.
 #[derive(Clone, Debug, Default)]
 pub struct Moment {
     pub revision: u64,
@@ -53,7 +53,7 @@ impl Moment {
         let unready = self.pods.iter().filter(|(_, pod)| !object::condition::is_true(pod, "Ready"));
         unready.map(|(name, _)| name.as_str()).collect()
     }
-    /// The images of the pods, by name.
+    /// The image of a pod.
     pub fn image(&self, pod: &str) -> Option<&str> {
         self.pods.get(pod).map(|pod| pod["spec"]["containers"][0].text(&["image"]))
     }

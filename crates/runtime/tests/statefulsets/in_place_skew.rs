@@ -1,4 +1,4 @@
-//! Claim templates that change in place: gates and versions that differ, and what may happen to any write. T16, T5.
+//! Claim templates updated in place: different gates and versions, and faults of any write. T16, T5.
 
 use crate::kubelet::Kubelet;
 use crate::sets::*;
@@ -14,7 +14,7 @@ fn closed() -> Gates {
 }
 
 impl World {
-    /// Other controllers take over, with these gates.
+    /// Restarts the controllers with these gates.
     async fn restart_controllers(&mut self, gates: Gates) {
         self.stop_controllers().await;
         self.setup.gates = gates;
@@ -22,8 +22,8 @@ impl World {
     }
 }
 
-/// T16: the server knows the field, the controllers do not: revisions and pods follow, claims do not; once they know it, another
-/// change reaches the claims.
+/// T16: the server knows the field, the controllers do not: revisions and pods follow, claims do not; when
+/// the gate is on, another change reaches the claims.
 #[tokio::test(start_paused = true)]
 async fn t16_the_controllers_gate_is_closed_and_opened() {
     let mut world = World::bare().await;
@@ -53,7 +53,8 @@ async fn t16_the_controllers_gate_is_closed_and_opened() {
     world.stop().await;
 }
 
-/// T16: the gate of the controllers closes in the middle: nothing is written or awaited any more, and the rollout ends.
+/// T16: the controllers' gate is turned off in the middle: claims are no longer written or waited for, and
+/// the rollout ends.
 #[tokio::test(start_paused = true)]
 async fn t16_the_controllers_gate_closes_in_the_middle() {
     let (mut world, kubelet, storage, set) = World::settled(in_place(3)).await;
@@ -88,7 +89,8 @@ async fn t16_set_while_the_controllers_were_down() {
     world.stop().await;
 }
 
-/// T16: a server that does not know the field, or has its gate closed: sets behave as OnClaimDelete; a stored field is kept.
+/// T16: with a server that does not know the field, or has its gate off, sets behave as OnClaimDelete; a
+/// stored field is kept.
 #[tokio::test(start_paused = true)]
 async fn t16_the_servers_gate() {
     let mut world = World::gated(closed()).await;
@@ -106,7 +108,7 @@ async fn t16_the_servers_gate() {
     assert_eq!(code, 422);
     assert!(answer.text(&["message"]).contains("field is immutable"), "{answer}");
     drop((kubelet, storage));
-    // Another server with the gate open takes over, and one with it closed again.
+    // Another server with the gate on takes over, and then one with it off again.
     world.stop_controllers().await;
     world.restart_server(Gates::default()).await;
     let set = world.change(&set, json!({"volumeClaimUpdatePolicy": "InPlace"})).await;
@@ -115,11 +117,12 @@ async fn t16_the_servers_gate() {
     let set = world.merge(&set, json!({"metadata": {"annotations": {"a": "b"}}})).await;
     assert_eq!(set["spec"]["volumeClaimUpdatePolicy"], "InPlace", "kept");
     let set = world.change(&set, json!({"volumeClaimUpdatePolicy": null})).await;
-    assert!(!set.has(&["spec", "volumeClaimUpdatePolicy"]), "but it may be taken away");
+    assert!(!set.has(&["spec", "volumeClaimUpdatePolicy"]), "but it may be removed");
     world.stop().await;
 }
 
-/// Grows a set, and looks at all that happened: sizes never go down, no pod is restarted, each claim is written once.
+/// Grows a set, and checks its whole history: sizes never decrease, no pod is restarted, each claim is
+/// written once.
 async fn tell(world: &World, after: usize, mishap: Option<Mishap>) -> usize {
     let begin = world.store.revision();
     let set = world.create(in_place(3)).await;
@@ -183,26 +186,26 @@ async fn with_every_write(mishap: Mishap) {
     world.stop().await;
 }
 
-/// T5, T11: any write may fail, come too late, or lose its answer.
+/// T5, T11: any write may fail, be executed too late, or lose its response.
 #[tokio::test(start_paused = true)]
 async fn t5_any_write_of_a_growth_may_fail() {
     with_every_write(Mishap::Refused(500)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn t5_any_write_of_a_growth_may_come_too_late() {
+async fn t5_any_write_of_a_growth_may_be_executed_too_late() {
     with_every_write(Mishap::Refused(409)).await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn t5_any_answer_of_a_growth_may_be_lost() {
+async fn t5_any_response_of_a_growth_may_be_lost() {
     with_every_write(Mishap::AnswerLost).await;
 }
 
-/// T5: the controllers end before or after any write, and others go on.
+/// T5: the controllers stop before or after any write, and are restarted.
 #[tokio::test(start_paused = true)]
-async fn t5_the_controllers_may_end_at_any_write_of_a_growth() {
-    // What is done before one write is what is done after the one before it.
+async fn t5_the_controllers_may_stop_at_any_write_of_a_growth() {
+    // Stopping before a write equals stopping after the previous one.
     for (mishap, first) in [(Mishap::Stuck, 0), (Mishap::AnswerStuck, 1)] {
         for after in (first..12).step_by(2) {
             let (mut world, kubelet, storage, set) = World::settled(in_place(3)).await;

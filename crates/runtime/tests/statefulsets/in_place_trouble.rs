@@ -1,4 +1,4 @@
-//! Claim templates that change in place, when something is wrong: T11, T12, T18.
+//! Claim templates updated in place with errors: T11, T12, T18.
 
 use crate::sets::*;
 use crate::storage::*;
@@ -7,7 +7,7 @@ use object::access::{Access, uid};
 use object::{Value, json};
 use std::time::Duration;
 
-/// Waits until a claim was refused for this reason, and looks whether anything else happened.
+/// Waits until the update of a claim is refused for this reason, and checks that nothing else happened.
 async fn until_blocked(world: &World, set: &Value, claim: &str, why: &str) {
     let message = format!("Update Claim {claim} for Pod {} in StatefulSet web failed error: ", &claim["data-".len()..]);
     world.until_told(set, "FailedUpdate", &message).await;
@@ -23,7 +23,8 @@ async fn until_blocked(world: &World, set: &Value, claim: &str, why: &str) {
     assert_eq!(seen["status"]["readyReplicas"], seen["spec"]["replicas"], "pods keep running");
 }
 
-/// T11: one cause after the other; each blocks, leaves scaling free, and is over by itself when cured.
+/// T11: one cause after the other; each blocks the rollout, does not block scaling, and the rollout continues
+/// when it is removed.
 #[tokio::test(start_paused = true)]
 async fn t11_t18_a_class_that_does_not_allow_it() {
     let (world, _kubelet, _storage, set) = World::settled(in_place(2)).await;
@@ -32,7 +33,7 @@ async fn t11_t18_a_class_that_does_not_allow_it() {
     let set = world.grow(&set, "20Gi").await;
     until_blocked(&world, &set, "data-web-1", "the storageclass that provisions the pvc must support resize").await;
     assert_eq!(world.size("data-web-0").await, "10Gi", "the rollout stops there");
-    // Scaling is free: a new claim needs no growth.
+    // Scaling is not blocked: a new claim needs no expansion.
     let set = world.change(&set, json!({"replicas": 3})).await;
     world.until_is(&set, "scaled", |set| set["status"]["readyReplicas"] == 3).await;
     assert_eq!(world.size("data-web-2").await, "20Gi");
@@ -42,6 +43,88 @@ async fn t11_t18_a_class_that_does_not_allow_it() {
     world.until_done(&set).await;
     assert_eq!(world.pod_uids().await, uids);
     assert_eq!(world.size("data-web-0").await, "20Gi");
+    world.stop().await;
+}
+
+/// Two replicas with two claims each: `data` of a class that grows, and `logs` of the class `fixed`, which does not.
+async fn with_a_fixed_class() -> (World, crate::kubelet::Kubelet, Storage, Value) {
+    let (world, kubelet) = World::lively().await;
+    let storage = Storage::start(&world);
+    world.create(growing_class()).await;
+    let mut fixed = growing_class();
+    fixed["metadata"]["name"] = json!("fixed");
+    fixed["allowVolumeExpansion"] = json!(false);
+    world.create(fixed).await;
+    let mut set = in_place(2);
+    let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+    logs["metadata"]["name"] = json!("logs");
+    logs["spec"]["storageClassName"] = json!("fixed");
+    set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    let set = world.create(set).await;
+    let set = world.until_done(&set).await;
+    (world, kubelet, storage, set)
+}
+
+/// Both claim templates ask for this much.
+async fn grow_both(world: &World, set: &Value, size: &str) -> Value {
+    let mut templates = set["spec"]["volumeClaimTemplates"].clone();
+    for template in templates.as_array_mut().unwrap() {
+        template["spec"]["resources"]["requests"]["storage"] = json!(size);
+    }
+    world.change(set, json!({"volumeClaimTemplates": templates})).await
+}
+
+/// T11, T17: one of two classes does not allow growth, so no claim of the replica grows; it goes on by itself when cured.
+#[tokio::test(start_paused = true)]
+async fn t11_t17_no_claim_grows_beside_one_that_cannot() {
+    let (world, _kubelet, _storage, set) = with_a_fixed_class().await;
+    let uids = world.pod_uids().await;
+    let set = grow_both(&world, &set, "20Gi").await;
+    let message = "Update Claim logs-web-1 for Pod web-1 in StatefulSet web failed error: ";
+    world.until_told(&set, "FailedUpdate", message).await;
+    let blocks = |set: &Value| {
+        let said = object::condition::get(set, "VolumeClaimsUpdated").map_or("", |it| it.text(&["message"]));
+        said.starts_with("claim logs-web-1 of pod web-1 cannot be updated: ")
+            && said.contains("must support resize (the claim's storage class is fixed); no claim of the pod is changed")
+    };
+    world.until_is(&set, "the condition names claim and class", blocks).await;
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    for claim in world.claims().await {
+        assert_eq!(world.size(&claim).await, "10Gi", "{claim}");
+    }
+    assert_eq!(world.applies().await.iter().filter(|claim| claim.ends_with("-web-1")).count(), 2, "their creation");
+    let fixed = world.get("/apis/storage.k8s.io/v1/storageclasses/fixed").await.expect("the class");
+    world.merge(&fixed, json!({"allowVolumeExpansion": true})).await;
+    world.until_done(&set).await;
+    for claim in world.claims().await {
+        assert_eq!(world.size(&claim).await, "20Gi", "{claim}");
+    }
+    assert_eq!(world.pod_uids().await, uids);
+    world.stop().await;
+}
+
+/// T11: a later replica has an older claim of another class: none of its claims grows.
+#[tokio::test(start_paused = true)]
+async fn t11_an_older_claim_of_another_class_stops_its_replica_whole() {
+    let (world, _kubelet) = World::lively().await;
+    let _storage = Storage::start(&world);
+    world.create(growing_class()).await;
+    let mut older = claim("default", "logs-web-0");
+    older["spec"]["storageClassName"] = json!("older");
+    older["spec"]["resources"]["requests"]["storage"] = json!("10Gi");
+    world.create(older).await;
+    let mut set = with(in_place(2), json!({"volumeClaimUpdatePolicy": "OnClaimDelete"}));
+    let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
+    logs["metadata"]["name"] = json!("logs");
+    set["spec"]["volumeClaimTemplates"].as_array_mut().unwrap().push(logs);
+    let set = world.create(set).await;
+    let set = world.until_done(&set).await;
+    let set = grow_both(&world, &set, "20Gi").await;
+    let set = world.change(&set, json!({"volumeClaimUpdatePolicy": "InPlace"})).await;
+    world.until_told(&set, "FailedUpdate", "Update Claim logs-web-0 for Pod web-0").await;
+    world.until_told(&set, "FailedUpdate", "no claim of the pod is changed").await;
+    let sizes = [world.size("data-web-0").await, world.size("logs-web-0").await, world.size("data-web-1").await];
+    assert_eq!(sizes, ["10Gi", "10Gi", "20Gi"]);
     world.stop().await;
 }
 
@@ -95,9 +178,9 @@ async fn t11_admission_refuses() {
     world.stop().await;
 }
 
-/// T11: a claim that was made by others and differs in what cannot change; T12: it is replaced by hand.
+/// T11: a claim created by others differs in an immutable field; T12: a user replaces it.
 #[tokio::test(start_paused = true)]
-async fn t11_t12_a_claim_that_cannot_become_what_the_template_says() {
+async fn t11_t12_a_claim_that_cannot_be_updated_to_the_template() {
     let (world, _kubelet) = World::lively().await;
     let storage = Storage::start(&world);
     world.create(growing_class()).await;
@@ -119,7 +202,7 @@ async fn t11_t12_a_claim_that_cannot_become_what_the_template_says() {
     world.stop().await;
 }
 
-/// T12: the policy is set back: claims alone restart nothing, and are not written any more.
+/// T12: the policy is set back: a change of claims alone restarts nothing, and claims are no longer written.
 #[tokio::test(start_paused = true)]
 async fn t12_back_to_on_claim_delete() {
     let (world, _kubelet, _storage, set) = World::settled(in_place(2)).await;
@@ -132,7 +215,7 @@ async fn t12_back_to_on_claim_delete() {
     assert_eq!(world.pod_uids().await, uids);
     assert_eq!(world.size("data-web-1").await, "10Gi");
     assert!(!done.has(&["status", "conditions"]), "{}", done["status"]);
-    // And with a new image pods roll as ever.
+    // With a new image pods are rolled out as usual.
     let set = world.change(&set, json!({"volumeClaimUpdatePolicy": "InPlace"})).await;
     until_told_again(&world, &set).await;
     let set = world.set_image(&set, "y").await;
@@ -151,14 +234,14 @@ async fn until_told_again(world: &World, set: &Value) {
     world.until_is(set, "refused again", refused).await;
 }
 
-/// T12: a claim that never gets ready is made smaller again by hand, or its pod is deleted.
+/// T12: a user makes a claim that never becomes ready smaller again, or deletes its pod.
 #[tokio::test(start_paused = true)]
 async fn t12_a_claim_or_a_pod_is_fixed_by_hand() {
     let (world, _kubelet, storage, set) = World::settled(in_place(2)).await;
     storage.leave(&["data-web-0", "data-web-1"]);
     let set = world.grow(&set, "20Gi").await;
     let claim = world.until_size("data-web-1", "20Gi").await;
-    // What the volume cannot become is taken back: a little more than it has, as the server wants it.
+    // The request is reduced to slightly more than the capacity, as the server requires.
     world.merge(&claim, json!({"spec": {"resources": {"requests": {"storage": "11Gi"}}}})).await;
     world.provide("data-web-1").await;
     world.until_size("data-web-0", "20Gi").await;
@@ -198,7 +281,7 @@ async fn t12_the_template_is_changed_again() {
     world.stop().await;
 }
 
-/// T11: what fails is tried again, not all the time, and told about a few times.
+/// T11: a failure is retried with backoff, and reported a few times.
 #[tokio::test(start_paused = true)]
 async fn t11_failures_are_tried_again_with_pauses() {
     let (world, _kubelet, _storage, set) = World::settled(in_place(2)).await;

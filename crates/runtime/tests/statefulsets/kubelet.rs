@@ -1,4 +1,4 @@
-//! Plays the kubelet: says how pods are.
+//! A fake kubelet that sets the status of pods.
 
 use crate::world::{World, path};
 use object::access::{Access, terminating, uid};
@@ -9,7 +9,7 @@ use tokio::task::JoinHandle;
 
 pub const READY_SINCE: &str = "2020-01-01T00:00:00Z";
 
-/// The status of a running pod, ready or not, since then.
+/// The status of a running pod, ready or not, since this time.
 pub fn running(ready: bool, since: &str) -> Value {
     let ready = if ready { "True" } else { "False" };
     json!({
@@ -22,13 +22,13 @@ impl World {
     pub async fn make_ready(&self, pod: &str) {
         self.play(pod, running(true, READY_SINCE)).await;
     }
-    /// Returns when the controller has heard of it: pods and sets are watched apart, and a change of the set that is
-    /// made next must not be seen before this one.
+    /// Returns when the controller has received it: pods and sets have separate watches, and the next change
+    /// of the set must not be received before this one.
     pub async fn make_unready(&self, pod: &str) {
         self.play(pod, running(false, READY_SINCE)).await;
         self.quiet().await;
     }
-    /// Waits for a pod in `default` and gives it a status.
+    /// Waits for a pod in `default` and sets its status.
     pub async fn play(&self, pod: &str, status: Value) {
         let pod = self.until_pod(pod).await;
         self.set_status(&pod, status).await;
@@ -39,7 +39,7 @@ impl World {
     }
 }
 
-/// Makes every pod ready as soon as it is there, until it is dropped.
+/// Makes every pod ready as soon as it exists, until it is dropped.
 pub struct Kubelet {
     task: JoinHandle<()>,
 }
@@ -77,6 +77,6 @@ async fn make_ready(client: &kube::Client, pod: Value) {
         .header("content-type", "application/merge-patch+json")
         .body(patch.to_string().into_bytes())
         .expect("a request");
-    // It may be gone by now.
+    // The pod may be deleted by now.
     drop(client.request::<Value>(request).await);
 }

@@ -1,4 +1,4 @@
-//! The StatefulSet controller against the real server in one process, with a kubelet played by the tests.
+//! The StatefulSet controller against the real server in one process, with a fake kubelet.
 
 mod cost;
 mod creation;
@@ -8,9 +8,9 @@ mod in_place;
 mod in_place_skew;
 mod in_place_trouble;
 mod kubelet;
-mod mishaps;
 mod ordinals;
 mod ownership;
+mod request_faults;
 mod retention;
 mod revisions;
 mod scaling;

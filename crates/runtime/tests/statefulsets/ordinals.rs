@@ -1,4 +1,4 @@
-//! Ordinals may start anywhere (KEP-3335).
+//! Ordinals that do not start at 0 (KEP-3335).
 
 use crate::kubelet::Kubelet;
 use crate::sets::*;
@@ -10,7 +10,7 @@ fn start(at: i64) -> Value {
     json!({"ordinals": {"start": at}})
 }
 
-// O1, J01, J02: names, labels, hostnames and claims go by the ordinal.
+// O1, J01, J02: names, labels, hostnames and claims use the ordinal.
 #[tokio::test(flavor = "multi_thread")]
 async fn o1_replicas_are_numbered_from_the_start() {
     let (world, _kubelet) = World::lively().await;
@@ -32,9 +32,9 @@ async fn o1_replicas_are_numbered_from_the_start() {
     world.stop().await;
 }
 
-// J03: shrinking keeps the start.
+// J03: scaling down keeps the start.
 #[tokio::test(flavor = "multi_thread")]
-async fn shrinking_keeps_the_first() {
+async fn scaling_down_keeps_the_first_ordinals() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(with(web(4), start(2))).await;
     world.until_done(&set).await;
@@ -44,9 +44,9 @@ async fn shrinking_keeps_the_first() {
     world.stop().await;
 }
 
-// O2, J04: the new ones come and are ready, in order; then the old ones go.
+// O2, J04: the new pods are created and become ready, in order; then the old ones are deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn o2_new_ordinals_come_before_old_ones_go() {
+async fn o2_new_ordinals_are_created_before_old_ones_are_deleted() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(2)).await;
     world.until_done(&set).await;
@@ -64,9 +64,9 @@ async fn o2_new_ordinals_come_before_old_ones_go() {
     world.stop().await;
 }
 
-// O2, J05, J07: ranges that overlap keep what is in both; without ordinals, from 0.
+// O2, J05, J07: pods in both ranges are kept; without ordinals, the range starts at 0.
 #[tokio::test(flavor = "multi_thread")]
-async fn o2_replicas_in_both_ranges_stay() {
+async fn o2_replicas_in_both_ranges_are_kept() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(with(web_with_claims(3), start(2))).await;
     world.until_done(&set).await;
@@ -80,9 +80,9 @@ async fn o2_replicas_in_both_ranges_stay() {
     world.stop().await;
 }
 
-// I25: moving the start is scaling, for claims too.
+// I25: moving the start is scaling, also for claims.
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_of_ordinals_left_behind_go_by_policy() {
+async fn claims_of_ordinals_out_of_range_follow_the_policy() {
     let (world, _kubelet) = World::lively().await;
     let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenScaled": "Delete"}});
     let set = world.create(with(web_with_claims(2), policy)).await;
@@ -150,7 +150,7 @@ async fn o4_a_slice_moves_between_namespaces() {
     world.stop().await;
 }
 
-// O4, the document's second story: the same between two clusters, which know nothing of each other.
+// O4, second story of the KEP: the same between two clusters that do not know each other.
 #[tokio::test(flavor = "multi_thread")]
 async fn o4_a_slice_moves_between_clusters() {
     let (here, _kubelet) = World::lively().await;
@@ -175,7 +175,7 @@ async fn o4_a_slice_moves_between_clusters() {
     there.stop().await;
 }
 
-// O5: with the gate off the field stays and is ignored; on again it counts.
+// O5: with the gate off the field is kept and ignored; with it on, it is used again.
 #[tokio::test(flavor = "multi_thread")]
 async fn o5_the_gate_of_the_controllers() {
     let off = Gates::default().with("StatefulSetStartOrdinal", false);
@@ -192,7 +192,7 @@ async fn o5_the_gate_of_the_controllers() {
     world.start(SETS);
     world.until_pods(&["web-5", "web-6"]).await;
     world.stop_controllers().await;
-    // The server's gate: what is stored stays.
+    // The server's gate: a stored field is kept.
     world.restart_server(off).await;
     let labelled = world.merge(&set, json!({"metadata": {"labels": {"a": "b"}}})).await;
     assert_eq!(labelled["spec"]["ordinals"]["start"], 5);

@@ -1,4 +1,4 @@
-//! Which pods and revisions are a set's, and how that changes.
+//! Which pods and revisions belong to a set, and how that changes.
 
 use crate::kubelet::Kubelet;
 use crate::sets::*;
@@ -10,7 +10,7 @@ fn owners(object: &Value) -> &[Value] {
     object.items(&["metadata", "ownerReferences"])
 }
 
-// D01: a pod that was let go of is taken back.
+// D01: a released pod is adopted again.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orphan_that_fits_is_adopted_again() {
     let (world, _kubelet) = World::lively().await;
@@ -22,7 +22,8 @@ async fn an_orphan_that_fits_is_adopted_again() {
     world.stop().await;
 }
 
-// D02: a pod without the set's labels is let go of; its name stays taken, which the set says, until the labels are back.
+// D02: a pod without the set's labels is released; its name stays in use, which the set reports, until the
+// labels are restored.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pod_without_the_labels_is_released_and_blocks_its_name() {
     let (world, _kubelet) = World::lively().await;
@@ -41,9 +42,9 @@ async fn a_pod_without_the_labels_is_released_and_blocks_its_name() {
     world.stop().await;
 }
 
-// D03: names and labels must both fit.
+// D03: names and labels must both match.
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_are_left_alone() {
+async fn pods_of_other_names_or_labels_are_not_adopted() {
     let (world, _kubelet) = World::lively().await;
     let other_name = world.create(pod("default", "xweb-4")).await;
     let mut unlabelled = pod("default", "web-3");
@@ -59,9 +60,10 @@ async fn strangers_are_left_alone() {
     world.stop().await;
 }
 
-// D04, and beyond upstream: who holds a replica's name is told, and in Parallel the others do not wait for it.
+// D04, and beyond upstream: the owner of a pod with a replica's name is reported, and with Parallel the other
+// replicas do not wait.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_name_that_another_controller_holds_is_told_and_stops_only_itself() {
+async fn a_name_used_by_another_controller_is_reported_and_blocks_only_its_replica() {
     let (world, _kubelet) = World::lively().await;
     let other = world.create(config_map("default", "other")).await;
     let mut taken = pod("default", "web-1");
@@ -75,13 +77,13 @@ async fn a_name_that_another_controller_holds_is_told_and_stops_only_itself() {
     assert_eq!(owners(&now), [controlling(&other, false)]);
     let told = world.told(&set).await;
     assert_eq!(told.iter().filter(|(_, message)| message.contains("ConfigMap/other")).count(), 1, "{told:?}");
-    // Free again, the name is used at once.
+    // When the name is free again, it is used at once.
     world.delete(&taken, "").await;
     world.until_done(&set).await;
     world.stop().await;
 }
 
-// D08: history that nobody owns is taken over.
+// D08: revisions without an owner are adopted.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_orphaned_revision_is_adopted() {
     let (world, _kubelet) = World::lively().await;
@@ -93,9 +95,9 @@ async fn an_orphaned_revision_is_adopted() {
     world.stop().await;
 }
 
-// D09: what cannot be made fit is told, and holds those after it.
+// D09: a pod that cannot be updated is reported, and blocks those after it.
 #[tokio::test(start_paused = true)]
-async fn an_adopted_pod_without_its_volume_is_told_of() {
+async fn an_adopted_pod_without_its_volume_is_reported() {
     let mut world = World::bare().await;
     let pod = world.create(pod("default", "web-0")).await;
     world.start(SETS);
@@ -110,9 +112,9 @@ async fn an_adopted_pod_without_its_volume_is_told_of() {
     world.stop().await;
 }
 
-// R10, I22: a set that is deleted alone leaves everything, and one of its name takes it all back.
+// R10, I22: an orphaned set leaves all its objects, and another set of its name adopts them.
 #[tokio::test(flavor = "multi_thread")]
-async fn r10_an_orphaning_deletion_leaves_all_and_another_set_takes_it_back() {
+async fn r10_an_orphaning_deletion_keeps_all_and_another_set_adopts_them() {
     let (world, _kubelet) = World::lively().await;
     let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"}});
     let set = world.create(with(web_with_claims(2), policy.clone())).await;
@@ -135,9 +137,9 @@ async fn r10_an_orphaning_deletion_leaves_all_and_another_set_takes_it_back() {
     world.stop().await;
 }
 
-// R10: the same where somebody else's finalizer holds the set for longer than the collector does.
+// R10: the same if another finalizer keeps the set longer than the collector does.
 #[tokio::test(flavor = "multi_thread")]
-async fn r10_an_orphaning_deletion_that_somebody_holds_up_leaves_all() {
+async fn r10_an_orphaning_deletion_blocked_by_another_finalizer_keeps_all() {
     let (world, _kubelet) = World::lively().await;
     let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete", "whenScaled": "Delete"}});
     let mut set = with(web_with_claims(1), policy);
@@ -161,9 +163,9 @@ async fn r10_an_orphaning_deletion_that_somebody_holds_up_leaves_all() {
     world.stop().await;
 }
 
-// Two sets that have claims of the same names, dashes being what they are: they go with neither.
+// Two sets have claims of the same names, because names contain dashes: the claims are deleted with neither.
 #[tokio::test(flavor = "multi_thread")]
-async fn contested_claims_go_with_neither_set() {
+async fn contested_claims_are_deleted_with_neither_set() {
     let (world, _kubelet) = World::lively().await;
     let named = |name: &str, template: &str, replicas: i64, policy: &str| {
         let spec = json!({
@@ -187,7 +189,7 @@ async fn contested_claims_go_with_neither_set() {
     world.until_told(&second, "ContestedClaim", "PersistentVolumeClaim data-db-web-0 is by its name").await;
     world.delete(&second, "Foreground").await;
     world.until_gone(&second).await;
-    // Now they are one set's alone.
+    // Now they belong to one set only.
     for claim in &claims {
         let is_back = |claim: &Value| owners(claim) == [controlling(&first, false)] && !terminating(claim);
         world.until_is(claim, "the first one's again", is_back).await;
@@ -196,7 +198,7 @@ async fn contested_claims_go_with_neither_set() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn sets_with_names_that_begin_alike_do_not_mind_each_other() {
+async fn sets_with_a_common_name_prefix_do_not_affect_each_other() {
     let (world, _kubelet) = World::lively().await;
     let named = |name: &str, template: &str| {
         let mut set =
@@ -205,7 +207,7 @@ async fn sets_with_names_that_begin_alike_do_not_mind_each_other() {
         set["spec"]["template"]["metadata"]["labels"] = json!({"app": name});
         set
     };
-    // Of the first, `a-0` would be a pod of the second; and both have a claim `d-a-0-1`.
+    // `a-0` of the first set would be a pod of the second; and both have a claim `d-a-0-1`.
     let sets = [named("a", "d"), named("a-0", "d"), named("0", "d-a")];
     let mut created = Vec::new();
     for set in sets {

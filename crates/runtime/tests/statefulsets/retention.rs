@@ -27,7 +27,7 @@ async fn claim_uids(world: &World) -> Vec<String> {
     claims.items(&["items"]).iter().map(|claim| uid(claim).to_owned()).collect()
 }
 
-// R1: what may be said, what is meant when nothing is, and that it may be changed.
+// R1: the possible values, the defaults, and that the policy can be changed.
 #[tokio::test(flavor = "multi_thread")]
 async fn r1_the_policy_has_defaults_and_can_be_changed() {
     let world = World::bare().await;
@@ -48,9 +48,9 @@ async fn r1_the_policy_has_defaults_and_can_be_changed() {
     world.stop().await;
 }
 
-// R2, I01: with Retain nothing touches a claim, and scaling up finds it again.
+// R2, I01: with Retain no claim is changed, and scaling up uses it again.
 #[tokio::test(flavor = "multi_thread")]
-async fn r2_retained_claims_are_never_touched() {
+async fn r2_retained_claims_are_never_changed() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Retain", "Retain")).await;
     world.until_done(&set).await;
@@ -70,10 +70,10 @@ async fn r2_retained_claims_are_never_touched() {
     world.stop().await;
 }
 
-// R3, R7, I02, I03: with whenDeleted=Delete a claim is the set's from its first moment, scaling leaves it alone, and it goes with the
-// set.
+// R3, R7, I02, I03: with whenDeleted=Delete a claim is owned by the set from its creation, scaling does not
+// change it, and it is deleted with the set.
 #[tokio::test(flavor = "multi_thread")]
-async fn r3_claims_that_go_with_the_set_belong_to_it_from_the_start() {
+async fn r3_claims_deleted_with_the_set_are_owned_by_it_from_their_creation() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Delete", "Retain")).await;
     world.until_done(&set).await;
@@ -90,16 +90,16 @@ async fn r3_claims_that_go_with_the_set_belong_to_it_from_the_start() {
             assert_eq!(owners(claim), [controlling(&set, false)]);
         }
     }
-    // That a claim goes after a pod which runs on a node is the protection's doing (V2).
+    // Protection keeps a claim until the pod that runs on a node is removed (V2).
     world.delete(&set, "Background").await;
     world.until_claims(&[]).await;
     world.until_pods(&[]).await;
     world.stop().await;
 }
 
-// R4, R12, I04: with whenScaled=Delete condemned pods take their claims with them, and only they.
+// R4, R12, I04: with whenScaled=Delete the claims of condemned pods are deleted with them, and no others.
 #[tokio::test(flavor = "multi_thread")]
-async fn r4_scaled_away_replicas_take_their_claims_with_them() {
+async fn r4_claims_are_deleted_with_replicas_that_are_scaled_away() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Retain", "Delete")).await;
     world.until_done(&set).await;
@@ -114,7 +114,7 @@ async fn r4_scaled_away_replicas_take_their_claims_with_them() {
             pods.insert(name.clone(), uid(pod).to_owned());
         }
         assert!(owners(&moment.claims.get("data-web-0").cloned().unwrap_or_default()).is_empty());
-        // R12: no condemned pod goes before its claims belong to it.
+        // R12: no condemned pod is deleted before it owns its claims.
         for ordinal in 1..3 {
             let (pod, claim) = (format!("web-{ordinal}"), format!("data-web-{ordinal}"));
             if let (Some(was), None, Some(claim)) = (pods.get(&pod), moment.pods.get(&pod), moment.claims.get(&claim)) {
@@ -129,14 +129,14 @@ async fn r4_scaled_away_replicas_take_their_claims_with_them() {
     world.stop().await;
 }
 
-// R4, I06: nothing but scaling makes a claim go with its pod.
+// R4, I06: only scaling deletes a claim with its pod.
 #[tokio::test(flavor = "multi_thread")]
-async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
+async fn r4_no_other_deletion_of_a_pod_deletes_its_claim() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(2, "Retain", "Delete")).await;
     let set = world.until_done(&set).await;
     let before = claim_uids(&world).await;
-    // Deleted by hand.
+    // Deleted by a user.
     let pod = world.the_pod("web-1").await;
     world.delete(&pod, "").await;
     world.until_is(&crate::world::pod("default", "web-1"), "another", |now| uid(now) != uid(&pod)).await;
@@ -156,7 +156,8 @@ async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
     let set = world.until_done(&set).await;
     world.change(&set, json!({"updateStrategy": {"type": "OnDelete", "rollingUpdate": null}})).await;
     let set = world.set_image(&set, "z").await;
-    // A pod that goes before the new template is heard of comes back as it was.
+    // A pod that is deleted before the controller has received the new template is created at the old
+    // revision.
     world.until_is(&set, "seen", |set| set["status"]["observedGeneration"] == set["metadata"]["generation"]).await;
     for pod in ["web-0", "web-1"] {
         world.delete(&world.the_pod(pod).await, "").await;
@@ -169,7 +170,7 @@ async fn r4_no_other_way_of_losing_a_pod_takes_its_claim() {
     world.stop().await;
 }
 
-// R5, I05: both, and one owner at a time.
+// R5, I05: both policies, and one owner at a time.
 #[tokio::test(flavor = "multi_thread")]
 async fn r5_both_policies_together() {
     let (world, _kubelet) = World::lively().await;
@@ -186,9 +187,10 @@ async fn r5_both_policies_together() {
     world.stop().await;
 }
 
-// R6, I23: claims that users made beforehand are like others; claims that no template names are nobody's.
+// R6, I23: claims that users created beforehand are treated alike; claims that no template names are not
+// changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn r6_claims_by_the_naming_scheme_are_treated_alike_and_others_never_touched() {
+async fn r6_claims_by_the_naming_scheme_are_treated_alike_and_others_never_changed() {
     let (world, _kubelet) = World::lively().await;
     let made = world.create(claim("default", "data-web-1")).await;
     let shared = world.create(claim("default", "shared")).await;
@@ -210,7 +212,7 @@ async fn r6_claims_by_the_naming_scheme_are_treated_alike_and_others_never_touch
     world.stop().await;
 }
 
-// R7, I13, I14: an older reference becomes a controlling one; what users put there stays.
+// R7, I13, I14: an older reference becomes a controlling one; references of users are kept.
 #[tokio::test(flavor = "multi_thread")]
 async fn r7_references_are_upgraded_and_those_of_users_kept() {
     let (world, _kubelet) = World::lively().await;
@@ -227,13 +229,13 @@ async fn r7_references_are_upgraded_and_those_of_users_kept() {
     world.delete(&set, "Background").await;
     world.until_gone(&set).await;
     world.settle().await;
-    assert!(world.now(&claim).await.is_some(), "while the other owner lives");
+    assert!(world.now(&claim).await.is_some(), "while the other owner exists");
     world.delete(&user, "Background").await;
     world.until_gone(&claim).await;
     world.stop().await;
 }
 
-// R8, I11, I16: another controller's claim is left to it, and that is told.
+// R8, I11, I16: another controller's claim is not changed, and that is reported.
 #[tokio::test(flavor = "multi_thread")]
 async fn r8_another_controller_on_a_claim_wins() {
     let (world, _kubelet) = World::lively().await;
@@ -242,7 +244,7 @@ async fn r8_another_controller_on_a_claim_wins() {
     world.until_done(&set).await;
     let claim = world.claim("data-web-1").await;
     let foreign = controlling(&other, false);
-    // Only one reference may say that it controls, so ours must step back to let the other in.
+    // Only one owner reference may be the controller, so the set's must be changed to add another.
     let mut ours = controlling(&set, false);
     ours["controller"] = json!(false);
     world.merge(&claim, json!({"metadata": {"ownerReferences": [foreign, ours]}})).await;
@@ -255,9 +257,9 @@ async fn r8_another_controller_on_a_claim_wins() {
     world.stop().await;
 }
 
-// R9: the new pod waits until the old one's claim is gone, and then both come back without anybody's help.
+// R9: the new pod waits until the old one's claim is removed; then both are created.
 #[tokio::test(flavor = "multi_thread")]
-async fn r9_a_replica_waits_for_the_claim_of_the_one_before() {
+async fn r9_a_replica_waits_for_the_claim_of_its_predecessor() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(2, "Retain", "Delete")).await;
     world.until_done(&set).await;
@@ -277,7 +279,8 @@ async fn r9_a_replica_waits_for_the_claim_of_the_one_before() {
     world.stop().await;
 }
 
-// R11, I07, I08: a change of the policy reaches every claim of the naming scheme, those without a pod too, and restarts nothing.
+// R11, I07, I08: a change of the policy reaches every claim of the naming scheme, also those without a pod,
+// and restarts nothing.
 #[tokio::test(flavor = "multi_thread")]
 async fn r11_policy_changes_reach_all_claims() {
     let (world, _kubelet) = World::lively().await;
@@ -308,7 +311,7 @@ async fn r11_the_policy_may_change_in_the_middle_of_a_scale_down() {
         let (world, _kubelet) = World::lively().await;
         let set = world.create(kept(3, "Retain", before)).await;
         world.until_done(&set).await;
-        // The last pod is held on its way out, so the scale-down stands still.
+        // A finalizer keeps the last pod, so the scale-down is blocked.
         let last = world.the_pod("web-2").await;
         world.merge(&last, json!({"metadata": {"finalizers": ["example.com/held"]}})).await;
         world.change(&set, json!({"replicas": 1})).await;
@@ -361,9 +364,9 @@ async fn r12_a_set_created_and_deleted_at_once_leaks_nothing() {
     world.stop().await;
 }
 
-// Digest 8.5: upstream deadlocks here, the pod waiting for its claim and the claim for its pod.
+// Digest 8.5: upstream deadlocks here, because the pod waits for its claim and the claim for its pod.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_foreground_deletion_in_the_middle_of_a_scale_down_ends() {
+async fn a_foreground_deletion_in_the_middle_of_a_scale_down_completes() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Delete", "Delete")).await;
     world.until_done(&set).await;
@@ -379,9 +382,9 @@ async fn a_foreground_deletion_in_the_middle_of_a_scale_down_ends() {
     world.stop().await;
 }
 
-// I15: a claim of an earlier set of this name is left alone.
+// I15: a claim of an earlier set of this name is not changed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_of_an_earlier_set_of_this_name_is_left_alone() {
+async fn a_claim_of_an_earlier_set_of_this_name_is_not_changed() {
     // Without a collector, which would delete it.
     let world = World::with(SETS).await;
     let mut earlier = web(0);
@@ -392,7 +395,7 @@ async fn a_claim_of_an_earlier_set_of_this_name_is_left_alone() {
     world.create(kept(1, "Retain", "Retain")).await;
     world.quiet().await;
     assert_eq!(world.now(&stale).await.as_ref(), Some(&stale));
-    // A pod that used it would keep it from going, and could not start: it waits until the claim is gone.
+    // A pod that used the claim would keep it, and could not start: it is created when the claim is removed.
     world.until_pods(&[]).await;
     world.delete(&stale, "").await;
     world.merge(&stale, json!({"metadata": {"finalizers": null}})).await;
@@ -402,9 +405,9 @@ async fn a_claim_of_an_earlier_set_of_this_name_is_left_alone() {
     world.stop().await;
 }
 
-// I20, I21: a pod that was let go of for a moment still takes its claim with it when it is scaled away.
+// I20, I21: the claim of a pod that was released for a moment is still deleted when the pod is scaled away.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_readopted_pod_takes_its_claim_with_it() {
+async fn the_claim_of_a_readopted_pod_is_deleted_with_it() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Retain", "Delete")).await;
     world.until_done(&set).await;
@@ -416,7 +419,7 @@ async fn a_readopted_pod_takes_its_claim_with_it() {
     world.stop().await;
 }
 
-// R13: what it may do, and that it needs it.
+// R13: the permissions of the role, and that the controller needs them.
 #[tokio::test(flavor = "multi_thread")]
 async fn r13_the_role_has_the_rights_that_are_needed() {
     let mut world = World::bare().await;
@@ -433,7 +436,8 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
         verbs.sort();
         verbs
     };
-    assert_eq!(verbs("persistentvolumeclaims"), ["create", "list", "patch", "watch"]);
+    // "delete" is for API servers with OwnerReferencesPermissionEnforcement: they demand it of a client that writes owner references.
+    assert_eq!(verbs("persistentvolumeclaims"), ["create", "delete", "get", "list", "patch", "watch"]);
     assert_eq!(verbs("pods"), ["create", "delete", "list", "patch", "watch"]);
     assert_eq!(verbs("controllerrevisions"), ["create", "delete", "list", "patch", "watch"]);
     assert_eq!(verbs("statefulsets"), ["get", "list", "watch"]);
@@ -462,7 +466,7 @@ async fn r13_the_role_has_the_rights_that_are_needed() {
     world.stop().await;
 }
 
-// R14: off on the server, the field is dropped, unless it is stored already.
+// R14: with the server's gate off, the field is dropped, unless it is stored already.
 #[tokio::test(flavor = "multi_thread")]
 async fn r14_a_server_with_the_gate_off_drops_the_field_unless_it_is_stored() {
     let off = Gates::default().with("StatefulSetAutoDeletePVC", false);
@@ -474,11 +478,12 @@ async fn r14_a_server_with_the_gate_off_drops_the_field_unless_it_is_stored() {
     new["metadata"]["name"] = json!("new");
     assert!(!world.create(new).await.has(&field));
     let again = world.merge(&stored, json!({"metadata": {"labels": {"a": "b"}}})).await;
-    assert_eq!(again.at(&field), stored.at(&field), "what is stored stays");
+    assert_eq!(again.at(&field), stored.at(&field), "the stored field is kept");
     world.stop().await;
 }
 
-// R14: off in the controllers, claims are as with Retain; on again, their references come back.
+// R14: with the controllers' gate off, claims are handled as with Retain; with it on again, their owner
+// references are added.
 #[tokio::test(flavor = "multi_thread")]
 async fn r14_controllers_with_the_gate_off_retain() {
     let off = Gates::default().with("StatefulSetAutoDeletePVC", false);
@@ -504,9 +509,10 @@ async fn r14_controllers_with_the_gate_off_retain() {
     world.stop().await;
 }
 
-// R14: switched off in the middle of a scale-down, and of a deletion: no claim goes that would not go without it.
+// R14: turned off in the middle of a scale-down and of a deletion: no claim is deleted that would not be
+// deleted without it.
 #[tokio::test(flavor = "multi_thread")]
-async fn r14_switching_off_in_the_middle_of_a_scale_down_deletes_nothing_wrongly() {
+async fn r14_turning_the_gate_off_in_a_scale_down_deletes_no_wrong_claim() {
     let off = Gates::default().with("StatefulSetAutoDeletePVC", false);
     let (mut world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Delete", "Delete")).await;
@@ -532,9 +538,10 @@ async fn r14_switching_off_in_the_middle_of_a_scale_down_deletes_nothing_wrongly
     world.stop().await;
 }
 
-// R14: switched on in the middle of a scale-down and of a deletion: what the policy says goes, and nothing else.
+// R14: turned on in the middle of a scale-down and of a deletion: only claims covered by the policy are
+// deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn r14_switching_on_in_the_middle_follows_the_policy() {
+async fn r14_turning_the_gate_on_in_the_middle_applies_the_policy() {
     let off = Gates::default().with("StatefulSetAutoDeletePVC", false);
     for (when_deleted, when_scaled) in [("Retain", "Delete"), ("Delete", "Retain")] {
         let mut world = World::bare().await;
@@ -577,9 +584,9 @@ async fn r14_switching_on_in_the_middle_follows_the_policy() {
     }
 }
 
-// R15: with the server away nothing goes wrong, and what was begun ends when it is back.
+// R15: an unavailable server causes no error, and everything completes when it is available again.
 #[tokio::test(start_paused = true)]
-async fn r15_a_server_that_is_away_only_delays() {
+async fn r15_an_unavailable_server_only_delays() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(kept(3, "Delete", "Delete")).await;
     world.until_done(&set).await;
@@ -589,7 +596,7 @@ async fn r15_a_server_that_is_away_only_delays() {
     tokio::time::sleep(std::time::Duration::from_secs(90)).await;
     assert_eq!(world.claims().await.len(), 3);
     world.faults.refuse(None);
-    // The longest pause between two attempts.
+    // The longest backoff.
     let pause = std::time::Duration::from_secs(60);
     tokio::time::sleep(pause).await;
     world.until_claims(&["data-web-0"]).await;
@@ -607,7 +614,7 @@ async fn r15_a_server_that_is_away_only_delays() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_on_its_way_out_holds_its_pod_and_not_the_set() {
+async fn a_terminating_claim_blocks_its_pod_and_not_the_set() {
     let world = World::with(SETS).await;
     let leaving = world.create(held(claim("default", "data-web-1"))).await;
     world.delete(&leaving, "").await;
@@ -620,5 +627,47 @@ async fn a_claim_on_its_way_out_holds_its_pod_and_not_the_set() {
     world.merge(&leaving, json!({"metadata": {"finalizers": null}})).await;
     world.until_pods(&["web-0", "web-1", "web-2"]).await;
     assert_eq!(name(&world.claim("data-web-1").await), "data-web-1");
+    world.stop().await;
+}
+
+async fn told(world: &World, about: &Value, reason: &str) -> String {
+    world.until_event(about, reason).await.text(&["message"]).to_owned()
+}
+
+// Issue 20: a claim that goes leaves a trace that says why, on itself and on its set.
+#[tokio::test(flavor = "multi_thread")]
+async fn each_deleted_claim_and_its_set_says_why() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(kept(2, "Delete", "Delete")).await;
+    world.until_done(&set).await;
+    let [first, second] = ["data-web-0", "data-web-1"].map(|name| crate::world::claim("default", name));
+    let (first, second) = (world.now(&first).await.unwrap(), world.now(&second).await.unwrap());
+    let set = world.change(&set, json!({"replicas": 1})).await;
+    let scaled = "whenScaled is Delete and Pod web-1 was scaled away";
+    for object in [&second, &set] {
+        let message = told(&world, object, "ClaimDeleted").await;
+        assert!(message.contains(scaled) && message.starts_with(object.text(&["kind"])), "{message}");
+    }
+    world.delete(&set, "Background").await;
+    let message = told(&world, &first, "ClaimDeleted").await;
+    assert!(message.contains("whenDeleted is Delete and the set was deleted"), "{message}");
+    world.stop().await;
+}
+
+// Issue 20: a claim that is deleted under its pod is worth a warning on the set, one that goes by policy is not.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_deleted_in_use_warns_on_its_set() {
+    let (world, _kubelet) = World::lively().await;
+    let set = world.create(kept(1, "Delete", "Delete")).await;
+    world.until_done(&set).await;
+    let claim = world.now(&crate::world::claim("default", "data-web-0")).await.unwrap();
+    world.merge(&claim, json!({"metadata": {"finalizers": ["example.com/held"]}})).await;
+    world.delete(&claim, "").await;
+    for object in [&set, &claim] {
+        let event = world.until_event(object, "ClaimDeletedInUse").await;
+        let message = event.text(&["message"]);
+        assert!(event["type"] == "Warning" && message.starts_with(object.text(&["kind"])), "{event}");
+        assert!(message.contains("Pod web-0"), "{message}");
+    }
     world.stop().await;
 }

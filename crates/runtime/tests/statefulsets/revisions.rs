@@ -1,4 +1,4 @@
-//! History: how much of it is kept, and what it says. And the status.
+//! The revision history and its limit, and the status.
 
 use crate::kubelet::{Kubelet, READY_SINCE, running};
 use crate::sets::*;
@@ -17,7 +17,8 @@ async fn until_numbers(world: &World, wanted: &[i64]) {
     world.until(&format!("revisions {wanted:?}"), || async { (numbers(world).await == wanted).then_some(()) }).await;
 }
 
-// G01, G02, G03: the limit holds beside what is in use; the oldest go first; lowering it takes more.
+// G01, G02, G03: the limit applies to unused revisions; the oldest are deleted first; lowering it deletes
+// more.
 #[tokio::test(flavor = "multi_thread")]
 async fn history_is_kept_up_to_its_limit() {
     let (world, _kubelet) = World::lively().await;
@@ -42,9 +43,9 @@ async fn history_is_kept_up_to_its_limit() {
     world.stop().await;
 }
 
-// G10: annotations of the set are those of the moment.
+// G10: a revision has the set's annotations at its creation.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revision_keeps_the_annotations_of_its_time() {
+async fn a_revision_keeps_the_annotations_of_its_creation() {
     let (world, _kubelet) = World::lively().await;
     let mut set = web(1);
     set["metadata"]["annotations"] = json!({"kubernetes.io/change-cause": "first"});
@@ -58,7 +59,7 @@ async fn a_revision_keeps_the_annotations_of_its_time() {
     world.stop().await;
 }
 
-// G02 of a collision: a name that another revision has is not fought over.
+// G02 with a collision: the name of another revision is not used.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_revision_under_the_wanted_name_with_other_content_makes_another_name() {
     let (mut world, kubelet) = World::lively().await;
@@ -92,9 +93,9 @@ fn pod_of(name: &str) -> Value {
     crate::world::pod("default", name)
 }
 
-// H01: ready, and available for those that have been so for long enough.
+// H01: ready pods, and available ones that were ready for long enough.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_counts_what_is_there_ready_and_available() {
+async fn the_status_counts_existing_ready_and_available_pods() {
     let world = World::with(SETS).await;
     let parallel = json!({"podManagementPolicy": "Parallel", "minReadySeconds": 3600});
     let set = world.create(with(web(4), parallel)).await;
@@ -112,9 +113,9 @@ async fn the_status_counts_what_is_there_ready_and_available() {
     world.stop().await;
 }
 
-// H04: somebody else's write between is no harm.
+// H04: a write of another client in between is harmless.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conflict_of_the_status_is_overcome_quietly() {
+async fn a_conflict_of_the_status_is_retried_without_an_event() {
     let world = World::with(SETS).await;
     let set = world.create(web(1)).await;
     world.until_pod("web-0").await;

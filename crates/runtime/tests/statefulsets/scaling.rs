@@ -1,4 +1,4 @@
-//! More and fewer replicas.
+//! Scaling up and down.
 
 use crate::kubelet::{Kubelet, running};
 use crate::sets::*;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 // E01, E02: up in order, down in reverse, one at a time.
 #[tokio::test(flavor = "multi_thread")]
-async fn replicas_come_upwards_and_go_downwards_one_at_a_time() {
+async fn replicas_are_created_upwards_and_deleted_downwards_one_at_a_time() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(1)).await;
     world.until_done(&set).await;
@@ -34,9 +34,9 @@ async fn replicas_come_upwards_and_go_downwards_one_at_a_time() {
     world.stop().await;
 }
 
-// E02: the next goes only when the one before is gone.
+// E02: the next replica is deleted only when the previous one is removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_replica_goes_only_when_the_one_above_is_gone() {
+async fn a_replica_is_deleted_only_when_the_one_above_is_removed() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(3)).await;
     world.until_done(&set).await;
@@ -51,9 +51,9 @@ async fn a_replica_goes_only_when_the_one_above_is_gone() {
     world.stop().await;
 }
 
-// E03: nothing is added while a replica is not well.
+// E03: no replica is added while one is not ready.
 #[tokio::test(flavor = "multi_thread")]
-async fn growing_waits_for_health() {
+async fn scaling_up_waits_for_ready_replicas() {
     let world = World::with(SETS).await;
     let set = world.create(web(1)).await;
     world.make_unready("web-0").await;
@@ -65,9 +65,9 @@ async fn growing_waits_for_health() {
     world.stop().await;
 }
 
-// E04, E05: shrinking goes past one replica that is not well, not past several.
+// E04, E05: one unready replica does not block scaling down, several do.
 #[tokio::test(flavor = "multi_thread")]
-async fn shrinking_halts_at_several_that_are_not_well() {
+async fn scaling_down_is_blocked_by_several_unready_replicas() {
     let world = World::with(SETS).await;
     let set = world.create(web(3)).await;
     for pod in ["web-0", "web-1", "web-2"] {
@@ -87,9 +87,9 @@ async fn shrinking_halts_at_several_that_are_not_well() {
     world.stop().await;
 }
 
-// E08: in parallel nobody's health matters.
+// E08: with Parallel readiness does not matter.
 #[tokio::test(flavor = "multi_thread")]
-async fn parallel_sets_grow_and_shrink_whatever_their_replicas_are_like() {
+async fn parallel_sets_scale_without_regard_to_readiness() {
     let world = World::with(SETS).await;
     let set = world.create(with(web(2), json!({"podManagementPolicy": "Parallel"}))).await;
     world.until_pods(&["web-0", "web-1"]).await;
@@ -100,9 +100,9 @@ async fn parallel_sets_grow_and_shrink_whatever_their_replicas_are_like() {
     world.stop().await;
 }
 
-// E09: what is ready but not yet available does not go.
+// E09: a replica that is ready but not yet available blocks scaling down.
 #[tokio::test(start_paused = true)]
-async fn shrinking_waits_for_availability() {
+async fn scaling_down_waits_for_availability() {
     let mut world = World::bare().await;
     let clock = world.virtual_time();
     world.start(SETS);
@@ -119,9 +119,9 @@ async fn shrinking_waits_for_availability() {
     world.stop().await;
 }
 
-// E11: new ordinals at the new revision first, then the old ones follow.
+// E11: new ordinals at the new revision first, then the old ones are rolled out.
 #[tokio::test(flavor = "multi_thread")]
-async fn growing_and_a_new_template_at_once() {
+async fn scaling_up_with_a_new_template() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(2)).await;
     world.until_done(&set).await;
@@ -137,9 +137,9 @@ async fn growing_and_a_new_template_at_once() {
     world.stop().await;
 }
 
-// E12: a deletion that fails is told and tried again.
+// E12: a failed deletion is reported and retried.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_failed_deletion_is_tried_again() {
+async fn a_failed_deletion_is_retried() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(web(2)).await;
     world.until_done(&set).await;
@@ -150,9 +150,9 @@ async fn a_failed_deletion_is_tried_again() {
     world.stop().await;
 }
 
-// E14, R2: the deletion of a set takes its pods, and no claim.
+// E14, R2: the deletion of a set deletes its pods, and no claim.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_deletion_of_a_set_takes_its_pods_and_keeps_its_claims() {
+async fn the_deletion_of_a_set_deletes_its_pods_and_keeps_its_claims() {
     for policy in ["Background", "Foreground"] {
         let (world, _kubelet) = World::lively().await;
         let set = world.create(web_with_claims(3)).await;
@@ -167,7 +167,7 @@ async fn the_deletion_of_a_set_takes_its_pods_and_keeps_its_claims() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_set_deleted_and_made_again_gets_pods_of_its_own() {
+async fn a_set_deleted_and_created_again_gets_new_pods() {
     let (world, _kubelet) = World::lively().await;
     let first = world.create(web_with_claims(2)).await;
     world.until_done(&first).await;
@@ -180,12 +180,12 @@ async fn a_set_deleted_and_made_again_gets_pods_of_its_own() {
         assert!(world.now(pod).await.is_none());
     }
     assert_eq!(world.the_pod("web-0").await["metadata"]["ownerReferences"], json!([controlling(&second, true)]));
-    assert_eq!(uid(&world.claim("data-web-0").await), uid(&claim), "with Retain the claims go over to it");
+    assert_eq!(uid(&world.claim("data-web-0").await), uid(&claim), "with Retain it uses the old claims");
     world.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn scaling_by_the_scale_subresource_is_scaling() {
+async fn the_scale_subresource_scales_the_set() {
     let world = World::with(SETS).await;
     let _kubelet = Kubelet::start(&world);
     let set = world.create(web(1)).await;

@@ -1,4 +1,4 @@
-//! Sets and what belongs to them, as the tests look at them.
+//! Sets and their objects in tests.
 
 use crate::kubelet::Kubelet;
 use crate::world::*;
@@ -7,7 +7,7 @@ use object::{Value, json};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub const SETS: &str = "statefulset-controller";
-/// The controllers that a set's whole life needs.
+/// The controllers that the life of a set needs.
 pub const ALL: &str = "statefulset-controller,garbage-collector-controller,persistentvolumeclaim-protection-controller";
 
 pub const PODS: &str = "/api/v1/namespaces/default/pods";
@@ -26,7 +26,7 @@ pub fn web_with_claims(replicas: i64) -> Value {
     set
 }
 
-/// The set with labels of its own: sets that share them would share what one of them leaves behind.
+/// The set with its own labels: sets with common labels would share orphaned objects.
 pub fn labelled(mut set: Value) -> Value {
     let labels = json!({"app": name(&set)});
     set["spec"]["selector"]["matchLabels"] = labels.clone();
@@ -41,14 +41,14 @@ pub fn claim_template(name: &str) -> Value {
     })
 }
 
-/// A reference that makes this set the controller.
+/// An owner reference that makes this set the controller.
 pub fn controlling(owner: &Value, blocks: bool) -> Value {
     let mut reference = reference(owner, blocks);
     reference["controller"] = json!(true);
     reference
 }
 
-/// The set with members of its spec changed.
+/// The set with changed members of its spec.
 pub fn with(mut set: Value, spec: Value) -> Value {
     for (field, value) in spec.as_object().expect("fields") {
         set["spec"][field] = value.clone();
@@ -57,14 +57,15 @@ pub fn with(mut set: Value, spec: Value) -> Value {
 }
 
 impl World {
-    /// A world with all that a set needs, where every pod is ready at once.
+    /// A test cluster with everything that a set needs, where every pod is ready at once.
     pub async fn lively() -> (World, Kubelet) {
         let world = World::with(ALL).await;
         let kubelet = Kubelet::start(&world);
         (world, kubelet)
     }
 
-    /// Controllers that are started from now on go by tokio's clock, which tests can pause; so does this one, in text.
+    /// Controllers that are started from now on use tokio's clock, which tests can pause; so does the
+    /// returned function.
     pub fn virtual_time(&mut self) -> impl Fn() -> String + use<> {
         let (start, epoch) = (tokio::time::Instant::now(), jiff::Timestamp::now());
         let now = move || epoch + start.elapsed();
@@ -97,8 +98,8 @@ impl World {
         self.until_is(set, &format!("{} is done", name(set)), is_done).await
     }
 
-    /// Waits until the controller has had its turn with all that was written to sets, pods and claims before: it takes a set
-    /// elsewhere through its life, and hears of each kind in the order in which things happened.
+    /// Waits until the controller has handled all earlier writes of sets, pods and claims: a marker set goes
+    /// through its life, and each watch delivers events in order.
     pub async fn quiet(&self) {
         self.try_create(&new_namespace("marker")).await;
         let policy = json!({"persistentVolumeClaimRetentionPolicy": {"whenDeleted": "Delete"}});
@@ -109,7 +110,7 @@ impl World {
         let marker = self.create(marker).await;
         let pod = pod("marker", &format!("{}-0", name(&marker)));
         let pod = self.until_is(&pod, "a marker's pod", |_| true).await;
-        // It is given back its claim when it is heard that it lost it.
+        // It owns its claim again when the loss was received.
         let claim = claim("marker", &format!("data-{}", name(&pod)));
         self.merge(&claim, json!({"metadata": {"ownerReferences": null}})).await;
         self.until_is(&claim, "a marker's claim", |claim| claim.has(&["metadata", "ownerReferences"])).await;

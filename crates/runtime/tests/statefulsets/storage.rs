@@ -1,4 +1,4 @@
-//! Plays the storage: makes, grows and modifies volumes.
+//! A fake storage that provisions, expands and modifies volumes.
 
 use crate::sets::*;
 use crate::world::*;
@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use store::{Next, Store};
 use tokio::task::JoinHandle;
 
-/// A class whose volumes can grow.
+/// A class whose volumes can be expanded.
 pub fn growing_class() -> Value {
     json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "growing"},
@@ -17,7 +17,7 @@ pub fn growing_class() -> Value {
     })
 }
 
-/// A set whose claims of 10Gi change in place.
+/// A set whose claims of 10Gi are updated in place.
 pub fn in_place(replicas: i64) -> Value {
     let mut set = web_with_claims(replicas);
     set["spec"]["volumeClaimUpdatePolicy"] = json!("InPlace");
@@ -27,7 +27,7 @@ pub fn in_place(replicas: i64) -> Value {
     set
 }
 
-/// What a claim's status is when its volume is what it asks for.
+/// The status of a claim whose volume matches its request.
 fn provided(claim: &Value) -> Value {
     let mut status = json!({
         "phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": claim["spec"]["resources"]["requests"],
@@ -39,7 +39,7 @@ fn provided(claim: &Value) -> Value {
 }
 
 impl World {
-    /// A world with a class that grows, and a settled set.
+    /// A test cluster with a class that allows expansion, and a settled set.
     pub async fn settled(set: Value) -> (World, crate::kubelet::Kubelet, Storage, Value) {
         let (world, kubelet) = World::lively().await;
         let storage = Storage::start(&world);
@@ -49,7 +49,7 @@ impl World {
         (world, kubelet, storage, set)
     }
 
-    /// The volume of a claim becomes what this asks for.
+    /// Provisions or expands the volume of a claim.
     pub async fn provide(&self, claim: &str) {
         let claim = self.claim(claim).await;
         self.set_status(&claim, provided(&claim)).await;
@@ -85,12 +85,13 @@ impl World {
         pods.items(&["items"]).iter().map(|pod| uid(pod).to_owned()).collect()
     }
 
-    /// How often the controller changed a claim that was there.
+    /// The claims that the controller changed, once per change.
     pub async fn applies(&self) -> Vec<String> {
         let mut applies = Vec::new();
         for asked in self.requests.take().await {
             let ours = &*asked.account == SETS && asked.method == "PATCH" && asked.code == 200;
-            if ours && asked.path.starts_with(CLAIMS) && asked.path.contains("fieldManager") {
+            let is_check = asked.path.contains("dryRun");
+            if ours && !is_check && asked.path.starts_with(CLAIMS) && asked.path.contains("fieldManager") {
                 let place = asked.path.split('?').next().unwrap_or_default();
                 applies.push(place.rsplit('/').next().unwrap_or_default().to_owned());
             }
@@ -103,7 +104,7 @@ pub fn revision_of(object: &Value) -> &str {
     object.text(&["metadata", "labels", "controller-revision-hash"])
 }
 
-/// Makes every volume what its claim asks for, until it is dropped; except those that it is told to leave.
+/// Makes every volume match its claim, until it is dropped; except the claims that it is told to leave.
 pub struct Storage {
     task: JoinHandle<()>,
     left: Arc<Mutex<BTreeSet<String>>>,
@@ -116,12 +117,12 @@ impl Storage {
         Storage { task: tokio::spawn(keep(client, world.store.clone(), left.clone())), left }
     }
 
-    /// From now on it does nothing for these claims.
+    /// From now on ignores these claims.
     pub fn leave(&self, claims: &[&str]) {
         self.left.lock().expect("no panic").extend(claims.iter().map(|claim| (*claim).to_owned()));
     }
 
-    /// It does its part again for all of them, from their next change on.
+    /// Handles all claims again, from their next change on.
     pub fn resume(&self) {
         self.left.lock().expect("no panic").clear();
     }
@@ -156,6 +157,6 @@ async fn provide(client: &kube::Client, claim: Value) {
         .header("content-type", "application/merge-patch+json")
         .body(patch.to_string().into_bytes())
         .expect("a request");
-    // It may be gone by now.
+    // The claim may be deleted by now.
     drop(client.request::<Value>(request).await);
 }

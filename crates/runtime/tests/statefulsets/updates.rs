@@ -1,4 +1,4 @@
-//! New templates: which replicas change, in which order, and when.
+//! Rollouts: which replicas change, in which order, and when.
 
 use crate::history::Moment;
 use crate::kubelet::{Kubelet, READY_SINCE, running};
@@ -24,7 +24,7 @@ async fn until_images(world: &World, wanted: &[&str]) {
         .await;
 }
 
-/// In which order pods came to an image.
+/// The order in which pods got an image.
 fn order(history: &[Moment], image: &str) -> Vec<String> {
     let mut order: Vec<String> = Vec::new();
     for moment in history {
@@ -37,9 +37,10 @@ fn order(history: &[Moment], image: &str) -> Vec<String> {
     order
 }
 
-// F01, F02: from the top down, each when the one before is ready; and back, to the revision that is there already.
+// F01, F02: from the highest ordinal down, each when the previous one is ready; and back to the existing
+// revision.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rollout_goes_from_the_top_down_and_back_again() {
+async fn a_rollout_goes_from_the_highest_ordinal_down_and_can_be_undone() {
     let (world, _kubelet) = World::lively().await;
     let first = world.create(web_with_claims(3)).await;
     let first = world.until_done(&first).await;
@@ -59,9 +60,9 @@ async fn a_rollout_goes_from_the_top_down_and_back_again() {
     world.stop().await;
 }
 
-// F03: no rollout starts while a replica is not well.
+// F03: no rollout starts while a replica is not ready.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rollout_waits_for_health() {
+async fn a_rollout_waits_for_ready_replicas() {
     let (world, kubelet) = World::lively().await;
     let set = world.create(web(3)).await;
     world.until_done(&set).await;
@@ -77,9 +78,10 @@ async fn a_rollout_waits_for_health() {
     world.stop().await;
 }
 
-// F04, F05: ordered, a replica stuck at a bad revision must be deleted by hand; in parallel it is replaced.
+// F04, F05: with OrderedReady, a user must delete a replica stuck at a bad revision; with Parallel it is
+// replaced.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_bad_revision_is_left_by_hand_or_by_itself() {
+async fn a_bad_revision_needs_a_user_with_ordered_ready_only() {
     for policy in ["OrderedReady", "Parallel"] {
         let (world, kubelet) = World::lively().await;
         let set = world.create(with(web(3), json!({"podManagementPolicy": policy}))).await;
@@ -101,9 +103,9 @@ async fn a_bad_revision_is_left_by_hand_or_by_itself() {
     }
 }
 
-// F06, F07, F08: a partition holds replicas below it at the old revision, also those that are made anew.
+// F06, F07, F08: replicas below a partition stay at the old revision, also when they are created again.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_partition_lets_a_rollout_pass_in_phases() {
+async fn a_partition_allows_a_rollout_in_phases() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(with(web(3), rolling(json!({"partition": 3})))).await;
     let before = world.until_done(&set).await;
@@ -133,9 +135,9 @@ async fn a_partition_lets_a_rollout_pass_in_phases() {
     world.stop().await;
 }
 
-// F10: growing under a partition.
+// F10: scaling up with a partition.
 #[tokio::test(flavor = "multi_thread")]
-async fn new_ordinals_above_the_partition_are_new() {
+async fn new_ordinals_above_the_partition_get_the_new_revision() {
     let (world, _kubelet) = World::lively().await;
     let set = world.create(with(web(3), rolling(json!({"partition": 2})))).await;
     world.until_done(&set).await;
@@ -145,7 +147,7 @@ async fn new_ordinals_above_the_partition_are_new() {
     world.stop().await;
 }
 
-// F13: with OnDelete only deletions bring the new revision.
+// F13: with OnDelete only deleted pods get the new revision.
 #[tokio::test(flavor = "multi_thread")]
 async fn on_delete_waits_for_the_user() {
     let (world, _kubelet) = World::lively().await;
@@ -164,7 +166,7 @@ async fn on_delete_waits_for_the_user() {
     world.stop().await;
 }
 
-// F15, F16: never more unavailable than allowed; percentages are rounded down, to one at least.
+// F15, F16: never more unavailable than allowed; percentages are rounded down, to at least one.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_budget_of_unavailable_replicas_is_kept() {
     for (replicas, budget, most) in
@@ -186,9 +188,9 @@ async fn the_budget_of_unavailable_replicas_is_kept() {
     }
 }
 
-// F15: when one is back, the next goes.
+// F15: when one is available again, the next is deleted.
 #[tokio::test(flavor = "multi_thread")]
-async fn the_next_goes_when_the_budget_has_room_again() {
+async fn the_next_is_deleted_when_the_budget_allows_it() {
     let (world, kubelet) = World::lively().await;
     let spec = rolling(json!({"maxUnavailable": 2}));
     let set = world.create(with(with(web(6), spec), json!({"podManagementPolicy": "Parallel"}))).await;
@@ -203,7 +205,7 @@ async fn the_next_goes_when_the_budget_has_room_again() {
     world.stop().await;
 }
 
-// F20, F21: what is on its way out or not ready uses up the budget.
+// F20, F21: terminating and unready replicas use up the budget.
 #[tokio::test(flavor = "multi_thread")]
 async fn replicas_that_are_unavailable_for_other_reasons_count() {
     let (world, kubelet) = World::lively().await;
@@ -230,7 +232,7 @@ async fn replicas_that_are_unavailable_for_other_reasons_count() {
     world.stop().await;
 }
 
-// F22: the next pod goes when the one before is available, not only ready.
+// F22: the next pod is deleted when the previous one is available, not only ready.
 #[tokio::test(start_paused = true)]
 async fn a_rollout_waits_for_availability() {
     let mut world = World::bare().await;
@@ -249,7 +251,7 @@ async fn a_rollout_waits_for_availability() {
     world.stop().await;
 }
 
-// F23, F24: what is not in the template restarts nothing and makes no history.
+// F23, F24: changes outside the template restart nothing and create no revision.
 #[tokio::test(flavor = "multi_thread")]
 async fn other_changes_restart_nothing() {
     let (world, _kubelet) = World::lively().await;
@@ -295,7 +297,7 @@ async fn an_annotation_of_the_template_restarts_all() {
     world.stop().await;
 }
 
-// F28, F29: all old pods go before the first new one comes, also a stuck one.
+// F28, F29: all old pods are deleted before the first new one is created, also a stuck one.
 #[tokio::test(flavor = "multi_thread")]
 async fn recreate_never_mixes_revisions() {
     let gates = Gates::default().with("StatefulSetRecreateStrategy", true);
@@ -325,7 +327,7 @@ async fn recreate_never_mixes_revisions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_strategy_behind_a_closed_gate_is_told_and_does_nothing() {
+async fn a_strategy_with_its_gate_off_is_reported_and_does_nothing() {
     let mut world = World::gated(Gates::default().with("StatefulSetRecreateStrategy", true)).await;
     world.start(SETS);
     let set = world.create(with(web(1), json!({"updateStrategy": {"type": "Recreate"}}))).await;
@@ -335,7 +337,7 @@ async fn a_strategy_behind_a_closed_gate_is_told_and_does_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_pod_deleted_in_the_middle_of_a_rollout_comes_back_new() {
+async fn a_pod_deleted_in_the_middle_of_a_rollout_is_created_at_the_new_revision() {
     let (world, kubelet) = World::lively().await;
     let set = world.create(web(3)).await;
     world.until_done(&set).await;

@@ -1,4 +1,4 @@
-//! Claims and volumes become pairs, through the real server.
+//! Binding of claims and PVs, through the real server.
 
 use crate::pairs::*;
 use crate::world::*;
@@ -7,13 +7,14 @@ use object::access::{Access, terminating, uid};
 use object::json;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a1_a2_a5_a_claim_gets_the_smallest_volume_that_suits() {
+async fn a1_a2_a5_a_claim_gets_the_smallest_pv_that_matches() {
     let world = World::with(BINDER).await;
     let big = world.create(a_volume("big", "10Gi", json!({}))).await;
     let right = world.create(a_volume("right", "5Gi", json!({}))).await;
     until_phase(&world, &big, "Available").await;
     until_phase(&world, &right, "Available").await;
-    // A claim takes what the binder knows of. When it has heard of a later volume, it knows of these.
+    // A claim takes a PV that the binder has received. When it has received a later PV, it has received
+    // these.
     world.create(a_volume("marker", "1Gi", of_class("m"))).await;
     let marker = world.create(a_claim("marker", "1Gi", of_class("m"))).await;
     until_bound(&world, &marker, "marker").await;
@@ -33,9 +34,9 @@ async fn a1_a2_a5_a_claim_gets_the_smallest_volume_that_suits() {
     world.stop().await;
 }
 
-// A3, A4, and no 15 seconds in between (11.6 of the digest: a late volume is noticed at once).
+// A3, A4, without the 15 seconds in between (11.6 of the digest: a new PV is handled at once).
 #[tokio::test(flavor = "multi_thread")]
-async fn a3_a4_a_claim_waits_and_is_bound_when_a_volume_comes() {
+async fn a3_a4_a_claim_waits_and_is_bound_when_a_pv_is_created() {
     let world = World::with(BINDER).await;
     world.create(a_volume("small", "1Gi", json!({}))).await;
     let claim = world.create(a_claim("c", "10Gi", json!({}))).await;
@@ -45,7 +46,7 @@ async fn a3_a4_a_claim_waits_and_is_bound_when_a_volume_comes() {
     assert_eq!(phase(&world.now(&claim).await.expect("there")), "Pending");
     world.create(a_volume("new", "10Gi", json!({}))).await;
     until_bound(&world, &claim, "new").await;
-    // The same by its name, and by the volume's.
+    // The same by the claim's volumeName, and by the PV's claimRef.
     let named = world.create(a_claim("named", "1Gi", json!({"spec": {"volumeName": "late"}}))).await;
     world.create(a_volume("late", "1Gi", json!({}))).await;
     until_bound(&world, &named, "late").await;
@@ -54,7 +55,7 @@ async fn a3_a4_a_claim_waits_and_is_bound_when_a_volume_comes() {
     let reference = json!({"spec": {"claimRef": {"namespace": "default", "name": "awaited"}}});
     world.create(a_volume("meant", "4Gi", reference)).await;
     until_bound(&world, &awaited, "meant").await;
-    // And when a volume changes so that it suits.
+    // And when a PV changes so that it matches.
     let picky = json!({"spec": {"selector": {"matchLabels": {"fast": "yes"}}}});
     let picky = world.create(a_claim("picky", "1Gi", picky)).await;
     world.until_event(&picky, "FailedBinding").await;
@@ -64,7 +65,7 @@ async fn a3_a4_a_claim_waits_and_is_bound_when_a_volume_comes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn b10_of_many_claims_only_the_one_that_a_volume_names_gets_it() {
+async fn b10_of_many_claims_only_the_one_that_a_pv_names_gets_it() {
     let world = World::with(BINDER).await;
     let claims = join_all((0..101).map(|at| world.create(a_claim(&format!("c-{at}"), "1Gi", json!({}))))).await;
     let reference = json!({"spec": {"claimRef": {"namespace": "default", "name": "c-50"}}});
@@ -76,9 +77,9 @@ async fn b10_of_many_claims_only_the_one_that_a_volume_names_gets_it() {
     world.stop().await;
 }
 
-// A18: whatever write fails, is lost or gets stuck, and whoever takes over after that.
+// A18: any write fails, loses its response or gets stuck, and the binder is restarted after that.
 #[tokio::test(flavor = "multi_thread")]
-async fn a18_binding_survives_mishaps_and_restarts() {
+async fn a18_binding_survives_faults_and_restarts() {
     for mishap in [Mishap::Refused(500), Mishap::Refused(409), Mishap::AnswerLost, Mishap::Stuck, Mishap::AnswerStuck] {
         for after in 0..4 {
             let mut world = World::bare().await;
@@ -103,7 +104,7 @@ async fn a18_binding_survives_mishaps_and_restarts() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_takes_no_status_along_gets_it_by_itself() {
+async fn a_server_without_the_status_parameter_gets_a_separate_status_write() {
     let mut world = World::bare().await;
     world.faults.unknown("withStatus=true");
     let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
@@ -135,17 +136,17 @@ async fn v3_a_pre_bound_pair_with_a_terminating_volume_stays_pending() {
     assert_eq!(phase(&world.now(&claim).await.expect("there")), "Pending");
     let left = world.now(&volume).await.expect("a foreign finalizer holds it");
     assert_eq!((phase(&left), terminating(&left)), ("Available", true));
-    // A13: and nobody else gets it either.
+    // A13: and no other claim gets it either.
     let other = world.create(a_claim("other", "1Gi", json!({}))).await;
     world.until_event(&other, "FailedBinding").await;
     assert_eq!(phase(&world.now(&other).await.expect("there")), "Pending");
     world.stop().await;
 }
 
-// V3: the write that binds a claim is given up and arrives when its volume is gone (decision 21). Without a word to the claim before, it would
-// be Lost.
+// V3: the write that binds a claim is delayed and executed after its PV was removed (decision 21). Without an
+// earlier write to the claim, it would be Lost.
 #[tokio::test(flavor = "multi_thread")]
-async fn v3_a_claim_is_not_bound_late_to_a_volume_that_went() {
+async fn v3_a_claim_is_not_bound_late_to_a_removed_pv() {
     let world = World::with(&all()).await;
     let volume = world.create(a_volume("v", "1Gi", json!({}))).await;
     until_phase(&world, &volume, "Available").await;
@@ -154,7 +155,7 @@ async fn v3_a_claim_is_not_bound_late_to_a_volume_that_went() {
     let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
     let is_of_claim = |asked: &Asked| asked.path.ends_with("/c?withStatus=true");
     world.requests.until(|asked| is_of_claim(asked) && asked.code == 500, 1).await;
-    assert!(!world.faults.mishap_waits(), "the first one was given up");
+    assert!(!world.faults.mishap_waits(), "the first write was given up");
     world.delete(&volume, "").await;
     world.until_gone(&volume).await;
     world.faults.release();
@@ -178,7 +179,7 @@ async fn b11_b14_b20_lost_misbound_and_freed() {
     assert!(!lost.has(&["status", "capacity"]) && !lost.has(&["status", "accessModes"]));
     world.until_event(&first, "ClaimMisbound").await;
     until_phase(&world, &volume, "Available").await;
-    // It comes back to the claim whose uid it names.
+    // The PV is bound again to the claim whose uid it names.
     world.merge(&volume, json!({"spec": {"claimRef": {"uid": uid(&first)}}})).await;
     until_bound(&world, &first, "v").await;
     // B20
@@ -190,7 +191,7 @@ async fn b11_b14_b20_lost_misbound_and_freed() {
     world.merge(&volume, json!({"spec": {"claimRef": null}})).await;
     until_bound(&world, &second, "v").await;
     // B11
-    // In this order: a finalizer that is missing earlier is put back.
+    // In this order: a finalizer that is missing earlier is restored.
     world.delete(&volume, "").await;
     world.merge(&volume, json!({"metadata": {"finalizers": null}})).await;
     until_phase(&world, &second, "Lost").await;
@@ -201,7 +202,7 @@ async fn b11_b14_b20_lost_misbound_and_freed() {
 
 // Classes: C3, C5, C6, C13, D1, D13.
 #[tokio::test(flavor = "multi_thread")]
-async fn c3_d13_classes_that_come_later_are_noticed_at_once() {
+async fn c3_d13_classes_created_later_are_used_at_once() {
     let world = World::with(BINDER).await;
     let mut without = claim("default", "without");
     without["spec"].as_object_mut().expect("a spec").remove("storageClassName");
@@ -243,7 +244,7 @@ async fn c5_c6_c7_claims_wait_for_their_first_pod() {
     world.create(pod).await;
     let event = world.until_event(&claim, "WaitForPodScheduled").await;
     assert_eq!(event["message"], "waiting for pod web-0 to be scheduled");
-    // The scheduler asks for a volume on a node, or gives one.
+    // The scheduler selects a node for provisioning, or gives the claim a PV.
     let second = world.create(a_claim("second", "1Gi", of_class("w"))).await;
     let node = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "node"}}});
     world.merge(&second, node).await;

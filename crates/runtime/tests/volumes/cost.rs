@@ -1,4 +1,4 @@
-//! What binding costs: many pairs at once, nothing when nothing happens, no more for one pair when there are many.
+//! The cost of binding: many pairs at once, no requests when idle, and a constant cost per pair.
 
 use crate::pairs::*;
 use crate::world::*;
@@ -7,8 +7,8 @@ use object::json;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// Waits until all claims are bound: the last write to each was answered. Looking at them all the time would cost more
-/// than binding them.
+/// Waits until all claims are bound, by counting the last write to each: reading them repeatedly would cost
+/// more than binding them.
 async fn until_all_bound(world: &World, count: usize) {
     let is_last = |asked: &Asked| {
         asked.code == 200 && asked.path.contains("/persistentvolumeclaims/") && asked.path.contains("withStatus")
@@ -16,19 +16,19 @@ async fn until_all_bound(world: &World, count: usize) {
     world.until_moment("all are bound", || world.requests.count(is_last) == count).await;
 }
 
-/// Each claim has a volume of its own.
+/// Checks that each claim has a PV of its own.
 async fn check_pairs(world: &World, count: usize) {
     let list = world.get("/api/v1/persistentvolumeclaims").await.expect("a list");
     let claims = list.items(&["items"]);
     let volumes: HashSet<&str> = claims.iter().map(|claim| claim.text(&["spec", "volumeName"])).collect();
-    assert_eq!(volumes.len(), count, "no two have one volume");
+    assert_eq!(volumes.len(), count, "no two claims have the same PV");
     assert!(claims.iter().all(|claim| phase(claim) == "Bound"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_static_pairs_at_once() {
     let count = scaled(1000);
-    // The claims are there first, or the volumes are.
+    // The claims are created first, or the PVs.
     for claims_first in [false, true] {
         let mut world = World::bare().await;
         let volumes = |at: usize| a_volume(&format!("v-{at}"), "1Gi", json!({}));
@@ -62,10 +62,10 @@ async fn a_thousand_static_pairs_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_that_wait_are_called_by_volumes_one_by_one() {
+async fn waiting_claims_are_bound_as_pvs_are_created() {
     let count = scaled(1000);
     let world = World::with(BINDER).await;
-    // Sizes of all kinds, so that many volumes would do for many claims.
+    // Different sizes, so that many PVs match many claims.
     let size = |at: usize| format!("{}Gi", 1 + at % 7);
     let claims = world.create_many(count, |at| a_claim(&format!("c-{at}"), &size(at), json!({}))).await;
     world.until_event(claims.last().expect("some"), "FailedBinding").await;
@@ -80,7 +80,7 @@ async fn claims_that_wait_are_called_by_volumes_one_by_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_waits_asks_for_nothing() {
+async fn waiting_claims_cost_no_requests() {
     let world = World::with(&all()).await;
     world.create(a_class("x", "example.com", json!({}))).await;
     world.create(a_volume("small", "1Mi", json!({}))).await;
@@ -95,7 +95,7 @@ async fn who_waits_asks_for_nothing() {
     let asked = world.requests.take().await;
     let asked: Vec<_> = asked.iter().filter(|asked| !asked.path.contains("watch=")).collect();
     assert!(asked.is_empty(), "{asked:?}");
-    // But who comes much later is still told why.
+    // The event is still repeated after a long time.
     tokio::time::sleep(Duration::from_secs(20 * 60)).await;
     let asked = world.requests.take().await;
     let told = asked.iter().filter(|asked| asked.path.contains("/events") && asked.method != "GET").count();

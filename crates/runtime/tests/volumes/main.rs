@@ -2,7 +2,7 @@
 
 mod binding;
 mod cost;
-mod elsewhere;
+mod namespace_scope;
 mod pairs;
 mod protection;
 mod random;

@@ -1,4 +1,4 @@
-//! Objects of these tests, and a user who looks at pairs.
+//! Objects of these tests, and waits for bound pairs.
 
 use crate::world::*;
 use object::access::{Access, name, uid};
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub const BINDER: &str = "persistentvolume-binder-controller";
 pub const PROTECTION: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller";
 
-/// All that volumes need.
+/// The controllers that volumes need.
 pub fn all() -> String {
     format!("{BINDER},{PROTECTION}")
 }
 
-/// A volume without class; `more` is merged into it.
+/// A PV without a class; `more` is merged into it.
 pub fn a_volume(name: &str, size: &str, more: Value) -> Value {
     let mut volume = volume(name);
     volume["spec"]["capacity"]["storage"] = json!(size);
@@ -49,7 +49,7 @@ pub async fn until_phase(world: &World, object: &Value, want: &str) -> Value {
     world.until_is(object, &format!("{} is {want}", name(object)), |found| phase(found) == want).await
 }
 
-/// Waits until a claim and this volume are a pair on both sides.
+/// Waits until a claim and this PV are bound to each other.
 pub async fn until_bound(world: &World, claim: &Value, volume: &str) {
     let is_bound = |claim: &Value| phase(claim) == "Bound" && claim.text(&["spec", "volumeName"]) == volume;
     world.until_is(claim, &format!("{} is bound to {volume}", name(claim)), is_bound).await;
@@ -57,7 +57,7 @@ pub async fn until_bound(world: &World, claim: &Value, volume: &str) {
     assert_eq!((phase(&found), found.text(&["spec", "claimRef", "uid"])), ("Bound", uid(claim)));
 }
 
-/// Waits until the binder has done all that it had to do about what was written before: a pair that comes later is bound.
+/// Waits until the binder has handled all earlier writes: a pair created later is bound.
 pub async fn settle(world: &World) {
     let class = format!("settle-{}", world.store.revision());
     let free = world.create(a_volume(&class, "1Gi", of_class(&class))).await;
@@ -67,7 +67,7 @@ pub async fn settle(world: &World) {
     world.delete(&free, "").await;
 }
 
-/// The messages of the events about an object, by reason.
+/// The events about an object: reason and message.
 pub async fn told(world: &World, about: &Value) -> Vec<(String, String)> {
     let list = world.get("/api/v1/namespaces/default/events").await.expect("a list");
     let about_it = |event: &&Value| event.text(&["involvedObject", "uid"]) == uid(about);
@@ -75,7 +75,7 @@ pub async fn told(world: &World, about: &Value) -> Vec<(String, String)> {
     list.items(&["items"]).iter().filter(about_it).map(texts).collect()
 }
 
-/// A directory of this test, with something in it, gone when this is dropped.
+/// A directory of this test, with a file, removed when this is dropped.
 pub struct Directory(pub PathBuf);
 
 impl Directory {

@@ -1,4 +1,4 @@
-//! What is in use stays: volumes, claims, attribute classes.
+//! Objects in use are kept: PVs, claims, attribute classes.
 
 use crate::world::*;
 use object::access::{Access, terminating};
@@ -8,14 +8,14 @@ const CLAIMS: &str = "persistentvolumeclaim-protection-controller";
 const VOLUMES: &str = "persistentvolume-protection-controller";
 const CLASSES: &str = "volumeattributesclass-protection-controller";
 
-/// A pod on a node that uses a claim.
+/// A scheduled pod that uses a claim.
 fn user_of(claim: &str, name: &str) -> Value {
     let mut pod = waiting_user_of(claim, name);
     pod["spec"]["nodeName"] = json!("node");
     pod
 }
 
-/// A pod on no node that names a claim.
+/// A pod without a node that uses a claim.
 fn waiting_user_of(claim: &str, name: &str) -> Value {
     let mut pod = pod("default", name);
     pod["spec"]["volumes"] = json!([{"name": "data", "persistentVolumeClaim": {"claimName": claim}}]);
@@ -36,9 +36,9 @@ async fn until_unused(world: &World, claim: &Value, want: (&str, &str)) {
     world.until_is(claim, &format!("Unused is {want:?}"), |claim| unused(claim) == want).await;
 }
 
-// V2: a volume that is deleted while it is bound stays until it is not. V1: admission gave it the finalizer.
+// V2: a PV that is deleted while it is bound is kept until it is not. V1: admission added the finalizer.
 #[tokio::test(flavor = "multi_thread")]
-async fn v2_a_bound_volume_stays_until_it_is_released() {
+async fn v2_a_bound_pv_is_kept_until_it_is_released() {
     let world = World::with(VOLUMES).await;
     let bound = world.create(volume("bound")).await;
     assert_eq!(bound["metadata"]["finalizers"], json!(["kubernetes.io/pv-protection"]));
@@ -54,7 +54,7 @@ async fn v2_a_bound_volume_stays_until_it_is_released() {
     world.stop().await;
 }
 
-// V4, scenario G12: objects older than the admission get their finalizers.
+// V4, scenario G12: objects older than the admission plugin get their finalizers.
 #[tokio::test(flavor = "multi_thread")]
 async fn v4_finalizers_that_are_missing_are_added_also_after_failures() {
     let mut world = World::bare().await;
@@ -72,9 +72,9 @@ async fn v4_finalizers_that_are_missing_are_added_also_after_failures() {
     world.stop().await;
 }
 
-// V2, scenarios H1 and E10: a claim stays while a pod on a node names it.
+// V2, scenarios H1 and E10: a claim is kept while a scheduled pod uses it.
 #[tokio::test(flavor = "multi_thread")]
-async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
+async fn v2_a_claim_in_use_is_kept_until_its_last_pod_is_removed() {
     let world = World::with(CLAIMS).await;
     let used = world.create(claim("default", "used")).await;
     let free = world.create(claim("default", "free")).await;
@@ -89,7 +89,7 @@ async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
     assert!(world.now(&waiting).await.is_some());
     kill(&world, &first).await;
     world.until_gone(&first).await;
-    // A pod that has ended holds, as its volumes may still be mounted.
+    // A terminated pod protects, because its volumes may still be mounted.
     let marker = world.create(claim("default", "marker")).await;
     world.delete(&marker, "").await;
     world.until_gone(&marker).await;
@@ -106,9 +106,9 @@ async fn v2_a_claim_in_use_stays_until_its_last_pod_is_gone() {
     world.stop().await;
 }
 
-// Scenario H4: the pod that replaced another under its name holds the claim too.
+// Scenario H4: a pod that replaced another one of the same name protects the claim, too.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_is_held_by_the_next_pod_of_the_same_name() {
+async fn a_claim_is_protected_by_the_next_pod_of_the_same_name() {
     let world = World::with(CLAIMS).await;
     let claim = world.create(claim("default", "data")).await;
     let first = world.create(user_of("data", "web-0")).await;
@@ -124,9 +124,9 @@ async fn a_claim_is_held_by_the_next_pod_of_the_same_name() {
     world.stop().await;
 }
 
-// Scenario H6, V4: a list that fails delays releases, and is asked for again.
+// Scenario H6, V4: a list that fails delays releases, and is repeated.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_claim_goes_before_the_server_has_confirmed_that_no_pod_uses_it() {
+async fn no_claim_is_removed_before_the_server_has_confirmed_that_no_pod_uses_it() {
     let world = World::with(CLAIMS).await;
     world.create(new_namespace("other")).await;
     let (here, there) = (world.create(claim("default", "c")).await, world.create(claim("other", "c")).await);
@@ -151,13 +151,13 @@ async fn no_claim_goes_before_the_server_has_confirmed_that_no_pod_uses_it() {
 
 // Scenario H8.
 #[tokio::test(flavor = "multi_thread")]
-async fn claims_say_whether_they_are_in_use() {
+async fn claims_have_a_condition_whether_they_are_in_use() {
     let world = World::with(CLAIMS).await;
     let claim = world.create(claim("default", "data")).await;
     let bound = std::time::Instant::now();
     world.set_status(&claim, json!({"phase": "Bound"})).await;
     until_unused(&world, &claim, ("True", "NoPodsUsingPVC")).await;
-    assert!(bound.elapsed() >= std::time::Duration::from_secs(1), "a pod may have been on its way");
+    assert!(bound.elapsed() >= std::time::Duration::from_secs(1), "a pod may be created soon");
     let pod = world.create(waiting_user_of("data", "web-0")).await;
     until_unused(&world, &claim, ("False", "PodUsingPVC")).await;
     world.set_status(&pod, json!({"phase": "Succeeded"})).await;
@@ -165,9 +165,9 @@ async fn claims_say_whether_they_are_in_use() {
     world.stop().await;
 }
 
-// Scenario H9: a class that only the status of a claim names stays.
+// Scenario H9: a class that only the status of a claim names is kept.
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attributes_class_stays_while_it_is_named() {
+async fn an_attributes_class_is_kept_while_it_is_used() {
     let world = World::with(CLASSES).await;
     let class = |name: &str| {
         json!({
@@ -188,9 +188,9 @@ async fn an_attributes_class_stays_while_it_is_named() {
     world.stop().await;
 }
 
-/// A claim names a class that is on its way out, and the controller has not heard of that yet.
+/// A claim uses a terminating class, which the controller has not received yet.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_class_is_let_go_of_when_the_server_says_that_nobody_names_it() {
+async fn a_class_is_released_when_the_server_confirms_that_it_is_unused() {
     let world = World::with(CLASSES).await;
     let gold = json!({
         "apiVersion": "storage.k8s.io/v1", "kind": "VolumeAttributesClass", "metadata": {"name": "gold"},
@@ -199,7 +199,7 @@ async fn a_class_is_let_go_of_when_the_server_says_that_nobody_names_it() {
     let gold = world.create(gold).await;
     let is_held = |class: &Value| !class.items(&["metadata", "finalizers"]).is_empty();
     world.until_is(&gold, "it is protected", is_held).await;
-    // Who lists claims later has heard of them.
+    // A later list would contain the claims.
     world.requests.until(|asked| asked.path.starts_with("/api/v1/persistentvolumeclaims?watch"), 1).await;
     world.faults.mute("volumeattributesclass-protection-controller", "/persistentvolumeclaims");
     let data = world.create(claim("default", "data")).await;
@@ -214,7 +214,7 @@ async fn a_class_is_let_go_of_when_the_server_says_that_nobody_names_it() {
     world.stop().await;
 }
 
-// The roles hold no more than is used, and nothing that is asked is forbidden.
+// The roles have no more permissions than needed, and no request is forbidden.
 #[tokio::test(flavor = "multi_thread")]
 async fn protection_needs_no_more_than_its_roles() {
     let world = World::with(&format!("{CLAIMS},{VOLUMES},{CLASSES}")).await;
@@ -228,9 +228,10 @@ async fn protection_needs_no_more_than_its_roles() {
     world.stop().await;
 }
 
-/// A pod that uses the claim comes and goes, and the controller hears of neither: the claim goes all the same.
+/// A pod that uses the claim is created and deleted without events for the controller: the claim is still
+/// removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_claim_is_let_go_of_when_a_pod_that_held_it_went_unheard() {
+async fn a_claim_is_released_when_the_deletion_event_of_its_pod_was_missed() {
     let world = World::with(CLAIMS).await;
     let used = world.create(claim("default", "used")).await;
     let marker = world.create(claim("default", "marker")).await;
@@ -244,7 +245,7 @@ async fn a_claim_is_let_go_of_when_a_pod_that_held_it_went_unheard() {
     world.requests.until(|asked| asked.path.starts_with(pods), 1).await;
     kill(&world, &user).await;
     world.until_gone(&user).await;
-    // It has to list, and that does not show the pod.
+    // The controller must list, and the list does not contain the pod.
     world.store.compact(world.store.revision()).await.expect("compacted");
     world.faults.cut_watches();
     world.faults.release();

@@ -1,4 +1,4 @@
-//! Random volumes, claims, deletions, policy flips, mishaps and restarts: what must be true in the end, whatever happened.
+//! Random PVs, claims, deletions, changes of policy, faults and restarts: what must be true in the end.
 
 use crate::pairs::*;
 use crate::world::*;
@@ -43,7 +43,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..50)
 }
 
-/// A volume as a user made it.
+/// A PV as a user created it.
 struct Made {
     volume: Value,
     directory: Directory,
@@ -57,16 +57,16 @@ struct Run {
     noted: Arc<Mutex<Noted>>,
 }
 
-/// What was noted, and up to which revision.
+/// What was observed, and up to which revision.
 #[derive(Default)]
 struct Noted {
-    /// The names of volumes that ever were Bound,
+    /// The names of PVs that were ever Bound,
     bound: BTreeSet<String>,
-    /// and of those that ever were a claim's.
+    /// and of those that were ever bound to a claim.
     had: BTreeSet<String>,
-    /// What was not in order when it was last looked at, for failure messages.
+    /// What was not in order at the last check, for failure messages.
     unsettled: Option<String>,
-    /// What became of each volume, for failure messages.
+    /// The history of each PV, for failure messages.
     histories: BTreeMap<String, Vec<String>>,
     revision: u64,
 }
@@ -119,7 +119,7 @@ impl Run {
         self.volumes.push(Made { volume, directory, policies: [POLICIES[policy]].into() });
     }
 
-    /// One that was told to go may be as good as gone.
+    /// A terminating PV may be removed at any time.
     async fn flip(&mut self, at: usize) {
         let Some(made) = self.volumes.get_mut(at) else { return };
         let Some(volume) = self.world.now(&made.volume).await.filter(|volume| !terminating(volume)) else { return };
@@ -130,7 +130,7 @@ impl Run {
         made.policies.insert(policy);
     }
 
-    /// All volumes and claims, once everything is in order and nothing changes.
+    /// All PVs and claims, once everything is in order and nothing changes.
     async fn at_rest(&self) -> Option<()> {
         let before = self.world.store.revision();
         let volumes = self.world.get("/api/v1/persistentvolumes").await.expect("a list");
@@ -159,9 +159,9 @@ impl Run {
                 made.policies
             );
             if made.policies == ["Retain"].into() || !was_bound {
-                assert!(exists, "{case}: nobody said that it may be deleted");
+                assert!(exists, "{case}: no policy allows its deletion");
             }
-            // Where a claim went in the middle of binding, either is right.
+            // If a claim was deleted during binding, both are correct.
             if made.policies == ["Delete"].into() && was_had {
                 assert_eq!(now.is_some(), exists, "{case}");
             }
@@ -200,7 +200,7 @@ fn is_settled(claim: &Value, volumes: &BTreeMap<&str, &Value>) -> bool {
     phase(claim) == "Pending" && !wanted.any(|volume| suits(volume))
 }
 
-/// Notes which volumes are ever Bound.
+/// Records which PVs were ever Bound.
 async fn note(mut watcher: Box<dyn Watcher>, noted: Arc<Mutex<Noted>>) {
     while let Next::Events { events, revision } = watcher.next(usize::MAX).await {
         let mut noted = noted.lock().expect("no panic");
@@ -258,12 +258,12 @@ async fn play(steps: &[Step]) {
     run.world.stop().await;
 }
 
-// V2, V3, H1, H6 as invariants of the whole.
+// V2, V3, H1, H6 as invariants of all components together.
 #[test]
-fn whatever_happens_volumes_and_claims_end_in_order_and_nothing_leaks() {
+fn pvs_and_claims_always_end_consistent_and_nothing_leaks() {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("a runtime");
-    // More of them on demand: each is a whole server.
+    // More cases on demand: each starts a whole server.
     let cases = std::env::var("VOLUME_CASES").ok().and_then(|text| text.parse().ok()).unwrap_or(10);
     let config = ProptestConfig { cases, failure_persistence: None, ..ProptestConfig::default() };
     proptest!(config, |(steps in steps())| {

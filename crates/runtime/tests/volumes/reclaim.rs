@@ -10,7 +10,7 @@ use std::path::PathBuf;
 const FINALIZER: &str = "kubernetes.io/pv-controller";
 const EXTERNAL: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 
-/// A volume that stands for a directory.
+/// A PV of a directory.
 fn of_directory(directory: &Directory, policy: &str, made_by: Option<&str>) -> Value {
     let more = json!({
         "metadata": {"annotations": {"pv.kubernetes.io/provisioned-by": made_by}},
@@ -23,7 +23,7 @@ fn of_directory(directory: &Directory, policy: &str, made_by: Option<&str>) -> V
     volume
 }
 
-/// A volume that is bound to a claim, and whose finalizers are as they shall be.
+/// A PV that is bound to a claim, with the finalizers that it should have.
 async fn bound_pair(world: &World, volume: Value) -> (Value, Value) {
     let volume = world.create(volume).await;
     let claim = world.create(a_claim("c", "1Gi", json!({}))).await;
@@ -32,7 +32,7 @@ async fn bound_pair(world: &World, volume: Value) -> (Value, Value) {
     (volume, claim)
 }
 
-/// A claim for which a directory was made, and the name of its volume.
+/// A claim for which a directory was provisioned, and the name of its PV.
 async fn made_inside() -> (World, Value, String) {
     let mut world = World::bare().await;
     world.setup.provisioning = Provisioning { host_path: true, ..Provisioning::default() };
@@ -48,9 +48,9 @@ fn finalizers(volume: &Value) -> Vec<&str> {
     volume.items(&["metadata", "finalizers"]).iter().filter_map(Value::as_str).collect()
 }
 
-// H1, H3, H10, F7, F10, F11, E1, E2: all orders of deleting pod, claim, volume and class end alike.
+// H1, H3, H10, F7, F10, F11, E1, E2: all orders of deleting pod, claim, PV and class have the same result.
 #[tokio::test(flavor = "multi_thread")]
-async fn h1_h10_all_orders_of_deletion_end_alike() {
+async fn h1_h10_all_orders_of_deletion_have_the_same_result() {
     let world = World::with(&all()).await;
     for order in permutations(["pod", "claim", "volume", "class"]) {
         for (policy, made_by) in
@@ -109,7 +109,7 @@ fn permutations(of: [&'static str; 4]) -> Vec<[&'static str; 4]> {
     all
 }
 
-// H3, H5, H6, G10, F1: finalizers follow maker and policy.
+// H3, H5, H6, G10, F1: finalizers depend on provisioner and policy.
 #[tokio::test(flavor = "multi_thread")]
 async fn h3_h6_finalizers_follow_the_policy() {
     let world = World::with(&all()).await;
@@ -126,10 +126,10 @@ async fn h3_h6_finalizers_follow_the_policy() {
     until(&[protection]).await;
     set("Delete").await;
     until(&[protection, FINALIZER]).await;
-    // Left over by a provisioner outside.
+    // Left over from an external provisioner.
     world.merge(&volume, json!({"metadata": {"finalizers": [protection, EXTERNAL]}})).await;
     until(&[protection, FINALIZER]).await;
-    // G7: the policy changes when the volume is already on its way out, back and forth.
+    // G7: the policy of a terminating PV changes, back and forth.
     set("Retain").await;
     until(&[protection]).await;
     world.delete(&volume, "").await;
@@ -141,7 +141,7 @@ async fn h3_h6_finalizers_follow_the_policy() {
     world.until_gone(&volume).await;
     assert!(!directory.exists(), "deleted, and nothing was stuck");
 
-    // H5: one that was never bound is nobody's to delete.
+    // H5: a PV that was never bound is not deleted with its data.
     let directory = Directory::new();
     let free = world.create(of_directory(&directory, "Delete", None)).await;
     until_phase(&world, &free, "Available").await;
@@ -153,9 +153,10 @@ async fn h3_h6_finalizers_follow_the_policy() {
     world.stop().await;
 }
 
-// H6: the creation of a volume arrives once more, when the volume was retained and is gone: its data stays. One from a backup waits for a person.
+// H6: the creation of a retained and removed PV is executed again: its data is kept. A PV from a backup waits
+// for a confirmation.
 #[tokio::test(flavor = "multi_thread")]
-async fn h6_a_creation_that_arrives_late_leaves_what_was_retained() {
+async fn h6_a_delayed_creation_keeps_retained_data() {
     let (world, claim, made) = made_inside().await;
     let volume = world.get(&format!("/api/v1/persistentvolumes/{made}")).await.expect("there");
     let directory = PathBuf::from(volume.text(&["spec", "hostPath", "path"]));
@@ -170,7 +171,7 @@ async fn h6_a_creation_that_arrives_late_leaves_what_was_retained() {
     let again = world.create(late.clone()).await;
     world.until_gone(&again).await;
     assert!(directory.is_dir(), "it was retained");
-    // From a backup: nobody knows any more what became of the one before.
+    // From a backup: the history of the former PV is unknown.
     late["spec"]["claimRef"]["resourceVersion"] = json!("");
     let restored = world.create(late).await;
     world.until_event(&restored, "DeletionUnconfirmed").await;
@@ -182,9 +183,9 @@ async fn h6_a_creation_that_arrives_late_leaves_what_was_retained() {
     world.stop().await;
 }
 
-// H8: the gate closed is the behaviour from before.
+// H8: with the gate off, the behaviour is that before KEP-2644.
 #[tokio::test(flavor = "multi_thread")]
-async fn h8_with_the_gate_closed_a_volume_that_goes_first_leaks() {
+async fn h8_with_the_gate_off_a_pv_that_is_deleted_first_leaks() {
     let mut world = World::bare().await;
     world.setup.gates = Gates::default().with("HonorPVReclaimPolicy", false);
     world.start(&all());
@@ -199,19 +200,19 @@ async fn h8_with_the_gate_closed_a_volume_that_goes_first_leaks() {
     world.stop().await;
 }
 
-// H7, F15: what fails is told and tried again, and nothing is lost meanwhile.
+// H7, F15: a failure is reported and retried, and nothing is lost meanwhile.
 #[tokio::test(flavor = "multi_thread")]
-async fn h7_a_deletion_that_fails_is_told_and_tried_again() {
+async fn h7_a_deletion_that_fails_is_reported_and_retried() {
     let world = World::with(&all()).await;
     let directory = Directory::new();
-    // Something that is in the way: the volume's directory is a link.
+    // A failure: the volume's directory is a link.
     let target = directory.0.join("elsewhere");
     std::fs::rename(directory.path(), &target).expect("moves");
     std::os::unix::fs::symlink(&target, directory.path()).expect("links");
     let (volume, claim) = bound_pair(&world, of_directory(&directory, "Delete", Some("kubernetes.io/host-path"))).await;
     world.delete(&claim, "").await;
     let failed = until_phase(&world, &volume, "Failed").await;
-    assert!(failed.text(&["status", "message"]).contains("a link leads out of it"), "{failed}");
+    assert!(failed.text(&["status", "message"]).contains("is a symbolic link"), "{failed}");
     let event = world.until_event(&volume, "VolumeFailedDelete").await;
     assert_eq!(event["type"], "Warning");
     world.delete(&volume, "").await;
@@ -229,9 +230,9 @@ async fn h7_a_deletion_that_fails_is_told_and_tried_again() {
     world.stop().await;
 }
 
-// F9, and what is not below the one directory that we may remove things from.
+// F9, and directories outside of the one that may be deleted from.
 #[tokio::test(flavor = "multi_thread")]
-async fn f9_what_we_cannot_delete_fails_and_says_so() {
+async fn f9_volumes_that_cannot_be_deleted_fail_with_a_message() {
     let world = World::with(&all()).await;
     let nfs = json!({"spec": {"hostPath": null, "nfs": {"server": "x", "path": "/"}, "persistentVolumeReclaimPolicy": "Delete"}});
     let (volume, claim) = bound_pair(&world, a_volume("v", "1Gi", nfs)).await;
@@ -265,7 +266,7 @@ async fn f12_f14_a_recycled_volume_is_empty_and_free_again() {
     assert_eq!((phase(&world.now(&volume).await.expect("there")), directory.content()), ("Released", 2));
     world.delete(&user, "").await;
     world.until_gone(&user).await;
-    // Whatever wakes it: it need not wait for the next look.
+    // Any change queues it before the next periodic check.
     world.merge(&volume, json!({"metadata": {"labels": {"a": "b"}}})).await;
     let free = until_phase(&world, &volume, "Available").await;
     assert!(!free.has(&["spec", "claimRef"]));
@@ -274,9 +275,9 @@ async fn f12_f14_a_recycled_volume_is_empty_and_free_again() {
     world.stop().await;
 }
 
-// H3, 2.8.5: a directory from the claim to the end.
+// H3, 2.8.5: a directory from provisioning to deletion.
 #[tokio::test(flavor = "multi_thread")]
-async fn h3_directories_are_made_and_deleted_for_claims() {
+async fn h3_directories_are_provisioned_and_deleted_for_claims() {
     let (world, claim, made) = made_inside().await;
     let event = world.until_event(&claim, "ProvisioningSucceeded").await;
     assert_eq!(event["message"], format!("Successfully provisioned volume {made} using kubernetes.io/host-path"));
@@ -291,7 +292,12 @@ async fn h3_directories_are_made_and_deleted_for_claims() {
     world.delete(&claim, "").await;
     world.until_gone(&volume).await;
     assert!(!directory.exists());
-    // Somebody whose node is gone is scheduled anew.
+    for object in [&claim, &volume] {
+        let event = world.until_event(object, "VolumeDataDeleted").await;
+        let message = event.text(&["message"]);
+        assert!(message.starts_with(object.text(&["kind"])) && message.contains("reclaim policy"), "{message}");
+    }
+    // A claim whose selected node does not exist gets another node.
     world.create(a_class("w", "kubernetes.io/host-path", json!({"volumeBindingMode": "WaitForFirstConsumer"}))).await;
     let late = world.create(a_claim("late", "1Gi", of_class("w"))).await;
     let node = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": "gone"}}});
@@ -303,9 +309,10 @@ async fn h3_directories_are_made_and_deleted_for_claims() {
     world.stop().await;
 }
 
-/// A claim goes when the volume's part of binding is written and its own cannot be: nobody had the volume, and it is free again, with its data.
+/// A claim is deleted when the PV's part of binding is written and its own cannot be: no claim used the PV,
+/// so it is free again with its data.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_volume_that_a_claim_only_began_to_take_is_free_again() {
+async fn a_pv_whose_binding_was_not_completed_is_free_again() {
     let world = World::with(&all()).await;
     let directory = Directory::new();
     let volume = world.create(of_directory(&directory, "Delete", None)).await;
@@ -323,9 +330,9 @@ async fn a_volume_that_a_claim_only_began_to_take_is_free_again() {
     world.stop().await;
 }
 
-// H9, 2.11: figures.
+// H9, 2.11: metrics.
 #[tokio::test(flavor = "multi_thread")]
-async fn h9_figures_of_volumes_and_claims() {
+async fn h9_metrics_of_pvs_and_claims() {
     let world = World::with(&all()).await;
     world.create(a_volume("free", "9Gi", of_class("gold"))).await;
     let directory = Directory::new();
@@ -356,9 +363,10 @@ async fn h9_figures_of_volumes_and_claims() {
     world.stop().await;
 }
 
-// E15, E16, E11: whoever is away finishes when he is back, and a namespace that goes takes its claims along.
+// E15, E16, E11: a stopped controller finishes its work when it is started again, and a deleted namespace
+// deletes its claims.
 #[tokio::test(flavor = "multi_thread")]
-async fn e11_e15_e16_reclaiming_waits_for_whoever_is_away() {
+async fn e11_e15_e16_reclaiming_waits_for_stopped_controllers() {
     let namespaces = "namespace-controller,garbage-collector-controller";
     let mut world = World::with(&format!("{},{namespaces}", all())).await;
     let directory = Directory::new();
@@ -374,7 +382,7 @@ async fn e11_e15_e16_reclaiming_waits_for_whoever_is_away() {
     world.start(&format!("{PROTECTION},{namespaces}"));
     world.delete(&new_namespace("leaving"), "").await;
     world.until_gone(&claim).await;
-    let waits = world.now(&volume).await.expect("nobody knows that its claim is gone");
+    let waits = world.now(&volume).await.expect("no controller knows that its claim is removed");
     assert_eq!((phase(&waits), terminating(&waits), directory.exists()), ("Bound", true, true));
     world.stop_controllers().await;
     world.start(BINDER);
@@ -386,9 +394,10 @@ async fn e11_e15_e16_reclaiming_waits_for_whoever_is_away() {
     world.stop().await;
 }
 
-/// A conflict at any write of a deletion says only that something else was going on: the volume is not taken for gone.
+/// A conflict at any write of a deletion only means that another client wrote: the PV is not considered
+/// removed.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
+async fn a_conflict_at_any_write_of_a_deletion_is_retried() {
     let world = World::with(&all()).await;
     for after in 0.. {
         let directory = Directory::new();
@@ -398,7 +407,7 @@ async fn a_conflict_at_any_write_of_a_deletion_is_not_the_end() {
         world.delete(&claim, "").await;
         world.until_gone(&volume).await;
         if world.faults.mishap_waits() {
-            assert!(after > 1, "it writes the phase, and that the volume goes");
+            assert!(after > 1, "it writes the phase and the deletion");
             break;
         }
     }

@@ -5,6 +5,7 @@
 //! condition of the transaction, so a decision on an outdated state fails at commit, and the write is retried from
 //! the start.
 
+mod claim_growth;
 mod limits;
 mod namespace;
 mod nodes;
@@ -65,7 +66,7 @@ impl Write<'_> {
 
     /// A 403 for this object.
     fn forbidden(&self, why: impl std::fmt::Display) -> Status {
-        Status::forbidden(&self.kind.group, &self.kind.plural, self.name, why)
+        Status::forbidden(&self.kind.group, &self.kind.plural, self.name, why).denied_by_admission()
     }
 }
 
@@ -129,6 +130,7 @@ impl Admission {
         namespace::bind(&self.reader, self.ids.as_ref(), &self.root_ca, write, &mut together)?;
         limits::check(&self.reader, write)?;
         resize::check(&self.reader, write)?;
+        claim_growth::warn(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
         crd_lifecycle::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;

@@ -52,7 +52,8 @@ fn find(reader: &Reader, write: &Write<'_>) -> Result<Arc<Record>, Status> {
     if may_be_ending(&record) && is_ending(&crate::object_store::parse(&record)?) {
         let name = write.namespace;
         let why = format!("unable to create new content in namespace {name} because it is being terminated");
-        return Err(write.forbidden(why).with_cause(
+        let refused = Status::forbidden(&write.kind.group, &write.kind.plural, write.name, why);
+        return Err(refused.with_cause(
             "NamespaceTerminating",
             format!("namespace {name} is being terminated"),
             "metadata.namespace",

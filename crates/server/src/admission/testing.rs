@@ -14,6 +14,8 @@ use store::{Condition, Operation, Store, Txn};
 pub struct World {
     pub store: Arc<dyn Store>,
     pub admission: Admission,
+    /// Warnings of the last admission step.
+    pub warnings: Vec<String>,
 }
 
 /// Returns the refusal; panics if there is none.
@@ -34,7 +36,7 @@ impl World {
     pub fn new() -> World {
         let store = store::Volatile::new(codec::finish, store::Options::default());
         let reader = Reader { store: store.clone() };
-        World { admission: Admission::new(reader, Env::default().ids), store }
+        World { admission: Admission::new(reader, Env::default().ids), store, warnings: Vec::new() }
     }
 
     /// A world with one namespace and its default service account.
@@ -146,6 +148,7 @@ impl World {
             object.put(&["metadata", "uid"], self.admission.ids.uid());
         }
         let (object_name, object_namespace) = (name(object).to_owned(), namespace(object).to_owned());
+        self.warnings.clear();
         let mut write = Write {
             verb,
             kind: &kind(plural),
@@ -158,7 +161,7 @@ impl World {
             gates: &Gates::default(),
             object,
             old,
-            warnings: &mut Vec::new(),
+            warnings: &mut self.warnings,
         };
         step(&self.admission, &mut write)
     }

@@ -5,7 +5,7 @@ use super::der;
 use jiff::Timestamp;
 use rcgen::{
     BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, PublicKeyData,
 };
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -117,6 +117,11 @@ impl Identity {
         let serving = Facts::read(&self.serving.certificate_pem)?;
         self.serving = make_serving(&self.ca, &serving.names, now)?;
         Ok(())
+    }
+
+    /// The names and addresses in the serving certificate. Those that earlier starts requested are included.
+    pub fn serving_names(&self) -> Result<Vec<String>, CertError> {
+        Ok(Facts::read(&self.serving.certificate_pem)?.names)
     }
 
     /// The period in which the serving certificate need not be renewed, in Unix seconds.
@@ -256,15 +261,35 @@ fn make_serving(ca: &Pair, names: &[String], now: Timestamp) -> Result<Pair, Cer
 }
 
 fn make_client(ca: &Pair, user: &str, groups: &[String], now: Timestamp) -> Result<Pair, CertError> {
-    let mut params = leaf(now, LEAF_LIFETIME);
-    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let key = KeyPair::generate()?;
+    let certificate_pem = sign_client(ca, user, groups, LEAF_LIFETIME, &key, now)?;
+    Ok(Pair { certificate_pem, key_pem: key.serialize_pem() })
+}
+
+/// Signs a client certificate for this public key, in PEM.
+pub(super) fn sign_client(
+    ca: &Pair,
+    user: &str,
+    groups: &[String],
+    lifetime: Duration,
+    key: &impl PublicKeyData,
+    now: Timestamp,
+) -> Result<String, CertError> {
+    let mut params = leaf(now, lifetime);
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     let issuer = issuer(ca)?;
-    let draft = params.signed_by(&key, &issuer)?;
+    let draft = params.signed_by(key, &issuer)?;
     // rcgen allows one value per attribute type, but a user may have many groups.
     let subject = der::subject(user, groups);
     let signed = der::with_subject(draft.der(), &subject, issuer.key())?;
-    Ok(Pair { certificate_pem: der::pem("CERTIFICATE", &signed), key_pem: key.serialize_pem() })
+    Ok(der::pem("CERTIFICATE", &signed))
+}
+
+/// Whether the CA signed this certificate, even if the certificate has expired.
+pub fn is_signed_by(ca_pem: &str, certificate_pem: &str) -> bool {
+    let (Ok(ca), Ok(certificate)) = (certificate(ca_pem), certificate(certificate_pem)) else { return false };
+    let (Ok(ca), Ok(certificate)) = (x509(&ca), x509(&certificate)) else { return false };
+    certificate.verify_signature(Some(ca.public_key())).is_ok()
 }
 
 fn issuer(ca: &Pair) -> Result<Issuer<'static, KeyPair>, CertError> {

@@ -34,9 +34,7 @@ pub async fn identity(
     loop {
         // Read this before the identity: a server stores its identity before any other object.
         let in_use = !store.list(Range { limit: 1, ..Range::default() })?.records.is_empty();
-        if let Some(record) = store.get(KEY) {
-            let kept = crate::object_store::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
-            let mut identity = Identity::from_pem(kept.text(&["identity"]))?;
+        if let Some(mut identity) = read(store)? {
             identity.renew(names, now)?;
             return Ok(identity);
         }
@@ -54,6 +52,13 @@ pub async fn identity(
         };
         keep(store, &identity).await?;
     }
+}
+
+/// Reads the identity from the store, without renewing its certificates.
+pub fn read(store: &dyn Store) -> Result<Option<Identity>, CertError> {
+    let Some(record) = store.get(KEY) else { return Ok(None) };
+    let kept = crate::object_store::parse(&record).map_err(|status| CertError::Unreadable(status.message))?;
+    Identity::from_pem(kept.text(&["identity"])).map(Some)
 }
 
 /// Stores an identity if there is none. Afterwards the store has this one, or that of another server that was faster.

@@ -2,6 +2,7 @@
 
 mod cache;
 pub mod certs;
+mod client_certificate;
 mod der;
 pub mod files;
 pub mod identity_store;
@@ -23,6 +24,7 @@ use http::{HeaderMap, header};
 use object::Status;
 
 pub use certs::{CertError, Identity, Pair, serving_names};
+pub use client_certificate::{CertificateRequest, ClientKey};
 pub use impersonation::impersonate;
 pub use kubeconfig::kubeconfig;
 pub use static_tokens::StaticTokens;

@@ -57,10 +57,16 @@ fn check_role(index: &Index, user: &User, plural: &str, role: &Value, old: Optio
         let held: Vec<&Rule> = index.rules_of(user, "").collect();
         if !missing(&held, &everything()).is_empty() {
             let why = "must have cluster-admin privileges to use the aggregationRule";
-            return Err(Status::forbidden(GROUP, plural, name, why));
+            return Err(refused(plural, name, ("escalate", plural), why));
         }
     }
-    confirm(index, user, namespace, &Rule::of_role(role)).map_err(|why| Status::forbidden(GROUP, plural, name, why))
+    confirm(index, user, namespace, &Rule::of_role(role))
+        .map_err(|why| refused(plural, name, ("escalate", plural), &why))
+}
+
+/// A 403 response for an object. It names the verb and the resource of the permission that would allow the write.
+fn refused(plural: &str, name: &str, (verb, resource): (&str, &str), why: &str) -> Status {
+    Status::forbidden(GROUP, plural, name, why).missing_permission(verb, GROUP, resource)
 }
 
 fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> Result<(), Status> {
@@ -72,7 +78,7 @@ fn check_binding(index: &Index, user: &User, plural: &str, binding: &Value) -> R
     let Some(rules) = index.role(namespace, &role) else {
         return Err(Status::not_found(GROUP, role.plural(), &role.name));
     };
-    confirm(index, user, namespace, rules).map_err(|why| Status::forbidden(GROUP, plural, name, why))
+    confirm(index, user, namespace, rules).map_err(|why| refused(plural, name, ("bind", role.plural()), &why))
 }
 
 /// Refuses with a list of the rules that the user lacks.

@@ -49,7 +49,13 @@ pub fn forbidden(user: &User, asked: &Attributes, reason: &str) -> Status {
         why.push_str(": ");
         why.push_str(reason);
     }
-    Status::forbidden(&asked.group, &asked.resource, &asked.name, why)
+    let Attributes { verb, group, resource, subresource, name, path, .. } = asked;
+    let wanted = match (resource.as_str(), subresource.as_str()) {
+        ("", _) => path.clone(),
+        (_, "") => resource.clone(),
+        _ => format!("{resource}/{subresource}"),
+    };
+    Status::forbidden(group, resource, name, why).missing_permission(verb, group, &wanted)
 }
 
 fn refusal(user: &str, asked: &Attributes) -> String {

@@ -8,6 +8,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::Notify;
 
+/// A pool is crowded when less than one `CROWDED_PART`th of its units is free. The rest is then for users that hold
+/// little. Without this, ten greedy users could use up the pool, each with half of what is free.
+const CROWDED_PART: usize = 8;
+/// In a crowded pool, a user may hold one `CROWDED_SHARE`th of the free units.
+const CROWDED_SHARE: usize = 64;
+
 /// The user whose share a request uses.
 #[derive(Clone, Debug)]
 pub struct Flow {
@@ -120,9 +126,11 @@ impl Pool {
 impl State {
     fn admits(&self, size: usize, flow: Option<&Flow>, count: usize) -> bool {
         let Some(free) = size.checked_sub(self.used + count) else { return false };
+        let is_crowded = free < size / CROWDED_PART;
         flow.iter().flat_map(|flow| flow.limits()).all(|(key, times)| match self.flows.get(key) {
             // A user's first request is admitted while any unit is free.
             None => true,
+            Some(used) if is_crowded => used + count <= free / CROWDED_SHARE,
             Some(used) => used + count <= free.saturating_mul(times),
         })
     }
@@ -173,7 +181,7 @@ mod tests {
         assert_eq!((held[0].len(), pool.available()), (512, 512));
         held.push(greedy(&pool, "b"));
         assert_eq!(held[1].len(), 256);
-        // A new user of a crowded pool is still admitted.
+        // A new user of a crowded pool is still admitted: an eighth is reserved for users that hold little.
         held.extend((0..100).map(|at| greedy(&pool, &format!("u{at}"))));
         assert!(held.iter().all(|held| !held.is_empty()));
         assert!(pool.would_admit(None), "{}", pool.available());

@@ -73,7 +73,8 @@ fn is_free(pod: &Value, budget: &Value) -> bool {
 /// Takes one disruption from the budget for this pod.
 fn take(pod: &Value, budget: &Value, now: jiff::Timestamp) -> Result<Value, Status> {
     let count = |field: &str| budget.int(&["status", field]).unwrap_or(0);
-    let forbidden = |why: &str| Status::forbidden("policy", "poddisruptionbudget", name(budget), why);
+    let forbidden =
+        |why: &str| Status::forbidden("policy", "poddisruptionbudget", name(budget), why).denied_by_admission();
     if count("observedGeneration") < budget.int(&["metadata", "generation"]).unwrap_or(0) {
         let why = format!("The disruption budget {} is still being processed by the server.", name(budget));
         return Err(Status::too_many_requests(REFUSED, 10).with_cause("DisruptionBudget", why, ""));

@@ -1,7 +1,7 @@
 //! Decodes request bodies, and checks them against the schema and the URL.
 
 use super::Call;
-use crate::negotiate::{self, Language};
+use crate::negotiate::{self, Language, PatchType};
 use crate::request::WriteOptions;
 use object::access::Access;
 use object::decode::{self, Decoded, Duplicates, FieldValidation, Strict};
@@ -12,7 +12,12 @@ pub fn object(call: &Call<'_>, options: &WriteOptions, warnings: &mut Vec<String
     let decoded = read(call)?;
     let mut value = decoded.value;
     identify(&call.kind, &mut value)?;
-    conform(&call.kind, &mut value, decoded.duplicates, options.field_validation, warnings)?;
+    let strict = Strict { unknown: unknown(&call.kind, &mut value, None)?, duplicates: decoded.duplicates };
+    let is_json = matches!(negotiate::object_language(call.headers)?, Language::Json);
+    warnings.extend(match is_json && !call.kind.custom {
+        true => strict.judge_json(options.field_validation, &value, &call.body)?,
+        false => strict.judge(options.field_validation, &value)?,
+    });
     Ok(value)
 }
 
@@ -74,32 +79,33 @@ fn identify(kind: &Kind, value: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-/// Conforms `value` to the kind's schema, and handles unknown fields as the client requested.
-pub fn conform(
-    kind: &Kind,
-    value: &mut Value,
-    duplicates: Duplicates,
-    validation: FieldValidation,
-    warnings: &mut Vec<String>,
-) -> Result<(), Status> {
-    let unknown = unknown(kind, value, None)?;
-    warnings.extend(Strict { unknown, duplicates }.judge(validation, value)?);
-    Ok(())
+/// Unknown and duplicate fields of the patch document, before it is applied.
+pub struct PatchFields<'a> {
+    pub patch_type: PatchType,
+    pub duplicates: &'a Duplicates,
+    /// The unknown fields of the operations, for a JSON patch.
+    pub operations: &'a [String],
 }
 
-/// Like `conform`, for the result of a patch: an error shows the patch, unless it might reveal a secret.
+/// Conforms the result of a patch to the kind's schema, and handles unknown and duplicate fields as the client
+/// requested. An error shows the patch, unless it might reveal a secret.
 pub fn conform_patched(
     call: &Call<'_>,
     value: &mut Value,
     old: &Value,
-    duplicates: Duplicates,
+    fields: &PatchFields<'_>,
     validation: FieldValidation,
     warnings: &mut Vec<String>,
 ) -> Result<(), Status> {
-    let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates };
-    warnings.extend(match call.kind.storage.as_ref() {
-        "core/secrets" => strict.judge(validation, value)?,
-        _ => strict.judge_patch(validation, &String::from_utf8_lossy(&call.body))?,
+    let strict = Strict { unknown: unknown(&call.kind, value, Some(old))?, duplicates: fields.duplicates.clone() };
+    let patch = String::from_utf8_lossy(&call.body);
+    let refuse = |sentence: &str| match call.kind.storage.as_ref() {
+        "core/secrets" => decode::refuse_object(value, sentence),
+        _ => decode::refuse_patch(&patch, sentence),
+    };
+    warnings.extend(match fields.patch_type {
+        PatchType::Json => strict.judge_json_patch(validation, &patch, fields.operations, refuse)?,
+        _ => strict.judge_with(validation, refuse)?,
     });
     Ok(())
 }

@@ -5,7 +5,7 @@ use crate::admission;
 use crate::crd_lifecycle;
 use crate::render;
 use crate::request;
-use object::access::{Access, name, uid};
+use object::access::{self, Access, name, uid};
 use object::json;
 use object::write::{self, Deleted, Deletion, Propagation};
 use object::{Errors, Status, Value};
@@ -198,12 +198,37 @@ pub async fn delete_with(
             return Ok(Removed { object: next, gone, about });
         }
         match commit(call, &record, &mut next, gone, together).await {
-            Ok(()) => return Ok(Removed { object: next, gone, about }),
+            Ok(()) => {
+                log_deletion(call, &old, &options.deletion);
+                return Ok(Removed { object: next, gone, about });
+            }
             Err(CommitConflict::Object | CommitConflict::AtomicWrites) => {}
             Err(CommitConflict::Store(status)) => return Err(status),
         }
     }
     Err(call.modified(object_name))
+}
+
+/// Logs which user deletes an object if the deletion may destroy the data of volumes. A repeated request changes nothing
+/// and is not logged.
+fn log_deletion(call: &Call<'_>, object: &Value, deletion: &Deletion) {
+    let when_deleted = ["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"];
+    let may_destroy_data = match (&*call.kind.group, &*call.kind.plural) {
+        ("", "persistentvolumeclaims" | "persistentvolumes") => true,
+        ("apps", "statefulsets") => object.text(&when_deleted) == "Delete",
+        _ => false,
+    };
+    if may_destroy_data && !access::terminating(object) {
+        tracing::info!(
+            user = %call.user.name,
+            kind = %call.kind.kind,
+            namespace = access::namespace(object),
+            name = name(object),
+            uid = uid(object),
+            propagation = ?deletion.propagation,
+            "deletion requested"
+        );
+    }
 }
 
 async fn commit(

@@ -40,6 +40,10 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
     let with_status = subresource.is_empty() && has_status_too(call);
     let mut about = About { dry_run: options.dry_run, with_status, ..About::default() };
     let document = decode::document(&call.body)?;
+    let operations = match patch_type {
+        PatchType::Json => patch::unknown_in_operations(&document.value),
+        _ => Vec::new(),
+    };
     let mut found = Vec::new();
     let result = change(call, subresource, &mut about, Some(&options.field_manager), |old| {
         let mut patched = patched(call.kind.schema.as_ref(), patch_type, old, &document.value)?;
@@ -49,7 +53,7 @@ async fn plain_patch(call: &Call<'_>, subresource: &str, patch_type: PatchType) 
             call,
             &mut patched,
             old,
-            document.duplicates.clone(),
+            &decode_request::PatchFields { patch_type, duplicates: &document.duplicates, operations: &operations },
             options.field_validation,
             &mut found,
         )?;
@@ -183,7 +187,7 @@ fn check_duplicates(duplicates: &Duplicates, validation: FieldValidation) -> Res
         (Some(error), FieldValidation::Strict) => {
             Err(Status::bad_request(format!("error strict decoding patch: {error}")))
         }
-        (Some(error), FieldValidation::Warn) => Ok(vec![error]),
+        (Some(_), FieldValidation::Warn) => Ok(duplicates.lines.clone()),
         _ => Ok(Vec::new()),
     }
 }

@@ -7,7 +7,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const BACKUP: &str = "/mainstay/backup";
 
 /// Creates a ClusterRole with one rule, and binds it to the user of the same name.
-async fn grant(admin: &Api, user: &str, rule: Value) {
+pub async fn grant(admin: &Api, user: &str, rule: Value) {
     let role = json!({"metadata": {"name": user}, "rules": [rule]});
     admin.post(&format!("{RBAC}/clusterroles"), &role).await.expect(201);
     let binding = json!({"metadata": {"name": user},

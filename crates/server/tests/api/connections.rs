@@ -12,6 +12,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::json;
 use server::authn::{Identity, Pair};
+use server::limits::Limits;
 use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,11 +23,15 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 pub async fn listening() -> (World, SocketAddr, Identity) {
+    listening_with(Limits::default()).await
+}
+
+async fn listening_with(limits: Limits) -> (World, SocketAddr, Identity) {
     let now = jiff::Timestamp::now();
     let identity = Identity::make(&["localhost".to_owned()], now).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let store = store::Volatile::new(server::codec::finish, store::Options::default());
-    let world = World::start(store, identity.clone(), Some(listener), now.as_second()).await;
+    let world = World::start_limited(store, identity.clone(), Some(listener), now.as_second(), limits).await;
     let address = world.running.address.unwrap();
     (world, address, identity)
 }
@@ -438,27 +443,31 @@ async fn connections_that_are_no_longer_used_end_in_order() {
 }
 
 #[tokio::test]
-async fn connections_beyond_the_limit_are_closed_at_once() {
-    let (world, address, identity) = listening().await;
+async fn an_unauthenticated_connection_beyond_the_limit_closes_the_oldest() {
+    let limits = Limits::default().with_open_files(Some(32));
+    let (world, address, identity) = listening_with(limits).await;
     let places = world.running.server.limits.connections.clone();
-    let taken = places.clone().try_acquire_many_owned(u32::try_from(places.available_permits() - 1).unwrap()).unwrap();
-    let mut first = connect(address, &identity.ca, None).await;
-    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
-    for _ in 0..3 {
-        let mut refused = TcpStream::connect(address).await.unwrap();
-        let end = tokio::time::timeout(Duration::from_secs(5), refused.read(&mut [0; 16])).await.expect("an end");
-        assert!(matches!(end, Ok(0) | Err(_)), "{end:?}");
+    let all = places.available();
+    let mut admin = connect(address, &identity.ca, Some(&identity.admin)).await;
+    assert!(talk(&mut admin, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    let mut anonymous = Vec::new();
+    for _ in 0..all + 2 {
+        let mut next = connect(address, &identity.ca, None).await;
+        assert!(talk(&mut next, &get("/version")).await.starts_with("HTTP/1.1 200"));
+        anonymous.push(next);
     }
-    // Existing connections continue, and a closed one releases its slot.
-    assert!(talk(&mut first, &get("/version")).await.starts_with("HTTP/1.1 200"));
+    for (at, connection) in anonymous.iter_mut().enumerate() {
+        let answer = talk(connection, &get("/version")).await;
+        assert_eq!(answer.starts_with("HTTP/1.1 200"), at >= 2, "connection {at}: {answer}");
+    }
+    // The authenticated connection continues, and closed connections release their slots.
+    assert!(talk(&mut admin, &get("/version")).await.starts_with("HTTP/1.1 200"));
     let text = world.admin().get("/metrics").await.bytes;
-    assert!(String::from_utf8_lossy(&text).contains("mainstay_connections_refused_total 3"));
-    drop(first);
-    while places.available_permits() == 0 {
+    let closed = "mainstay_unauthenticated_connections_closed_total 2";
+    assert!(String::from_utf8_lossy(&text).contains(closed));
+    drop(anonymous);
+    while places.available() < all {
         tokio::task::yield_now().await;
     }
-    let mut next = connect(address, &identity.ca, None).await;
-    assert!(talk(&mut next, &get("/version")).await.starts_with("HTTP/1.1 200"));
-    drop(taken);
     world.running.stop().await;
 }

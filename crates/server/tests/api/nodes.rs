@@ -181,6 +181,43 @@ async fn a_node_with_all_verbs_is_still_kept_to_its_own() {
     a.patch(&format!("{NODES}/a/status"), STRATEGIC, &ready()).await.expect(200);
 }
 
+/// Selectors of Services, StatefulSets and pods match on the labels of pods and nodes.
+#[tokio::test]
+async fn a_node_changes_no_labels_that_others_rely_on() {
+    let (world, admin, a) = world_of_two().await;
+    admin.patch(&format!("{PODS}/on-a"), MERGE, &json!({"metadata": {"labels": {"app": "web"}}})).await.expect(200);
+    let status = format!("{PODS}/on-a/status");
+    for labels in [json!({"app": "database"}), json!({"app": null}), json!({"other": "x"})] {
+        let said = a.patch(&status, STRATEGIC, &json!({"metadata": {"labels": labels}})).await;
+        assert!(said.refused(403, "Forbidden").contains("labels through pod status"));
+    }
+    let running = json!({"metadata": {"labels": {"app": "web"}}, "status": {"phase": "Running"}});
+    a.patch(&status, STRATEGIC, &running).await.expect(200);
+    let own = format!("{NODES}/a");
+    for label in [
+        "node-role.kubernetes.io/control-plane",
+        "node-restriction.kubernetes.io/tier",
+        "team.node-restriction.kubernetes.io/tier",
+        "topology.k8s.io/x",
+        "kubernetes.io/other",
+    ] {
+        let said = a.patch(&own, MERGE, &json!({"metadata": {"labels": {label: "x"}}})).await;
+        assert!(said.refused(403, "Forbidden").contains(label), "{label}");
+        admin.patch(&own, MERGE, &json!({"metadata": {"labels": {label: "x"}}})).await.expect(200);
+        // A node cannot remove a label that an administrator set, neither in the object nor in its status.
+        for path in [own.clone(), format!("{own}/status")] {
+            a.patch(&path, MERGE, &json!({"metadata": {"labels": {label: null}}})).await.refused(403, "Forbidden");
+        }
+    }
+    let reported = json!({"kubernetes.io/hostname": "a", "topology.kubernetes.io/zone": "z", "node.kubernetes.io/x": "y",
+        "kubelet.kubernetes.io/x": "y", "example.com/x": "y", "plain": "x"});
+    a.patch(&own, MERGE, &json!({"metadata": {"labels": reported}})).await.expect(200);
+    let mut new = node("c");
+    new["metadata"]["labels"] = json!({"node-restriction.kubernetes.io/tier": "x"});
+    let c = world.as_user("system:node:c", &["system:nodes"]);
+    c.post(NODES, &new).await.refused(403, "Forbidden");
+}
+
 /// An older version gave the group `system:nodes` the permissions of all simulated nodes. The next start removes
 /// them, unless an annotation keeps them.
 #[tokio::test]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use server::app::Caller;
 use server::authn::{Identity, StaticTokens};
+use server::limits::Limits;
 use server::{Body, Clock, Env, Ids, Launch, Local, Running, User};
 use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -42,6 +43,16 @@ impl World {
     }
 
     pub async fn start(store: Arc<dyn Store>, identity: Identity, listener: Option<TcpListener>, now_s: i64) -> World {
+        World::start_limited(store, identity, listener, now_s, Limits::default()).await
+    }
+
+    pub async fn start_limited(
+        store: Arc<dyn Store>,
+        identity: Identity,
+        listener: Option<TcpListener>,
+        now_s: i64,
+        limits: Limits,
+    ) -> World {
         let clock = Arc::new(TestClock { now_s: AtomicI64::new(now_s) });
         let launch = Launch {
             store: store.clone(),
@@ -49,7 +60,7 @@ impl World {
             gates: object::Gates::default(),
             env: Env { clock: clock.clone(), ids: Arc::new(CountingIds(AtomicU64::new(0))) },
             static_tokens: StaticTokens::parse(STATIC_TOKENS).unwrap(),
-            limits: Default::default(),
+            limits,
             listener,
             issuer: "https://test".to_owned(),
         };
@@ -207,7 +218,7 @@ impl Api {
             request = request.header(name, value);
         }
         match &self.peer {
-            Some(server) => server.handle(request.body(body).unwrap(), &Caller::Peer(None)).await,
+            Some(server) => server.handle(request.body(body).unwrap(), &Caller::Peer(Default::default())).await,
             None => self.local.clone().call(request.body(Full::new(body)).unwrap()).await.unwrap(),
         }
     }

@@ -24,10 +24,15 @@ async fn duplicates_in_yaml_are_reported_with_their_lines_and_with_unknown_field
     assert!(said.starts_with(&format!("{head}{LINES}, unknown field ")), "{said}");
     assert!(said.contains("unknown field \"extra\"") && said.contains("unknown field \"metadata.colour\""), "{said}");
     let warned = post("").await;
-    // A header contains no line breaks.
-    let lines = LINES.replace('\n', "").replace('"', "\\\"");
-    assert_eq!(warned.warnings()[0], format!("299 - \"{lines}\""));
-    assert_eq!(warned.warnings().len(), 3, "{:?}", warned.warnings());
+    assert_eq!(
+        sentences(&warned),
+        [
+            "line 9: key \"a\" already set in map",
+            "line 12: key \"data\" already set in map",
+            "unknown field \"extra\"",
+            "unknown field \"metadata.colour\""
+        ]
+    );
     assert_eq!(warned.expect(201)["data"], json!({"c": "4"}), "the last one counts");
     let ignored = post("fieldValidation=Ignore").await;
     assert!(ignored.warnings().is_empty());
@@ -51,8 +56,78 @@ async fn duplicates_in_an_applied_configuration_are_reported_with_their_lines() 
     let said = admin.send("PATCH", &format!("{path}&{STRICT}"), APPLY, body).await.refused(400, "BadRequest");
     assert!(said.ends_with("line 1: key \"a\" already set in map"), "{said}");
     let warned = admin.send("PATCH", &path, APPLY, text).await;
-    assert_eq!(warned.warnings().len(), 1, "{:?}", warned.warnings());
+    assert_eq!(
+        sentences(&warned),
+        ["line 8: key \"a\" already set in map", "line 10: key \"data\" already set in map"]
+    );
     warned.expect(201);
+}
+
+/// The texts of the warnings of a response.
+fn sentences(reply: &Reply) -> Vec<String> {
+    let text = |warning: &String| {
+        let quoted = warning.strip_prefix("299 - \"")?.strip_suffix('"')?;
+        Some(quoted.replace("\\\"", "\""))
+    };
+    reply.warnings().iter().filter_map(text).collect()
+}
+
+/// "should detect unknown and duplicate fields of a typed object", in JSON: in the order of the document. A field that is
+/// both unknown and duplicate is reported as unknown.
+#[tokio::test]
+async fn the_fields_of_a_typed_object_are_reported_in_the_order_of_the_document() {
+    let world = World::new().await;
+    let admin = world.admin();
+    let body = r#"{"metadata": {"name": "s", "name": "t", "strange": 1}, "spec": {"serviceName": "s", "zzz": 1, "aaa": 1, "aaa": 2,
+        "replicas": 0, "replicas": 1, "selector": {"matchLabels": {"app": "x"}}, "template": {"metadata": {"labels": {"app": "x"}},
+        "spec": {"containers": [{"name": "c", "imagine": 1, "image": "i", "image": "j"}]}}}}"#;
+    let found = [
+        "duplicate field \"metadata.name\"",
+        "unknown field \"metadata.strange\"",
+        "unknown field \"spec.zzz\"",
+        "unknown field \"spec.aaa\"",
+        "duplicate field \"spec.replicas\"",
+        "unknown field \"spec.template.spec.containers[0].imagine\"",
+        "duplicate field \"spec.template.spec.containers[0].image\"",
+    ];
+    let post =
+        async |query: &str| admin.send("POST", &format!("{SETS}?dryRun=All&{query}"), "application/json", body).await;
+    let said = post(STRICT).await.refused(400, "BadRequest");
+    assert!(said.ends_with(&format!(": strict decoding error: {}", found.join(", "))), "{said}");
+    assert_eq!(sentences(&post("").await), found);
+}
+
+/// For patches, duplicate fields are reported first. The operations of a JSON patch are checked for unknown fields too.
+#[tokio::test]
+async fn the_fields_of_a_patch_are_reported_with_duplicates_first() {
+    let world = World::new().await;
+    let admin = world.admin();
+    admin.post(SETS, &stateful_set("s")).await.expect(201);
+    let merge = r#"{"spec": {"zzz": 1, "aaa": 1, "aaa": 2, "replicas": 0, "replicas": 1}}"#;
+    let of_merge = [
+        "duplicate field \"spec.aaa\"",
+        "duplicate field \"spec.replicas\"",
+        "unknown field \"spec.aaa\"",
+        "unknown field \"spec.zzz\"",
+    ];
+    let operations = r#"[{"op": "add", "path": "/spec/zzz", "value": 1, "foo": "bar"},
+        {"op": "add", "path": "/spec/xxx", "path": "/spec/yyy", "value": 1}]"#;
+    let of_operations = [
+        "json patch unknown field \"[0].foo\"",
+        "json patch duplicate field \"[1].path\"",
+        "unknown field \"spec.yyy\"",
+        "unknown field \"spec.zzz\"",
+    ];
+    for (content_type, body, found) in
+        [(MERGE, merge, of_merge), (STRATEGIC, merge, of_merge), (JSON_PATCH, operations, of_operations)]
+    {
+        let patch =
+            async |query: &str| admin.send("PATCH", &format!("{SETS}/s?dryRun=All&{query}"), content_type, body).await;
+        let said = patch(STRICT).await.refused(422, "Invalid");
+        assert!(said.ends_with(&format!(": strict decoding error: {}", found.join(", "))), "{said}");
+        assert_eq!(sentences(&patch("").await), found, "{content_type}");
+        assert_eq!(sentences(&patch("fieldValidation=Ignore").await), [""; 0]);
+    }
 }
 
 /// "should create/apply an invalid CR with extra properties for CRD with validation schema" and "should detect unknown metadata

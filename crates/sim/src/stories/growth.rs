@@ -26,7 +26,7 @@ fn waits_for_node(checker: &Checker, claim: &str) -> bool {
 
 impl Operator {
     /// Restarts the driver, and the controllers that cache its capabilities.
-    async fn restart_driver(&self) {
+    pub(super) async fn restart_driver(&self) {
         self.world.kill_driver();
         self.world.kill_controllers();
         self.pause(Duration::from_secs(3)).await;

@@ -3,6 +3,7 @@
 mod gates;
 mod growth;
 mod inside;
+mod lost_data;
 mod migration;
 mod nodes;
 mod operator;
@@ -81,6 +82,7 @@ stories![
     exact templates::several: "two claim templates: one is expanded, the other is not; all claims are deleted with their replicas",
     exact templates::labelled: "KEP-4650: labels and annotations of the template are added and removed in place, also when InPlace is set while the controllers are down",
     exact templates::out_of_quota: "KEP-4650: a quota blocks a rollout of claims, which continues without help when the quota allows it",
+    exact templates::blocked_whole: "KEP-4650: one of two classes does not allow expansion: no claim of a replica is expanded until both allow it",
     exact templates::blocked: "KEP-4650: a class without expansion, or a missing VolumeAttributesClass, blocks a rollout, and users can unblock it",
     exact refusals::refused: "KEP-4650: admission and a quota of an attributes class refuse a rollout of claims, until a user allows it",
     exact refusals::mismatched: "KEP-4650: a claim of another class blocks a rollout until a user deletes it",
@@ -112,6 +114,7 @@ stories![
     exact inside::set_inside: "KEP-1847, KEP-2644: claims of the in-tree plugin are deleted with replicas and set, and their directories too",
     exact inside::inside_rollback: "KEP-2644: the binder's gate goes off and on between any two steps of a reclaim by the in-tree plugin",
     exact inside::inside_skew: "KEP-2644: only one of binder and provisioner honours policies: the binder for directories, the provisioner for driver volumes",
+    exact lost_data::data_lost: "the data of a volume is lost and restored: claim and PV report it, and no pod starts without the data",
     exact trouble::troubled: "pods that are never ready, fail, hang or are evicted, and a node that is down: identity, claims and order are kept",
     exact nodes::lost: "nodes are deleted, replaced or declared out of service while pods run: no ordinal and no volume is used twice",
     exact restarts::in_turn: "every component restarts in turn while a set is created, updated and scaled",

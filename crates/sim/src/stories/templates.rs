@@ -234,6 +234,32 @@ pub async fn blocked(me: Operator) -> StoryResult {
     me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])
 }
 
+/// T11, T17: the class of one of two templates does not allow expansion. No claim of a replica is expanded until both
+/// classes allow it.
+pub async fn blocked_whole(me: Operator) -> StoryResult {
+    let class = json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", "metadata": {"name": "fixed"}});
+    me.create(object::patch::merge(&class, &json!({"provisioner": csi::directory::DEFAULT_NAME}))).await;
+    let templates = |size: &str| json!([template("data", "quick", size), template("log", "fixed", size)]);
+    let more = json!({"volumeClaimUpdatePolicy": "InPlace", "volumeClaimTemplates": templates("1Gi")});
+    me.create(set("web", 2, "quick", more)).await;
+    me.until_complete("web").await?;
+    let pods = me.pod_uids("web");
+    me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"volumeClaimTemplates": templates("2Gi")}})).await;
+    me.until_blocked("web", "ClaimUpdateFailed").await?;
+    me.pause(Duration::from_secs(60)).await;
+    me.expect("no claim is expanded", sizes(&me.world.checker()) == ["1Gi"; 4])?;
+    // A new replica gets claims of the new template, which need no expansion.
+    me.scale("web", 3).await;
+    me.until_complete("web").await?;
+    me.expect(
+        "only new claims have the new size",
+        sizes(&me.world.checker()) == ["1Gi", "1Gi", "2Gi", "1Gi", "1Gi", "2Gi"],
+    )?;
+    me.patch(&class, json!({"allowVolumeExpansion": true})).await;
+    me.until("all claims are expanded", |checker| is_rolled(checker, "web") && sizes(checker) == ["2Gi"; 6]).await?;
+    me.expect("no pod was replaced", pods == me.pod_uids("web")[..2])
+}
+
 /// The labels and annotations that the story sets on a claim.
 fn story_labels(claim: &Value) -> [&str; 4] {
     let label = |name: &str| claim.text(&["metadata", "labels", name]);

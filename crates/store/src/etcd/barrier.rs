@@ -1,7 +1,9 @@
-//! Reads that show what any server acknowledged: one question to etcd's majority, shared by all who ask at the same time.
+//! The barrier: makes reads show every write that any server acknowledged before. One request to etcd's majority serves
+//! all callers that wait at the same time.
 //!
-//! Every transaction also writes the key `head`. Its newest version, asked for after a read came in, therefore names a revision that
-//! no earlier acknowledged write is after. Once the memory shows that revision, the read may go on.
+//! Every transaction also writes the key `head`. So if a read asks etcd for the version of `head`, no write that was
+//! acknowledged before has a greater revision. When the memory shows that revision, the read may continue. `ETCD.md`
+//! covers deletions without `head`.
 
 use super::Inner;
 use super::wire::rpc;
@@ -18,19 +20,20 @@ pub struct Barrier {
     answered: watch::Sender<Round>,
 }
 
-/// One answer of etcd, good for everybody who asked before the question was sent.
+/// One response of etcd. It serves all callers that asked before the request was sent.
 #[derive(Clone)]
 struct Round {
     asked: u64,
     newest: Result<Newest, String>,
 }
 
-/// The newest state of etcd, as far as the memory needs to know it.
+/// The newest state of etcd, as far as the barrier needs it.
 #[derive(Clone, Copy)]
 struct Newest {
     /// The revision of the newest transaction that wrote `head`.
     head: Revision,
-    /// Where transactions may have come after it: the number of keys, and the revision at which there were so many.
+    /// Only if transactions without `head` are possible after it: the number of keys, and the revision at which they
+    /// were counted.
     count: Option<(u64, Revision)>,
 }
 
@@ -41,13 +44,13 @@ impl Default for Barrier {
     }
 }
 
-/// Asks whenever somebody waits, and now and then to see whether etcd is there.
+/// Sends a request to etcd when a caller waits, and at each heartbeat to detect whether etcd is reachable.
 pub async fn run(inner: Arc<Inner>) {
     let barrier = &inner.barrier;
     loop {
         let asked = barrier.asked.load(Ordering::SeqCst);
         if asked == barrier.answered.borrow().asked {
-            // Either way it is time to ask.
+            // Woken up or timed out: in both cases it is time for the next request.
             drop(tokio::time::timeout(inner.client.timing.heartbeat, barrier.wake.notified()).await);
         }
         let asked = barrier.asked.load(Ordering::SeqCst);
@@ -78,7 +81,7 @@ impl Inner {
         match round {
             Ok(Ok(Round { newest: Ok(newest), .. })) => self.show_newest(newest).await,
             Ok(Ok(Round { newest: Err(why), .. })) => Err(Error::Unavailable(why)),
-            _ => Err(Error::Unavailable("etcd does not answer".to_owned())),
+            _ => Err(Error::Unavailable("etcd does not respond".to_owned())),
         }
     }
 
@@ -88,15 +91,16 @@ impl Inner {
         self.show_when(|| self.has(newest)).await
     }
 
-    /// Whether the memory has this state, or a later one. Since the newest `head` there were only deletions, so the number of keys tells
-    /// how many of them the memory has seen.
+    /// Whether the memory has this state or a later one. Only deletions can follow the newest `head` without writing
+    /// it, so the memory has all of them when it has no more keys than etcd.
     fn has(&self, newest: Newest) -> bool {
         let revision = self.memory.revision();
         let has_deletions = |(count, at)| revision > at || self.memory.count("") <= count;
         revision >= newest.head && newest.count.is_none_or(has_deletions)
     }
 
-    /// The newest state, by etcd's majority.
+    /// Asks etcd's majority for its newest state. Also detects a replaced store and an etcd that was restored to an
+    /// older revision.
     async fn newest(&self) -> Result<Newest, String> {
         let known = self.memory.revision();
         let (from, to) = self.layout.marks();
@@ -108,7 +112,7 @@ impl Inner {
         }
         let at = answer.header.as_ref().map_or(0, |header| self.offset.revision(header.revision));
         if at < known {
-            self.end("etcd went back to an older revision");
+            self.end("etcd was restored to an older revision");
         }
         let now = answer.header.as_ref().map_or(0, |header| header.revision);
         let guarded = answer.kvs.iter().any(|kv| kv.key == self.layout.guard());
@@ -124,7 +128,7 @@ impl Inner {
         }
     }
 
-    /// The number of keys at this revision of etcd.
+    /// Number of keys of this store at this revision of etcd.
     async fn keys(&self, revision: i64) -> Result<u64, String> {
         let (key, range_end) = self.layout.data();
         let request = rpc::RangeRequest { key, range_end, revision, count_only: true, ..Default::default() };

@@ -1,4 +1,4 @@
-//! Questions to etcd: one member at a time, the next one when it does not answer.
+//! Requests to etcd. One member is used at a time; if it does not respond, the next one is.
 
 use super::config::{Config, Timing, User};
 use super::wire::rpc;
@@ -18,46 +18,47 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity};
 use tonic::{Code, Request, Response, Status, Streaming};
 
-/// A page of a list, or what a watch tells at once after a pause, may be large; etcd itself bounds it.
+/// A page of a list, or the first response of a watch after an interruption, may be large. etcd limits the size itself.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Between two rounds of asking all members.
+/// Delay after all members were tried without success.
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub struct Client {
     members: Vec<(String, Channel)>,
-    /// Which member is asked. All questions go to one, so that what one answer says is soon told by the watch, too.
+    /// Index of the member in use. All requests and the watch go to the same member, so that the watch soon shows what
+    /// a response reported.
     current: watch::Sender<usize>,
     user: Option<User>,
     token: Mutex<Option<MetadataValue<Ascii>>>,
     pub timing: Timing,
 }
 
-/// Why a question has no answer.
+/// Why a request failed.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {
-    /// Nothing was done, and trying again later may help.
+    /// The request was not executed. A later retry may succeed.
     #[error("{0}")]
     Refused(String),
-    /// Nothing was done: etcd has no space left and takes only deletions.
+    /// The request was not executed: etcd is out of space and accepts only deletions.
     #[error("{0}")]
     NoSpace(String),
-    /// The revision is forgotten.
+    /// The requested revision was compacted.
     #[error("the revision was compacted")]
     Compacted,
-    /// Nothing was done, and nothing will be however often it is asked.
+    /// The request was not executed, and a retry will fail too.
     #[error("{0}")]
     TooLarge(String),
-    /// Etcd does not let us.
+    /// etcd denied access.
     #[error("{0}")]
     Denied(String),
-    /// Whether it was done is unknown.
+    /// It is unknown whether the request was executed.
     #[error("{0}")]
     Unknown(String),
 }
 
 impl Failure {
-    /// What a failed read, or a write that certainly did not happen, means for who asked.
+    /// Converts the failure of a read, or of a write that certainly was not executed.
     pub fn into_error(self) -> Error {
         match self {
             Failure::TooLarge(why) => Error::TooLarge(why),
@@ -72,10 +73,11 @@ impl Client {
         let members = config.members.iter().map(|member| {
             let scheme = if config.tls.is_some() { "https" } else { "http" };
             let mut endpoint = Endpoint::from_shared(format!("{scheme}://{member}"))
-                .map_err(|error| format!("{member} is no address: {error}"))?
+                .map_err(|error| format!("{member} is not a valid address: {error}"))?
                 .connect_timeout(CONNECT_TIMEOUT)
                 .tcp_nodelay(true)
-                // Many writes and their events share the connection; the usual windows of 64 KiB would slow them down.
+                // Many writes and their events share the connection. The default HTTP/2 windows of 64 KiB would slow
+                // them down.
                 .http2_adaptive_window(true);
             if let Some(tls) = &config.tls {
                 let mut client = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(&tls.ca));
@@ -97,12 +99,12 @@ impl Client {
         })
     }
 
-    /// The member that is asked now, and news of another one.
+    /// Returns the member in use, and notifies when another one is chosen.
     pub fn member(&self) -> watch::Receiver<usize> {
         self.current.subscribe()
     }
 
-    /// The next member is asked from now on, where this one still is.
+    /// Switches to the next member, unless another one than `member` is in use already.
     pub fn avoid(&self, member: usize) {
         self.current.send_if_modified(|current| {
             let same = *current == member && self.members.len() > 1;
@@ -135,13 +137,13 @@ impl Client {
             async move { kv(channel).compact(request).await }
         });
         match done.await {
-            // Somebody was faster.
+            // Another server compacted this revision already.
             Ok(_) | Err(Failure::Compacted) => Ok(()),
             Err(failure) => Err(failure),
         }
     }
 
-    /// A transaction, sent once: it is tried again only where it certainly did not happen.
+    /// Sends a transaction. It is retried only if it certainly was not executed.
     pub async fn txn(&self, request: rpc::TxnRequest) -> Result<rpc::TxnResponse, Failure> {
         let deadline = Instant::now() + self.timing.patience;
         let mut logged_in = false;
@@ -157,8 +159,8 @@ impl Client {
                     self.login().await?;
                     continue;
                 }
-                Ok(Err(status)) => self.judge(member, &status),
-                Err(_) => Failure::Unknown(format!("{} does not answer", self.members[member].0)),
+                Ok(Err(status)) => self.classify(member, &status),
+                Err(_) => Failure::Unknown(format!("{} does not respond", self.members[member].0)),
             };
             if matches!(failure, Failure::Unknown(_)) {
                 self.avoid(member);
@@ -171,7 +173,7 @@ impl Client {
         }
     }
 
-    /// Opens a watch on the member that is asked now.
+    /// Opens a watch on the member in use. Returns that member and the stream of responses.
     pub async fn watch(
         &self,
         (from, to): (Bytes, Bytes),
@@ -180,7 +182,7 @@ impl Client {
         let create = rpc::WatchCreateRequest { key: from, range_end: to, start_revision, fragment: true };
         let create = rpc::WatchRequest { request_union: Some(rpc::watch_request::RequestUnion::CreateRequest(create)) };
         let (member, channel) = self.channel();
-        // The stream of questions must stay open, or etcd ends the watch.
+        // The request stream must stay open; etcd ends the watch when it ends.
         let asked = futures::StreamExt::chain(futures::stream::iter([create]), futures::stream::pending());
         let mut client = WatchClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         match timeout(self.timing.attempt, client.watch(self.request(asked))).await {
@@ -190,16 +192,17 @@ impl Client {
                     self.login().await?;
                 }
                 self.avoid(member);
-                Err(self.judge(member, &status))
+                Err(self.classify(member, &status))
             }
             Err(_) => {
                 self.avoid(member);
-                Err(Failure::Refused(format!("{} does not answer", self.members[member].0)))
+                Err(Failure::Refused(format!("{} does not respond", self.members[member].0)))
             }
         }
     }
 
-    /// Asks one member after the other until one answers or patience ends. Only for what may be done twice.
+    /// Sends a request to one member after the other until one responds or `timing.patience` has passed. Only for
+    /// requests that may be executed twice.
     async fn read<T, F>(&self, ask: impl Fn(Channel) -> F) -> Result<T, Failure>
     where
         F: Future<Output = Result<Response<T>, Status>>,
@@ -215,11 +218,11 @@ impl Client {
                     self.login().await?;
                     continue;
                 }
-                Ok(Err(status)) => match self.judge(member, &status) {
+                Ok(Err(status)) => match self.classify(member, &status) {
                     Failure::Unknown(why) | Failure::Refused(why) => Failure::Refused(why),
                     certain => return Err(certain),
                 },
-                Err(_) => Failure::Refused(format!("{} does not answer", self.members[member].0)),
+                Err(_) => Failure::Refused(format!("{} does not respond", self.members[member].0)),
             };
             self.avoid(member);
             let round = tried % self.members.len() == 0;
@@ -233,7 +236,7 @@ impl Client {
         unreachable!("the loop ends by returning")
     }
 
-    /// Tells etcd who we are, where a user is given.
+    /// Logs in and stores the token, if the configuration has a user.
     pub async fn login(&self) -> Result<(), Failure> {
         let Some(user) = &self.user else { return Ok(()) };
         let (member, channel) = self.channel();
@@ -242,7 +245,7 @@ impl Client {
         let token = match answer {
             Ok(Ok(answer)) => answer.into_inner().token,
             Ok(Err(status)) => {
-                let failure = self.judge(member, &status);
+                let failure = self.classify(member, &status);
                 if !matches!(failure, Failure::Denied(_)) {
                     self.avoid(member);
                 }
@@ -250,10 +253,12 @@ impl Client {
             }
             Err(_) => {
                 self.avoid(member);
-                return Err(Failure::Refused(format!("{} does not answer", self.members[member].0)));
+                return Err(Failure::Refused(format!("{} does not respond", self.members[member].0)));
             }
         };
-        let token = token.parse().map_err(|_| Failure::Denied("etcd's token cannot be sent back".to_owned()))?;
+        let token = token
+            .parse()
+            .map_err(|_| Failure::Denied("etcd's login token is not valid in a request header".to_owned()))?;
         *self.token.lock().unwrap_or_else(PoisonError::into_inner) = Some(token);
         Ok(())
     }
@@ -265,7 +270,7 @@ impl Client {
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        // A member that knows no leader says so at once instead of letting us wait.
+        // A member that knows no leader then fails immediately instead of waiting.
         request.metadata_mut().insert("hasleader", MetadataValue::from_static("true"));
         if let Some(token) = &*self.token.lock().unwrap_or_else(PoisonError::into_inner) {
             request.metadata_mut().insert("token", token.clone());
@@ -273,7 +278,8 @@ impl Client {
         request
     }
 
-    fn judge(&self, member: usize, status: &Status) -> Failure {
+    fn classify(&self, member: usize, status: &Status) -> Failure {
+        // etcd's own client also identifies these errors by their messages, because several of them share a gRPC code.
         let text = status.message();
         let said = format!("{}: {}", self.members[member].0, text);
         if is_unsent(status) {
@@ -301,14 +307,14 @@ fn kv(channel: Channel) -> KvClient<Channel> {
     KvClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }
 
-/// Tokens end by themselves after some minutes, and with the member that gave them.
+/// Tokens expire after some minutes, and when the member that issued them restarts.
 fn is_stale_login(status: &Status) -> bool {
     let text = status.message();
-    let nobody = status.code() == Code::InvalidArgument && text.contains("user name is empty");
-    nobody || (status.code() == Code::Unauthenticated && text.contains("invalid auth token"))
+    let no_login = status.code() == Code::InvalidArgument && text.contains("user name is empty");
+    no_login || (status.code() == Code::Unauthenticated && text.contains("invalid auth token"))
 }
 
-/// Whether the question never left this machine.
+/// Whether the request certainly never left this machine, because there was no connection.
 fn is_unsent(status: &Status) -> bool {
     let mut source = status.source();
     while let Some(error) = source {

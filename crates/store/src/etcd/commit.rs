@@ -1,9 +1,9 @@
-//! Transactions: one of ours is one of etcd's, acknowledged when the watch has told it back.
+//! Transactions: each is one transaction of etcd, and is acknowledged when the watch has returned it.
 
 use super::client::Failure;
 use super::layout::{self, encode_row};
-use super::wire::{layout::Farewell, layout::Head, rpc};
-use super::{Inner, Told};
+use super::wire::{layout::Head, layout::LastValue, rpc};
+use super::{Inner, WatchReport};
 use crate::writer::record;
 use crate::{Committed, Condition, Error, Operation, Record, Revision, Txn};
 use bytes::Bytes;
@@ -15,19 +15,20 @@ use std::sync::{Arc, PoisonError};
 use tokio::sync::oneshot;
 
 pub const REPLACED: &str = "the store was replaced or upgraded by another program";
-/// How often to start over because a key that we delete without a condition changed meanwhile.
+/// How many times a transaction is retried because a key that it deletes without a condition was changed at the same
+/// time.
 const ATTEMPTS_MAX: usize = 100;
 
-/// A transaction as it is sent.
-struct Plan<'a> {
+/// A transaction as it is sent to etcd.
+struct PreparedTxn<'a> {
     conditions: &'a [Condition],
-    /// What is relied on beside the caller's conditions: the version of each key that is deleted.
+    /// Further conditions, beside the caller's: the version of each key that is deleted.
     guards: Vec<Condition>,
     operations: Vec<&'a Operation>,
-    farewells: Vec<Farewell>,
+    last_values: Vec<LastValue>,
 }
 
-impl Plan<'_> {
+impl PreparedTxn<'_> {
     fn only_deletes(&self) -> bool {
         !self.operations.is_empty() && self.operations.iter().all(|of| matches!(of, Operation::Delete { .. }))
     }
@@ -40,19 +41,19 @@ impl Inner {
             if let Some(conflict) = self.known_conflict(&txn.conditions) {
                 return Err(conflict);
             }
-            let Some(plan) = self.plan(&txn).await? else { continue };
-            if plan.operations.is_empty() && plan.conditions.is_empty() && plan.guards.is_empty() {
+            let Some(prepared) = self.prepare(&txn).await? else { continue };
+            if prepared.operations.is_empty() && prepared.conditions.is_empty() && prepared.guards.is_empty() {
                 return Ok(Committed { revision: self.memory.revision(), records: Vec::new() });
             }
-            if let Some(committed) = self.send(&plan).await? {
+            if let Some(committed) = self.send(&prepared).await? {
                 return Ok(committed);
             }
         }
-        Err(Error::Unavailable("others change the same keys all the time".to_owned()))
+        Err(Error::Unavailable("other writers kept changing the same keys".to_owned()))
     }
 
-    /// A condition that cannot hold any more: the memory is past the version that it names. (It may be behind in other ways, which
-    /// only etcd can tell.)
+    /// Returns a conflict if a condition certainly fails: the memory is at or after the revision that the condition
+    /// names, and has another version of the key. Only etcd can decide about other conditions.
     fn known_conflict(&self, conditions: &[Condition]) -> Option<Error> {
         let revision = self.memory.revision();
         conditions.iter().find_map(|condition| {
@@ -63,26 +64,30 @@ impl Inner {
         })
     }
 
-    /// What to send; `None` where the memory was behind and it must be looked at again.
-    async fn plan<'a>(&self, txn: &'a Txn) -> Result<Option<Plan<'a>>, Error> {
+    /// Prepares the transaction. Returns `None` if the memory was stale; then the caller prepares it again.
+    async fn prepare<'a>(&self, txn: &'a Txn) -> Result<Option<PreparedTxn<'a>>, Error> {
         let mut seen = HashSet::new();
         let last_of_each = txn.operations.iter().rev().filter(|operation| seen.insert(layout::key(operation)));
         let mut operations: Vec<_> = last_of_each.collect();
         operations.reverse();
-        let mut plan =
-            Plan { conditions: &txn.conditions, guards: Vec::new(), operations: Vec::new(), farewells: Vec::new() };
+        let mut prepared = PreparedTxn {
+            conditions: &txn.conditions,
+            guards: Vec::new(),
+            operations: Vec::new(),
+            last_values: Vec::new(),
+        };
         for operation in operations {
             let Operation::Delete { key, last } = operation else {
-                plan.operations.push(operation);
+                prepared.operations.push(operation);
                 continue;
             };
             let current = self.memory.get(key);
             let modified = current.map_or(0, |record| record.modified);
-            plan.guards.push(Condition { key: Arc::clone(key), modified });
+            prepared.guards.push(Condition { key: Arc::clone(key), modified });
             if modified == 0 {
                 continue;
             }
-            plan.operations.push(operation);
+            prepared.operations.push(operation);
             let value = match last {
                 Some(last) => last.clone(),
                 None => match self.stored(key, modified).await? {
@@ -90,12 +95,13 @@ impl Inner {
                     None => return Ok(None),
                 },
             };
-            plan.farewells.push(Farewell { key: key.to_string(), value });
+            prepared.last_values.push(LastValue { key: key.to_string(), value });
         }
-        Ok(Some(plan))
+        Ok(Some(prepared))
     }
 
-    /// The stored value of a key at this version; `None` where it has another one now, which the memory then shows.
+    /// Reads the stored value of a key at this version. Returns `None` if the key has another version now; the memory
+    /// then shows that version.
     async fn stored(&self, key: &str, modified: Revision) -> Result<Option<Bytes>, Error> {
         let request = rpc::RangeRequest { key: self.layout.of_key(key), ..Default::default() };
         let answer = self.client.range(request).await.map_err(Failure::into_error)?;
@@ -109,71 +115,76 @@ impl Inner {
         }
     }
 
-    /// Sends a plan; `None` where a guard did not hold.
-    async fn send(&self, plan: &Plan<'_>) -> Result<Option<Committed>, Error> {
+    /// Sends a prepared transaction. Returns `None` if one of the guards failed.
+    async fn send(&self, prepared: &PreparedTxn<'_>) -> Result<Option<Committed>, Error> {
         let mut waiting = Waiting::new(self);
-        let answer = match self.client.txn(self.request(plan, Some(waiting.number))).await {
+        let answer = match self.client.txn(self.request(prepared, Some(waiting.number))).await {
             Ok(answer) => answer,
-            Err(Failure::Unknown(why)) if !plan.operations.is_empty() => {
-                return match waiting.told().await {
-                    // It did happen, and the watch shows at which revision.
-                    Some(Told::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
+            Err(Failure::Unknown(why)) if !prepared.operations.is_empty() => {
+                return match waiting.reported().await {
+                    // It was committed, and the watch reported its revision.
+                    Some(WatchReport::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
                     _ => Err(Error::Unknown(why)),
                 };
             }
             Err(Failure::NoSpace(why)) => {
                 self.space.set_exhausted(true);
-                return if plan.only_deletes() { self.send_deletions(plan).await } else { Err(Error::OutOfSpace(why)) };
+                return if prepared.only_deletes() {
+                    self.send_deletions(prepared).await
+                } else {
+                    Err(Error::OutOfSpace(why))
+                };
             }
             Err(failure) => return Err(failure.into_error()),
         };
         let revision = answer.header.as_ref().map_or(0, |header| self.offset.revision(header.revision));
         if !answer.succeeded {
-            return self.lost(plan, &answer).await.map(|()| None);
+            return self.failed_comparison(prepared, &answer).await.map(|()| None);
         }
-        if plan.operations.is_empty() {
+        if prepared.operations.is_empty() {
             return Ok(Some(Committed { revision: self.memory.revision(), records: Vec::new() }));
         }
         self.space.set_exhausted(false);
-        match waiting.told().await {
-            Some(Told::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
-            Some(Told::Missed) => {
-                self.show(revision).await.map_err(|_| unseen(revision))?;
-                Ok(Some(Committed { revision, records: self.rebuilt(plan, revision) }))
+        match waiting.reported().await {
+            Some(WatchReport::Committed(revision, records)) => Ok(Some(Committed { revision, records })),
+            Some(WatchReport::Missed) => {
+                self.show(revision).await.map_err(|_| not_visible_yet(revision))?;
+                Ok(Some(Committed { revision, records: self.rebuild_records(prepared, revision) }))
             }
-            None => Err(unseen(revision)),
+            None => Err(not_visible_yet(revision)),
         }
     }
 
-    /// Sends deletions alone, the only thing that etcd accepts when it has no space left. Watchers see the versions before.
-    async fn send_deletions(&self, plan: &Plan<'_>) -> Result<Option<Committed>, Error> {
-        let answer = match self.client.txn(self.request(plan, None)).await {
+    /// Sends a transaction that only deletes, without writing `head`: etcd accepts nothing else when it is out of
+    /// space. Watchers see the last stored versions.
+    async fn send_deletions(&self, prepared: &PreparedTxn<'_>) -> Result<Option<Committed>, Error> {
+        let answer = match self.client.txn(self.request(prepared, None)).await {
             Ok(answer) => answer,
-            // Nothing in etcd names this write, so nothing tells later whether it happened.
+            // No `head` identifies this write, so its outcome cannot be found out later.
             Err(Failure::Unknown(why)) => return Err(Error::Unknown(why)),
             Err(failure) => return Err(failure.into_error()),
         };
         if !answer.succeeded {
-            return self.lost(plan, &answer).await.map(|()| None);
+            return self.failed_comparison(prepared, &answer).await.map(|()| None);
         }
         self.space.set_guarded(false);
         let revision = answer.header.as_ref().map_or(0, |header| self.offset.revision(header.revision));
-        self.show(revision).await.map_err(|_| unseen(revision))?;
+        self.show(revision).await.map_err(|_| not_visible_yet(revision))?;
         Ok(Some(Committed { revision, records: Vec::new() }))
     }
 
-    /// `number`: of this write, which `head` then names; `None` deletes without writing anything.
-    fn request(&self, plan: &Plan<'_>, number: Option<u64>) -> rpc::TxnRequest {
-        let conditions = || plan.conditions.iter().chain(&plan.guards);
+    /// Builds the request. `number` identifies the write in `head`; with `None` the request only deletes.
+    fn request(&self, prepared: &PreparedTxn<'_>, number: Option<u64>) -> rpc::TxnRequest {
+        let conditions = || prepared.conditions.iter().chain(&prepared.guards);
         let mut compare = vec![compare(self.layout.format(), self.format_revision)];
         compare.extend(conditions().map(|condition| {
             self::compare(self.layout.of_key(&condition.key), self.offset.compared(condition.modified))
         }));
-        let mut success: Vec<_> = plan.operations.iter().map(|operation| self.operation(operation)).collect();
+        let mut success: Vec<_> = prepared.operations.iter().map(|operation| self.operation(operation)).collect();
         match number {
             _ if success.is_empty() => {}
             Some(number) => {
-                let head = Head { writer: self.writer, number, farewells: plan.farewells.clone() };
+                let head = Head { writer: self.writer, number, last_values: prepared.last_values.clone() };
                 success.push(put(self.layout.head(), head.encode_to_vec().into()));
                 if !self.space.is_guarded() {
                     success.push(put(self.layout.guard(), Bytes::new()));
@@ -195,8 +206,9 @@ impl Inner {
         }
     }
 
-    /// Says which condition did not hold, once the memory shows what did instead; nothing where it was only a guard.
-    async fn lost(&self, plan: &Plan<'_>, answer: &rpc::TxnResponse) -> Result<(), Error> {
+    /// Handles failed comparisons: waits until the memory shows the newer versions, then returns the conflict. Returns
+    /// `Ok` if only a guard failed.
+    async fn failed_comparison(&self, prepared: &PreparedTxn<'_>, answer: &rpc::TxnResponse) -> Result<(), Error> {
         let mut versions = answer.responses.iter().map(|response| match &response.response {
             Some(rpc::response_op::Response::ResponseRange(range)) => range.kvs.first().map_or(0, |kv| kv.mod_revision),
             _ => 0,
@@ -206,7 +218,7 @@ impl Inner {
             return self.check_open();
         }
         self.show(self.offset.revision(versions.next().unwrap_or(0))).await?;
-        for (condition, version) in plan.conditions.iter().zip(versions) {
+        for (condition, version) in prepared.conditions.iter().zip(versions) {
             if version != self.offset.compared(condition.modified) {
                 let current = self.memory.get(&condition.key);
                 return Err(Error::Conflict { key: Arc::clone(&condition.key), current });
@@ -215,9 +227,9 @@ impl Inner {
         Ok(())
     }
 
-    /// The versions that a plan made, where nobody told them.
-    fn rebuilt(&self, plan: &Plan<'_>, revision: Revision) -> Vec<Arc<Record>> {
-        let puts = plan.operations.iter().filter_map(|operation| match operation {
+    /// Rebuilds the records that a transaction put, because the watch did not report this revision in detail.
+    fn rebuild_records(&self, prepared: &PreparedTxn<'_>, revision: Revision) -> Vec<Arc<Record>> {
+        let puts = prepared.operations.iter().filter_map(|operation| match operation {
             Operation::Put { key, value, .. } => Some((key, value)),
             Operation::Delete { .. } => None,
         });
@@ -235,28 +247,30 @@ impl Inner {
     }
 }
 
-fn unseen(revision: Revision) -> Error {
-    Error::Unknown(format!("etcd wrote it at revision {revision}, but has not told this server yet"))
+fn not_visible_yet(revision: Revision) -> Error {
+    Error::Unknown(format!(
+        "etcd committed it at revision {revision}, but the watch has not returned it to this server yet"
+    ))
 }
 
-/// A write of ours that the watch will tell; forgotten when nobody waits any more.
+/// A write of this server that waits for the watch to report it. Dropping it removes it from `pending`.
 struct Waiting<'a> {
     inner: &'a Inner,
     number: u64,
-    told: oneshot::Receiver<Told>,
+    reported: oneshot::Receiver<WatchReport>,
 }
 
 impl<'a> Waiting<'a> {
     fn new(inner: &'a Inner) -> Waiting<'a> {
         let number = inner.numbers.fetch_add(1, Ordering::Relaxed);
-        let (tell, told) = oneshot::channel();
-        inner.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(number, tell);
-        Waiting { inner, number, told }
+        let (sender, reported) = oneshot::channel();
+        inner.pending.lock().unwrap_or_else(PoisonError::into_inner).insert(number, sender);
+        Waiting { inner, number, reported }
     }
 
-    async fn told(&mut self) -> Option<Told> {
+    async fn reported(&mut self) -> Option<WatchReport> {
         let patience = self.inner.client.timing.patience;
-        tokio::time::timeout(patience, &mut self.told).await.ok()?.ok()
+        tokio::time::timeout(patience, &mut self.reported).await.ok()?.ok()
     }
 }
 
@@ -284,7 +298,7 @@ fn delete(key: Bytes) -> rpc::RequestOp {
     rpc::RequestOp { request: Some(Request::RequestDeleteRange(delete)) }
 }
 
-/// Asks for the version of a key.
+/// A read of a key's version.
 pub fn version(key: Bytes) -> rpc::RequestOp {
     let range = rpc::RangeRequest { key, keys_only: true, ..Default::default() };
     rpc::RequestOp { request: Some(Request::RequestRange(range)) }

@@ -1,25 +1,25 @@
-//! Which etcd, and who we are there.
+//! Configuration of the connection to etcd.
 
 use std::time::Duration;
 
-/// Where the store is and how it is reached.
+/// Where the store is, and how to connect.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// `host:port` of each member.
     pub members: Vec<String>,
-    /// What the keys of this store begin with.
+    /// Prefix of all keys of this store.
     pub prefix: String,
-    /// `None` speaks in plain text.
+    /// `None` means plain text.
     pub tls: Option<Tls>,
     pub user: Option<User>,
     pub timing: Timing,
 }
 
-/// PEM texts.
+/// Certificates and keys as PEM text.
 #[derive(Clone)]
 pub struct Tls {
     pub ca: String,
-    /// Certificate and key.
+    /// Certificate and private key of the client.
     pub client: Option<(String, String)>,
 }
 
@@ -29,14 +29,15 @@ pub struct User {
     pub password: String,
 }
 
-/// How long is waited for what.
+/// Timeouts.
 #[derive(Clone, Copy, Debug)]
 pub struct Timing {
-    /// One question to one member. Longer than a commit takes on a slow disk, short enough to ask another member in time.
+    /// For one request to one member. Longer than a commit takes on a slow disk, and short enough to try another member
+    /// in time.
     pub attempt: Duration,
-    /// All attempts at one question together.
+    /// For all attempts at one request together.
     pub patience: Duration,
-    /// How often to look whether etcd is there while nobody asks.
+    /// How often to check whether etcd is reachable while no reads arrive.
     pub heartbeat: Duration,
 }
 
@@ -62,7 +63,7 @@ pub const DEFAULT_PREFIX: &str = "/mainstay";
 const PORT_DEFAULT: u16 = 2379;
 
 impl Config {
-    /// Reads `etcd://host:port,host:port`; the error is one sentence.
+    /// Parses `etcd://host:port,host:port`. The error is one sentence.
     pub fn parse(url: &str) -> Result<Config, String> {
         let wrong =
             |why: &str| Err(format!("the store {url:?} {why}; write etcd://host:2379, or etcd://h1:2379,h2:2379"));
@@ -71,18 +72,18 @@ impl Config {
         };
         let rest = rest.strip_suffix('/').unwrap_or(rest);
         if rest.is_empty() {
-            return wrong("names no member");
+            return wrong("has no member");
         }
         if rest.contains(['/', '?', '#']) {
-            return wrong("has a path; the beginning of the keys is said with --etcd-prefix");
+            return wrong("has a path; set the prefix of the keys with --etcd-prefix");
         }
         if rest.contains('@') {
-            return wrong("has a user in it; that is said with --etcd-user");
+            return wrong("has a user name; set it with --etcd-user");
         }
         let mut members = Vec::new();
         for member in rest.split(',') {
             let Some(member) = member_of(member) else {
-                return wrong(&format!("has a member {member:?} that is no host:port"));
+                return wrong(&format!("has a member {member:?} that is not host:port"));
             };
             if !members.contains(&member) {
                 members.push(member);
@@ -91,7 +92,7 @@ impl Config {
         Ok(Config { members, prefix: DEFAULT_PREFIX.to_owned(), tls: None, user: None, timing: Timing::default() })
     }
 
-    /// Checks a prefix; the error is one sentence.
+    /// Sets the key prefix. The error is one sentence.
     pub fn with_prefix(self, prefix: &str) -> Result<Config, String> {
         let prefix = prefix.trim_end_matches('/');
         if !prefix.starts_with('/') || prefix.contains('\0') {
@@ -100,14 +101,14 @@ impl Config {
         Ok(Config { prefix: prefix.to_owned(), ..self })
     }
 
-    /// The members as people write them.
+    /// The URL of the store with its prefix, for messages.
     pub fn place(&self) -> String {
         format!("etcd://{}{}", self.members.join(","), self.prefix)
     }
 }
 
 fn member_of(text: &str) -> Option<String> {
-    // `[::1]:2379` has colons of its own.
+    // Colons inside the brackets of `[::1]:2379` do not separate the port.
     let bare = text.rsplit_once(']').map_or(text, |(_, after)| after);
     let member = if bare.contains(':') { text.to_owned() } else { format!("{text}:{PORT_DEFAULT}") };
     let (host, port) = member.rsplit_once(':')?;
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_read_and_wrong_ones_get_a_sentence() {
+    fn valid_urls_are_parsed_and_others_give_a_one_line_error() {
         let members = |url: &str| Config::parse(url).unwrap().members.join(" ");
         assert_eq!(members("etcd://h1:2379,h2:2380/"), "h1:2379 h2:2380");
         assert_eq!(

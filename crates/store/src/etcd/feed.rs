@@ -1,9 +1,9 @@
-//! From etcd into memory: all of it once, then every change as the watch tells it.
+//! Keeps the memory up to date: reads all keys once, then applies every change that the watch reports.
 
 use super::client::{Client, Failure};
 use super::layout::{Layout, Offset, decode_head, decode_row};
 use super::wire::{layout::Head, rpc};
-use super::{Inner, Told};
+use super::{Inner, WatchReport};
 use crate::expiry::Expiry;
 use crate::memory::Change;
 use crate::writer::{Health, record};
@@ -15,24 +15,24 @@ use std::time::Duration;
 use tokio::time::Instant;
 use tonic::Streaming;
 
-/// How many keys are asked for at once.
+/// Number of keys per page.
 pub const PAGE_KEYS: i64 = 1000;
-/// Before a broken watch is opened again: at first, and at most.
+/// Initial and maximum delay before a broken watch is opened again.
 const PAUSE: Duration = Duration::from_millis(25);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// Everything at one revision.
+/// All keys at one revision.
 pub struct Loaded {
     pub revision: Revision,
     pub records: Vec<Record>,
     pub expiry: Expiry,
 }
 
-/// Reads everything, in pages of one revision.
+/// Reads all keys, in pages at one revision.
 pub async fn load(client: &Client, layout: &Layout, offset: Offset, finish: Finish) -> Result<Loaded, Failure> {
     loop {
         match load_once(client, layout, offset, finish).await {
-            // It took so long that the revision was forgotten: begin again with a newer one.
+            // Reading took so long that the revision was compacted. Start again at a newer one.
             Err(Failure::Compacted) => {}
             outcome => return outcome,
         }
@@ -52,7 +52,7 @@ async fn load_once(client: &Client, layout: &Layout, offset: Offset, finish: Fin
             loaded.revision = offset.revision(revision);
         }
         let Some(last) = page.kvs.last() else { return Ok(loaded) };
-        // The next page begins with the first key after this one.
+        // The next page begins with the first possible key after this one.
         key = [&last.key[..], b"\0"].concat().into();
         for kv in page.kvs {
             let Some((record, expires_at_s)) = read(layout, offset, finish, kv) else { continue };
@@ -71,14 +71,14 @@ fn read(layout: &Layout, offset: Offset, finish: Finish, kv: rpc::KeyValue) -> O
     let key = layout.key_of(&kv.key);
     let row = decode_row(kv.value);
     let (Some(key), Some(row)) = (key, row) else {
-        tracing::error!(key = %String::from_utf8_lossy(&kv.key), "a key in etcd is not of this store and is left out");
+        tracing::error!(key = %String::from_utf8_lossy(&kv.key), "ignoring a key in etcd that this store did not write");
         return None;
     };
     let (created, modified) = (offset.revision(kv.create_revision), offset.revision(kv.mod_revision));
     Some((record(Arc::from(key), finish(&row.value, modified), created, modified), row.expires_at_s))
 }
 
-/// Follows etcd's watch for as long as the store is open.
+/// Watches etcd while the store is open, and reopens the watch when it breaks.
 pub async fn follow(inner: Arc<Inner>) {
     let mut pause = PAUSE;
     loop {
@@ -91,8 +91,8 @@ pub async fn follow(inner: Arc<Inner>) {
         match end {
             End::Moved => {}
             End::Broken(why) => {
-                tracing::debug!(why, "the watch of etcd broke and is opened again");
-                // One that breaks at once, again and again, has a cause that only people can mend.
+                tracing::debug!(why, "the watch on etcd broke; reopening it");
+                // A watch that keeps breaking at once has a cause that an operator must remove, so the delay grows.
                 pause = if began.elapsed() > PAUSE_MAX { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
                 tokio::time::sleep(pause).await;
             }
@@ -103,17 +103,17 @@ pub async fn follow(inner: Arc<Inner>) {
 
 /// Why a watch ended.
 enum End {
-    /// Another member is asked from now on.
+    /// The client switched to another member.
     Moved,
     Broken(String),
-    /// What we have not heard yet is forgotten.
+    /// Revisions that this server has not seen were compacted.
     Compacted,
 }
 
 impl Inner {
     async fn listen(&self, member: usize, mut stream: Streaming<rpc::WatchResponse>) -> End {
         let mut asked = self.client.member();
-        // Parts of an answer that is not whole yet.
+        // Fragments of a response that is not complete yet.
         let mut events = Vec::new();
         loop {
             if *asked.borrow_and_update() != member {
@@ -128,7 +128,7 @@ impl Inner {
                 Ok(Some(answer)) => answer,
                 Ok(None) => {
                     self.client.avoid(member);
-                    return End::Broken("etcd ended it".to_owned());
+                    return End::Broken("etcd ended the watch".to_owned());
                 }
                 Err(status) => {
                     self.client.avoid(member);
@@ -148,20 +148,22 @@ impl Inner {
         }
     }
 
-    /// Makes the memory anew. Whoever watches is told that something may be missing.
+    /// Reads all keys again. All watchers get `Compacted`, because events may be missing.
     async fn rebuild(&self) {
         tracing::warn!(
-            "etcd forgot revisions that this server has not seen: all is read again, and watches begin anew"
+            "etcd compacted revisions that this server has not seen; reading all keys again, and watchers must relist"
         );
         match load(&self.client, &self.layout, self.offset, self.finish).await {
-            Ok(loaded) if loaded.revision < self.memory.revision() => self.end("etcd went back to an older revision"),
+            Ok(loaded) if loaded.revision < self.memory.revision() => {
+                self.end("etcd was restored to an older revision")
+            }
             Ok(loaded) => {
                 *self.expiry.lock().unwrap_or_else(PoisonError::into_inner) = loaded.expiry;
                 self.memory.reset(loaded.revision, loaded.records);
                 self.shown.send_replace(loaded.revision);
                 let pending = std::mem::take(&mut *self.pending.lock().unwrap_or_else(PoisonError::into_inner));
-                for (_, tell) in pending {
-                    drop(tell.send(Told::Missed));
+                for (_, sender) in pending {
+                    drop(sender.send(WatchReport::Missed));
                 }
             }
             Err(failure) => {
@@ -171,10 +173,11 @@ impl Inner {
         }
     }
 
-    /// Shows what etcd tells: whole revisions, in order.
+    /// Applies the events of the watch to the memory, in whole revisions and in order, and completes the pending writes
+    /// of this server.
     fn take(&self, events: Vec<rpc::Event>) {
         let shown = self.memory.revision();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         let mut changes: Vec<Change> = Vec::new();
         let mut staged = Staged { inner: self, now: HashMap::new() };
         let mut events = events.into_iter().filter_map(|event| Some((event.r#type(), event.kv?))).peekable();
@@ -191,7 +194,7 @@ impl Inner {
             let (head, change) = staged.change(revision, group);
             if let Some(head) = head.filter(|head| head.writer == self.writer) {
                 let records = change.events.iter().filter_map(|event| event.current.clone()).collect();
-                told.push((head.number, Told::Committed(revision, records)));
+                reported.push((head.number, WatchReport::Committed(revision, records)));
             }
             changes.push(change);
         }
@@ -199,14 +202,14 @@ impl Inner {
         self.memory.publish(changes);
         self.shown.send_replace(last);
         let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, outcome) in told {
-            // Whoever no longer listens has given up on the answer, not on the write.
-            drop(pending.remove(&number).map(|tell| tell.send(outcome)));
+        for (number, outcome) in reported {
+            // A closed receiver means that the caller no longer waits for the outcome. The write is not undone.
+            drop(pending.remove(&number).map(|sender| sender.send(outcome)));
         }
     }
 }
 
-/// Revisions on their way into memory: later ones see the ones before them.
+/// Revisions that are being applied. Each one sees the ones before it.
 struct Staged<'a> {
     inner: &'a Inner,
     now: HashMap<Arc<str>, Option<Arc<Record>>>,
@@ -224,8 +227,8 @@ impl Staged<'_> {
             self.inner.end(super::commit::REPLACED);
         }
         let head = group.iter().find(|(_, kv)| kv.key == head_key).map(|(_, kv)| decode_head(kv.value.clone()));
-        let farewells: HashMap<&str, &Bytes> =
-            head.iter().flat_map(|head| &head.farewells).map(|last| (last.key.as_str(), &last.value)).collect();
+        let last_values: HashMap<&str, &Bytes> =
+            head.iter().flat_map(|head| &head.last_values).map(|last| (last.key.as_str(), &last.value)).collect();
         let mut events = Vec::with_capacity(group.len());
         for (kind, kv) in group {
             if kv.key == guard_key {
@@ -236,7 +239,7 @@ impl Staged<'_> {
             }
             events.extend(match kind {
                 rpc::event::EventType::Put => self.put(kv, revision),
-                rpc::event::EventType::Delete => self.delete(&kv, revision, &farewells),
+                rpc::event::EventType::Delete => self.delete(&kv, revision, &last_values),
             });
         }
         (head, Change { revision, events })
@@ -245,7 +248,7 @@ impl Staged<'_> {
     fn put(&mut self, kv: rpc::KeyValue, revision: Revision) -> Option<Event> {
         let (mut record, expires_at_s) = read(&self.inner.layout, self.inner.offset, self.inner.finish, kv)?;
         let previous = self.current(&record.key);
-        // All versions of a key share one copy of its text.
+        // All versions of a key share one allocation of its text.
         if let Some(previous) = &previous {
             record.key = Arc::clone(&previous.key);
         }
@@ -256,12 +259,12 @@ impl Staged<'_> {
         Some(Event { revision, key, current: Some(record), previous, last: None })
     }
 
-    fn delete(&mut self, kv: &rpc::KeyValue, revision: Revision, farewells: &HashMap<&str, &Bytes>) -> Option<Event> {
+    fn delete(&mut self, kv: &rpc::KeyValue, revision: Revision, last_values: &HashMap<&str, &Bytes>) -> Option<Event> {
         let previous = self.current(self.inner.layout.key_of(&kv.key)?)?;
         let key = Arc::clone(&previous.key);
-        // Somebody else's deletion says no farewell: the version before is the best there is to show.
+        // Another program's deletion has no last value in `head`, so watchers see the previous version.
         let last =
-            farewells.get(&*key).map_or_else(|| previous.value.clone(), |value| (self.inner.finish)(value, revision));
+            last_values.get(&*key).map_or_else(|| previous.value.clone(), |value| (self.inner.finish)(value, revision));
         self.inner.expiry.lock().unwrap_or_else(PoisonError::into_inner).set(&key, None, revision);
         self.now.insert(Arc::clone(&key), None);
         Some(Event { revision, key, current: None, previous: Some(previous), last: Some(last) })

@@ -1,4 +1,4 @@
-//! Everything out of etcd, and everything into it.
+//! Exports a store from etcd, and fills a new store in etcd.
 
 use super::client::{Client, Failure};
 use super::commit::{compare, put};
@@ -6,17 +6,17 @@ use super::config::Config;
 use super::feed::PAGE_KEYS;
 use super::layout::{self, FORMAT_VERSION, Format, Layout, Offset, encode_row};
 use super::wire::rpc;
-use super::{Inner, opening};
+use super::{Inner, open_error};
 use crate::{Error, Export, OpenError, Revision, Row, Rows};
 use bytes::Bytes;
 use futures::stream;
 use std::sync::Arc;
 
-/// Etcd takes 128 operations and 1.5 MiB at once, unless it is told otherwise.
+/// etcd's default limits are 128 operations and 1.5 MiB per transaction; stay below them.
 const OPERATIONS_MAX: usize = 100;
 const BYTES_MAX: usize = 1 << 20;
 
-/// Reads everything as the memory shows it now.
+/// Exports all rows at the revision that the memory shows now.
 pub(super) fn export(inner: Arc<Inner>) -> Export {
     let (revision, at) = inner.known();
     let (from, _) = inner.layout.data();
@@ -32,12 +32,14 @@ pub(super) fn export(inner: Arc<Inner>) -> Export {
 }
 
 impl Inner {
-    /// The rows from a key on, and where the next page begins.
+    /// Reads one page of rows from `key` on. Returns the rows and the first key of the next page.
     async fn page(&self, key: Bytes, revision: i64) -> Result<(Rows, Option<Bytes>), Error> {
         let (_, range_end) = self.layout.data();
         let request = rpc::RangeRequest { key, range_end, limit: PAGE_KEYS, revision, ..Default::default() };
         let page = self.client.range(request).await.map_err(|failure| match failure {
-            Failure::Compacted => Error::Unavailable("reading took so long that etcd forgot the revision".to_owned()),
+            Failure::Compacted => {
+                Error::Unavailable("the export took so long that etcd compacted its revision".to_owned())
+            }
             other => other.into_error(),
         })?;
         let next = page.kvs.last().filter(|_| page.more).map(|last| Bytes::from([&last.key[..], b"\0"].concat()));
@@ -51,26 +53,27 @@ impl Inner {
     }
 }
 
-/// A store that is being made of rows from elsewhere. Its format is written last: without it nobody opens it.
-pub(crate) struct Drafted {
+/// A store that is being filled with rows from another store. Its key `format` is written last; a store without it
+/// cannot be opened.
+pub(crate) struct NewStore {
     client: Client,
     layout: Layout,
     place: String,
     offset: Offset,
 }
 
-impl Drafted {
-    pub async fn begin(config: &Config, revision: Revision) -> Result<Drafted, OpenError> {
+impl NewStore {
+    pub async fn begin(config: &Config, revision: Revision) -> Result<NewStore, OpenError> {
         let client = Client::new(config).map_err(OpenError::Refused)?;
-        client.login().await.map_err(opening)?;
+        client.login().await.map_err(open_error)?;
         let layout = Layout::new(&config.prefix);
         let (key, range_end) = layout.all();
         let request = rpc::RangeRequest { key, range_end, limit: 1, keys_only: true, ..Default::default() };
-        let found = client.range(request).await.map_err(opening)?;
+        let found = client.range(request).await.map_err(open_error)?;
         if !found.kvs.is_empty() {
             return Err(OpenError::NotEmpty(config.place()));
         }
-        Ok(Drafted { client, layout, place: config.place(), offset: Offset(revision) })
+        Ok(NewStore { client, layout, place: config.place(), offset: Offset(revision) })
     }
 
     pub async fn add(&mut self, rows: Rows) -> Result<(), OpenError> {
@@ -105,7 +108,7 @@ impl Drafted {
             Ok(answer) if answer.succeeded => Ok(()),
             Ok(_) => Err(OpenError::NotEmpty(self.place.clone())),
             Err(failure) => Err(OpenError::Unreachable(format!(
-                "{failure}; what is written so far is no store, remove it with etcdctl del --prefix"
+                "{failure}; the copy is incomplete, remove its keys with etcdctl del --prefix"
             ))),
         }
     }

@@ -1,4 +1,4 @@
-//! What is done at regular times by one of the servers, whichever comes first.
+//! Periodic work that only one of the servers does: expiry and compaction.
 
 use super::Inner;
 use super::client::Failure;
@@ -11,11 +11,12 @@ use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
 const STATUS_EVERY: Duration = Duration::from_secs(10);
-/// Expired keys are looked for so many at a time, and so many are deleted at once: others write, too.
+/// Expired keys are looked up in rounds of this size, and this many are deleted concurrently, to leave capacity for
+/// other writes.
 const EXPIRED_PER_ROUND: usize = 256;
 const EXPIRED_AT_ONCE: usize = 16;
 
-/// Asks from time to time how large etcd's files are.
+/// Periodically reads the size of etcd's database and its space alarm.
 pub async fn gauge(inner: Arc<Inner>) {
     loop {
         if let Ok(status) = inner.client.status().await {
@@ -30,7 +31,7 @@ impl Inner {
     pub async fn compact(&self, revision: Revision) -> Result<(), Error> {
         self.memory.compact(revision)?;
         self.check_open()?;
-        if revision > self.offset.0 && self.take_turn("compact").await? {
+        if revision > self.offset.0 && self.claim_work("compact").await? {
             self.client.compact(self.offset.of_etcd(revision)).await.map_err(Failure::into_error)?;
         }
         Ok(())
@@ -43,10 +44,11 @@ impl Inner {
                 let expiry = self.expiry.lock().unwrap_or_else(PoisonError::into_inner);
                 expiry.due(now_s, EXPIRED_PER_ROUND)
             };
-            if due.is_empty() || (expired == 0 && !self.take_turn("expire").await?) {
+            if due.is_empty() || (expired == 0 && !self.claim_work("expire").await?) {
                 return Ok(expired);
             }
-            // One transaction for each key: a watcher that resumes from a revision must find all of its events.
+            // Each key gets its own transaction and revision, so that a watch that resumes from a revision misses no
+            // event.
             let deletions = due.into_iter().map(|(key, modified)| {
                 let conditions = vec![Condition { key: Arc::clone(&key), modified }];
                 self.commit(Txn { conditions, operations: vec![Operation::Delete { key, last: None }] })
@@ -55,7 +57,7 @@ impl Inner {
             while let Some(outcome) = outcomes.next().await {
                 match outcome {
                     Ok(_) => expired += 1,
-                    // It was written again, and has another end now.
+                    // The key was written again since, with another expiry time or none.
                     Err(Error::Conflict { .. }) => {}
                     Err(error) => return Err(error),
                 }
@@ -63,9 +65,10 @@ impl Inner {
         }
     }
 
-    /// Whether it is for us to do this now. Each turn changes a key, and only who saw its last change may take the next one: so of
-    /// all who come at about the same time one does it, and when that one is gone the next one who comes does.
-    async fn take_turn(&self, what: &'static str) -> Result<bool, Error> {
+    /// Tries to claim this period's work for this server. Claiming writes a key on the condition that it did not change
+    /// since this server last saw it. So of several servers that try at about the same time one succeeds. If that
+    /// server dies, the next attempt of another server succeeds.
+    async fn claim_work(&self, what: &'static str) -> Result<bool, Error> {
         self.check_open()?;
         let key = self.layout.turn(what);
         let seen = self.turns.lock().unwrap_or_else(PoisonError::into_inner).get(what).copied().unwrap_or(0);
@@ -76,7 +79,8 @@ impl Inner {
         };
         let answer = match self.client.txn(request).await {
             Ok(answer) => answer,
-            // The turn cannot be written. What is done in it makes space, and may be done by several servers at once.
+            // The claim cannot be written. Both kinds of work free space, and several servers may do them at the same
+            // time.
             Err(Failure::NoSpace(_)) => return Ok(true),
             Err(failure) => return Err(failure.into_error()),
         };

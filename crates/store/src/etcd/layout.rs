@@ -1,11 +1,11 @@
-//! Where things are in etcd, and what their bytes mean. `ETCD.md` is the specification.
+//! Keys and values in etcd. `ETCD.md` is the specification.
 
 use super::wire::layout::{Head, Row};
 use crate::{Operation, Revision};
 use bytes::Bytes;
 use prost::Message;
 
-/// Raised when older programs would misread what newer ones write.
+/// The version of the format. It is raised when older programs would misread what newer programs write.
 pub const FORMAT_VERSION: u32 = 1;
 
 /// The keys of one store.
@@ -14,12 +14,12 @@ pub struct Layout {
     prefix: String,
 }
 
-/// What a revision of etcd is called here: the same number plus what the store began with. A store that was filled from another
-/// begins after the other's last revision, because clients may still know those.
+/// Added to a revision of etcd to get the store's revision. A store that was filled from another store continues after
+/// the last revision of that store, because clients may still have those revisions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offset(pub Revision);
 
-/// What the key `format` says.
+/// Value of the key `format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub version: u32,
@@ -31,7 +31,7 @@ impl Layout {
         Layout { prefix: prefix.trim_end_matches('/').to_owned() }
     }
 
-    /// Everything that is ours: from this key to that one.
+    /// The range of all keys of this store.
     pub fn all(&self) -> (Bytes, Bytes) {
         (self.at("/"), self.at("0"))
     }
@@ -40,12 +40,12 @@ impl Layout {
         (self.at("/data"), self.at("/datb"))
     }
 
-    /// What changes while a store is used, in one range: data, format, guard, head.
+    /// The range of the keys that change while a store is in use: data, format, guard and head.
     pub fn watched(&self) -> (Bytes, Bytes) {
         (self.at("/data"), self.at("/head\0"))
     }
 
-    /// Format, guard and head, in one range.
+    /// The range of the keys format, guard and head.
     pub fn marks(&self) -> (Bytes, Bytes) {
         (self.format(), self.at("/head\0"))
     }
@@ -58,12 +58,12 @@ impl Layout {
         self.at("/head")
     }
 
-    /// Present while every transaction since it was written wrote `head` too (see `ETCD.md`, "Out of space").
+    /// Present while every transaction since it was written also wrote `head` (see `ETCD.md`, "Out of space").
     pub fn guard(&self) -> Bytes {
         self.at("/guard")
     }
 
-    /// Which of several servers does something at regular times.
+    /// The key with which one of several servers claims periodic work.
     pub fn turn(&self, what: &str) -> Bytes {
         self.at(&format!("/turn/{what}"))
     }
@@ -72,7 +72,7 @@ impl Layout {
         self.at(&format!("/data{key}"))
     }
 
-    /// The key of the store that this key of etcd stands for.
+    /// Returns the store's key for a key of etcd, or `None` for a key outside of `data`.
     pub fn key_of<'a>(&self, key: &'a [u8]) -> Option<&'a str> {
         let key = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/data")?;
         std::str::from_utf8(key).ok()
@@ -88,12 +88,13 @@ impl Offset {
         u64::try_from(of_etcd).unwrap_or(0) + self.0
     }
 
-    /// The revision of etcd; 0 stays 0, because that means absent.
+    /// The revision of etcd. 0 stays 0, because it means that a key is absent.
     pub fn of_etcd(self, revision: Revision) -> i64 {
         i64::try_from(revision.saturating_sub(self.0)).unwrap_or(i64::MAX)
     }
 
-    /// The condition on a key's version: one from before this store began holds for no version, and 0 for an absent key.
+    /// The value to compare a key's `mod_revision` with: 0 for an absent key. A revision from before this store began
+    /// matches no version.
     pub fn compared(self, modified: Revision) -> i64 {
         match modified {
             0 => 0,
@@ -103,7 +104,7 @@ impl Offset {
     }
 }
 
-/// A revision that no key of etcd has.
+/// A revision that no key in etcd has.
 const NEVER: i64 = -1;
 
 impl Format {
@@ -111,7 +112,7 @@ impl Format {
         Bytes::from(format!("version={}\noffset={}\n", self.version, self.offset.0))
     }
 
-    /// The version alone is read from what a newer program wrote.
+    /// Parses the value of `format`. If a newer program wrote it, only the version is required.
     pub fn decode(bytes: &[u8]) -> Option<Format> {
         let text = std::str::from_utf8(bytes).ok()?;
         let number = |name: &str| -> Option<u64> {
@@ -133,7 +134,7 @@ pub fn decode_row(bytes: Bytes) -> Option<Row> {
 }
 
 pub fn decode_head(bytes: Bytes) -> Head {
-    // A head of no sense is one that somebody else wrote: nothing is known of that write but the keys it changed.
+    // Another program wrote this head, so only the keys that changed are known of that transaction.
     Head::decode(bytes).unwrap_or_default()
 }
 
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_stay_apart_and_read_back() {
+    fn store_keys_are_separate_from_control_keys_and_are_decoded_again() {
         let layout = Layout::new("/mainstay/");
         let (from, to) = layout.data();
         for key in ["", "/", "/core/pods/a/b", "x", "/\u{10ffff}"] {
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_read_back_and_newer_ones_tell_their_version() {
+    fn a_decoded_format_is_the_encoded_one_and_newer_versions_are_recognized() {
         let format = Format { version: 1, offset: Offset(1_000_000_007) };
         assert_eq!(Format::decode(&format.encode()), Some(format));
         assert_eq!(Format::decode(b"version=9\nwords=other\n").map(|format| format.version), Some(9));
@@ -186,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn revisions_from_before_the_store_began_hold_for_nothing() {
+    fn revisions_from_before_the_offset_match_no_version() {
         let offset = Offset(100);
         assert_eq!((offset.revision(7), offset.of_etcd(107)), (107, 7));
         assert_eq!([0, 1, 100, 101].map(|modified| offset.compared(modified)), [0, NEVER, NEVER, 1]);

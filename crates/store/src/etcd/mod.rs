@@ -1,5 +1,5 @@
-//! The store of several servers: etcd keeps it, and each server holds it in memory as etcd's watch tells it. `ETCD.md` describes
-//! the keys and argues what holds across servers.
+//! A store that several servers share. etcd keeps it, and each server holds all of it in memory, updated by a watch.
+//! `ETCD.md` specifies the keys and explains what is guaranteed across servers.
 
 mod barrier;
 mod client;
@@ -13,7 +13,7 @@ mod space;
 mod wire;
 
 pub use config::{Config, DEFAULT_PREFIX, Timing, Tls, User};
-pub(crate) use fill::Drafted;
+pub(crate) use fill::NewStore;
 
 use crate::expiry::Expiry;
 use crate::local::CLOSED;
@@ -32,7 +32,7 @@ use tokio::sync::{oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use wire::rpc;
 
-/// A store that several processes share.
+/// A store in etcd.
 pub struct Etcd {
     inner: Arc<Inner>,
 }
@@ -42,21 +42,21 @@ struct Inner {
     layout: Layout,
     finish: Finish,
     offset: Offset,
-    /// The revision that wrote the key `format`. Every transaction is conditioned on it: who was left behind by a newer format,
-    /// or by a restore, writes nothing more.
+    /// The `mod_revision` of the key `format`. Every transaction compares it, so a server can no longer write after a
+    /// newer version or a restore replaced `format`.
     format_revision: i64,
-    /// Who we are among those who write here.
+    /// Random id of this server among the writers of the store.
     writer: u64,
     numbers: AtomicU64,
     memory: Arc<Memory>,
     expiry: Mutex<Expiry>,
-    /// The revision up to which the memory shows everything.
+    /// The revision up to which the memory shows all changes.
     shown: watch::Sender<Revision>,
-    /// A revision of etcd up to which the memory lacks nothing, though the newest change of ours may be older: others use etcd, too, and
-    /// may have its old revisions forgotten.
+    /// A revision of etcd up to which the memory has all changes of this store. It may be greater than the revision of
+    /// the last such change, because other programs write to etcd too, and may compact its history.
     complete: AtomicI64,
-    /// Our own writes that the watch has not told yet, by their number.
-    pending: Mutex<HashMap<u64, oneshot::Sender<Told>>>,
+    /// Writes of this server that the watch has not reported yet, by their number.
+    pending: Mutex<HashMap<u64, oneshot::Sender<WatchReport>>>,
     barrier: Barrier,
     health: Mutex<Health>,
     space: space::Space,
@@ -65,22 +65,22 @@ struct Inner {
     closing: CancellationToken,
 }
 
-/// What the watch tells of a write of our own.
-enum Told {
-    /// It happened, at this revision: the new version of each key it put, in order.
+/// What the watch reports for a write of this server.
+enum WatchReport {
+    /// The write was committed at this revision. The records are the new versions of the keys it put, in order.
     Committed(Revision, Vec<Arc<Record>>),
-    /// The memory was made anew; what happened in between was not told one by one.
+    /// All keys were read again, so this write was not reported individually.
     Missed,
 }
 
 impl Etcd {
-    /// Opens the store, or makes one where there is none. When this returns, it shows everything that was written before.
+    /// Opens the store, or creates one. When it returns, reads show everything that was written before.
     pub async fn open(config: &Config, finish: Finish, options: Options) -> Result<Arc<dyn Store>, OpenError> {
         let client = Client::new(config).map_err(OpenError::Refused)?;
-        client.login().await.map_err(opening)?;
+        client.login().await.map_err(open_error)?;
         let layout = Layout::new(&config.prefix);
-        let (format, format_revision) = settle_format(&client, &layout).await?;
-        let loaded = feed::load(&client, &layout, format.offset, finish).await.map_err(opening)?;
+        let (format, format_revision) = read_or_create_format(&client, &layout).await?;
+        let loaded = feed::load(&client, &layout, format.offset, finish).await.map_err(open_error)?;
         let memory = Arc::new(Memory::new(loaded.revision, loaded.records, options.bounds));
         let inner = Arc::new(Inner {
             client,
@@ -115,12 +115,12 @@ impl Etcd {
     }
 }
 
-/// Reads the format, or writes ours where nothing is there yet.
-async fn settle_format(client: &Client, layout: &Layout) -> Result<(Format, i64), OpenError> {
+/// Reads the key `format`. Writes it first if the prefix has no keys.
+async fn read_or_create_format(client: &Client, layout: &Layout) -> Result<(Format, i64), OpenError> {
     let ours = Format { version: FORMAT_VERSION, offset: Offset(0) };
     let (from, to) = layout.all();
     let first = client.range(rpc::RangeRequest { key: from, range_end: to, limit: 1, ..Default::default() });
-    let first = first.await.map_err(opening)?;
+    let first = first.await.map_err(open_error)?;
     let nothing = first.kvs.is_empty();
     if nothing {
         let request = rpc::TxnRequest {
@@ -128,27 +128,29 @@ async fn settle_format(client: &Client, layout: &Layout) -> Result<(Format, i64)
             success: vec![commit::put(layout.format(), ours.encode())],
             failure: Vec::new(),
         };
-        // Whether this or another server's came first, the answer is read below.
+        // Another server may have written it first. The value that won is read below.
         match client.txn(request).await {
             Ok(_) | Err(Failure::Unknown(_)) => {}
-            Err(failure) => return Err(opening(failure)),
+            Err(failure) => return Err(open_error(failure)),
         }
     }
-    let read = client.range(rpc::RangeRequest { key: layout.format(), ..Default::default() }).await.map_err(opening)?;
+    let read =
+        client.range(rpc::RangeRequest { key: layout.format(), ..Default::default() }).await.map_err(open_error)?;
     let Some(kv) = read.kvs.into_iter().next() else {
         if nothing {
-            return Err(OpenError::Unreachable("etcd did not take the first write".to_owned()));
+            return Err(OpenError::Unreachable("etcd did not accept the first write".to_owned()));
         }
         return Err(OpenError::NotOurs);
     };
-    let format = Format::decode(&kv.value).ok_or_else(|| OpenError::Damaged("its format is not named".to_owned()))?;
+    let format =
+        Format::decode(&kv.value).ok_or_else(|| OpenError::Damaged("its format version is missing".to_owned()))?;
     if format.version > FORMAT_VERSION {
         return Err(OpenError::Newer { found: format.version, known: FORMAT_VERSION });
     }
     Ok((format, kv.mod_revision))
 }
 
-fn opening(failure: Failure) -> OpenError {
+fn open_error(failure: Failure) -> OpenError {
     match failure {
         Failure::Denied(why) => OpenError::Refused(why),
         other => OpenError::Unreachable(other.to_string()),
@@ -160,20 +162,20 @@ impl Inner {
         self.health.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Notes how the last question went. What is final stays.
+    /// Records the result of the last request and logs changes. `Health::Final` is never replaced.
     fn set_health(&self, health: Health) {
         let mut now = self.health.lock().unwrap_or_else(PoisonError::into_inner);
         if matches!(*now, Health::Final(_)) || *now == health {
             return;
         }
         match &health {
-            Health::Good => tracing::info!("etcd answers again"),
+            Health::Good => tracing::info!("etcd responds again"),
             Health::Refused(why) | Health::Final(why) => tracing::error!(why, "etcd cannot be used"),
         }
         *now = health;
     }
 
-    /// Nothing here is true any more: only a restart helps.
+    /// Stops all use of the store: the memory is no longer valid. Only a restart helps.
     fn end(&self, why: &str) {
         self.set_health(Health::Final(format!("{why}; restart this server")));
     }
@@ -188,9 +190,10 @@ impl Inner {
         }
     }
 
-    /// The revision that the memory shows, and the newest of etcd at which that is the whole state.
+    /// Returns the revision that the memory shows, and the newest revision of etcd at which the memory is complete.
     fn known(&self) -> (Revision, i64) {
-        // In this order: what is complete is never ahead of a memory that is looked at later, unless nothing of ours is in between.
+        // Keep this order: `complete` was valid for a memory at or before the one that is read next, so the pair is
+        // consistent.
         let complete = self.complete.load(Ordering::Acquire);
         let revision = self.memory.revision();
         (revision, self.offset.of_etcd(revision).max(complete))
@@ -202,7 +205,7 @@ impl Inner {
         self.wait(shown.wait_for(|shown| *shown >= revision)).await
     }
 
-    /// Waits until reads show a state of which this holds.
+    /// Waits until `holds` returns true for the state that reads show.
     async fn show_when(&self, holds: impl Fn() -> bool) -> Result<(), Error> {
         let mut shown = self.shown.subscribe();
         self.wait(shown.wait_for(|_| holds())).await
@@ -212,7 +215,7 @@ impl Inner {
         let seen = tokio::time::timeout(self.client.timing.patience, shown);
         match seen.await {
             Ok(Ok(_)) => Ok(()),
-            _ => Err(Error::Unavailable("etcd's watch does not tell what is new".to_owned())),
+            _ => Err(Error::Unavailable("etcd's watch is too far behind".to_owned())),
         }
     }
 }
@@ -249,7 +252,7 @@ impl Store for Etcd {
     }
 
     fn txn(&self, txn: Txn) -> BoxFuture<'_, Result<Committed, Error>> {
-        // Who stops waiting gives up on the answer, not on the write: what follows from it must still be noted.
+        // Runs as its own task: if the caller stops waiting, the write and its bookkeeping must still complete.
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
             let written = tokio::spawn(async move { inner.commit(txn).await }).await;
@@ -271,7 +274,7 @@ impl Store for Etcd {
 
     fn export(&self) -> BoxFuture<'_, Result<Export, Error>> {
         Box::pin(async move {
-            // What anybody acknowledged before is in it.
+            // The barrier makes the export contain every write that any server acknowledged before.
             self.inner.barrier().await?;
             Ok(fill::export(Arc::clone(&self.inner)))
         })

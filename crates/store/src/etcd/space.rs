@@ -1,10 +1,10 @@
-//! What is known of etcd's space: whether it has any left, and whether deletions were made without writing `head`.
+//! Whether etcd is out of space, and whether transactions may have deleted keys without writing `head`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What an operator does about it.
+/// Advice for the operator when etcd is out of space.
 pub const ADVICE: &str = "delete objects that are not needed, run etcdctl defrag on each member, then etcdctl alarm disarm; \
-                          a larger --quota-backend-bytes of etcd helps, too";
+                          a larger --quota-backend-bytes of etcd also helps";
 
 #[derive(Default)]
 pub struct Space {
@@ -17,16 +17,16 @@ impl Space {
         self.exhausted.load(Ordering::Relaxed)
     }
 
-    /// Says so in the log when it changes.
+    /// Logs each change.
     pub fn set_exhausted(&self, exhausted: bool) {
         match (self.exhausted.swap(exhausted, Ordering::Relaxed), exhausted) {
-            (false, true) => tracing::error!(advice = ADVICE, "etcd has no space left: only deletions are possible"),
+            (false, true) => tracing::error!(advice = ADVICE, "etcd has no space left; only deletions are possible"),
             (true, false) => tracing::info!("etcd has space again"),
             _ => {}
         }
     }
 
-    /// Whether the key `guard` is present, as far as this server knows. Writing it once too often does no harm.
+    /// Whether the key `guard` is present, as far as this server knows. Writing it once too often is harmless.
     pub fn is_guarded(&self) -> bool {
         self.guarded.load(Ordering::Relaxed)
     }

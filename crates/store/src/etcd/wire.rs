@@ -1,4 +1,4 @@
-//! etcd's messages, and ours inside its values.
+//! Generated types of etcd's messages, and of this store's values in etcd.
 
 #![allow(clippy::all, clippy::nursery, clippy::pedantic)] // Generated.
 

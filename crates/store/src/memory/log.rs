@@ -1,14 +1,14 @@
-//! The recent past: every event after the oldest readable revision, in order.
+//! The event log: every event after the oldest readable revision, in order.
 
 use super::Bounds;
 use crate::{Event, Revision};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Memory of an event beside its values: itself, its record, and its places in the log and in topics.
+/// Approximate memory of an event beside its values: the event, its record, and its entries in the log and in topics.
 const EVENT_OVERHEAD_BYTES: usize = 256;
 
-/// Holds exactly the events after `oldest`.
+/// Invariant: holds exactly the events after `oldest`.
 pub(super) struct Log {
     events: VecDeque<Arc<Event>>,
     bytes: usize,
@@ -32,7 +32,7 @@ impl Log {
         self.events.front().is_some_and(|event| event.revision <= revision)
     }
 
-    /// The events after `revision`, which must not be older than the oldest.
+    /// Returns the events after `revision`, which must not be less than `oldest`.
     pub fn after(&self, revision: Revision) -> impl Iterator<Item = &Arc<Event>> {
         assert!(revision >= self.oldest, "events after {revision} are forgotten up to {}", self.oldest);
         self.events.range(self.events.partition_point(|event| event.revision <= revision)..)
@@ -45,7 +45,7 @@ impl Log {
         self.events.push_back(event);
     }
 
-    /// Forgets all events of the oldest revision in the log, and hands them out.
+    /// Removes all events of the oldest revision in the log, and appends them to `forgotten`.
     pub fn pop_oldest(&mut self, forgotten: &mut Vec<Arc<Event>>) {
         let Some(revision) = self.events.front().map(|event| event.revision) else { return };
         assert!(revision > self.oldest, "the log reaches back before its oldest revision");
@@ -56,7 +56,7 @@ impl Log {
         self.oldest = revision;
     }
 
-    /// Moves the oldest readable revision past revisions that left no event here.
+    /// Advances the oldest readable revision past revisions without events in the log.
     pub fn advance(&mut self, oldest: Revision) {
         assert!(!self.begins_at_or_before(oldest), "events up to {oldest} are still here");
         self.oldest = self.oldest.max(oldest);

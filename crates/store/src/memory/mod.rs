@@ -1,7 +1,7 @@
-//! The store in memory: every live key, the recent past, and who waits for what. All backends read from here.
+//! The store in memory: all current records, recent events, and the watchers of each prefix. All backends read from it.
 //!
-//! One lock guards it all. Readers hold it only to clone pointers; the one publisher holds it to link a batch in. Values are
-//! freed after the lock is released.
+//! One lock guards everything. Readers hold it only to clone pointers, and the single publisher holds it to apply a
+//! batch. Values are freed after the lock is released.
 
 mod log;
 mod topics;
@@ -14,22 +14,22 @@ use std::sync::{Arc, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use tokio::sync::Notify;
 use topics::Topics;
 
-/// How much of the past to keep. The log forgets its oldest revisions by itself when it exceeds either bound.
+/// Limits of the event log. When one is exceeded, the oldest revisions are discarded.
 #[derive(Clone, Copy, Debug)]
 pub struct Bounds {
     pub events_max: usize,
-    /// Counts the values that only the past keeps alive.
+    /// Counts the values that only the log keeps in memory.
     pub bytes_max: usize,
 }
 
 impl Default for Bounds {
-    /// The past of a busy minute, and less memory than the live objects of a cluster busy enough to need it.
+    /// About one busy minute, and less memory than the objects of a cluster that is busy enough to fill it.
     fn default() -> Bounds {
         Bounds { events_max: 100_000, bytes_max: 32 << 20 }
     }
 }
 
-/// What one committed transaction changed: events that all carry its revision.
+/// The changes of one committed transaction. All events have its revision.
 pub struct Change {
     pub revision: Revision,
     pub events: Vec<Event>,
@@ -49,11 +49,11 @@ struct State {
 }
 
 impl Memory {
-    /// A memory whose past begins now: `records` in the order of their keys, as they are at `revision`.
+    /// Creates a memory without history from `records` as they are at `revision`.
     pub fn new(revision: Revision, records: impl IntoIterator<Item = Record>, bounds: Bounds) -> Memory {
         let live: BTreeMap<_, _> =
             records.into_iter().map(|record| (Arc::clone(&record.key), Arc::new(record))).collect();
-        assert!(live.values().all(|record| record.modified <= revision), "a record is newer than the store");
+        assert!(live.values().all(|record| record.modified <= revision), "a record is newer than the store's revision");
         let state = State { live, log: Log::new(revision), topics: Topics::default(), revision, closed: false };
         Memory { bounds, state: RwLock::new(state) }
     }
@@ -83,7 +83,7 @@ impl Memory {
         self.read().log.oldest()
     }
 
-    /// Makes changes visible, all at once and in order, and wakes the watchers of the keys they touch.
+    /// Makes changes visible, all at once and in order, and wakes the watchers of the changed keys.
     pub fn publish(&self, changes: impl IntoIterator<Item = Change>) {
         let mut woken = Vec::new();
         let mut forgotten = Vec::new();
@@ -96,15 +96,16 @@ impl Memory {
                 state.forget_oldest(&mut forgotten);
             }
         }
-        // Each once, in the order of the changes: where a run is to be repeated, addresses must not decide who wakes first.
+        // Wake each topic once, in the order of the changes. A set ordered by address would make simulated runs not
+        // repeatable.
         let mut seen = HashSet::with_capacity(woken.len());
         for wake in woken.iter().filter(|wake| seen.insert(Arc::as_ptr(wake))) {
             wake.notify_waiters();
         }
     }
 
-    /// Replaces everything by `records` as they are at `revision`, which is not before the current one. What happened in between is
-    /// not known, so the past begins now and every watcher has missed something.
+    /// Replaces all records by `records` as they are at `revision`, which must not be before the current one. The
+    /// events in between are unknown, so the history begins here, and every watcher gets `Compacted`.
     pub fn reset(&self, revision: Revision, records: impl IntoIterator<Item = Record>) {
         let mut woken = Vec::new();
         let forgotten = {
@@ -113,8 +114,8 @@ impl Memory {
             assert!(revision >= state.revision, "revision {revision} after {}", state.revision);
             let mut live = BTreeMap::new();
             for record in records {
-                assert!(record.modified <= revision, "a record is newer than the store");
-                // What did not change stays the same record, with what readers derived from it.
+                assert!(record.modified <= revision, "a record is newer than the store's revision");
+                // An unchanged record stays the same object, with its memo.
                 let same = state.live.remove(&record.key).filter(|before| before.modified == record.modified);
                 let record = same.unwrap_or_else(|| Arc::new(record));
                 live.insert(Arc::clone(&record.key), record);
@@ -129,9 +130,9 @@ impl Memory {
         }
     }
 
-    /// Forgets what only readers before `revision` could ask for.
+    /// Discards history that only readers before `revision` need.
     pub fn compact(&self, revision: Revision) -> Result<(), Error> {
-        // Long pasts are forgotten in steps, so that no reader waits for the whole.
+        // A long history is discarded in steps, so that readers wait for the lock only briefly.
         const REVISIONS_PER_STEP: usize = 512;
         loop {
             let mut forgotten = Vec::new();
@@ -157,7 +158,7 @@ impl Memory {
         Ok(Box::new(Reader { memory: Arc::clone(self), prefix, wake, position: after }))
     }
 
-    /// Ends all watchers once they have read what there is.
+    /// Ends all watchers. Each first delivers the events it has not read yet.
     pub fn close(&self) {
         let wakes = {
             let mut state = self.write();
@@ -170,12 +171,12 @@ impl Memory {
     }
 
     fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic under the lock means a broken invariant: to serve on would be to serve lies.
-        self.state.read().expect("the memory is whole")
+        // A panic under the lock may have broken an invariant, so continuing could return wrong data.
+        self.state.read().expect("the lock is not poisoned")
     }
 
     fn write(&self) -> RwLockWriteGuard<'_, State> {
-        self.state.write().expect("the memory is whole")
+        self.state.write().expect("the lock is not poisoned")
     }
 }
 
@@ -197,9 +198,10 @@ impl State {
         page(records, range.limit, self.revision)
     }
 
-    /// As [`State::page_now`], but keys that changed after `at` show what they were before the first such change.
+    /// Like [`State::page_now`], but keys that changed after `at` show the version before their first change after
+    /// `at`.
     ///
-    /// Costs a step for each event since then. Who asks for the past usually asks for the next page of a list just begun.
+    /// Costs one step per event since `at`. The usual caller reads the next page of a list that began recently.
     fn page_at(&self, range: Range<'_>, at: Revision) -> Page {
         let end = after_prefix(range.prefix);
         let keys = keys(range, end.as_deref());
@@ -246,7 +248,7 @@ impl State {
                 (Some(before), Some(previous)) => Arc::ptr_eq(before, previous),
                 _ => false,
             };
-            assert!(unbroken, "the event of {} does not follow its last version", event.key);
+            assert!(unbroken, "the event of {} does not name the key's last version as its previous one", event.key);
             let event = Arc::new(event);
             self.topics.push(&event, woken);
             self.log.push(event);
@@ -263,7 +265,7 @@ impl State {
     }
 }
 
-/// A watcher: a position, and a share in the topic of its prefix.
+/// A watcher: a position, and a share of the topic of its prefix.
 struct Reader {
     memory: Arc<Memory>,
     prefix: Arc<str>,
@@ -275,7 +277,8 @@ impl Watcher for Reader {
     fn next(&mut self, events_max: usize) -> crate::BoxFuture<'_, Next> {
         Box::pin(async move {
             loop {
-                // Made before the look, so that an event between the look and the wait still wakes.
+                // Created before the state is read, so that an event between the read and the wait still wakes this
+                // watcher.
                 let woken = self.wake.notified();
                 let look = {
                     let state = self.memory.read();
@@ -305,7 +308,7 @@ impl Watcher for Reader {
     fn position(&self) -> Revision {
         let state = self.memory.read();
         let topic = state.topics.of(&self.prefix);
-        // What it did not read may have been forgotten: then `next` says so.
+        // If unread events were discarded, the position stays, and `next` returns `Compacted`.
         let seen_all = topic.newest().max(topic.floor()) <= self.position;
         if seen_all { state.revision } else { self.position }
     }
@@ -317,9 +320,9 @@ impl Drop for Reader {
     }
 }
 
-/// A page of the first `limit` records.
+/// Returns a page of the first `limit` records.
 fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: usize, revision: Revision) -> Page {
-    // Whoever reads a long list page by page must not pay for the whole of it with each page.
+    // Counting is limited, so that reading a long list page by page does not cost the length of the list for each page.
     const COUNTED_MAX: usize = 10_000;
     let limit = if limit == 0 { usize::MAX } else { limit };
     let page: Vec<_> = records.by_ref().take(limit).cloned().collect();
@@ -328,11 +331,11 @@ fn page<'a>(mut records: impl Iterator<Item = &'a Arc<Record>>, limit: usize, re
     Page { records: page, revision, more: counted > 0, remaining }
 }
 
-/// The keys of a range whose prefix ends before `end`.
+/// Returns the bounds of the keys of a range. `end` is the end of its prefix, from [`after_prefix`].
 fn keys<'a>(range: Range<'a>, end: Option<&'a str>) -> (Bound<&'a str>, Bound<&'a str>) {
     let upper = end.map_or(Bound::Unbounded, Bound::Excluded);
     match range.after {
-        // Nothing is after the end; an inverted range would be a panic.
+        // No key of the prefix is after its end. The result is an empty range, because an inverted range would panic.
         Some(after) if end.is_some_and(|end| after >= end) => {
             (Bound::Included(range.prefix), Bound::Excluded(range.prefix))
         }
@@ -341,11 +344,11 @@ fn keys<'a>(range: Range<'a>, end: Option<&'a str>) -> (Bound<&'a str>, Bound<&'
     }
 }
 
-/// The first text after all texts with this prefix; `None` where no text is.
+/// Returns the first text after all texts with this prefix, or `None` if there is none.
 fn after_prefix(prefix: &str) -> Option<String> {
     let mut end = prefix.to_owned();
     while let Some(last) = end.pop() {
-        // Text sorts by code point; surrogates are none.
+        // Text sorts by code point. Surrogates are not valid characters, so they are skipped.
         let next = if last == '\u{D7FF}' { Some('\u{E000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(next) = next {
             end.push(next);

@@ -1,7 +1,8 @@
-//! Who waits for what: one topic for each watched prefix, shared by all its watchers.
+//! The watched prefixes: one topic per prefix, shared by all its watchers.
 //!
-//! A topic queues the events of its prefix while the log holds them. So an event costs a step for each watched prefix of its
-//! key, however many watchers there are; a watcher reads only events of its own; and one whose prefix is quiet never falls behind.
+//! A topic queues the events of its prefix while the log holds them. So an event costs one step per watched prefix of
+//! its
+//! key, independent of the number of watchers. A watcher reads only its own events. A watcher of a prefix without changes never falls behind.
 
 use super::log::Log;
 use crate::{Event, Revision};
@@ -15,7 +16,7 @@ pub(super) struct Topics {
     by_prefix: BTreeMap<Arc<str>, Topic>,
 }
 
-/// Holds exactly the log's events after `floor` whose key has the topic's prefix.
+/// Invariant: holds exactly the events of the log after `floor` whose key has the topic's prefix.
 pub(super) struct Topic {
     events: VecDeque<Arc<Event>>,
     floor: Revision,
@@ -24,14 +25,14 @@ pub(super) struct Topic {
 }
 
 impl Topics {
-    /// Adds a watcher that has seen everything up to `after`.
+    /// Adds a watcher that has seen everything up to `after`. Returns the shared prefix and the notifier of its topic.
     pub fn join(&mut self, prefix: &str, after: Revision, log: &Log) -> (Arc<str>, Arc<Notify>) {
         if !self.by_prefix.contains_key(prefix) {
             self.by_prefix.insert(Arc::from(prefix), Topic::new(prefix, after, log));
         }
-        let (prefix, _) = self.by_prefix.get_key_value(prefix).expect("made above");
+        let (prefix, _) = self.by_prefix.get_key_value(prefix).expect("the topic was created above");
         let prefix = Arc::clone(prefix);
-        let topic = self.by_prefix.get_mut(&prefix).expect("made above");
+        let topic = self.by_prefix.get_mut(&prefix).expect("the topic was created above");
         if after < topic.floor {
             let older = Topic::new(&prefix, after, log);
             topic.events = older.events;
@@ -56,16 +57,16 @@ impl Topics {
 
     pub fn push(&mut self, event: &Arc<Event>, woken: &mut Vec<Arc<Notify>>) {
         for length in self.lengths(&event.key) {
-            let topic = self.by_prefix.get_mut(&event.key[..length]).expect("found just now");
+            let topic = self.by_prefix.get_mut(&event.key[..length]).expect("lengths returns existing topics");
             topic.events.push_back(Arc::clone(event));
             woken.push(Arc::clone(&topic.wake));
         }
     }
 
-    /// Takes out an event that the log has just forgotten.
+    /// Removes an event that was removed from the log.
     pub fn forget(&mut self, event: &Arc<Event>) {
         for length in self.lengths(&event.key) {
-            let topic = self.by_prefix.get_mut(&event.key[..length]).expect("found just now");
+            let topic = self.by_prefix.get_mut(&event.key[..length]).expect("lengths returns existing topics");
             match topic.events.pop_front_if(|first| Arc::ptr_eq(first, event)) {
                 Some(_) => topic.floor = event.revision,
                 None => assert!(event.revision <= topic.floor, "the topic lacks event {}", event.revision),
@@ -73,7 +74,7 @@ impl Topics {
         }
     }
 
-    /// Forgets all events: whoever has not seen everything up to `revision` has missed something.
+    /// Removes all events. Watchers that are behind `revision` get `Compacted`.
     pub fn reset(&mut self, revision: Revision, woken: &mut Vec<Arc<Notify>>) {
         for topic in self.by_prefix.values_mut() {
             topic.events.clear();
@@ -86,10 +87,11 @@ impl Topics {
         self.by_prefix.values().map(|topic| Arc::clone(&topic.wake)).collect()
     }
 
-    /// The lengths of those prefixes of `key` that are watched.
+    /// Returns the lengths of the watched prefixes of `key`.
     ///
-    /// The greatest watched text up to `key` either is a prefix of it, or tells how much of `key` any remaining prefix can
-    /// share: each step shortens the search, so it takes about as many as there are matches.
+    /// The greatest watched text that is not greater than `key` either is a prefix of `key`, or shows how much of `key`
+    /// the remaining prefixes can share. Each step shortens the search, so the number of steps is about the number of
+    /// matches.
     fn lengths(&self, key: &str) -> Vec<usize> {
         let mut found = Vec::new();
         let mut rest = key;
@@ -112,7 +114,7 @@ impl Topic {
         Topic { events, floor: after, watchers: 0, wake: Arc::new(Notify::new()) }
     }
 
-    /// The revision up to which events may be missing here.
+    /// The revision up to which events may be missing in this topic.
     pub fn floor(&self) -> Revision {
         self.floor
     }
@@ -121,8 +123,8 @@ impl Topic {
         self.events.back().map_or(0, |event| event.revision)
     }
 
-    /// The events after `position` and whether more follow. At most `events_max`, but never a part of a revision: a watcher
-    /// that stopped inside one could not say where it stands.
+    /// Returns the events after `position`, and whether more follow. Returns at most `events_max` events, but never a
+    /// part of a revision: a watcher that stopped inside a revision would have no valid position.
     pub fn after(&self, position: Revision, events_max: usize) -> (Vec<Arc<Event>>, bool) {
         if self.newest() <= position {
             return (Vec::new(), false);
@@ -140,7 +142,7 @@ fn up_to(text: &str) -> (Bound<&str>, Bound<&str>) {
     (Bound::Unbounded, Bound::Included(text))
 }
 
-/// The longest text that both begin with.
+/// Returns the longest common prefix.
 fn common<'a>(one: &'a str, other: &str) -> &'a str {
     let same = one.char_indices().zip(other.chars()).find(|((_, left), right)| left != right);
     match same {

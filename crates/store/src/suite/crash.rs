@@ -1,4 +1,4 @@
-//! A disk that can fail, fill up, and lose what was not synced.
+//! A simulated disk that can fail, fill up, and lose writes that were not synced.
 
 use crate::Medium;
 use redb::StorageBackend;
@@ -14,7 +14,7 @@ pub struct Crashable {
     gate: Arc<Gate>,
 }
 
-/// What syncs pass through.
+/// A gate that tests close to hold syncs back.
 #[derive(Debug, Default)]
 struct Gate {
     state: Mutex<Passing>,
@@ -24,7 +24,7 @@ struct Gate {
 #[derive(Debug, Default)]
 struct Passing {
     held: bool,
-    /// How many came to the gate.
+    /// Number of syncs that reached the gate.
     syncs: usize,
 }
 
@@ -36,7 +36,7 @@ impl Gate {
     fn wait_while(&self, waits: impl FnMut(&mut Passing) -> bool) {
         let waited = self.changed.wait_timeout_while(self.lock(), PATIENCE, waits);
         let (_guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
-        assert!(!timeout.timed_out(), "what was waited for did not come");
+        assert!(!timeout.timed_out(), "the awaited change of the gate did not happen within 30 s");
     }
 
     fn change(&self, change: impl FnOnce(&mut Passing)) {
@@ -45,7 +45,7 @@ impl Gate {
     }
 }
 
-/// What a disk has: the bytes of the store, and what is noted beside them.
+/// The content of a disk: the bytes of the store, and the note (mark) beside it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Image {
     pub bytes: Vec<u8>,
@@ -60,33 +60,33 @@ impl From<Vec<u8>> for Image {
 
 #[derive(Debug, Default)]
 struct State {
-    /// What reads see: the page cache.
+    /// What reads return: the page cache.
     cached: Vec<u8>,
     /// What certainly survives a crash.
     synced: Vec<u8>,
-    /// What may or may not survive, since the last sync.
+    /// Changes since the last sync, which may or may not survive a crash.
     unsynced: Vec<Change>,
-    /// What was noted, newest last: none is ever synced, so any may be what a crash leaves.
+    /// All notes, newest last. Notes are never synced, so a crash may leave any of them.
     notes: Vec<Vec<u8>>,
-    /// A crash image for each sync, taken just before it, if asked for.
+    /// If recording is on: a crash image for each sync, taken just before it.
     images: Option<Images>,
-    /// How many more blocks may be written for the first time. What was written before can be written again, as on most
-    /// file systems.
+    /// How many more blocks may be written for the first time. Blocks that were written before can be written again, as
+    /// on most file systems.
     room_blocks: Option<usize>,
-    /// The blocks that were ever written.
+    /// Blocks that were written at least once.
     used: HashSet<u64>,
-    /// No write succeeds, as on a full file system that never writes in place.
+    /// All writes fail, as on a full copy-on-write file system.
     stuck: bool,
-    /// So many syncs succeed before one fails.
+    /// This many syncs succeed before one fails.
     syncs_left: Option<usize>,
-    /// Only that one fails, and what it was to write is never written, though it stays in the cache.
+    /// Only one sync fails. Its data is never written to the disk, but stays in the cache.
     fails_once: bool,
-    /// How often it was written, noted on or synced.
+    /// Number of writes, notes and syncs so far.
     steps: usize,
     ending: Option<Ending>,
 }
 
-/// When the machine goes down, and what that leaves.
+/// When the machine stops, and the content that it leaves.
 #[derive(Debug)]
 struct Ending {
     at_step: usize,
@@ -94,12 +94,12 @@ struct Ending {
     image: Option<Image>,
 }
 
-/// How it all ends.
+/// How the machine stops.
 #[derive(Clone, Copy, Debug)]
 pub enum End {
-    /// A power failure; the number decides what of the unsynced is lost.
+    /// A power failure. The number is the seed that chooses which unsynced data is lost.
     Crash(u64),
-    /// The process is killed: the machine goes on, and writes what it was given.
+    /// The process is killed. The kernel continues and writes all data that it was given.
     Kill,
 }
 
@@ -115,15 +115,15 @@ struct Images {
     taken: Vec<Image>,
 }
 
-/// Nothing that a test waits for takes longer.
+/// Longest time that a test waits.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// A disk writes sectors whole or not at all, in any order.
+/// A disk writes a sector completely or not at all, in any order.
 const SECTOR_BYTES: usize = 512;
-/// A file system gives room in blocks.
+/// A file system allocates space in blocks.
 const BLOCK_BYTES: u64 = 4096;
 
 impl Crashable {
-    /// A disk with these bytes, as a crash left them.
+    /// A disk with the content that a crash left.
     pub fn from_image(image: impl Into<Image>) -> Crashable {
         let Image { bytes, note } = image.into();
         let notes = if note.is_empty() { Vec::new() } else { vec![note] };
@@ -131,12 +131,12 @@ impl Crashable {
         Crashable { state: Arc::new(Mutex::new(state)), gate: Arc::default() }
     }
 
-    /// From now on keeps what a crash at each sync could leave.
+    /// Records, from now on, a possible crash image at each sync.
     pub fn record_crashes(&self, seed: u64) {
         self.lock().images = Some(Images { random: seed | 1, taken: Vec::new() });
     }
 
-    /// The crash images so far, oldest first.
+    /// Number of recorded crash images.
     pub fn crashes(&self) -> usize {
         self.lock().images.as_ref().map_or(0, |images| images.taken.len())
     }
@@ -145,71 +145,71 @@ impl Crashable {
         self.lock().images.as_ref().map(|images| images.taken[index].clone()).unwrap_or_default()
     }
 
-    /// What a crash now could leave.
+    /// Content that a crash now could leave.
     pub fn crash(&self, seed: u64) -> Image {
         self.lock().crash(&mut (seed | 1))
     }
 
-    /// What the end of the process now leaves: the machine goes on, and writes what it was given.
+    /// Content that is left if the process is killed now. The kernel still writes all data that it was given.
     pub fn kill(&self) -> Image {
         self.lock().kill()
     }
 
-    /// Lets everything end before the write, note or sync that comes after so many more. Nothing succeeds from then on, so that whatever
-    /// was answered was answered because of what came before.
+    /// Stops the machine before the write, note or sync that follows `steps` more. Nothing succeeds afterwards, so
+    /// every acknowledgement depends only on earlier steps.
     pub fn end_after(&self, steps: usize, end: End) {
         let mut state = self.lock();
         state.ending = Some(Ending { at_step: state.steps + steps, end, image: None });
     }
 
-    /// What the end left, if it has come.
+    /// The content that was left, if the machine has stopped.
     pub fn left(&self) -> Option<Image> {
         self.lock().ending.as_ref().and_then(|ending| ending.image.clone())
     }
 
-    /// How often it was written, noted on or synced.
+    /// Number of writes, notes and syncs so far.
     pub fn steps(&self) -> usize {
         self.lock().steps
     }
 
-    /// How many notes were written.
+    /// Number of notes that were written.
     pub fn notes(&self) -> usize {
         self.lock().notes.len()
     }
 
-    /// The disk is full after so many more blocks of 4 KiB; `None` makes room again.
+    /// The disk is full after this many new blocks of 4 KiB. `None` removes the limit.
     pub fn set_room(&self, blocks: Option<usize>) {
         self.lock().room_blocks = blocks;
     }
 
-    /// Whether all writes fail.
+    /// Sets whether all writes fail.
     pub fn set_stuck(&self, stuck: bool) {
         self.lock().stuck = stuck;
     }
 
-    /// After so many more syncs one fails, and all after it.
+    /// After this many successful syncs, all syncs fail.
     pub fn fail_sync_after(&self, syncs: usize) {
         self.lock().syncs_left = Some(syncs);
     }
 
-    /// After so many more syncs one fails, as on Linux: the disk has nothing of what it was to write, reads go on to show it, and later
-    /// syncs succeed.
+    /// After this many successful syncs, one sync fails as on Linux: its data is not on the disk, reads still return it
+    /// from the cache, and later syncs succeed.
     pub fn fail_one_sync_after(&self, syncs: usize) {
         let mut state = self.lock();
         (state.syncs_left, state.fails_once) = (Some(syncs), true);
     }
 
-    /// How many syncs were asked for.
+    /// Number of syncs that were requested.
     pub fn syncs(&self) -> usize {
         self.gate.lock().syncs
     }
 
-    /// Whether syncs wait, or go on.
+    /// Holds syncs back, or releases them.
     pub fn hold_syncs(&self, held: bool) {
         self.gate.change(|passing| passing.held = held);
     }
 
-    /// Returns when so many syncs were asked for. Blocks its thread.
+    /// Blocks its thread until this many syncs were requested.
     pub fn wait_for_syncs(&self, count: usize) {
         self.gate.wait_while(|passing| passing.syncs < count);
     }
@@ -272,7 +272,7 @@ impl State {
         }
     }
 
-    /// Counts what changes the disk; an error where the end has come.
+    /// Counts a change of the disk. Returns an error if the machine has stopped or stops now.
     fn step(&mut self) -> io::Result<()> {
         if let Some(Ending { end, image: None, .. }) = self.ending.as_ref().filter(|it| it.at_step <= self.steps) {
             let left = match *end {
@@ -295,10 +295,10 @@ impl State {
         Image { bytes: self.cached.clone(), note: self.notes.last().cloned().unwrap_or_default() }
     }
 
-    /// What a crash now could leave: some of the unsynced sectors.
+    /// Returns what a crash now could leave: the synced bytes, and some of the unsynced sectors.
     fn crash(&self, random: &mut u64) -> Image {
         let mut image = self.synced.clone();
-        // Sometimes nearly all or nearly none arrived, else a coin for each sector.
+        // The share of sectors that survive: nearly none, half, or nearly all.
         let odds = [1, 8, 15][(roll(random) % 3) as usize];
         for change in &self.unsynced {
             match change {
@@ -316,7 +316,7 @@ impl State {
         Image { bytes: image, note: self.crashed_note(random) }
     }
 
-    /// What a crash leaves of the notes: the newest, an older one, the beginning of the newest on top of an older one, or none.
+    /// Returns what a crash could leave of the notes: the newest, an older one, a mix of both, or nothing.
     fn crashed_note(&self, random: &mut u64) -> Vec<u8> {
         let Some((newest, older)) = self.notes.split_last() else { return Vec::new() };
         let older = older.get(roll(random) as usize % older.len().max(1)).cloned().unwrap_or_default();
@@ -334,7 +334,7 @@ impl State {
         }
     }
 
-    /// How much of a write finds room.
+    /// Returns how many bytes of a write fit on the disk.
     fn fitting(&mut self, offset: u64, length: usize) -> usize {
         if self.stuck {
             return 0;
@@ -420,7 +420,7 @@ impl StorageBackend for Crashable {
     }
 }
 
-/// Small and repeatable; the quality of the randomness does not matter here.
+/// A small repeatable random number generator. Its quality does not matter here.
 fn roll(random: &mut u64) -> u64 {
     *random ^= *random << 13;
     *random ^= *random >> 7;

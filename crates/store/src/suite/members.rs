@@ -1,4 +1,4 @@
-//! Real members of etcd for tests: started on free ports of this machine, stopped when dropped.
+//! Starts real etcd members for tests, on free ports of this machine. They are stopped when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// What a member says when it can be asked.
+/// Line that a member logs when it accepts requests.
 const READY: &str = "ready to serve client requests";
 /// Longer than a member takes to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One cluster.
+/// One etcd cluster.
 pub struct Members {
     program: PathBuf,
     directory: PathBuf,
@@ -28,26 +28,26 @@ struct Member {
 }
 
 impl Members {
-    /// Starts a cluster of so many members; `None` (said on stdout) where no etcd is installed.
+    /// Starts a cluster with this many members. Returns `None`, with a message on stdout, if etcd is not installed.
     pub fn start(count: usize) -> Option<Members> {
         Members::start_with(count, &[])
     }
 
-    /// The same with more arguments for each member, in which `DIR` is the cluster's directory.
+    /// Same with more arguments for each member, in which `DIR` is replaced by the cluster's directory.
     pub fn start_with(count: usize, more: &[&str]) -> Option<Members> {
         Some(Members::in_directory(program()?, directory(), count, more))
     }
 
-    /// The same with files that are there before the members start.
+    /// Same with a directory that already has files.
     pub fn start_in(directory: PathBuf, count: usize, more: &[&str]) -> Option<Members> {
         Some(Members::in_directory(program()?, directory, count, more))
     }
 
     fn in_directory(program: PathBuf, directory: PathBuf, count: usize, more: &[&str]) -> Members {
-        std::fs::create_dir_all(&directory).expect("a place for etcd's files");
+        std::fs::create_dir_all(&directory).expect("cannot create the directory for etcd");
         let more = more.iter().map(|word| word.replace("DIR", &directory.display().to_string())).collect();
         let mut ports = free_ports(2 * count).into_iter();
-        let mut port = || ports.next().expect("as many as were asked for");
+        let mut port = || ports.next().expect("free_ports returns two ports per member");
         let members =
             (0..count).map(|_| Member { client_port: port(), peer_port: port(), child: None }).collect::<Vec<_>>();
         let mut cluster = Members { program, directory, members, more };
@@ -58,7 +58,7 @@ impl Members {
         cluster
     }
 
-    /// The address of the store: `etcd://127.0.0.1:port,...`.
+    /// URL of the store: `etcd://127.0.0.1:port,...`.
     pub fn url(&self) -> String {
         let members: Vec<_> = self.members.iter().map(|member| format!("127.0.0.1:{}", member.client_port)).collect();
         format!("etcd://{}", members.join(","))
@@ -68,20 +68,20 @@ impl Members {
         &self.directory
     }
 
-    /// Ends a member at once, as a power failure would.
+    /// Kills a member immediately, as a power failure would.
     pub fn kill(&mut self, number: usize) {
         if let Some(mut child) = self.members[number].child.take() {
-            child.kill().expect("the child is ours");
-            child.wait().expect("the child is ours");
+            child.kill().expect("cannot kill etcd");
+            child.wait().expect("cannot wait for etcd");
         }
     }
 
-    /// Starts a killed member again, with what it kept.
+    /// Starts a killed member again with its data.
     pub fn restart(&mut self, number: usize) {
         wait_until_ready(&self.launch(number));
     }
 
-    /// Lets a member hang: its connections stay open, but nobody answers.
+    /// Stops a member's process: its connections stay open, but it does not respond.
     pub fn pause(&self, number: usize) {
         self.signal(number, "-STOP");
     }
@@ -90,38 +90,38 @@ impl Members {
         self.signal(number, "-CONT");
     }
 
-    /// Ends the alarm of a member that had no space left, as `etcdctl defrag` and `etcdctl alarm disarm` do.
+    /// Defragments a member and clears its `NOSPACE` alarm, as `etcdctl defrag` and `etcdctl alarm disarm` do.
     pub fn make_space(&self, number: usize) {
         self.ask(number, "maintenance/defragment", "{}");
         let alarms = self.ask(number, "maintenance/alarm", r#"{"action": "GET"}"#);
         let member = alarms.split("\"memberID\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        let member = member.expect("there is an alarm");
+        let member = member.expect("the response has no alarm");
         let end = format!(r#"{{"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": "{member}"}}"#);
         self.ask(number, "maintenance/alarm", &end);
     }
 
-    /// Asks a member through its HTTP interface.
+    /// Sends a request to a member's HTTP gateway and returns the response.
     fn ask(&self, number: usize, path: &str, body: &str) -> String {
         let address = ("127.0.0.1", self.members[number].client_port);
-        let mut stream = TcpStream::connect(address).expect("the member runs");
+        let mut stream = TcpStream::connect(address).expect("cannot connect to the member");
         let head = format!("POST /v3/{path} HTTP/1.0\r\nhost: etcd\r\ncontent-length: {}\r\n\r\n", body.len());
-        stream.write_all(format!("{head}{body}").as_bytes()).expect("the member reads");
+        stream.write_all(format!("{head}{body}").as_bytes()).expect("cannot send to the member");
         let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("the member answers");
+        stream.read_to_string(&mut answer).expect("cannot read from the member");
         assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
         answer
     }
 
     fn signal(&self, number: usize, signal: &str) {
-        let child = self.members[number].child.as_ref().expect("the member runs");
+        let child = self.members[number].child.as_ref().expect("the member is not running");
         let sent = Command::new("/bin/sh")
             .args(["-c", "kill \"$1\" \"$2\"", "sh", signal, &child.id().to_string()])
             .status()
-            .expect("there is a shell");
+            .expect("cannot run the shell");
         assert!(sent.success(), "member {number} cannot be signalled");
     }
 
-    /// Starts a member; what it says comes through the receiver.
+    /// Starts a member. Its log lines arrive through the receiver.
     fn launch(&mut self, number: usize) -> Receiver<String> {
         let secure = self.more.iter().any(|word| word.starts_with("--cert-file"));
         let scheme = if secure { "https" } else { "http" };
@@ -136,10 +136,10 @@ impl Members {
         command.arg("--data-dir").arg(self.directory.join(format!("m{number}")));
         command.args(["--listen-client-urls", &client, "--advertise-client-urls", &client]);
         command.args(["--listen-peer-urls", &own, "--initial-advertise-peer-urls", &own]);
-        // Another leader is chosen sooner than on machines far apart.
+        // Elections are faster than with the defaults, which are for machines that are far apart.
         command.args(["--heartbeat-interval", "100", "--election-timeout", "500"]);
         command.args(&self.more);
-        let mut child = command.spawn().expect("etcd starts");
+        let mut child = command.spawn().expect("cannot start etcd");
         let said = listen(&mut child);
         self.members[number].child = Some(child);
         said
@@ -153,18 +153,18 @@ fn wait_until_ready(said: &Receiver<String>) {
         match said.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
             Ok(line) if line.contains(READY) => return,
             Ok(line) => all += &format!("{line}\n"),
-            Err(why) => panic!("a member of etcd does not become ready ({why}); it said:\n{all}"),
+            Err(why) => panic!("an etcd member did not become ready ({why}); its log:\n{all}"),
         }
     }
 }
 
-/// What a member says of itself. It is read to the end, or the member would block on a full pipe.
+/// Reads the log of a member. It is read to the end, because the member would block on a full pipe.
 fn listen(child: &mut Child) -> Receiver<String> {
     let (sender, said) = channel();
     let stream = child.stderr.take().expect("stderr is piped");
     std::thread::spawn(move || {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
-            // Nobody listens once it is ready.
+            // The receiver is dropped when the member is ready.
             drop(sender.send(line));
         }
     });
@@ -176,12 +176,12 @@ impl Drop for Members {
         for number in 0..self.members.len() {
             self.kill(number);
         }
-        // What is left behind in a directory of temporary files does no harm.
+        // A directory that cannot be removed is only a leftover temporary directory.
         drop(std::fs::remove_dir_all(&self.directory));
     }
 }
 
-/// Where etcd is installed; `None` (said on stdout) where it is not. In CI that is a failure.
+/// Path of the etcd binary. Returns `None`, with a message on stdout, if it is not installed. In CI that is a failure.
 fn program() -> Option<PathBuf> {
     let named = std::env::var_os("ETCD").map(PathBuf::from);
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -195,7 +195,7 @@ fn program() -> Option<PathBuf> {
     found
 }
 
-/// A directory of our own; in memory where there is one, because etcd syncs with every write.
+/// Creates the name of a new directory, in memory (`/dev/shm`) if possible, because etcd syncs each write.
 pub fn directory() -> PathBuf {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let memory = Path::new("/dev/shm");
@@ -204,7 +204,7 @@ pub fn directory() -> PathBuf {
 }
 
 fn free_ports(count: usize) -> Vec<u16> {
-    // Held together, so that none is given out twice.
+    // All listeners are kept until the end, so that no port is returned twice.
     let held: Vec<_> = (0..count).map(|_| TcpListener::bind(("127.0.0.1", 0)).expect("a free port")).collect();
     held.iter().map(|listener| listener.local_addr().expect("it is bound").port()).collect()
 }

@@ -1,6 +1,7 @@
-//! The guarantees of a store, each by its name, for any backend to be held to. A check panics where its guarantee is broken.
+//! The guarantees of a store, as named checks that any backend must pass. A check panics if its guarantee is broken.
 //!
-//! A check uses only keys under its own name and only revisions it was told, so it can share a store with others.
+//! A check uses only keys under its own prefix, and only revisions that it got from the store, so several checks can
+//! share one store.
 
 mod crash;
 mod members;
@@ -19,7 +20,7 @@ pub type Check = fn(Arc<dyn Store>) -> BoxFuture<'static, ()>;
 
 macro_rules! guarantees {
     ($($module:ident :: $name:ident),* $(,)?) => {
-        /// Every guarantee, by name. The store must have been opened with [`finish`].
+        /// All guarantees by name. The store must have been opened with [`finish`].
         pub const GUARANTEES: &[(&str, Check)] = &[$((stringify!($name), |store| Box::pin($module::$name(store)))),*];
     };
 }
@@ -33,7 +34,7 @@ guarantees![
     watching::unbroken_by_compaction,
     watching::quiet_watchers_never_fall_behind,
     watching::progress_without_events,
-    watching::no_progress_over_what_was_forgotten,
+    watching::no_progress_over_compacted_events,
     watching::prefixes_are_exact,
     watching::deletions_show_the_last_value,
     writing::linearizable,
@@ -49,12 +50,12 @@ guarantees![
     writing::closed_stores_end,
 ];
 
-/// Shows in every value which revision finished it, and how often.
+/// Appends the revision to the value, so that checks can see which revision finished it and how often.
 pub fn finish(stored: &Bytes, revision: Revision) -> Bytes {
     [stored, format!("@{revision}").as_bytes()].concat().into()
 }
 
-/// Longer than any answer takes; a check that waits longer has lost something.
+/// Longer than any response takes. A check that waits longer has found a lost response.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn put(key: &str, value: &str) -> Operation {
@@ -80,7 +81,7 @@ fn always(operations: Vec<Operation>) -> Txn {
 
 async fn write(store: &dyn Store, operations: Vec<Operation>) -> Committed {
     let committed = tokio::time::timeout(PATIENCE, store.txn(always(operations))).await;
-    committed.expect("a write is answered").expect("a write without conditions succeeds")
+    committed.expect("the write got no outcome").expect("a write without conditions failed")
 }
 
 async fn put_one(store: &dyn Store, key: &str, value: &str) -> Arc<Record> {
@@ -90,14 +91,14 @@ async fn put_one(store: &dyn Store, key: &str, value: &str) -> Arc<Record> {
 }
 
 fn watch(store: &dyn Store, prefix: &str, after: Revision) -> Box<dyn Watcher> {
-    store.watch(prefix, after).expect("a readable revision can be watched")
+    store.watch(prefix, after).expect("cannot watch a readable revision")
 }
 
 async fn next(watcher: &mut dyn Watcher, events_max: usize) -> Next {
-    tokio::time::timeout(PATIENCE, watcher.next(events_max)).await.expect("the watcher is told")
+    tokio::time::timeout(PATIENCE, watcher.next(events_max)).await.expect("the watcher got no event in time")
 }
 
-/// The next `count` events, read in portions of `events_max`.
+/// Reads the next `count` events, in portions of `events_max`.
 async fn read(watcher: &mut dyn Watcher, count: usize, events_max: usize) -> Vec<Arc<Event>> {
     let mut all = Vec::new();
     while all.len() < count {

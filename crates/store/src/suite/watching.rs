@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Events come in the order of their revisions, to every watcher alike.
+/// Events arrive in the order of their revisions, and in the same order for every watcher.
 pub(super) async fn ordered(store: Arc<dyn Store>) {
     let start = store.revision();
     let mut watchers: Vec<_> = (0..4).map(|_| watch(&*store, "/ordered/", start)).collect();
@@ -24,11 +24,11 @@ pub(super) async fn ordered(store: Arc<dyn Store>) {
     }
     assert!(seen.windows(2).all(|pair| pair[0] == pair[1]), "the same to all");
     for writer in writers {
-        writer.await.expect("the writer wrote");
+        writer.await.expect("the writer panicked");
     }
 }
 
-/// No event comes twice, even to one who stops and resumes where it stood.
+/// No event is delivered twice, even if the watch stops and resumes from its position.
 pub(super) async fn unique(store: Arc<dyn Store>) {
     let mut position = store.revision();
     let mut seen = std::collections::HashSet::new();
@@ -45,7 +45,7 @@ pub(super) async fn unique(store: Arc<dyn Store>) {
     assert_eq!(seen.len(), 90);
 }
 
-/// A transaction's events come together, however few a watcher asks for.
+/// All events of a transaction arrive together, even if a watcher asks for fewer.
 pub(super) async fn atomic(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/atomic/", store.revision());
     for round in 0..10 {
@@ -58,7 +58,8 @@ pub(super) async fn atomic(store: Arc<dyn Store>) {
     }
 }
 
-/// Each event names the version before it, so that a missing one would show; and none is missing while many write.
+/// Each event names the previous version of its key, so a missing event would be detected. None is missing while many
+/// clients write.
 pub(super) async fn reliable(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/reliable/", store.revision());
     let writers: Vec<_> = (0..8)
@@ -74,7 +75,7 @@ pub(super) async fn reliable(store: Arc<dyn Store>) {
         })
         .collect();
     for writer in writers {
-        writer.await.expect("the writer wrote");
+        writer.await.expect("the writer panicked");
     }
     let end = put_one(&*store, "/reliable/end", "").await.modified;
     let mut last = std::collections::HashMap::new();
@@ -90,11 +91,15 @@ pub(super) async fn reliable(store: Arc<dyn Store>) {
         }
     }
     for (key, modified) in last {
-        assert_eq!(store.get(&key).map(|record| record.modified), modified, "the last event of {key} is what is");
+        assert_eq!(
+            store.get(&key).map(|record| record.modified),
+            modified,
+            "the last event of {key} is not its current version"
+        );
     }
 }
 
-/// From any revision seen, a new watcher gets exactly the rest.
+/// A new watcher from any earlier revision gets exactly the later events.
 pub(super) async fn resumable(store: Arc<dyn Store>) {
     let start = store.revision();
     let mut all = Vec::new();
@@ -109,8 +114,8 @@ pub(super) async fn resumable(store: Arc<dyn Store>) {
     }
 }
 
-/// A watcher that keeps up sees through a compaction, with nothing missed or repeated; one that asks for less than is kept
-/// is told so.
+/// A compaction does not disturb a watcher that keeps up: it misses and repeats nothing. A watcher that is behind the
+/// compaction gets `Compacted`.
 pub(super) async fn unbroken_by_compaction(store: Arc<dyn Store>) {
     let prefix = "/unbroken/";
     let start = store.revision();
@@ -123,9 +128,9 @@ pub(super) async fn unbroken_by_compaction(store: Arc<dyn Store>) {
     read(&mut *current, 8, 100).await;
     let at = revisions[4];
     let mut at_boundary = watch(&*store, prefix, at);
-    store.compact(at).await.expect("a past revision can be compacted");
+    store.compact(at).await.expect("cannot compact a past revision");
     assert_eq!(store.oldest(), at);
-    store.compact(revisions[2]).await.expect("an older compaction changes nothing");
+    store.compact(revisions[2]).await.expect("compacting an older revision again must succeed");
     assert_eq!(store.oldest(), at);
 
     revisions.push(put_one(&*store, "/unbroken/0", "after").await.modified);
@@ -137,27 +142,32 @@ pub(super) async fn unbroken_by_compaction(store: Arc<dyn Store>) {
     let rest = read(&mut *resumed, 4, 100).await;
     assert_eq!(rest.iter().map(|event| event.revision).collect::<Vec<_>>(), revisions[5..]);
 
-    assert!(matches!(next(&mut *idle, 100).await, Next::Compacted { oldest } if oldest == at), "it missed events");
+    assert!(
+        matches!(next(&mut *idle, 100).await, Next::Compacted { oldest } if oldest == at),
+        "events that it had not read were compacted"
+    );
     assert_eq!(compacted(store.watch(prefix, revisions[3])), Some(at));
     assert_eq!(compacted(store.list(crate::Range { prefix, at: Some(revisions[3]), ..Default::default() })), Some(at));
-    let page = store.list(crate::Range { prefix, at: Some(at), ..Default::default() }).expect("the oldest is readable");
+    let page = store
+        .list(crate::Range { prefix, at: Some(at), ..Default::default() })
+        .expect("cannot list at the oldest revision");
     let modified: Vec<_> = page.records.iter().map(|record| record.modified).collect();
     assert_eq!(modified, [revisions[4], revisions[3]], "as it was at the oldest revision");
 }
 
-/// A watcher whose keys do not change is not behind, whatever is forgotten meanwhile.
+/// A watcher without events does not fall behind, whatever is compacted.
 pub(super) async fn quiet_watchers_never_fall_behind(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/quiet/", store.revision());
     for n in 0..10 {
         let revision = put_one(&*store, "/loud/", &n.to_string()).await.modified;
-        store.compact(revision).await.expect("compacts");
+        store.compact(revision).await.expect("cannot compact");
     }
     let record = put_one(&*store, "/quiet/a", "").await;
     let events = read(&mut *watcher, 1, 100).await;
     assert_eq!(events[0].revision, record.modified);
 }
 
-/// Where a watcher stands moves on with changes that are not its own.
+/// A watcher's position advances with changes of other prefixes.
 pub(super) async fn progress_without_events(store: Arc<dyn Store>) {
     let watcher = watch(&*store, "/progress/", store.revision());
     let other = put_one(&*store, "/progress-not", "").await.modified;
@@ -166,20 +176,24 @@ pub(super) async fn progress_without_events(store: Arc<dyn Store>) {
     assert!(watcher.position() < own, "an event that was not read was not seen");
 }
 
-/// Where a watcher stands never moves over events that it did not read, also when they are forgotten: it is told instead.
-pub(super) async fn no_progress_over_what_was_forgotten(store: Arc<dyn Store>) {
+/// A watcher's position never passes events that it has not read, even if they are compacted; the watcher gets
+/// `Compacted`.
+pub(super) async fn no_progress_over_compacted_events(store: Arc<dyn Store>) {
     let start = store.revision();
     let mut watcher = watch(&*store, "/forgotten/", start);
     for n in 0..3 {
         put_one(&*store, "/forgotten/a", &n.to_string()).await;
     }
     let other = put_one(&*store, "/forgotten-not", "").await.modified;
-    store.compact(other).await.expect("compacts");
+    store.compact(other).await.expect("cannot compact");
     assert!(watcher.position() <= start, "events that were not read were not seen");
-    assert!(matches!(next(&mut *watcher, 100).await, Next::Compacted { .. }), "it missed events");
+    assert!(
+        matches!(next(&mut *watcher, 100).await, Next::Compacted { .. }),
+        "events that it had not read were compacted"
+    );
 }
 
-/// A watcher gets the keys with its prefix, and no others.
+/// A watcher gets exactly the keys with its prefix.
 pub(super) async fn prefixes_are_exact(store: Arc<dyn Store>) {
     let names = ["", "/p", "/p/", "/p/a", "/p/a/", "/p/a/x", "/p/ab", "/p/b/", "/p/é/", "/p/é/ü", "/q/"];
     let start = store.revision();
@@ -196,17 +210,17 @@ pub(super) async fn prefixes_are_exact(store: Arc<dyn Store>) {
     }
 }
 
-/// A deletion shows the value that was asked for, or else the stored one, finished with the deleting revision.
+/// A deletion shows the given last value, or else the stored value, finished with the deleting revision.
 pub(super) async fn deletions_show_the_last_value(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/deleted/", store.revision());
     put_one(&*store, "/deleted/a", "a").await;
     put_one(&*store, "/deleted/b", "b").await;
-    let last = Some(Bytes::from_static(b"farewell"));
+    let last = Some(Bytes::from_static(b"last state"));
     let first = write(&*store, vec![Operation::Delete { key: Arc::from("/deleted/a"), last }]).await.revision;
     let second = write(&*store, vec![delete("/deleted/b")]).await.revision;
     let events = read(&mut *watcher, 4, 100).await;
-    let last = |event: &Event| event.last.clone().expect("a deletion shows a value");
-    assert_eq!(last(&events[2]), format!("farewell@{first}"));
+    let last = |event: &Event| event.last.clone().expect("a deletion has no last value");
+    assert_eq!(last(&events[2]), format!("last state@{first}"));
     assert_eq!(last(&events[3]), format!("b@{second}"));
     assert!(events[2..].iter().all(|event| event.current.is_none() && event.previous.is_some()));
     assert!(events[..2].iter().all(|event| event.last.is_none() && event.previous.is_none()));

@@ -1,37 +1,37 @@
-//! What a writer and a lister may rely on.
+//! What writers and lists may rely on.
 
 use super::*;
 use crate::Range;
 
-/// Writes happen one after the other: of all who saw a version, one replaces it, and what is acknowledged is visible.
+/// Writes are linearizable: of all writers that saw a version, one replaces it. An acknowledged write is visible.
 pub(super) async fn linearizable(store: Arc<dyn Store>) {
     const WRITERS: usize = 8;
     const ROUNDS: usize = 25;
     let key = "/linearizable";
     let count = |record: &Record| -> usize {
-        let text = std::str::from_utf8(&record.value).expect("text");
-        text.split('@').next().and_then(|number| number.parse().ok()).expect("a number")
+        let text = std::str::from_utf8(&record.value).expect("the value is not text");
+        text.split('@').next().and_then(|number| number.parse().ok()).expect("the value is not a number")
     };
     put_one(&*store, key, "0").await;
     let writers: Vec<_> = (0..WRITERS)
         .map(|_| {
             let store = Arc::clone(&store);
             tokio::spawn(async move {
-                let mut seen = store.get(key).expect("it was put");
+                let mut seen = store.get(key).expect("the key is missing");
                 for _ in 0..ROUNDS {
                     loop {
                         let next = (count(&seen) + 1).to_string();
                         let txn = Txn { conditions: vec![when(key, seen.modified)], operations: vec![put(key, &next)] };
                         match store.txn(txn).await {
                             Ok(committed) => {
-                                let visible = store.get(key).expect("it is there");
+                                let visible = store.get(key).expect("the key is missing");
                                 assert!(visible.modified >= committed.revision, "an acknowledged write is visible");
                                 assert!(store.revision() >= committed.revision);
                                 seen = Arc::clone(&committed.records[0]);
                                 break;
                             }
                             Err(Error::Conflict { current, .. }) => {
-                                let current = current.expect("it is there");
+                                let current = current.expect("the conflict has no current version");
                                 assert!(current.modified > seen.modified, "a conflict shows a newer version");
                                 seen = current;
                             }
@@ -43,12 +43,12 @@ pub(super) async fn linearizable(store: Arc<dyn Store>) {
         })
         .collect();
     for writer in writers {
-        writer.await.expect("the writer wrote");
+        writer.await.expect("the writer panicked");
     }
-    assert_eq!(count(&store.get(key).expect("it is there")), WRITERS * ROUNDS, "no increment was lost");
+    assert_eq!(count(&store.get(key).expect("the key is missing")), WRITERS * ROUNDS, "no increment was lost");
 }
 
-/// All operations happen at one revision if all conditions hold, and none otherwise.
+/// All operations happen at one revision if all conditions hold; otherwise none happens.
 pub(super) async fn all_or_nothing(store: Arc<dyn Store>) {
     let (a, b) = ("/all/a", "/all/b");
     let first = put_one(&*store, a, "1").await;
@@ -63,19 +63,22 @@ pub(super) async fn all_or_nothing(store: Arc<dyn Store>) {
     }
     assert_eq!((store.revision(), store.get(b).is_none()), (before, true), "nothing happened");
 
-    let committed = store.txn(txn(vec![when(a, first.modified), when(b, 0)])).await.expect("all conditions hold");
+    let committed = store
+        .txn(txn(vec![when(a, first.modified), when(b, 0)]))
+        .await
+        .expect("all conditions hold, but the write failed");
     assert!(committed.revision > before);
     assert_eq!(keys(&committed.records), [a, b]);
     assert!(committed.records.iter().all(|record| record.modified == committed.revision));
-    assert_eq!(committed.records[0].created, first.created, "an update keeps the creation");
+    assert_eq!(committed.records[0].created, first.created, "an update keeps the creation revision");
     let again = write(&*store, vec![delete(a), put(b, "3")]).await;
     assert_eq!(keys(&again.records), [b]);
     assert!(store.get(a).is_none());
-    let reborn = put_one(&*store, a, "4").await;
-    assert_eq!(reborn.created, reborn.modified, "a key that was deleted is created anew");
+    let recreated = put_one(&*store, a, "4").await;
+    assert_eq!(recreated.created, recreated.modified, "a deleted key gets a new creation revision");
 }
 
-/// A transaction that changes nothing takes no revision and tells no watcher.
+/// A transaction that changes nothing gets no revision and produces no event.
 pub(super) async fn no_change_no_revision(store: Arc<dyn Store>) {
     let before = store.revision();
     let mut watcher = watch(&*store, "/none/", before);
@@ -86,7 +89,7 @@ pub(super) async fn no_change_no_revision(store: Arc<dyn Store>) {
     assert_eq!(read(&mut *watcher, 1, 10).await[0].revision, record.modified);
 }
 
-/// A key named twice in a transaction ends as its last operation says, with one event.
+/// If a transaction names a key twice, the last operation counts, and there is one event.
 pub(super) async fn last_operation_of_a_key_wins(store: Arc<dyn Store>) {
     let key = "/twice/a";
     let mut watcher = watch(&*store, "/twice/", store.revision());
@@ -99,41 +102,41 @@ pub(super) async fn last_operation_of_a_key_wins(store: Arc<dyn Store>) {
     assert!(events[0].current.is_some() && events[1].current.is_none());
 }
 
-/// What readers see is the stored value finished once, with the revision that wrote it.
+/// Readers see the stored value finished exactly once, with the revision that wrote it.
 pub(super) async fn finished_once(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/finished/", store.revision());
     let record = put_one(&*store, "/finished/a", "v").await;
     put_one(&*store, "/finished/b", "w").await;
     let expected = Bytes::from(format!("v@{}", record.modified));
     assert_eq!(record.value, expected);
-    assert_eq!(store.get("/finished/a").expect("it is there").value, expected);
-    let page = store.list(Range { prefix: "/finished/", ..Range::default() }).expect("lists");
+    assert_eq!(store.get("/finished/a").expect("the key is missing").value, expected);
+    let page = store.list(Range { prefix: "/finished/", ..Range::default() }).expect("cannot list");
     assert_eq!(page.records[0].value, expected);
     let events = read(&mut *watcher, 2, 10).await;
-    assert_eq!(events[0].current.as_ref().expect("it was put").value, expected);
+    assert_eq!(events[0].current.as_ref().expect("the event has no record").value, expected);
 }
 
-/// A list at a revision shows what was, while others write on.
+/// A list at a revision shows the state of that revision, while writes continue.
 pub(super) async fn lists_are_snapshots(store: Arc<dyn Store>) {
     let prefix = "/snapshots/";
     for n in 0..10 {
         put_one(&*store, &format!("/snapshots/{n}"), "old").await;
     }
-    let then = store.list(Range { prefix, ..Range::default() }).expect("lists");
+    let then = store.list(Range { prefix, ..Range::default() }).expect("cannot list");
     for n in 0..10 {
         let key = format!("/snapshots/{n}");
         let operation = if n % 2 == 0 { delete(&key) } else { put(&key, "new") };
         write(&*store, vec![operation, put(&format!("/snapshots/{n}-new"), "")]).await;
-        let again = store.list(Range { prefix, at: Some(then.revision), ..Range::default() }).expect("lists");
+        let again = store.list(Range { prefix, at: Some(then.revision), ..Range::default() }).expect("cannot list");
         assert_eq!((again.revision, again.remaining), (then.revision, then.remaining));
         assert_eq!(keys(&again.records), keys(&then.records));
         assert!(again.records.iter().zip(&then.records).all(|(one, other)| Arc::ptr_eq(one, other)));
     }
-    let now = store.list(Range { prefix, ..Range::default() }).expect("lists");
+    let now = store.list(Range { prefix, ..Range::default() }).expect("cannot list");
     assert_eq!(now.records.len(), 15);
 }
 
-/// Pages follow each other without gap or overlap, and say what remains.
+/// Pages follow each other without gap or overlap, and report how many keys remain.
 pub(super) async fn pages_are_whole(store: Arc<dyn Store>) {
     let prefix = "/pages/";
     for n in 0..11 {
@@ -146,7 +149,7 @@ pub(super) async fn pages_are_whole(store: Arc<dyn Store>) {
         loop {
             let after = got.last().map(|record: &Arc<Record>| record.key.to_string());
             let range = Range { prefix, after: after.as_deref(), limit, at: Some(at) };
-            let page = store.list(range).expect("lists");
+            let page = store.list(range).expect("cannot list");
             assert!(page.records.len() <= limit);
             got.extend(page.records);
             if let Some(remaining) = page.remaining {
@@ -158,16 +161,16 @@ pub(super) async fn pages_are_whole(store: Arc<dyn Store>) {
         }
         assert_eq!(got.len(), 11);
         assert!(got.is_sorted_by(|one, other| one.key < other.key));
-        // What comes between two pages is not seen by the second.
+        // A key that is created between two pages is not in the second page.
         put_one(&*store, &format!("/pages/{limit:02}-later"), "").await;
     }
     for after in ["/pages/~", "/pages0", "/zzz"] {
-        let page = store.list(Range { prefix, after: Some(after), ..Range::default() }).expect("lists");
+        let page = store.list(Range { prefix, after: Some(after), ..Range::default() }).expect("cannot list");
         assert_eq!((page.records.len(), page.more), (0, false), "nothing is after {after}");
     }
 }
 
-/// What has not happened cannot be asked for.
+/// Revisions that do not exist yet are refused.
 pub(super) async fn future_revisions_are_refused(store: Arc<dyn Store>) {
     let future = store.revision() + 1_000_000;
     assert!(matches!(store.watch("/", future), Err(Error::Future { .. })));
@@ -175,7 +178,7 @@ pub(super) async fn future_revisions_are_refused(store: Arc<dyn Store>) {
     assert!(matches!(store.compact(future).await, Err(Error::Future { .. })));
 }
 
-/// A key is deleted when its time has come, not before, and by the last time it was given.
+/// A key is deleted when its last expiry time has passed, and not before.
 pub(super) async fn expired_keys_are_deleted(store: Arc<dyn Store>) {
     let put_until = |key: String, until| Operation::Put {
         key: Arc::from(key),
@@ -188,23 +191,27 @@ pub(super) async fn expired_keys_are_deleted(store: Arc<dyn Store>) {
         write(&*store, vec![put_until(format!("/expired/{n:03}"), 1000 + n)]).await;
     }
     write(&*store, vec![put_until("/expired/000".to_owned(), 5000)]).await;
-    put_one(&*store, "/expired/001", "for ever").await;
+    put_one(&*store, "/expired/001", "does not expire").await;
     write(&*store, vec![delete("/expired/002")]).await;
-    assert_eq!(store.expire(999).await.expect("expires"), 0);
-    assert_eq!(store.expire(1599).await.expect("expires"), 597);
+    assert_eq!(store.expire(999).await.expect("cannot expire"), 0);
+    assert_eq!(store.expire(1599).await.expect("cannot expire"), 597);
     assert_eq!(store.count("/expired/"), 2);
-    assert_eq!(store.expire(u64::MAX).await.expect("expires"), 1);
+    assert_eq!(store.expire(u64::MAX).await.expect("cannot expire"), 1);
     assert!(store.get("/expired/001").is_some());
     let events = read(&mut *watcher, 603 + 598, 1000).await;
-    let last = events.last().expect("some");
-    assert_eq!(last.last, Some(Bytes::from(format!("v@{}", last.revision))), "the stored value, finished anew");
+    let last = events.last().expect("no events");
+    assert_eq!(
+        last.last,
+        Some(Bytes::from(format!("v@{}", last.revision))),
+        "the stored value, finished with the deleting revision"
+    );
     assert!(
         events.is_sorted_by(|one, other| one.revision < other.revision),
-        "each has a revision of its own, so that a watcher can resume after any of them"
+        "each deletion has its own revision, so that a watcher can resume after it"
     );
 }
 
-/// An export shows what was kept at one revision, whatever is written while it is read.
+/// An export shows the rows at one revision, whatever is written while it is read.
 pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
     let prefix = "/exported/";
     for page in 0..21 {
@@ -216,8 +223,8 @@ pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
     let until =
         Operation::Put { key: Arc::from("/exported/0007"), value: "until".into(), expires_at_s: Some(7), memo: None };
     write(&*store, vec![until, delete("/exported/0003")]).await;
-    let mut export = store.export().await.expect("exports");
-    let then = store.list(Range { prefix, at: Some(export.revision), ..Range::default() }).expect("lists");
+    let mut export = store.export().await.expect("cannot export");
+    let then = store.list(Range { prefix, at: Some(export.revision), ..Range::default() }).expect("cannot list");
     let mut rows = Vec::new();
     for page in 0.. {
         for n in 0..20 {
@@ -226,7 +233,7 @@ pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
             write(&*store, vec![operation]).await;
         }
         match futures::StreamExt::next(&mut export.pages).await {
-            Some(page) => rows.extend(page.expect("reads")),
+            Some(page) => rows.extend(page.expect("cannot read the page")),
             None => break,
         }
     }
@@ -240,7 +247,7 @@ pub(super) async fn exports_are_snapshots(store: Arc<dyn Store>) {
     }
 }
 
-/// A closed store takes no writes, ends its watchers, and still answers reads.
+/// A closed store refuses writes, ends its watchers, and still answers reads.
 pub(super) async fn closed_stores_end(store: Arc<dyn Store>) {
     let mut watcher = watch(&*store, "/closed/", store.revision());
     put_one(&*store, "/closed/a", "").await;
@@ -252,7 +259,7 @@ pub(super) async fn closed_stores_end(store: Arc<dyn Store>) {
     store.close().await;
     read(&mut *watcher, 1, 10).await;
     assert!(matches!(next(&mut *watcher, 10).await, Next::Closed));
-    assert!(matches!(waiting.await.expect("it ends"), Next::Closed));
+    assert!(matches!(waiting.await.expect("the waiting watcher panicked"), Next::Closed));
     assert!(matches!(store.txn(always(vec![put("/closed/b", "")])).await, Err(Error::Unavailable(_))));
     assert!(matches!(store.healthy(), Err(Error::Unavailable(_))));
     assert!(store.get("/closed/a").is_some());

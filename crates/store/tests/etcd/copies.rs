@@ -1,4 +1,4 @@
-//! Stores made of other stores.
+//! Copies between stores.
 
 use crate::support::{open, place, put_by_hand, shared, text, write};
 use futures::StreamExt;
@@ -33,7 +33,8 @@ async fn sum(store: &dyn Store) -> Sum {
     sum
 }
 
-/// From a directory into etcd and back: the same keys, values and ends, and no revision that clients knew comes again.
+/// From a directory into etcd and back: the copy has the same keys, values and expiry times, and never uses a revision
+/// again that clients know.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn copies_are_the_same_and_their_revisions_are_later() {
     let Some(members) = shared() else { return };
@@ -51,15 +52,15 @@ async fn copies_are_the_same_and_their_revisions_are_later() {
     let second = open(&config).await;
     assert_eq!((sent, sum(&*second).await), (sum(&*first).await, sent));
     assert_eq!(sent.rows, 2500);
-    assert!(second.oldest() > first.revision(), "a client of the first is told to list again");
+    assert!(second.oldest() > first.revision(), "a client of the first store must relist");
     assert!(matches!(second.watch("/", first.revision()), Err(Error::Compacted { .. })));
     let stale = crate::support::swap(&*second, "/k/00001", before.modified, "x").await;
-    assert!(matches!(stale, Err(Error::Conflict { .. })), "what was read from the first is out of date: {stale:?}");
+    assert!(matches!(stale, Err(Error::Conflict { .. })), "a version of the first store must conflict: {stale:?}");
     let mut watcher = second.watch("/", second.revision()).unwrap();
     let written = write(&*second, "/k/00001", "new").await.unwrap();
     let Next::Events { events, .. } = watcher.next(10).await else { panic!("events") };
     assert_eq!((events[0].revision, events.len()), (written.revision, 1));
-    assert_eq!(second.expire(10).await.unwrap(), 3, "keys end when they should");
+    assert_eq!(second.expire(10).await.unwrap(), 3, "the expiry times were not copied");
 
     let back = root.path().join("back");
     let returned = copy(&*second, Filling::embedded(&back, second.revision()).unwrap()).await;
@@ -71,15 +72,15 @@ async fn copies_are_the_same_and_their_revisions_are_later() {
     assert_eq!((kept.created, kept.modified, &kept.value), (known.created, known.modified, &known.value));
 }
 
-/// Nothing is overwritten, and half a copy is no store.
+/// Nothing is overwritten, and an incomplete copy cannot be opened.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn only_an_empty_place_is_filled() {
+async fn only_an_empty_directory_or_prefix_is_filled() {
     let Some(members) = shared() else { return };
     let root = tempfile::tempdir().unwrap();
     let config = place(&members);
-    let refused = |outcome: Result<Filling, OpenError>| outcome.err().expect("this is refused").to_string();
+    let refused = |outcome: Result<Filling, OpenError>| outcome.err().expect("filling must be refused").to_string();
     write(&*open(&config).await, "/a", "1").await.unwrap();
-    assert!(refused(Filling::etcd(&config, 1).await).contains("there is a store in etcd://"));
+    assert!(refused(Filling::etcd(&config, 1).await).contains("a store already exists in etcd://"));
     drop(embedded(root.path()));
     assert!(refused(Filling::embedded(root.path(), 1)).contains("already"));
 
@@ -92,15 +93,15 @@ async fn only_an_empty_place_is_filled() {
     let unopened = Etcd::open(&half, finish, Options::default()).await.err().unwrap();
     assert!(matches!(unopened, OpenError::NotOurs), "{unopened}");
     drop(filling);
-    assert!(refused(Filling::etcd(&half, 5).await).contains("choose an empty place"));
+    assert!(refused(Filling::etcd(&half, 5).await).contains("choose an empty directory"));
 
     let dir = root.path().join("half");
     let mut filling = Filling::embedded(&dir, 5).unwrap();
     filling.add(page.clone()).await.unwrap();
     drop(filling);
-    assert!(embedded(&dir).get("/a").is_none(), "a new store was made instead");
+    assert!(embedded(&dir).get("/a").is_none(), "the incomplete copy was removed, so this is a new store");
 
-    // Somebody begins to use the place meanwhile.
+    // Another program writes below the prefix while the store is filled.
     let raced = place(&members);
     let mut filling = Filling::etcd(&raced, 5).await.unwrap();
     put_by_hand(&raced, "/data/a", "x").await;

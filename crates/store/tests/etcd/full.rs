@@ -1,4 +1,4 @@
-//! An etcd that has no space left takes deletions, and nothing else.
+//! An etcd that is out of space accepts deletions and nothing else.
 
 use crate::support::*;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ async fn fill(store: &dyn Store) -> usize {
             Err(error) => panic!("{error}"),
         }
     }
-    panic!("etcd has no end")
+    panic!("etcd did not run out of space")
 }
 
 fn delete(key: &str, modified: u64) -> Txn {
@@ -34,11 +34,13 @@ async fn deletions_are_the_way_out_of_a_full_etcd() {
     near.txn(Txn { conditions: vec![], operations: vec![old] }).await.unwrap();
     let count = fill(&*near).await;
     assert!(near.out_of_space().is_some_and(|why| why.contains("alarm disarm")), "{:?}", near.out_of_space());
-    near.barrier().await.expect("reads go on");
+    near.barrier().await.expect("reads must continue");
+    // Without this, the second server may still be behind, and the watch would also return the writes.
+    far.barrier().await.expect("reads must continue");
     let begun = far.revision();
     let mut watcher = far.watch("/a/", begun).unwrap();
 
-    // Conditions hold as ever, and what also writes is refused.
+    // Conditions are still checked, and a transaction that also puts is refused.
     let key = "/a/000";
     let modified = near.get(key).unwrap().modified;
     let conflict = near.txn(delete(key, modified + 1)).await;
@@ -47,7 +49,7 @@ async fn deletions_are_the_way_out_of_a_full_etcd() {
     both.operations.push(put("/b", "x"));
     assert!(matches!(near.txn(both).await, Err(Error::OutOfSpace(_))));
 
-    // Each deletion is seen at once by whoever asks for the newest state, on every server.
+    // After a barrier, every server shows each deletion immediately.
     let mut newest = begun;
     for at in 0..count - 1 {
         let key = format!("/a/{at:03}");
@@ -62,10 +64,10 @@ async fn deletions_are_the_way_out_of_a_full_etcd() {
         let seen: Vec<_> = events.iter().map(|event| (&*event.key, event.revision, event.current.is_none())).collect();
         assert_eq!(seen, [(&*key, newest, true)]);
     }
-    assert_eq!(near.expire(10).await.unwrap(), 1, "what has expired makes space by itself");
+    assert_eq!(near.expire(10).await.unwrap(), 1, "expired keys are still deleted");
     near.compact(newest).await.unwrap();
 
-    // A server that starts meanwhile has the same.
+    // A server that starts now has the same content.
     let late = Etcd::open(&config, finish, Options::default()).await.unwrap();
     late.barrier().await.unwrap();
     assert_eq!((late.count(""), late.revision() >= newest), (1, true));
@@ -77,14 +79,14 @@ async fn deletions_are_the_way_out_of_a_full_etcd() {
         store.barrier().await.unwrap();
         assert_eq!(text(&**store, "/after").as_deref(), Some("x"));
     }
-    // Then deletions tell of their last state again.
-    let last = Operation::Delete { key: "/after".into(), last: Some("farewell".into()) };
+    // Now deletions show their given last value again.
+    let last = Operation::Delete { key: "/after".into(), last: Some("last state".into()) };
     let conditions = vec![Condition { key: "/after".into(), modified: written.revision }];
     let mut watcher = far.watch("/after", written.revision).unwrap();
     near.txn(Txn { conditions, operations: vec![last] }).await.unwrap();
     let Next::Events { events, .. } = watcher.next(1).await else { panic!("the watch ended") };
     let said = String::from_utf8(events[0].last.clone().unwrap().to_vec()).unwrap();
-    assert!(said.starts_with("farewell"), "{said}");
+    assert!(said.starts_with("last state"), "{said}");
     for store in [near, far, late] {
         Arc::clone(&store).close().await;
     }

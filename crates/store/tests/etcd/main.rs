@@ -1,4 +1,4 @@
-//! The store on a real etcd.
+//! Tests of the store on a real etcd.
 
 mod copies;
 mod full;

@@ -6,12 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use store::suite::Members;
 use store::{Error, Next};
 
-/// While members die and come back one after the other, nothing acknowledged is lost, and a watcher misses and repeats nothing.
+/// While members are killed and restarted one after the other, no acknowledged write is lost, and a watcher misses and
+/// repeats nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_acknowledged_write_is_lost_with_a_member() {
+async fn no_acknowledged_write_is_lost_when_members_are_killed() {
     let Some(mut members) = Members::start(3) else { return };
     let config = impatient(&place(&members));
-    let store = until("a leader is chosen", async || Some(open(&config).await)).await;
+    let store = until("a leader is elected", async || Some(open(&config).await)).await;
     let mut watcher = store.watch("/k/", store.revision()).unwrap();
     let (stop, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let writers: Vec<_> = (0..4)
@@ -37,18 +38,18 @@ async fn no_acknowledged_write_is_lost_with_a_member() {
             })
         })
         .collect();
-    // Each of them is in the middle of something whenever a member goes: a write that was on its way may take a while to be given up.
+    // Each writer has a write in progress when a member is killed. It may take a while until such a write fails.
     let more = async || {
         let wanted = count.load(Ordering::Relaxed) + 20;
-        until("the writers get on", async || (count.load(Ordering::Relaxed) >= wanted).then_some(())).await;
+        until("the writers make progress", async || (count.load(Ordering::Relaxed) >= wanted).then_some(())).await;
     };
     for number in [0, 1, 2] {
         more().await;
         members.kill(number);
-        until("two members go on", async || write(&*store, "/probe", "x").await.ok()).await;
+        until("two members accept writes", async || write(&*store, "/probe", "x").await.ok()).await;
         more().await;
         members.restart(number);
-        until("three members go on", async || write(&*store, "/probe", "x").await.ok()).await;
+        until("three members accept writes", async || write(&*store, "/probe", "x").await.ok()).await;
     }
     stop.store(true, Ordering::Relaxed);
     let mut acknowledged = Vec::new();
@@ -57,17 +58,18 @@ async fn no_acknowledged_write_is_lost_with_a_member() {
     }
     acknowledged.sort();
     assert!(acknowledged.len() >= 120, "{} writes", acknowledged.len());
-    let end = until("all is well", async || write(&*store, "/k/end", "").await.ok()).await.revision;
+    let end = until("the cluster accepts writes", async || write(&*store, "/k/end", "").await.ok()).await.revision;
 
-    let mut heard = Vec::new();
-    while heard.last().is_none_or(|(revision, _)| *revision < end) {
-        let told = tokio::time::timeout(PATIENCE, watcher.next(1000)).await.expect("the watcher is told");
-        let Next::Events { events, .. } = told else { panic!("{told:?}") };
-        heard.extend(events.iter().map(|event| (event.revision, event.key.to_string())));
+    let mut seen = Vec::new();
+    while seen.last().is_none_or(|(revision, _)| *revision < end) {
+        let outcome =
+            tokio::time::timeout(PATIENCE, watcher.next(1000)).await.expect("the watcher got no event in time");
+        let Next::Events { events, .. } = outcome else { panic!("{outcome:?}") };
+        seen.extend(events.iter().map(|event| (event.revision, event.key.to_string())));
     }
-    assert!(heard.is_sorted_by(|one, other| one.0 < other.0), "in order, none twice");
+    assert!(seen.is_sorted_by(|one, other| one.0 < other.0), "in order, none twice");
     for write in &acknowledged {
-        assert!(heard.binary_search(write).is_ok(), "the watcher missed {write:?}");
+        assert!(seen.binary_search(write).is_ok(), "the watcher missed {write:?}");
     }
     let other = open(&config).await;
     for (revision, key) in &acknowledged {
@@ -76,7 +78,8 @@ async fn no_acknowledged_write_is_lost_with_a_member() {
     }
 }
 
-/// Without a majority nothing is written or confirmed, what is known can still be read, and all resumes by itself.
+/// Without a majority, nothing is written or confirmed, and reads from memory continue. When there is a majority again,
+/// everything resumes without help.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_majority_nothing_is_confirmed() {
     let Some(mut members) = Members::start(3) else { return };
@@ -85,32 +88,32 @@ async fn without_a_majority_nothing_is_confirmed() {
     write(&*store, "/a", "1").await.unwrap();
     members.kill(0);
     members.pause(1);
-    until("health says so", async || store.healthy().err()).await;
+    until("the store reports that it is unhealthy", async || store.healthy().err()).await;
     assert!(matches!(store.barrier().await, Err(Error::Unavailable(_))));
-    // What becomes of this one nobody can say: it may happen at any later time, so it has a key of its own.
+    // The outcome of this write is unknown. It may happen at any later time, so it uses a key of its own.
     assert!(write(&*store, "/b", "2").await.is_err());
     assert!(store.get("/a").is_some());
     members.resume(1);
-    until("two of three take writes", async || write(&*store, "/a", "3").await.ok()).await;
-    until("health says so", async || store.healthy().ok()).await;
+    until("two of three members accept writes", async || write(&*store, "/a", "3").await.ok()).await;
+    until("the store reports that it is healthy", async || store.healthy().ok()).await;
     store.barrier().await.unwrap();
     assert_eq!(text(&*store, "/a").as_deref(), Some("3"));
 }
 
-/// Where nobody listens, a write certainly did not happen.
+/// If no member listens, a write certainly did not happen.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_absent_etcd_refuses_for_certain() {
+async fn a_write_without_any_member_certainly_did_not_happen() {
     let Some(mut members) = Members::start(1) else { return };
     let config = impatient(&place(&members));
     let store = open(&config).await;
     write(&*store, "/a", "1").await.unwrap();
     members.kill(0);
-    let absent = until("the connection is gone", async || match write(&*store, "/a", "2").await {
+    let absent = until("the connection is closed", async || match write(&*store, "/a", "2").await {
         Err(Error::Unavailable(why)) => Some(why),
         _ => None,
     });
     assert!(absent.await.contains("refused"));
     members.restart(0);
-    until("it takes writes again by itself", async || write(&*store, "/a", "3").await.ok()).await;
+    until("writes succeed again without help", async || write(&*store, "/a", "3").await.ok()).await;
     assert_eq!(text(&*store, "/a").as_deref(), Some("3"));
 }

@@ -1,4 +1,4 @@
-//! Who is let in, and what is refused.
+//! Opening a store: formats, certificates, users, and what is refused.
 
 use crate::support::{Road, Traffic, gateway, impatient, open, place, put_by_hand, shared, text, until, write};
 use base64::Engine;
@@ -8,10 +8,11 @@ use store::suite::{Members, directory, finish};
 use store::{Error, Etcd, OpenError, Options};
 
 async fn refusal(config: &Config) -> OpenError {
-    Etcd::open(config, finish, Options::default()).await.err().expect("this is refused")
+    Etcd::open(config, finish, Options::default()).await.err().expect("opening must be refused")
 }
 
-/// What a newer version wrote is not touched; a newer version that comes while we run takes our right to write.
+/// A store of a newer version is not changed. If a newer version appears while a server runs, that server can no longer
+/// write.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn newer_formats_are_refused() {
     let Some(members) = shared() else { return };
@@ -21,40 +22,40 @@ async fn newer_formats_are_refused() {
     put_by_hand(&config, "/format", "version=2\nsomething=new\n").await;
     let refused = write(&*store, "/a", "2").await.unwrap_err();
     assert!(matches!(&refused, Error::Unavailable(why) if why.contains("replaced or upgraded")), "{refused:?}");
-    assert!(matches!(store.barrier().await, Err(Error::Unavailable(_))), "nor are reads confirmed");
+    assert!(matches!(store.barrier().await, Err(Error::Unavailable(_))), "reads must not be confirmed either");
     assert!(store.healthy().is_err());
     let newer = refusal(&config).await;
     assert_eq!(newer.to_string(), "the store was written by a newer version (format 2; this one reads up to 1)");
 }
 
-/// Also one that has not heard of the newer version cannot write any more.
+/// A server that has not yet seen the newer version cannot write either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn who_was_left_behind_writes_nothing() {
+async fn a_server_that_missed_a_newer_format_cannot_write() {
     let Some(members) = shared() else { return };
     let config = impatient(&place(&members));
     let road = Road::to(&config).await;
     let behind = open(&road.through(&config)).await;
     write(&*behind, "/a", "1").await.unwrap();
-    // From now on it hears nothing, but what it says arrives.
+    // From now on the server receives nothing, but its requests arrive.
     road.set(Traffic::OneWay);
     put_by_hand(&config, "/format", "version=2\n").await;
     assert!(write(&*behind, "/a", "2").await.is_err());
     let (stored, new) = (base64("/a", &config), base64::engine::general_purpose::STANDARD.encode("\n\u{1}1"));
     let found = gateway(&config, "kv/range", &format!(r#"{{"key":"{stored}"}}"#)).await;
-    assert!(found.contains(&new), "it is as it was: {found}");
+    assert!(found.contains(&new), "the value was changed: {found}");
 }
 
 fn base64(key: &str, config: &Config) -> String {
     base64::engine::general_purpose::STANDARD.encode(format!("{}/data{key}", config.prefix))
 }
 
-/// A store of version 1 as it was first written is read for ever.
+/// A store as version 1 first wrote it must stay readable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_first_format_opens() {
     let Some(members) = shared() else { return };
     let config = place(&members);
     put_by_hand(&config, "/format", "version=1\noffset=1000\n").await;
-    // A row: field 1 is the value, field 2 (here absent) when it expires.
+    // A row: field 1 is the value; field 2, the expiry time, is absent.
     put_by_hand(&config, "/data/core/x", "\n\u{5}value").await;
     let store = open(&config).await;
     assert_eq!(text(&*store, "/core/x").as_deref(), Some("value"));
@@ -66,7 +67,7 @@ async fn the_first_format_opens() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_others_are_not_taken_for_a_store() {
+async fn keys_of_other_programs_are_not_opened_as_a_store() {
     let Some(members) = shared() else { return };
     let config = place(&members);
     put_by_hand(&config, "/registry/pods/x", "of a Kubernetes server").await;
@@ -77,15 +78,15 @@ async fn keys_of_others_are_not_taken_for_a_store() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_etcd_that_is_not_there_is_named() {
-    let nobody = impatient(&Config::parse("etcd://127.0.0.1:1").unwrap());
-    let refused = refusal(&nobody).await;
+async fn an_unreachable_etcd_is_named_in_the_error() {
+    let unauthenticated = impatient(&Config::parse("etcd://127.0.0.1:1").unwrap());
+    let refused = refusal(&unauthenticated).await;
     assert!(matches!(&refused, OpenError::Unreachable(why) if why.contains("127.0.0.1:1")), "{refused}");
 }
 
-/// What etcd does not take is refused for good, and the store goes on.
+/// A transaction that is too large for etcd is refused permanently, and the store stays usable.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_too_large_is_refused() {
+async fn a_transaction_that_is_too_large_is_refused() {
     let Some(members) = shared() else { return };
     let store = open(&place(&members)).await;
     for size in [1_700_000, 9_000_000] {
@@ -96,7 +97,7 @@ async fn what_is_too_large_is_refused() {
     assert_eq!(text(&*store, "/large").unwrap().len(), 1_400_000);
 }
 
-/// TLS both ways.
+/// Mutual TLS.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn certificates_are_checked() {
     let place = directory();
@@ -115,12 +116,12 @@ async fn certificates_are_checked() {
     ];
     let Some(members) = Members::start_in(place, 1, &secure) else { return };
     let plain = impatient(&Config::parse(&members.url()).unwrap());
-    assert!(matches!(refusal(&plain).await, OpenError::Unreachable(_)), "plain text is not spoken there");
-    let nobody = Config { tls: Some(Tls { ca: ca.clone(), client: None }), ..plain.clone() };
-    assert!(matches!(refusal(&nobody).await, OpenError::Unreachable(_)), "a certificate is asked for");
-    let (stranger, _) = authority();
-    let fooled = Config { tls: Some(Tls { ca: stranger, client: None }), ..plain.clone() };
-    assert!(matches!(refusal(&fooled).await, OpenError::Unreachable(_)), "another authority is not trusted");
+    assert!(matches!(refusal(&plain).await, OpenError::Unreachable(_)), "plain text must fail");
+    let unauthenticated = Config { tls: Some(Tls { ca: ca.clone(), client: None }), ..plain.clone() };
+    assert!(matches!(refusal(&unauthenticated).await, OpenError::Unreachable(_)), "a client certificate is required");
+    let (other_ca, _) = authority();
+    let fooled = Config { tls: Some(Tls { ca: other_ca, client: None }), ..plain.clone() };
+    assert!(matches!(refusal(&fooled).await, OpenError::Unreachable(_)), "another CA must not be trusted");
     let tls = Some(Tls { ca, client: Some((client, client_key)) });
     let known = Config { tls, ..plain };
     let store = open(&known).await;
@@ -128,7 +129,7 @@ async fn certificates_are_checked() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn users_log_in_and_again_when_etcd_forgot_their_token() {
+async fn users_log_in_again_when_etcd_lost_their_token() {
     let Some(mut members) = Members::start(1) else { return };
     let open_to_all = Config::parse(&members.url()).unwrap();
     until("etcd answers", async || Etcd::open(&open_to_all, finish, Options::default()).await.ok()).await;
@@ -153,7 +154,7 @@ async fn users_log_in_and_again_when_etcd_forgot_their_token() {
     write(&*store, "/a", "1").await.unwrap();
     members.kill(0);
     members.restart(0);
-    until("the user is known again", async || write(&*store, "/a", "2").await.ok()).await;
+    until("the user is logged in again", async || write(&*store, "/a", "2").await.ok()).await;
     store.barrier().await.unwrap();
     assert_eq!(text(&*store, "/a").as_deref(), Some("2"));
 }

@@ -1,4 +1,4 @@
-//! Several servers on one etcd.
+//! Several servers that share one etcd.
 
 use crate::support::{PATIENCE, Road, Traffic, impatient, open, place, put, shared, swap, text, until, write};
 use std::collections::BTreeMap;
@@ -8,10 +8,10 @@ use store::suite::Members;
 use store::{Error, Next, Operation, Range, Revision, Txn, Watcher};
 
 async fn next(watcher: &mut dyn Watcher) -> Next {
-    tokio::time::timeout(PATIENCE, watcher.next(100)).await.expect("the watcher is told")
+    tokio::time::timeout(PATIENCE, watcher.next(100)).await.expect("the watcher got no event in time")
 }
 
-/// What one server acknowledged, every other shows after its barrier: without waiting for anything else.
+/// After its barrier, each server shows every write that any other server acknowledged. No other wait is needed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_barrier_shows_what_any_server_acknowledged() {
     let Some(members) = shared() else { return };
@@ -23,13 +23,13 @@ async fn a_barrier_shows_what_any_server_acknowledged() {
         reader.barrier().await.unwrap();
         assert_eq!(text(&**reader, "/a"), Some(round.to_string()));
         assert!(reader.revision() >= revision);
-        // A list or watch from what the other server said is not in the future here.
+        // A revision that another server returned is not in the future here, for lists and watches.
         assert!(reader.list(Range { prefix: "/", at: Some(revision), ..Range::default() }).is_ok());
         assert!(reader.watch("/", revision).is_ok());
     }
 }
 
-/// Of all who saw a version, on whatever server, one replaces it.
+/// Of all writers that saw a version, on any server, exactly one replaces it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn optimistic_writes_hold_across_servers() {
     const ROUNDS: usize = 40;
@@ -54,7 +54,7 @@ async fn optimistic_writes_hold_across_servers() {
                                 break;
                             }
                             Err(Error::Conflict { current, .. }) => {
-                                let current = current.expect("it is there");
+                                let current = current.expect("the conflict has no current version");
                                 assert!(current.modified > seen.modified, "a conflict shows a newer version");
                                 seen = current;
                             }
@@ -74,7 +74,8 @@ async fn optimistic_writes_hold_across_servers() {
     }
 }
 
-/// A name is given once, whoever asks where: the loser hears so even where its server had not heard of the winner yet.
+/// A name is given only once across servers. The loser gets a conflict even if its server had not seen the winner's
+/// write yet.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_are_unique_across_servers() {
     let Some(members) = shared() else { return };
@@ -89,7 +90,8 @@ async fn names_are_unique_across_servers() {
     }
 }
 
-/// A deletion without conditions is of what is there, not of what its server has heard of.
+/// A deletion without conditions deletes the key's newest version in etcd, even if its server has not seen that
+/// version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn deletions_see_what_other_servers_wrote() {
     let Some(members) = shared() else { return };
@@ -104,36 +106,36 @@ async fn deletions_see_what_other_servers_wrote() {
         let deleted = other.txn(Txn { conditions: vec![], operations }).await.unwrap().revision;
         assert!(other.get(&key).is_none());
         writer.barrier().await.unwrap();
-        assert!(writer.get(&key).is_none(), "round {round}: it was there, and is deleted");
+        assert!(writer.get(&key).is_none(), "round {round}: the key must be deleted");
         let mut events = Vec::new();
         while events.len() < 2 {
             let Next::Events { events: more, .. } = next(&mut *watcher).await else { panic!("events") };
             events.extend(more);
         }
-        let last = events[1].last.clone().expect("a deletion shows a value");
-        assert_eq!(last, format!("{value}@{deleted}"), "what was deleted is what is shown");
+        let last = events[1].last.clone().expect("a deletion has no last value");
+        assert_eq!(last, format!("{value}@{deleted}"), "the deletion must show the deleted version");
     }
 }
 
-/// The same where the server certainly has not heard: by its memory there is nothing to delete.
+/// The same when the server certainly has not seen the key: its memory has nothing to delete.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_deletion_of_what_its_server_has_not_heard_of_is_made() {
+async fn a_key_that_this_server_has_not_seen_yet_is_deleted() {
     let Some(members) = shared() else { return };
     let config = place(&members);
     let road = Road::to(&config).await;
     let (near, far) = (open(&config).await, open(&road.through(&config)).await);
     road.set(Traffic::OneWay);
     write(&*near, "/d/a", "1").await.unwrap();
-    assert!(far.get("/d/a").is_none(), "nobody could tell it");
+    assert!(far.get("/d/a").is_none(), "the watch is blocked");
     let operations = vec![Operation::Delete { key: "/d/a".into(), last: None }];
     let deletion = far.txn(Txn { conditions: vec![], operations });
     let (deleted, ()) = tokio::join!(biased; deletion, async { road.set(Traffic::Open) });
     deleted.unwrap();
     near.barrier().await.unwrap();
-    assert_eq!(text(&*near, "/d/a"), None, "a deletion that was acknowledged");
+    assert_eq!(text(&*near, "/d/a"), None, "the acknowledged deletion must be visible");
 }
 
-/// What watchers see of a deleted key is the version that was deleted, also while others write it all the time.
+/// Watchers of a deletion see the version that was deleted, even while other servers keep writing the key.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deletion_shows_the_version_that_it_deleted() {
     let Some(members) = shared() else { return };
@@ -158,7 +160,7 @@ async fn a_deletion_shows_the_version_that_it_deleted() {
         let operations = vec![Operation::Delete { key: "/d/a".into(), last: None }];
         match servers[1].txn(Txn { conditions: vec![], operations }).await {
             Ok(_) => deleted += 1,
-            // The others were always faster.
+            // The other writers were faster in every attempt.
             Err(Error::Unavailable(_)) => {}
             Err(error) => panic!("{error}"),
         }
@@ -179,9 +181,9 @@ async fn a_deletion_shows_the_version_that_it_deleted() {
     }
 }
 
-/// A watcher that read up to some revision on one server gets exactly the rest from another.
+/// A watcher that read up to a revision on one server gets exactly the rest from another server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn watches_go_on_at_another_server() {
+async fn a_watch_resumes_at_another_server() {
     let Some(members) = shared() else { return };
     let config = place(&members);
     let servers = [open(&config).await, open(&config).await, open(&config).await];
@@ -206,24 +208,24 @@ async fn watches_go_on_at_another_server() {
             written
         })
     };
-    let mut heard: Vec<(Revision, String)> = Vec::new();
-    // The last one was opened last, and so remembers least.
+    let mut seen: Vec<(Revision, String)> = Vec::new();
+    // The last server was opened last, so its history is the shortest.
     let mut position = servers[2].oldest();
     for store in servers.iter().cycle() {
-        if heard.last().is_some_and(|(_, key)| key == "/w/end") {
+        if seen.last().is_some_and(|(_, key)| key == "/w/end") {
             break;
         }
         store.barrier().await.unwrap();
         let mut watcher = store.watch("/w/", position).expect("a revision from another server is readable here");
         let Next::Events { events, revision } = next(&mut *watcher).await else { panic!("events") };
-        heard.extend(events.iter().map(|event| (event.revision, event.key.to_string())));
+        seen.extend(events.iter().map(|event| (event.revision, event.key.to_string())));
         position = revision;
     }
     let written: Vec<_> = writer.await.unwrap().into_iter().collect();
-    assert_eq!(heard, written, "nothing missed, nothing repeated");
+    assert_eq!(seen, written, "events were missed or repeated");
 }
 
-/// A key expires once, by whichever server comes first.
+/// A key expires once, on whichever server is first.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keys_expire_once() {
     let Some(members) = shared() else { return };
@@ -238,7 +240,7 @@ async fn keys_expire_once() {
         store.barrier().await.unwrap();
     }
     let mut watcher = servers[0].watch("/e/", servers[0].revision()).unwrap();
-    // Both come at the same time: one does all, the other leaves it to that one.
+    // Both servers try at the same time: one does all the work, and the other does none.
     let (one, other) = tokio::join!(servers[0].expire(100), servers[1].expire(100));
     let mut done = [one.unwrap(), other.unwrap()];
     done.sort_unstable();
@@ -253,10 +255,10 @@ async fn keys_expire_once() {
     assert_eq!((gone, servers[0].count("/e/"), servers[1].expire(100).await.unwrap()), (20, 0, 0));
 }
 
-/// A server that was cut off until etcd forgot what it missed shows the newest state again by itself. Its watchers are told that they
-/// missed something, instead of missing it.
+/// A server that was disconnected until etcd compacted what it missed shows the newest state again without help. Its
+/// watchers get `Compacted`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_server_that_missed_forgotten_revisions_begins_anew() {
+async fn a_server_that_missed_compacted_revisions_reads_everything_again() {
     let Some(members) = Members::start(1) else { return };
     let config = impatient(&place(&members));
     let road = Road::to(&config).await;
@@ -278,16 +280,16 @@ async fn a_server_that_missed_forgotten_revisions_begins_anew() {
     let refused = far.barrier().await.unwrap_err();
     assert!(matches!(refused, Error::Unavailable(_)), "{refused:?}");
     assert!(far.healthy().is_err());
-    assert_eq!(text(&*far, "/x/changed").as_deref(), Some("old"), "reads go on with what is known");
+    assert_eq!(text(&*far, "/x/changed").as_deref(), Some("old"), "reads continue from memory");
     road.set(Traffic::Open);
 
-    until("the server is back", async || far.barrier().await.ok()).await;
+    until("the server is connected again", async || far.barrier().await.ok()).await;
     assert_eq!(text(&*far, "/x/changed").as_deref(), Some("new"));
     assert_eq!(text(&*far, "/x/added").as_deref(), Some("new"));
     assert!(far.get("/x/deleted").is_none());
     assert!(Arc::ptr_eq(&kept, &far.get("/x/kept").unwrap()), "what did not change is the same record");
     assert!(matches!(next(&mut *watcher).await, Next::Compacted { .. }));
-    assert!(matches!(next(&mut *quiet).await, Next::Compacted { .. }), "nobody can know that it missed nothing");
+    assert!(matches!(next(&mut *quiet).await, Next::Compacted { .. }), "it may have missed an event");
     assert!(matches!(far.watch("/x/", before), Err(Error::Compacted { .. })));
     assert!(far.healthy().is_ok());
 
@@ -297,9 +299,9 @@ async fn a_server_that_missed_forgotten_revisions_begins_anew() {
     assert_eq!(events.iter().map(|event| event.revision).collect::<Vec<_>>(), [written]);
 }
 
-/// A write whose answer was lost is found in what the watch tells, so its outcome is known after all.
+/// A write whose response was lost is found in the watch, so its outcome is known.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_write_whose_answer_is_lost_is_found_again() {
+async fn a_write_whose_response_is_lost_is_found_in_the_watch() {
     let Some(members) = shared() else { return };
     let config = place(&members);
     let road = Road::to(&config).await;
@@ -314,14 +316,15 @@ async fn a_write_whose_answer_is_lost_is_found_again() {
         until("the write happens", async || near.get(&key)).await;
         road.cut().await;
         road.set(Traffic::Open);
-        let committed = sent.await.unwrap().expect("the watch told it");
+        let committed = sent.await.unwrap().expect("the watch did not report the write");
         assert_eq!(committed.revision, near.get(&key).unwrap().modified);
         assert_eq!(committed.records[0].value, near.get(&key).unwrap().value);
         assert_eq!(text(&*far, &key).as_deref(), Some("v"), "and it is visible here");
     }
 }
 
-/// Where etcd does not answer, the outcome of a write that was sent is unknown. When it answers again, all goes on by itself.
+/// If etcd does not respond, the outcome of a write that was sent is unknown. When etcd responds again, everything
+/// resumes without help.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_silent_etcd_leaves_writes_unknown() {
     let Some(members) = shared() else { return };
@@ -333,20 +336,20 @@ async fn a_silent_etcd_leaves_writes_unknown() {
     road.set(Traffic::OneWay);
     let silent = write(&*far, "/a", "2").await.unwrap_err();
     assert!(matches!(silent, Error::Unknown(_)), "{silent:?}");
-    until("health says so", async || far.healthy().err()).await;
+    until("the store reports that it is unhealthy", async || far.healthy().err()).await;
     assert!(matches!(far.barrier().await, Err(Error::Unavailable(_))), "a read cannot be confirmed");
-    assert!(far.get("/a").is_some(), "what is known can be read");
+    assert!(far.get("/a").is_some(), "reads continue from memory");
 
     road.set(Traffic::Open);
-    until("it takes writes again by itself", async || write(&*far, "/a", "4").await.ok()).await;
-    until("health says so", async || far.healthy().ok()).await;
+    until("writes succeed again without help", async || write(&*far, "/a", "4").await.ok()).await;
+    until("the store reports that it is healthy", async || far.healthy().ok()).await;
     assert_eq!(text(&*far, "/a").as_deref(), Some("4"));
 }
 
-/// Where others use the same etcd and have its past forgotten, a store that was quiet meanwhile misses nothing: its watchers go on, and it
-/// can be exported.
+/// Other programs use the same etcd and compact its history. A store without changes meanwhile misses nothing: its
+/// watchers continue, and it can be exported.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_quiet_store_survives_what_others_forget() {
+async fn a_store_without_changes_survives_a_compaction_by_another_program() {
     let Some(members) = Members::start(1) else { return };
     let config = impatient(&place(&members));
     let road = Road::to(&config).await;
@@ -357,15 +360,15 @@ async fn a_quiet_store_survives_what_others_forget() {
     for n in 0..5 {
         write(&*others, "/loud", &n.to_string()).await.unwrap();
     }
-    // It looks whether etcd is there, and so learns how far etcd is.
+    // The barrier asks etcd for its newest state, so the store learns etcd's current revision.
     quiet.barrier().await.unwrap();
     others.compact(others.revision()).await.unwrap();
     let mut export = quiet.export().await.unwrap();
     assert_eq!(futures::StreamExt::next(&mut export.pages).await.unwrap().unwrap().len(), 1);
     road.set(Traffic::Cut);
-    until("health says so", async || quiet.healthy().err()).await;
+    until("the store reports that it is unhealthy", async || quiet.healthy().err()).await;
     road.set(Traffic::Open);
-    until("the server is back", async || quiet.barrier().await.ok()).await;
+    until("the server is connected again", async || quiet.barrier().await.ok()).await;
     assert_eq!(quiet.revision(), written, "nothing happened here");
     let again = write(&*quiet, "/a", "2").await.unwrap().revision;
     let Next::Events { events, .. } = next(&mut *watcher).await else { panic!("events") };

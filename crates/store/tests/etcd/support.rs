@@ -1,4 +1,4 @@
-//! An etcd that the tests share, each with a prefix of its own, and a road to it that can be broken.
+//! An etcd that the tests share, each with its own prefix, and a TCP proxy to it that can be interrupted.
 
 use bytes::Bytes;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,11 +13,11 @@ use tokio::sync::watch;
 
 static SHARED: Mutex<Weak<Members>> = Mutex::new(Weak::new());
 
-/// Longer than anything takes when all is well.
+/// Longer than anything takes if nothing is broken.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One member that lives as long as some test holds it; `None` (said on stdout) where no etcd is installed. Nobody has its past
-/// forgotten: who tests that has a member of its own.
+/// One member that runs as long as some test holds it. Returns `None`, with a message on stdout, if etcd is not
+/// installed. Tests must not compact it; those that do start their own member.
 pub fn shared() -> Option<Arc<Members>> {
     let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     if let Some(members) = shared.upgrade() {
@@ -28,14 +28,14 @@ pub fn shared() -> Option<Arc<Members>> {
     Some(members)
 }
 
-/// A place that no other test uses.
+/// A prefix that no other test uses.
 pub fn place(members: &Members) -> Config {
     static COUNT: AtomicUsize = AtomicUsize::new(0);
     let prefix = format!("/test/{}", COUNT.fetch_add(1, Ordering::Relaxed));
     Config::parse(&members.url()).unwrap().with_prefix(&prefix).unwrap()
 }
 
-/// The same place, with less patience than users have.
+/// The same store with shorter timeouts than the defaults.
 pub fn impatient(config: &Config) -> Config {
     let timing = Timing {
         attempt: Duration::from_millis(500),
@@ -68,6 +68,7 @@ pub fn text(store: &dyn Store, key: &str) -> Option<String> {
     Some(text.split('@').next().unwrap().to_owned())
 }
 
+/// Polls until `look` returns a value.
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let looking = async {
         loop {
@@ -77,23 +78,23 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("{what} does not happen"))
+    tokio::time::timeout(PATIENCE, looking).await.unwrap_or_else(|_| panic!("timed out waiting until {what}"))
 }
 
-/// What a road lets through.
+/// What the proxy forwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Traffic {
     Open,
-    /// Questions arrive, answers do not.
+    /// Requests are forwarded, responses are not.
     OneWay,
-    /// All connections end, and no new one begins.
+    /// All connections are closed, and new ones are refused.
     Cut,
 }
 
-/// A road to etcd that can be broken.
+/// A TCP proxy in front of one etcd member.
 pub struct Road {
     traffic: watch::Sender<Traffic>,
-    /// How many are on it.
+    /// Number of open connections.
     connections: watch::Sender<usize>,
     port: u16,
 }
@@ -123,7 +124,7 @@ impl Road {
         Road { traffic, connections, port }
     }
 
-    /// The same place over this road.
+    /// The same store through this proxy.
     pub fn through(&self, config: &Config) -> Config {
         Config { members: vec![format!("127.0.0.1:{}", self.port)], ..config.clone() }
     }
@@ -132,10 +133,10 @@ impl Road {
         self.traffic.send_replace(traffic);
     }
 
-    /// Cuts it and waits until nobody is on it any more.
+    /// Closes all connections and waits until they are closed.
     pub async fn cut(&self) {
         self.set(Traffic::Cut);
-        self.connections.subscribe().wait_for(|count| *count == 0).await.expect("the road is there");
+        self.connections.subscribe().wait_for(|count| *count == 0).await.expect("the proxy task ended");
     }
 }
 
@@ -163,7 +164,7 @@ async fn carry(near: TcpStream, far: TcpStream, mut state: watch::Receiver<Traff
     stop.iter().for_each(tokio::task::AbortHandle::abort);
 }
 
-/// Asks etcd by its HTTP gateway, as somebody else would who is not of this store.
+/// Sends a request to etcd's HTTP gateway, as another program would.
 pub async fn gateway(config: &Config, path: &str, body: &str) -> String {
     let mut stream = TcpStream::connect(&config.members[0]).await.unwrap();
     let request = format!(
@@ -177,7 +178,7 @@ pub async fn gateway(config: &Config, path: &str, body: &str) -> String {
     answer
 }
 
-/// Puts a key below the store's prefix by hand.
+/// Puts a key below the store's prefix, as another program would.
 pub async fn put_by_hand(config: &Config, name: &str, value: &str) {
     use base64::Engine;
     let encode = |text: &str| base64::engine::general_purpose::STANDARD.encode(text);

@@ -205,7 +205,7 @@ fn an_archive_of_a_stranger_writes_nothing_outside_of_its_volumes() {
             Frame::Hard { name: bytes("x"), path: vec![bytes("out"), bytes("precious")] },
         ],
         vec![begin(ID), Frame::Hard { name: bytes("x"), path: vec![bytes("missing")] }],
-        vec![begin(ID), file.clone(), end.clone(), file.clone(), end.clone()],
+        vec![begin(ID), file.clone(), end.clone(), file, end],
     ];
     let outside = tempfile::tempdir().unwrap();
     fs::write(outside.path().join("precious"), "precious").unwrap();

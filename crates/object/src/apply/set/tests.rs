@@ -27,7 +27,7 @@ fn set_of(paths: &BTreeSet<Path>) -> Set {
 
 proptest! {
     #[test]
-    fn the_algebra_is_that_of_plain_sets(a in paths(), b in paths()) {
+    fn set_operations_equal_those_of_plain_sets(a in paths(), b in paths()) {
         let (set_a, set_b) = (set_of(&a), set_of(&b));
         let mut union = set_a.clone();
         union.unite(set_b.clone());
@@ -41,7 +41,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_reads_back(a in paths()) {
+    fn a_written_set_reads_back(a in paths()) {
         let set = set_of(&a);
         prop_assert_eq!(Set::parse(&Value::Object(set.0.clone())).unwrap(), set);
     }
@@ -55,7 +55,7 @@ proptest! {
 }
 
 #[test]
-fn canonical_writing_drops_needless_dots_and_the_unknown() {
+fn canonical_form_drops_needless_dots_and_unknown_elements() {
     let set =
         Set::parse(&json!({".": {}, "f:a": {".": {}}, "f:b": {".": {}, "f:c": {}}, "z:new": {"f:d": {}}})).unwrap();
     assert_eq!(Value::Object(set.0), json!({"f:a": {}, "f:b": {".": {}, "f:c": {}}}));
@@ -65,7 +65,7 @@ fn canonical_writing_drops_needless_dots_and_the_unknown() {
 }
 
 #[test]
-fn paths_read_as_upstream_shows_them() {
+fn paths_are_displayed_as_upstream_does() {
     let set = Set::parse(&json!({
         "f:spec": {"f:replicas": {}, "f:containers": {r#"k:{"name":"c"}"#: {".": {}, "f:image": {}}}},
         "f:metadata": {"f:finalizers": {r#"v:"x""#: {}}},

@@ -4,7 +4,7 @@ use crate::apply::compare::diff;
 use crate::patch::arbitrary_json;
 use proptest::prelude::*;
 
-/// A pod with a map, items with keys, items within items, a set, an atomic list and scalars.
+/// A pod with a map, list maps, nested list items, a set, an atomic list and scalars.
 fn pod() -> impl Strategy<Value = Value> {
     pod_with(0)
 }
@@ -43,7 +43,7 @@ fn pod_with(containers_min: usize) -> impl Strategy<Value = Value> {
     )
 }
 
-/// A write by one of a few managers: an update, or an apply with force or without.
+/// Writes by a few managers: an update, or an apply with or without force.
 fn writes() -> impl Strategy<Value = Vec<(Value, &'static str, u8)>> {
     let manager = prop::sample::select(vec!["one", "two", "three"]);
     prop::collection::vec((pod(), manager, 0u8..3), 1..6)
@@ -53,7 +53,7 @@ fn at<'a>(manager: &'a str, second: usize) -> Writer<'a> {
     writer(manager, "v1", i64::try_from(second).unwrap())
 }
 
-/// All paths the object holds.
+/// All paths of the object.
 fn everything(object: &Value) -> Set {
     diff(&builtin_type(POD), None, object, Scope::Object).touched
 }
@@ -75,7 +75,7 @@ fn is_within(inner: &Set, outer: &Set) -> bool {
     rest.is_empty()
 }
 
-/// What conforming and storing do to an object's metadata.
+/// Changes to an object's metadata that decoding and storing make.
 fn stored(mut object: Value) -> Value {
     for field in ["labels", "finalizers"] {
         let empty = object.members(&["metadata", field]).is_empty() && object.items(&["metadata", field]).is_empty();
@@ -88,7 +88,7 @@ fn stored(mut object: Value) -> Value {
 
 proptest! {
     #[test]
-    fn updates_own_exactly_what_the_object_holds_each_path_once(history in writes()) {
+    fn updates_own_exactly_the_objects_paths_and_each_path_once(history in writes()) {
         let ty = builtin_type(POD);
         let mut live: Option<Value> = None;
         for (second, (object, manager, _)) in history.into_iter().enumerate() {
@@ -99,7 +99,7 @@ proptest! {
             if tracked {
                 prop_assert_eq!(union(&sets), everything(&new));
                 let count: usize = sets.iter().map(|set| set.paths().len()).sum();
-                prop_assert_eq!(count, union(&sets).paths().len(), "no path has two owners");
+                prop_assert_eq!(count, union(&sets).paths().len(), "a path has two owners");
                 let changed = diff(&ty, live.as_ref(), &new, Scope::Object).touched;
                 let own = Set::parse(&fields(&new, manager, "Update")).unwrap_or_default();
                 prop_assert!(is_within(&changed, &own));
@@ -109,7 +109,7 @@ proptest! {
     }
 
     #[test]
-    fn any_history_keeps_entries_canonical_sorted_and_about_what_is_there(history in writes()) {
+    fn entries_stay_canonical_and_sorted_and_name_only_existing_paths(history in writes()) {
         let ty = builtin_type(POD);
         let mut live: Option<Value> = None;
         for (second, (object, manager, how)) in history.into_iter().enumerate() {
@@ -145,13 +145,13 @@ proptest! {
     }
 
     #[test]
-    fn applying_twice_is_applying_once(live in pod(), config in pod()) {
+    fn applying_twice_equals_applying_once(live in pod(), config in pod()) {
         let ty = builtin_type(POD);
         let mut live = stored(live);
         track(&ty, None, &mut live, &at("other", 1));
         let once = apply(&ty, Some(&live), &config, &at("me", 2), true).unwrap();
         prop_assert_eq!(&apply(&ty, Some(&once), &config, &at("me", 3), false).unwrap(), &once);
-        // What it applied is there, its own, and nobody else's under another value.
+        // The applied fields have the applied values and belong to this manager.
         let changed = diff(&ty, Some(&once), &merge::merge(&ty, &once, &config), Scope::Object);
         prop_assert!(changed.is_empty());
         let first = apply(&ty, None, &config, &at("me", 2), false).unwrap();
@@ -179,7 +179,7 @@ proptest! {
         }
         let live = live.unwrap();
         prop_assert_eq!(&live["spec"], &config["spec"]);
-        // Each leaves what the other owns.
+        // Each manager removes its fields. The fields of the other manager stay.
         let nothing = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}});
         let live = apply(&ty, Some(&live), &nothing, &at("one", 2), false).unwrap();
         let rest = with(|key| key != "containers");
@@ -187,7 +187,7 @@ proptest! {
     }
 
     #[test]
-    fn a_conflict_is_always_a_field_of_another_that_would_change(live in pod(), config in pod()) {
+    fn a_conflict_always_names_a_field_of_another_manager_that_would_change(live in pod(), config in pod()) {
         let ty = builtin_type(POD);
         let mut live = stored(live);
         track(&ty, None, &mut live, &at("other", 1));
@@ -203,7 +203,7 @@ proptest! {
     }
 
     #[test]
-    fn no_json_panics(old in arbitrary_json(), new in arbitrary_json(), config in arbitrary_json(), status in any::<bool>()) {
+    fn arbitrary_json_never_panics(old in arbitrary_json(), new in arbitrary_json(), config in arbitrary_json(), status in any::<bool>()) {
         let ty = builtin_type(POD);
         let writer = Writer { subresource: if status { "status" } else { "" }, ..at("me", 1) };
         let mut tracked = new.clone();

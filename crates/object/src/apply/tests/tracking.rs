@@ -6,7 +6,7 @@ fn tracked(kind: &str, old: Option<&Value>, mut new: Value, writer: &Writer) -> 
 }
 
 #[test]
-fn a_creator_owns_what_it_set_as_upstream_writes_it() {
+fn a_creator_owns_the_fields_it_set_in_upstreams_form() {
     let set = json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet",
         "metadata": {"name": "web", "namespace": "default", "uid": "u", "generation": 1, "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -59,7 +59,7 @@ fn a_change_moves_ownership_and_a_removal_ends_it() {
     assert_eq!(fields(&new, "one", "Update"), json!({"f:data": {}}));
     assert_eq!(fields(&new, "two", "Update"), json!({"f:data": {"f:a": {}, "f:c": {}}}));
 
-    // All of one's fields change hands: its entry goes.
+    // All fields of one manager get a new owner, so its entry is removed.
     let mut next = new.clone();
     next.cut(&["data"]);
     let next = tracked(CONFIG_MAP, Some(&new), next, &writer("three", "v1", 3));
@@ -92,7 +92,7 @@ fn entries_are_told_apart_by_operation_version_and_subresource() {
         entries[1]["fieldsV1"],
         json!({"f:status": {"f:phase": {}, "f:conditions": {".": {}, "k:{\"type\":\"Ready\"}": {".": {}, "f:type": {}, "f:status": {}}}}})
     );
-    // An ordinary write that resets the status owns none of it.
+    // An ordinary write that resets the status does not own the status.
     let mut reset = new.clone();
     reset["status"] = json!({"phase": "Pending"});
     reset["metadata"]["labels"] = json!({"a": "b"});
@@ -101,7 +101,7 @@ fn entries_are_told_apart_by_operation_version_and_subresource() {
 }
 
 #[test]
-fn clients_clear_replace_or_mangle_managed_fields() {
+fn clients_can_clear_and_replace_managed_fields_but_not_damage_them() {
     let old = tracked(CONFIG_MAP, None, config_map(json!({"a": "1"})), &writer("one", "v1", 1));
     let kept = &old["metadata"]["managedFields"];
     let write = |sent: Value| {
@@ -132,7 +132,7 @@ fn clients_clear_replace_or_mangle_managed_fields() {
     assert_eq!(replaced[0]["fieldsV1"], json!({"f:data": {".": {}, "f:a": {}}}));
     assert_eq!(replaced[0]["time"], "2026-01-01T00:00:00Z");
 
-    // Through a subresource nobody writes managed fields.
+    // Managed fields cannot be written through a subresource.
     let mut new = old.clone();
     new["metadata"]["managedFields"] = json!([]);
     let status = Writer { subresource: "status", ..writer("two", "v1", 2) };
@@ -140,7 +140,7 @@ fn clients_clear_replace_or_mangle_managed_fields() {
 }
 
 #[test]
-fn an_object_that_was_cleared_is_not_tracked_until_applied_to() {
+fn an_object_with_cleared_managed_fields_is_not_tracked_until_the_next_apply() {
     let bare = config_map(json!({"a": "1"}));
     let mut new = bare.clone();
     new["data"]["a"] = json!("2");
@@ -168,7 +168,7 @@ fn old_updates_are_merged_and_entries_are_sorted() {
 }
 
 #[test]
-fn a_full_house_within_one_second_still_has_one_bucket() {
+fn many_updates_within_one_second_are_merged_into_one_entry() {
     let mut object = tracked(CONFIG_MAP, None, config_map(json!({"k": "0"})), &writer("zz", "v1", 0));
     for step in 0..40 {
         let mut new = object.clone();

@@ -1,16 +1,16 @@
-//! An upper bound of what evaluating a rule on given data costs, worked out before it is evaluated.
+//! Computes an upper bound for the cost of a CEL rule on given data, before the rule is evaluated.
 //!
-//! The bound follows selections into the real data, so that only what a rule looks at counts; it assumes that every branch is
-//! taken and every loop runs to its end. Costs are counted in visited expressions; ten bytes or elements copied count as one.
+//! The bound follows selections into the data, so only the selected parts count. It assumes that every branch is taken
+//! and every loop runs to its end. The unit is one visited expression; copying ten bytes or elements counts as one.
 
 use super::expr::{Expr, for_children};
 use super::value::escape;
 use crate::Value;
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr as Ast, LiteralValue, operators};
 
-/// The bound for one evaluation with `self` and `oldSelf`.
+/// Returns the bound for one evaluation with `self` and `oldSelf`.
 pub fn bound(expr: &Expr, this: &Value, old: Option<&Value>) -> u64 {
-    if !can_run_away(expr) {
+    if !can_grow_fast(expr) {
         return 1;
     }
     let mut walk = Walk { variables: vec![("self", Known::Values(vec![this]))], work: 0 };
@@ -21,20 +21,21 @@ pub fn bound(expr: &Expr, this: &Value, old: Option<&Value>) -> u64 {
     cost
 }
 
-/// Without loops and without functions that multiply, a rule costs its own length times the object's size at most.
-fn can_run_away(expr: &Expr) -> bool {
+/// Whether the cost can grow faster than the rule's length times the object's size: with loops, or functions that
+/// multiply sizes.
+fn can_grow_fast(expr: &Expr) -> bool {
     let mut found = match &expr.expr {
         Ast::Comprehension(_) => true,
         Ast::Call(call) => matches!(call.func_name.as_str(), "replace" | "join" | "range" | "format"),
         _ => false,
     };
     if !found {
-        for_children(&expr.expr, &mut |part| found = found || can_run_away(part));
+        for_children(&expr.expr, &mut |part| found = found || can_grow_fast(part));
     }
     found
 }
 
-/// What is known of a value: that it is one of these, or only how large it is at most.
+/// What is known about a value: its candidates, or an upper bound of its size.
 #[derive(Clone)]
 enum Known<'a> {
     Values(Vec<&'a Value>),
@@ -42,15 +43,15 @@ enum Known<'a> {
         count: u64,
         bytes: u64,
     },
-    /// A number up to this one.
+    /// A number that is at most this large.
     Number(u64),
 }
 
 const SMALL: Known<'static> = Known::Size { count: 1, bytes: 16 };
 
-/// More candidates than this are summed up as a size.
+/// Maximum number of candidates. More are replaced by an upper bound of their size.
 const CANDIDATES_MAX: usize = 10_000;
-/// After so many steps the bound itself would cost too much; what remains counts as endless.
+/// Maximum number of steps to compute the bound. Beyond it the cost counts as unlimited.
 const WORK_MAX: u64 = 5_000_000;
 
 struct Walk<'a> {
@@ -143,7 +144,8 @@ impl<'a> Walk<'a> {
         self.variables.push((&inner.iter_var, item));
         let (condition, _) = self.expr(&inner.loop_cond);
         let (step, grown) = self.expr(&inner.loop_step);
-        // One round adds at most what it added to the start; the interpreter copies the accumulator in every round.
+        // The first round adds at least as much as each later one, and the interpreter copies the accumulator in every
+        // round.
         let growth = self.bytes(&grown).saturating_sub(start);
         let end = add(start, growth.saturating_mul(rounds));
         let round = add(add(condition, step), item_bytes / 10);
@@ -174,7 +176,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// What a loop's variable, or a computed index, may be.
+    /// Returns what a loop variable or a computed index can be.
     fn elements(&mut self, of: &Known<'a>) -> Known<'a> {
         let Known::Values(values) = of else { return of.clone() };
         let mut found = Vec::new();
@@ -199,7 +201,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The largest number of elements.
+    /// Returns the maximum number of elements.
     fn count(&self, of: &Known) -> u64 {
         match of {
             Known::Values(values) => values
@@ -216,7 +218,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The size of the largest candidate.
+    /// Returns the size of the largest candidate.
     fn bytes(&mut self, of: &Known) -> u64 {
         match of {
             Known::Values(values) => {
@@ -249,7 +251,7 @@ fn size_of(value: &Value, work: &mut u64) -> u64 {
     }
 }
 
-/// The largest number that a value may be; what is not known may be any.
+/// Returns the largest number that the value can be. An unknown value can be any number.
 fn largest_number(of: &Known) -> u64 {
     match of {
         Known::Values(values) => {

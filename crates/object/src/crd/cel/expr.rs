@@ -1,4 +1,4 @@
-//! Parsing, and what the interpreter needs done to an expression before it evaluates it well.
+//! Parses CEL expressions, and rewrites them so that the interpreter evaluates them correctly and quickly.
 
 use kube_cel::cel::common::ast::{
     CallExpr, ComprehensionExpr, EntryExpr, Expr as Ast, IdedExpr, ListExpr, LiteralValue, operators,
@@ -7,18 +7,21 @@ use kube_cel::cel::parser::Parser;
 
 pub type Expr = IdedExpr;
 
-/// Longer rules than this are refused; the longest known in the wild have a few kilobytes.
+/// Maximum length of a rule. The longest known rules have a few kilobytes.
 const BYTES_MAX: usize = 32 * 1024;
-/// How deep an expression may nest. Those in the wild stay below thirty; the parser needs some kilobytes of stack for each.
+/// Maximum nesting depth of an expression. Known rules stay below 30. The parser needs several kilobytes of stack per
+/// level.
 const DEPTH_MAX: usize = 100;
 
-/// A function of our own: what an optional value holds, as a list. (The interpreter unwraps an optional value that it binds.)
+/// An additional function: the value of an optional, as a list of zero or one elements. (The interpreter unwraps an
+/// optional that is bound to a variable.)
 pub const VALUES: &str = "@values";
-/// The variable for what `optMap` was called on: it is looked at twice, but stands in the expression once, or each of several calls that
-/// follow one another would double it. No name that a rule can say, and one for all: it is looked at before anything within is bound.
-const HELD: &str = "@held";
+/// The variable that holds the receiver of `optMap`. The receiver is used twice, but must be in the expression only
+/// once: otherwise each call in a chain would double it. Rules cannot contain this name. One name is enough, because it
+/// is read before any variable within is bound.
+const RECEIVER: &str = "@held";
 
-/// Parses a rule; the error is the sentence for its author.
+/// Parses a rule. The error is a sentence for the rule's author.
 pub fn parse(text: &str) -> Result<Expr, String> {
     if text.len() > BYTES_MAX {
         return Err(format!("compilation failed: expression code point size exceeds limit: size: {}", text.len()));
@@ -26,34 +29,35 @@ pub fn parse(text: &str) -> Result<Expr, String> {
     if nesting(text) > DEPTH_MAX {
         return Err(format!("compilation failed: expression recursion limit exceeded: {DEPTH_MAX}"));
     }
-    let parsed = parse_aside(text)?;
-    // Macros add levels of their own.
+    let parsed = parse_on_large_stack(text)?;
+    // Macros add further levels.
     if depth(&parsed) > 4 * DEPTH_MAX {
         return Err(format!("compilation failed: expression recursion limit exceeded: {DEPTH_MAX}"));
     }
     Ok(rewrite(parsed))
 }
 
-/// The parser needs tens of kilobytes of stack for each open bracket, more than a request's thread has to spare; and it may panic.
-fn parse_aside(text: &str) -> Result<Expr, String> {
+/// Parses on a separate thread: the parser needs tens of kilobytes of stack per open bracket, more than a request's
+/// thread has, and it may panic.
+fn parse_on_large_stack(text: &str) -> Result<Expr, String> {
     let parse = || Parser::new().enable_optional_syntax(true).parse(text).map_err(|errors| errors.to_string());
-    aside(parse).and_then(|parsed| parsed).map_err(|error| format!("compilation failed: {error}"))
+    on_large_stack(parse).and_then(|parsed| parsed).map_err(|error| format!("compilation failed: {error}"))
 }
 
-/// Does something on a large stack.
-pub fn aside<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
+/// Runs a closure on a thread with a large stack. Panics become errors.
+pub fn on_large_stack<T: Send>(run: impl FnOnce() -> T + Send) -> Result<T, String> {
     const STACK_BYTES: usize = 32 << 20;
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("cel".to_owned()).stack_size(STACK_BYTES);
         match thread.spawn_scoped(scope, run) {
             Ok(thread) => thread.join().map_err(|_| "internal error in the CEL library".to_owned()),
-            Err(error) => Err(format!("no thread for CEL: {error}")),
+            Err(error) => Err(format!("cannot start a thread for CEL: {error}")),
         }
     })
 }
 
-/// An upper bound of the recursion that parsing and evaluating take, from the text alone: open brackets, and in each of them
-/// the operators that chain up.
+/// Returns an upper bound of the recursion depth of parsing and evaluating, computed from the text: open brackets, and
+/// in each of them the chained operators.
 fn nesting(text: &str) -> usize {
     let (mut level, mut outer, mut below) = (Level::default(), Vec::new(), 0);
     let (mut at, mut deepest) = (0, 0);
@@ -97,7 +101,7 @@ impl Level {
     }
 }
 
-/// Where the string literal that starts at `start` ends.
+/// Returns the end of the string literal that starts at `start`.
 fn end_of_string(bytes: &[u8], start: usize) -> usize {
     let quote = bytes[start];
     let is_raw = start > 0 && matches!(bytes[start - 1], b'r' | b'R');
@@ -114,7 +118,7 @@ fn end_of_string(bytes: &[u8], start: usize) -> usize {
 }
 
 pub fn depth(expr: &Expr) -> usize {
-    // A worklist: the depth is what is not known to be small.
+    // Uses a worklist instead of recursion, because the expression may be deep.
     let (mut deepest, mut todo) = (0, vec![(expr, 1)]);
     while let Some((expr, depth)) = todo.pop() {
         deepest = deepest.max(depth);
@@ -123,7 +127,7 @@ pub fn depth(expr: &Expr) -> usize {
     deepest
 }
 
-/// Calls `f` with every direct part of an expression.
+/// Calls `f` with every direct subexpression.
 pub fn for_children<'a>(expr: &'a Ast, f: &mut impl FnMut(&'a Expr)) {
     match expr {
         Ast::Call(call) => call.target.as_deref().into_iter().chain(&call.args).for_each(f),
@@ -146,8 +150,8 @@ pub fn for_children<'a>(expr: &'a Ast, f: &mut impl FnMut(&'a Expr)) {
     }
 }
 
-/// Macros that the parser does not know, spelled out; and selection as indexing, which the interpreter does without copying and,
-/// for optional fields, does right.
+/// Expands the macros that the parser does not know. Also turns selections into index operations: the interpreter
+/// evaluates these without copying, and correctly for optional fields.
 fn rewrite(expr: Expr) -> Expr {
     let id = expr.id;
     let ast = match expr.expr {
@@ -219,19 +223,19 @@ fn rewrite_call(id: u64, mut call: CallExpr) -> Ast {
                 let target = Some(Box::new(of(Ast::Ident("optional".to_owned()))));
                 of(Ast::Call(CallExpr { func_name: name.to_owned(), target, args }))
             };
-            let held = || of(Ast::Ident(HELD.to_owned()));
+            let held = || of(Ast::Ident(RECEIVER.to_owned()));
             let first = of(Ast::Literal(LiteralValue::Int(0.into())));
             let bound = of(bind(id, variable, function(operators::INDEX, vec![held(), first]), body));
             let some = if is_flat { bound } else { on_optional("of", vec![bound]) };
             let is_none = function(operators::EQUALS, vec![held(), of(Ast::List(ListExpr::new(Vec::new())))]);
             let choice = function(operators::CONDITIONAL, vec![is_none, on_optional("none", Vec::new()), some]);
-            bind(id, HELD.to_owned(), function(VALUES, vec![target]), choice)
+            bind(id, RECEIVER.to_owned(), function(VALUES, vec![target]), choice)
         }
         _ => Ast::Call(call),
     }
 }
 
-/// A loop over nothing whose accumulator is the bound variable.
+/// Binds a variable: a loop over an empty list whose accumulator is the variable.
 fn bind(id: u64, variable: String, value: Expr, body: Expr) -> Ast {
     let of = |expr: Ast| Expr { id, expr };
     Ast::Comprehension(Box::new(ComprehensionExpr {
@@ -257,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_that_follow_one_another_add_up_and_do_not_multiply() {
+    fn chained_macros_do_not_multiply_the_expressions_size() {
         for (first, link) in [("self.?s", ".optMap(x, x)"), ("self.?s", ".optFlatMap(x, optional.of(x))")] {
             let sizes = [10, 20].map(|links| parts(&parse(&format!("{first}{}", link.repeat(links))).unwrap()));
             assert!(sizes[1] < 2 * sizes[0], "{link}: {sizes:?}");

@@ -1,4 +1,4 @@
-//! The functions that rules may call: kube-cel's, and what it leaves out or does differently from Kubernetes.
+//! Functions for rules: those of kube-cel, and those that it lacks or that Kubernetes defines differently.
 
 use kube_cel::KubeCelExt;
 use kube_cel::cel::extractors::This;
@@ -6,10 +6,10 @@ use kube_cel::cel::objects::OptionalValue;
 use kube_cel::cel::{Context, ExecutionError, Value as Cel};
 use std::sync::Arc;
 
-/// What `type(x)` answers, and what these names stand for.
+/// Names that `type(x)` returns, and that rules can compare with.
 pub const TYPES: &str = "int uint double bool string bytes list map null_type";
 
-/// A context with all functions and no data.
+/// Returns a context with all functions and no variables.
 pub fn context() -> Context<'static> {
     let mut context = Context::default().with_all();
     context.add_function("size", size);
@@ -23,7 +23,7 @@ pub fn context() -> Context<'static> {
     context
 }
 
-/// Strings have the size of their code points, not of their bytes.
+/// The size of a string is its number of code points, not bytes.
 fn size(This(value): This<Cel>) -> Result<i64, ExecutionError> {
     let size = match value {
         Cel::List(items) => items.len(),

@@ -1,4 +1,5 @@
-//! CEL rules (`x-kubernetes-validations`): compiled when a definition is written, evaluated when its objects are.
+//! CEL rules (`x-kubernetes-validations`). They are compiled when a definition is written, and evaluated when its
+//! objects are written.
 
 use super::node::{List, Node, Ty};
 use super::validation::correlate;
@@ -19,14 +20,14 @@ mod value;
 
 use expr::Expr;
 
-/// What one rule, and all rules of one object together, may cost; in steps of roughly one visited expression.
+/// Maximum cost of one rule, and of all rules of one object. The unit is about one visited expression.
 const RULE_COST_MAX: u64 = 4_000_000;
 const OBJECT_COST_MAX: u64 = 10_000_000;
 const MESSAGE_BYTES_MAX: usize = 5 * 1024;
-/// Deeper rules are evaluated on a stack of their own. Hardly any is.
-const DEPTH_HERE_MAX: usize = 32;
-/// What that costs beside the rule itself.
-const ASIDE_COST: u64 = 10_000;
+/// Rules deeper than this are evaluated on a thread with a large stack. Few rules are.
+const DEPTH_INLINE_MAX: usize = 32;
+/// Additional cost of such an evaluation.
+const LARGE_STACK_COST: u64 = 10_000;
 
 /// One entry of `x-kubernetes-validations`.
 #[derive(Debug, Default)]
@@ -71,7 +72,7 @@ impl Rule {
         (!text.trim().is_empty()).then(|| self.compiled_message.get_or_init(|| Compiled::new(text)).as_ref())
     }
 
-    /// How sentences name the rule.
+    /// Returns how error messages name the rule.
     fn shown(&self) -> &str {
         if self.message.is_empty() { self.text.trim() } else { self.message.trim() }
     }
@@ -85,12 +86,12 @@ impl Compiled {
     fn new(text: &str) -> Result<Compiled, String> {
         let expr = expr::parse(text)?;
         let uses_old_self = expr.references().has_variable("oldSelf");
-        Ok(Compiled { is_deep: expr::depth(&expr) > DEPTH_HERE_MAX, expr, uses_old_self })
+        Ok(Compiled { is_deep: expr::depth(&expr) > DEPTH_INLINE_MAX, expr, uses_old_self })
     }
 
-    /// A bound of what one evaluation costs.
+    /// Returns an upper bound of the cost of one evaluation.
     fn cost(&self, value: &Value, old: Option<&Value>) -> u64 {
-        cost::bound(&self.expr, value, old).saturating_add(if self.is_deep { ASIDE_COST } else { 0 })
+        cost::bound(&self.expr, value, old).saturating_add(if self.is_deep { LARGE_STACK_COST } else { 0 })
     }
 
     fn evaluate(&self, rule: &Rule, this: &Cel, before: Option<&Cel>) -> Result<Cel, ExecutionError> {
@@ -98,12 +99,12 @@ impl Compiled {
         if !self.is_deep {
             return run();
         }
-        expr::aside(run).unwrap_or_else(|error| Err(ExecutionError::function_error("rule", error)))
+        expr::on_large_stack(run).unwrap_or_else(|error| Err(ExecutionError::function_error("rule", error)))
     }
 }
 
-/// Checks the rules of a definition's schema: they compile, name only what there is, and compare old with new only where both
-/// can be told to be the same thing.
+/// Checks the rules of a definition's schema: they compile, use only existing names, and compare old and new values
+/// only where these can be correlated.
 pub fn check(node: &Node, path: &Path, errors: &mut Errors) {
     check_node(node, true, None, path, errors);
 }
@@ -138,14 +139,14 @@ fn check_rule(
     errors: &mut Errors,
 ) {
     let scope = types::Scope { node, is_resource, optional_old_self: rule.is_optional() };
-    let typed = |compiled: Result<&Compiled, &String>, wanted: types::Wanted| match compiled {
+    let typed = |compiled: Result<&Compiled, &String>, wanted: types::Expected| match compiled {
         Err(error) => Err(error.clone()),
         Ok(compiled) => types::check(&compiled.expr, &scope, wanted),
     };
     let rule_path = path.child("rule");
     match rule.compiled() {
         compiled @ Ok(Compiled { uses_old_self, .. }) => {
-            if let Err(error) = typed(compiled, types::Wanted::Bool) {
+            if let Err(error) = typed(compiled, types::Expected::Bool) {
                 errors.invalid(&rule_path, rule.text.as_str(), error);
             }
             match uncorrelatable {
@@ -164,17 +165,17 @@ fn check_rule(
         Err(error) => errors.invalid(&rule_path, rule.text.as_str(), error.as_str()),
     }
     if let Some(compiled) = rule.compiled_message()
-        && let Err(error) = typed(compiled, types::Wanted::Text)
+        && let Err(error) = typed(compiled, types::Expected::Text)
     {
         let text = rule.message_expression.as_str();
         errors.invalid(&path.child("messageExpression"), text, format!("messageExpression {error}"));
     }
 }
 
-/// Evaluates all rules on an object; `old` is what is stored, on update.
+/// Evaluates all rules on an object. `old` is the stored object, on update.
 pub fn validate(node: &Node, object: &Value, old: Option<&Value>) -> Errors {
     let mut run = Run { errors: Errors::default(), cost_left: OBJECT_COST_MAX };
-    // Running out of budget is told once, as an error; it ends the walk.
+    // An exhausted budget is already in `errors`; it only ends the walk.
     let _out_of_budget = run.node(node, true, object, old, &Path::default());
     run.errors
 }
@@ -184,11 +185,18 @@ struct Run {
     cost_left: u64,
 }
 
-/// The budget is spent; nothing more is evaluated.
-struct Spent;
+/// The cost budget is exhausted; no more rules are evaluated.
+struct BudgetExhausted;
 
 impl Run {
-    fn node(&mut self, node: &Node, root: bool, value: &Value, old: Option<&Value>, path: &Path) -> Result<(), Spent> {
+    fn node(
+        &mut self,
+        node: &Node,
+        root: bool,
+        value: &Value,
+        old: Option<&Value>,
+        path: &Path,
+    ) -> Result<(), BudgetExhausted> {
         if !node.has_rules || value.is_null() {
             return Ok(());
         }
@@ -225,7 +233,7 @@ impl Run {
         value: &Value,
         old: Option<&Value>,
         path: &Path,
-    ) -> Result<(), Spent> {
+    ) -> Result<(), BudgetExhausted> {
         if node.rules.is_empty() {
             return Ok(());
         }
@@ -239,7 +247,7 @@ impl Run {
                     continue;
                 }
             };
-            // A transition rule needs something to compare with, unless it says that it copes without.
+            // A transition rule needs an old value, unless it sets `optionalOldSelf`.
             if compiled.uses_old_self && before.is_none() && !rule.is_optional() {
                 continue;
             }
@@ -257,7 +265,8 @@ impl Run {
         Ok(())
     }
 
-    /// Refuses what would cost too much before it is evaluated: the interpreter cannot be interrupted.
+    /// Refuses a rule whose evaluation would cost too much. This happens before the evaluation, because the interpreter
+    /// cannot be interrupted.
     fn spend(
         &mut self,
         compiled: &Compiled,
@@ -266,7 +275,7 @@ impl Run {
         value: &Value,
         old: Option<&Value>,
         path: &Path,
-    ) -> Result<(), Spent> {
+    ) -> Result<(), BudgetExhausted> {
         let cost = compiled.cost(value, old);
         if cost > RULE_COST_MAX {
             let detail = format!(
@@ -275,12 +284,12 @@ impl Run {
                 rule.shown()
             );
             self.invalid(node, path, detail);
-            return Err(Spent);
+            return Err(BudgetExhausted);
         }
         if cost > self.cost_left {
             let detail = "validation failed due to running out of cost budget, no further validation rules will be run";
             self.invalid(node, path, detail.to_owned());
-            return Err(Spent);
+            return Err(BudgetExhausted);
         }
         self.cost_left -= cost;
         Ok(())
@@ -305,7 +314,7 @@ impl Run {
         }
     }
 
-    /// What `messageExpression` says, if it says anything usable.
+    /// Returns the result of `messageExpression` if it is usable.
     fn message(&mut self, rule: &Rule, value: &Value, this: &Cel, before: Option<&Cel>) -> Option<String> {
         let compiled = rule.compiled_message()?.ok()?;
         let cost = compiled.cost(value, None);
@@ -351,7 +360,8 @@ fn with_variables<T>(rule: &Rule, this: &Cel, before: Option<&Cel>, run: impl Fn
     })
 }
 
-/// The interpreter is a library that may panic on what nobody thought of; a rule's author must not be able to end a request so.
+/// The interpreter is a library that may panic on unexpected input. A rule's author must not be able to abort a request
+/// that way.
 fn execute(expr: &Expr, context: &Context) -> Result<Cel, ExecutionError> {
     catch_unwind(AssertUnwindSafe(|| Cel::resolve(expr, context)))
         .unwrap_or_else(|_| Err(cel::ExecutionError::function_error("rule", "internal error in the CEL interpreter")))
@@ -371,7 +381,7 @@ fn sentence(error: &ExecutionError, rule: &Rule) -> String {
         ExecutionError::RemainderByZero(_) => format!("modulus by zero evaluating rule: {rule}"),
         ExecutionError::Overflow(..) => format!("integer overflow evaluating rule: {rule}"),
         ExecutionError::FunctionError { message, .. } => format!("{message} evaluating rule: {rule}"),
-        // The others print whole values, which may be large or secret.
+        // The interpreter's other errors print whole values, which may be large or secret.
         _ => format!("type conversion or call error evaluating rule: {rule}"),
     }
 }

@@ -1,53 +1,53 @@
-//! A light type check at the time a definition is written: rules name only fields, variables and functions that there are, and
-//! answer yes or no. What cannot be told from the schema is left to evaluation.
+//! A light type check when a definition is written: rules use only existing fields, variables and functions, and return
+//! a boolean. What the schema does not determine is checked at evaluation.
 
 use super::expr::{Expr, for_children};
 use super::value::escape;
 use crate::crd::node::{Additional, Node, Ty};
 use kube_cel::cel::common::ast::{CallExpr, ComprehensionExpr, Expr as Ast, LiteralValue, SelectExpr, operators};
 
-/// What `self` is for a rule.
+/// The type of `self` in a rule.
 pub struct Scope<'a> {
     pub node: &'a Node,
     pub is_resource: bool,
     pub optional_old_self: bool,
 }
 
-/// What an expression must evaluate to.
+/// The type that an expression must have.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Wanted {
+pub enum Expected {
     Bool,
     Text,
 }
 
 #[derive(Clone, Copy)]
 enum Type<'a> {
-    /// A value of the schema; whether it is a resource.
+    /// A value described by the schema; the flag tells whether it is a resource.
     Of(&'a Node, bool),
-    /// A resource's metadata.
+    /// The metadata of a resource.
     Meta,
     Bool,
     Text,
-    /// A known type that is neither of the above.
+    /// A known type without special treatment.
     Other,
     Unknown,
 }
 
-/// Checks an expression in its scope; the error is the sentence for the rule's author.
-pub fn check(expr: &Expr, scope: &Scope, wanted: Wanted) -> Result<(), String> {
+/// Checks an expression in its scope. The error is a sentence for the rule's author.
+pub fn check(expr: &Expr, scope: &Scope, wanted: Expected) -> Result<(), String> {
     let mut walk = Walk { scope, variables: Vec::new() };
     let found = walk.expr(expr).map_err(|error| format!("compilation failed: ERROR: <input>: {error}"))?;
     let fits = match (wanted, found) {
         (_, Type::Unknown) => true,
-        (Wanted::Bool, Type::Bool) | (Wanted::Text, Type::Text) => true,
-        (Wanted::Bool, Type::Of(node, _)) => node.ty == Some(Ty::Boolean) || node.ty.is_none(),
-        (Wanted::Text, Type::Of(node, _)) => node.ty == Some(Ty::String) || node.ty.is_none(),
+        (Expected::Bool, Type::Bool) | (Expected::Text, Type::Text) => true,
+        (Expected::Bool, Type::Of(node, _)) => node.ty == Some(Ty::Boolean) || node.ty.is_none(),
+        (Expected::Text, Type::Of(node, _)) => node.ty == Some(Ty::String) || node.ty.is_none(),
         _ => false,
     };
     match wanted {
         _ if fits => Ok(()),
-        Wanted::Bool => Err("cel expression must evaluate to a bool".to_owned()),
-        Wanted::Text => Err("must evaluate to a string".to_owned()),
+        Expected::Bool => Err("cel expression must evaluate to a bool".to_owned()),
+        Expected::Text => Err("must evaluate to a string".to_owned()),
     }
 }
 
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// `has(a.b)`; plain selections were turned into indexing.
+    /// `has(a.b)`; other selections were rewritten into index operations.
     fn select(&mut self, select: &'a SelectExpr) -> Result<Type<'a>, String> {
         let operand = self.expr(&select.operand)?;
         field(operand, &select.field)?;
@@ -153,7 +153,7 @@ impl<'a> Walk<'a> {
             _ => Type::Unknown,
         };
         let init = match (self.expr(&inner.accu_init)?, &inner.accu_init.expr) {
-            // Loops grow lists and count; what of is not followed. A bound variable keeps its type.
+            // Loops build lists and numbers, whose types are not tracked. A bound variable keeps its type.
             (Type::Other, _) => Type::Unknown,
             (ty, _) => ty,
         };
@@ -177,7 +177,7 @@ fn undeclared(name: &str) -> String {
     format!("undeclared reference to '{name}' (in container '')")
 }
 
-/// The type of a field, or why there is none.
+/// Returns the type of a field, or an error if there is no such field.
 fn field<'a>(of: Type<'a>, name: &str) -> Result<Type<'a>, String> {
     let undefined = || Err(format!("undefined field '{name}'"));
     match of {
@@ -263,7 +263,7 @@ const BOOLEAN: &[&str] = &[
     "isLoopback",
 ];
 
-/// Functions that stand alone. (Those called on a value may too.)
+/// Functions that are called without a receiver. (Those in `METHODS` may be called without one too.)
 const FUNCTIONS: &str = "size string bytes double int uint bool dyn type duration timestamp matches url isURL quantity isQuantity ip \
      isIP cidr isCIDR semver isSemver has";
 

@@ -1,4 +1,4 @@
-//! From JSON to CEL values, as the schema types them.
+//! Converts JSON to CEL values, with the types that the schema gives.
 
 use crate::Value;
 use crate::crd::formats;
@@ -9,7 +9,7 @@ use kube_cel::cel::objects::{Key, Map};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Converts `value`; of a resource only `apiVersion`, `kind` and the names in `metadata` are seen besides its own fields.
+/// Converts `value`. Of a resource, rules see `apiVersion`, `kind`, the names in `metadata`, and its own fields.
 pub fn to_cel(node: Option<&Node>, value: &Value, is_resource: bool) -> Cel {
     match value {
         Value::Null => Cel::Null,
@@ -48,7 +48,7 @@ fn member_of(node: Option<&Node>, name: &str, member: &Value, is_resource: bool)
         return Some((escape(name), to_cel(Some(child), member, child.embedded)));
     }
     match &node.additional {
-        // The keys of a map are data: they stay as they are.
+        // Map keys are data, so they are not escaped.
         Additional::Of(child) => Some((name.to_owned(), to_cel(Some(child), member, child.embedded))),
         _ => Some((escape(name), to_cel(None, member, false))),
     }
@@ -57,7 +57,7 @@ fn member_of(node: Option<&Node>, name: &str, member: &Value, is_resource: bool)
 fn whole_or_float(node: Option<&Node>, number: &crate::value::Number) -> Cel {
     let float = number.as_f64().unwrap_or(f64::NAN);
     let wants_whole = node.is_some_and(|node| node.ty == Some(Ty::Integer) || node.int_or_string);
-    #[allow(clippy::cast_possible_truncation, reason = "whole and in range, as just checked")]
+    #[allow(clippy::cast_possible_truncation, reason = "checked above to be whole and in range")]
     if wants_whole && float.fract() == 0.0 && float.abs() < 9.2e18 {
         return Cel::Int(float as i64);
     }
@@ -84,7 +84,7 @@ fn string(node: Option<&Node>, text: &str) -> Cel {
 const RESERVED: &str = "true false null in as break const continue else for function if import let \
      loop package namespace return var void while";
 
-/// A field's name as CEL expressions write it.
+/// Escapes a field name for CEL expressions.
 pub fn escape(name: &str) -> String {
     if RESERVED.split(' ').any(|word| word == name) {
         return format!("__{name}__");

@@ -1,8 +1,8 @@
-//! CEL rules: compiled with the definition, evaluated with the objects.
+//! Tests of CEL rules: compiled with the definition, evaluated with the objects.
 
 use super::*;
 
-/// A certificate: conditions, immutable names, cross-field rules.
+/// A certificate resource: conditions, immutable names, rules over several fields.
 pub(super) fn certificate() -> Value {
     yaml(include_str!("certificate.yaml"))
 }
@@ -12,11 +12,11 @@ fn of(name: &str, spec: Value) -> Value {
 }
 
 #[test]
-fn rules_say_no_in_their_own_words() {
+fn rules_refuse_with_their_own_message() {
     let kind = kind(&certificate());
     let good = json!({"dnsNames": ["a.example.com"], "issuer": "ca"});
-    let (stored, told) = create(&kind, of("web", good));
-    assert_eq!(told, Vec::<String>::new());
+    let (stored, messages) = create(&kind, of("web", good));
+    assert_eq!(messages, Vec::<String>::new());
     let cases: Vec<(Value, &str)> = vec![
         (
             of("a-name-that-is-much-too-long", json!({"dnsNames": [], "issuer": "ca"})),
@@ -34,15 +34,15 @@ fn rules_say_no_in_their_own_words() {
     for (object, want) in cases {
         assert_eq!(create(&kind, object.clone()).1, [want], "{object}");
     }
-    let (_, told) = create(&kind, of("web", json!({"dnsNames": ["x.org"], "issuer": "ca", "extra": ["x.org"]})));
-    assert_eq!(told, Vec::<String>::new());
-    // Transition rules compare with what is stored.
+    let (_, messages) = create(&kind, of("web", json!({"dnsNames": ["x.org"], "issuer": "ca", "extra": ["x.org"]})));
+    assert_eq!(messages, Vec::<String>::new());
+    // Transition rules compare with the stored object.
     let other_issuer = of("web", json!({"dnsNames": ["a.example.com"], "issuer": "other"}));
     assert_eq!(update(&kind, &stored, other_issuer), ["spec: Invalid value: \"object\": issuer is immutable"]);
 }
 
 #[test]
-fn items_are_compared_with_the_item_of_the_same_key() {
+fn transition_rules_compare_items_with_the_same_key() {
     let kind = kind(&certificate());
     let spec = |keys: Value| of("web", json!({"dnsNames": [], "issuer": "ca", "keys": keys}));
     let old = create(&kind, spec(json!([{"name": "a", "size": 10}, {"name": "b", "size": 20}]))).0;
@@ -56,12 +56,12 @@ fn items_are_compared_with_the_item_of_the_same_key() {
 }
 
 #[test]
-fn rules_wait_until_the_rest_is_right() {
+fn rules_are_evaluated_only_if_the_rest_is_valid() {
     let kind = kind(&certificate());
-    let (_, told) = create(&kind, of("web", json!({"dnsNames": "x", "issuer": "ca"})));
-    assert_eq!(told.len(), 2, "{told:?}");
+    let (_, messages) = create(&kind, of("web", json!({"dnsNames": "x", "issuer": "ca"})));
+    assert_eq!(messages.len(), 2, "{messages:?}");
     assert_eq!(
-        told[1],
+        messages[1],
         "<nil>: Invalid value: \"null\": some validation rules were not checked because the object was invalid; correct the \
          existing errors to complete validation"
     );
@@ -75,7 +75,7 @@ fn evaluate(schema: Value, rule: Value, spec: Value) -> Vec<String> {
 }
 
 #[test]
-fn values_have_the_types_that_the_schema_gives_them() {
+fn cel_values_have_the_types_of_the_schema() {
     let schema = json!({"type": "object", "properties": {
         "n": {"type": "number"}, "i": {"type": "integer"}, "s": {"type": "string"}, "t": {"type": "string", "format": "date-time"},
         "b": {"type": "string", "format": "byte"}, "any": {"x-kubernetes-int-or-string": true},
@@ -132,11 +132,11 @@ fn values_have_the_types_that_the_schema_gives_them() {
     }
 }
 
-/// Each link doubled all that was before it.
+/// Regression test: each link of the chain doubled the expression.
 #[test]
 fn long_chains_of_optional_values_are_checked_and_evaluated() {
     let schema = json!({"type": "object", "properties": {"s": {"type": "string"}}});
-    // As many as the bound on nesting lets through.
+    // 45 links are the most that the nesting limit allows.
     for links in [5, 15, 30, 45] {
         let chain = ".optMap(x, x + '!')".repeat(links);
         let rule = json!({"rule": format!("self.?s{chain}.value() == 'a{}'", "!".repeat(links))});
@@ -151,8 +151,8 @@ fn optional_old_self_works_without_an_old_object() {
          "message": "starts at zero and only grows"}]});
     let kind = kind(&definition_of_spec(schema));
     let want = ["spec: Invalid value: \"object\": starts at zero and only grows"];
-    let (zero, told) = create(&kind, widget(json!({"n": 0})));
-    assert_eq!(told, Vec::<String>::new());
+    let (zero, messages) = create(&kind, widget(json!({"n": 0})));
+    assert_eq!(messages, Vec::<String>::new());
     assert_eq!(create(&kind, widget(json!({"n": 1}))).1, want);
     let grown = widget(json!({"n": 5}));
     assert_eq!(update(&kind, &zero, grown.clone()), Vec::<String>::new());
@@ -160,7 +160,7 @@ fn optional_old_self_works_without_an_old_object() {
 }
 
 #[test]
-fn unchanged_values_are_not_held_against_an_update() {
+fn unchanged_invalid_values_do_not_block_an_update() {
     let schema = json!({"type": "object", "properties": {
         "n": {"type": "integer", "x-kubernetes-validations": [{"rule": "self > 10"}]}, "s": {"type": "string"}}});
     let kind = kind(&definition_of_spec(schema));
@@ -170,7 +170,7 @@ fn unchanged_values_are_not_held_against_an_update() {
 }
 
 #[test]
-fn bad_rules_are_refused_with_their_definition() {
+fn invalid_rules_are_refused_with_their_definition() {
     let at = "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0]";
     let cases: Vec<(Value, String)> = vec![
         (json!({"rule": " "}), format!("{at}.rule: Required value: rule is not specified")),
@@ -240,24 +240,25 @@ fn bad_rules_are_refused_with_their_definition() {
     for (rule, want) in cases {
         let schema = json!({"type": "object", "x-kubernetes-validations": [rule.clone()],
             "properties": {"n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "integer"}}}});
-        let told = refusals(&definition_of_spec(schema));
+        let messages = refusals(&definition_of_spec(schema));
         if rule.text(&["rule"]).contains("sortBy") {
-            // The loop variable is undeclared too; which of the two is told first does not matter.
-            assert!(told[0].contains("undeclared reference to"), "{told:?}");
+            // The loop variable is undeclared too. Which of the two errors comes first does not matter.
+            assert!(messages[0].contains("undeclared reference to"), "{messages:?}");
         } else {
-            assert_eq!(told, [want], "{rule}");
+            assert_eq!(messages, [want], "{rule}");
         }
     }
     let broken = json!({"type": "object", "x-kubernetes-validations": [{"rule": "self.n >"}], "properties": {"n": {"type": "integer"}}});
-    let told = refusals(&definition_of_spec(broken));
+    let messages = refusals(&definition_of_spec(broken));
     assert!(
-        told[0].starts_with(&format!("{at}.rule: Invalid value: \"self.n >\": compilation failed: ERROR: <input>:1:")),
-        "{told:?}"
+        messages[0]
+            .starts_with(&format!("{at}.rule: Invalid value: \"self.n >\": compilation failed: ERROR: <input>:1:")),
+        "{messages:?}"
     );
 }
 
 #[test]
-fn old_and_new_items_of_plain_lists_cannot_be_compared() {
+fn transition_rules_on_items_of_atomic_lists_are_refused() {
     let schema = json!({"type": "array", "items": {"type": "string", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}});
     let at = "spec.validation.openAPIV3Schema.properties[spec]";
     assert_eq!(
@@ -270,7 +271,7 @@ fn old_and_new_items_of_plain_lists_cannot_be_compared() {
 }
 
 #[test]
-fn runaway_rules_are_stopped_before_they_run() {
+fn rules_that_cost_too_much_are_refused_before_evaluation() {
     let schema = json!({"type": "object", "properties": {
         "l": {"type": "array", "items": {"type": "integer"}}, "s": {"type": "string"}, "n": {"type": "integer"}}});
     let numbers: Vec<u32> = (0..3_000).collect();
@@ -284,9 +285,9 @@ fn runaway_rules_are_stopped_before_they_run() {
     ];
     for rule in runaways {
         let started = std::time::Instant::now();
-        let told = evaluate(schema.clone(), json!({"rule": rule, "message": "m"}), spec.clone());
-        assert_eq!(told.len(), 1, "{rule}: {told:?}");
-        assert!(told[0].contains("call cost exceeds limit for rule: m"), "{rule}: {told:?}");
+        let messages = evaluate(schema.clone(), json!({"rule": rule, "message": "m"}), spec.clone());
+        assert_eq!(messages.len(), 1, "{rule}: {messages:?}");
+        assert!(messages[0].contains("call cost exceeds limit for rule: m"), "{rule}: {messages:?}");
         assert!(started.elapsed().as_secs() < 5, "{rule} took {:?}", started.elapsed());
     }
     let fine = [
@@ -302,7 +303,7 @@ fn runaway_rules_are_stopped_before_they_run() {
 }
 
 #[test]
-fn deep_and_long_rules_are_refused_not_survived_by_luck() {
+fn too_deep_and_too_long_rules_are_refused() {
     let schema =
         |rule: String| definition_of_spec(json!({"type": "object", "x-kubernetes-validations": [{"rule": rule}]}));
     let bad = [
@@ -318,8 +319,8 @@ fn deep_and_long_rules_are_refused_not_survived_by_luck() {
         format!("1{}", " in [1]".repeat(3_000)),
     ];
     for rule in bad {
-        let told = refusals(&schema(rule.clone()));
-        assert!(!told.is_empty(), "{}…", &rule[..20]);
+        let messages = refusals(&schema(rule.clone()));
+        assert!(!messages.is_empty(), "{}…", &rule[..20]);
     }
     let good = [
         format!("{}true{}", "(".repeat(40), ")".repeat(40)),

@@ -1,8 +1,8 @@
-//! Every rule for definitions, refused once with its words.
+//! Validation of definitions: each rule once, with its error message.
 
 use super::*;
 
-/// One change of a good definition, and the sentences it is refused with.
+/// A change of a valid definition, and the expected errors.
 struct Case {
     path: &'static [&'static str],
     value: Value,
@@ -20,7 +20,7 @@ fn realistic_definitions_are_accepted() {
 }
 
 #[test]
-fn the_frame_is_checked() {
+fn group_scope_and_names_are_checked() {
     let label = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, \
                  and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is \
                  '[a-z]([-a-z0-9]*[a-z0-9])?')";
@@ -77,18 +77,18 @@ fn the_frame_is_checked() {
     definition["spec"]["names"]["shortNames"] = json!(["W!"]);
     assert_eq!(refusals(&definition), [format!("spec.names.shortNames[0]: Invalid value: \"W!\": {label}")]);
     definition["spec"]["names"] = json!({"plural": "widgets", "kind": "Wid_get"});
-    let told = refusals(&definition);
+    let messages = refusals(&definition);
     let mixed = format!("may have mixed case, but should otherwise match: {label}");
-    assert!(told.contains(&format!("spec.names.kind: Invalid value: \"Wid_get\": {mixed}")), "{told:?}");
+    assert!(messages.contains(&format!("spec.names.kind: Invalid value: \"Wid_get\": {mixed}")), "{messages:?}");
     definition["spec"]["names"] = json!({});
-    let told = refusals(&definition);
+    let messages = refusals(&definition);
     for field in ["plural", "singular", "kind", "listKind"] {
-        assert!(told.contains(&format!("spec.names.{field}: Required value")), "{told:?}");
+        assert!(messages.contains(&format!("spec.names.{field}: Required value")), "{messages:?}");
     }
 }
 
 #[test]
-fn groups_are_domains_and_the_communitys_need_approval() {
+fn groups_are_domains_and_community_groups_need_approval() {
     let of_group = |group: &str| {
         let mut definition = definition_of_spec(json!({"type": "object"}));
         definition["spec"]["group"] = json!(group);
@@ -131,15 +131,15 @@ fn versions_are_checked() {
         second["storage"] = json!(storage);
         versions.as_array_mut().unwrap().push(second);
     };
-    let ends_with = |told: &[String], want: &str| {
-        told.iter().any(|told| told.starts_with("spec.versions: ") && told.ends_with(want))
+    let ends_with = |messages: &[String], want: &str| {
+        messages.iter().any(|messages| messages.starts_with("spec.versions: ") && messages.ends_with(want))
     };
-    let told = change(&|versions| second(versions, "v2", true));
-    assert!(ends_with(&told, "must have exactly one version marked as storage version"), "{told:?}");
-    let told = change(&|versions| second(versions, "v1", false));
-    assert!(ends_with(&told, "must contain unique version names"), "{told:?}");
-    let told = change(&|versions| versions[0]["storage"] = json!(false));
-    assert!(ends_with(&told, "must have exactly one version marked as storage version"), "{told:?}");
+    let messages = change(&|versions| second(versions, "v2", true));
+    assert!(ends_with(&messages, "must have exactly one version marked as storage version"), "{messages:?}");
+    let messages = change(&|versions| second(versions, "v1", false));
+    assert!(ends_with(&messages, "must contain unique version names"), "{messages:?}");
+    let messages = change(&|versions| versions[0]["storage"] = json!(false));
+    assert!(ends_with(&messages, "must have exactly one version marked as storage version"), "{messages:?}");
     assert!(
         change(&|versions| versions[0]["name"] = json!("1"))[0]
             .starts_with("spec.versions[0].name: Invalid value: \"1\": ")
@@ -211,7 +211,7 @@ fn subresources_columns_and_selectable_fields_are_checked() {
     );
 }
 
-/// Where errors of the one version's `spec` schema point.
+/// Path of errors in the schema of `spec`.
 const AT: &str = "spec.validation.openAPIV3Schema.properties[spec]";
 
 #[test]
@@ -278,7 +278,7 @@ fn schemas_must_be_structural() {
 }
 
 #[test]
-fn the_root_leaves_metadata_and_status_alone() {
+fn the_root_schema_must_not_restrict_metadata_or_status() {
     let root = "spec.validation.openAPIV3Schema";
     let meta = json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {
         "name": {"type": "string", "maxLength": 9}}}}});
@@ -315,10 +315,10 @@ fn the_root_leaves_metadata_and_status_alone() {
     }
     let mut definition = definition_of(json!({"type": "object", "oneOf": [{"required": ["spec"]}]}));
     definition["spec"]["versions"][0]["subresources"] = json!({"status": {}});
-    let told = refusals(&definition);
+    let messages = refusals(&definition);
     assert!(
-        told[0].contains("fields are allowed at the root of the schema if the status subresource is enabled"),
-        "{told:?}"
+        messages[0].contains("fields are allowed at the root of the schema if the status subresource is enabled"),
+        "{messages:?}"
     );
 }
 
@@ -445,11 +445,15 @@ fn defaults_must_be_valid_and_pruned() {
     }
     let chained = json!({"type": "object", "default": {}, "required": ["a"],
         "properties": {"a": {"type": "string", "default": "x"}}});
-    assert_eq!(refusals(&definition_of_spec(chained)), Vec::<String>::new(), "inner defaults complete outer ones");
+    assert_eq!(
+        refusals(&definition_of_spec(chained)),
+        Vec::<String>::new(),
+        "inner defaults are applied to outer ones"
+    );
 }
 
 #[test]
-fn misspelt_formats_are_warned_of() {
+fn unknown_formats_give_a_warning() {
     let definition = definition_of_spec(json!({"type": "string", "format": "datum"}));
     let warnings = with_ctx(|ctx| definition::Definition.warnings(&definition, None, ctx));
     assert_eq!(warnings, ["unrecognized format \"datum\""]);

@@ -1,8 +1,8 @@
-//! Whole definitions and their objects: what is accepted, what is refused with which words, what objects become.
+//! Tests with whole definitions and their objects: what is accepted, the error messages, and the resulting objects.
 
 mod cel;
 mod definitions;
-mod life;
+mod lifecycle;
 mod objects;
 mod properties;
 
@@ -14,7 +14,7 @@ use crate::kind::{Ctx, Rules};
 use crate::{Value, json};
 
 fn now() -> jiff::Timestamp {
-    "2026-11-15T10:00:00Z".parse().expect("a timestamp")
+    "2026-11-15T10:00:00Z".parse().expect("not a timestamp")
 }
 
 fn with_ctx<T>(run: impl FnOnce(&Ctx) -> T) -> T {
@@ -22,12 +22,12 @@ fn with_ctx<T>(run: impl FnOnce(&Ctx) -> T) -> T {
     run(&Ctx { gates: &gates, now: now() })
 }
 
-/// A definition as a client sends it, with the given schema of `spec`.
+/// A definition as a client sends it, with this schema for `spec`.
 fn definition_of_spec(spec_schema: Value) -> Value {
     definition_of(json!({"type": "object", "properties": {"spec": spec_schema}}))
 }
 
-/// A definition with the given root schema.
+/// A definition with this root schema.
 fn definition_of(schema: Value) -> Value {
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -42,7 +42,7 @@ fn definition_of(schema: Value) -> Value {
     })
 }
 
-/// What is wrong with a definition, one sentence each.
+/// Validates a definition and returns its errors.
 fn refusals(definition: &Value) -> Vec<String> {
     let mut definition = definition.clone();
     let mut errors = Errors::default();
@@ -53,9 +53,9 @@ fn refusals(definition: &Value) -> Vec<String> {
     errors.0.iter().map(ToString::to_string).collect()
 }
 
-/// The served kinds of an accepted definition.
+/// Returns the served kinds of a valid definition.
 fn kinds(definition: &Value) -> Vec<Kind> {
-    assert_eq!(refusals(definition), Vec::<String>::new(), "the definition is fine");
+    assert_eq!(refusals(definition), Vec::<String>::new(), "the definition must be valid");
     let mut definition = definition.clone();
     with_ctx(|ctx| definition::Definition.default(&mut definition, ctx));
     establish(&mut definition, &[], now());
@@ -66,9 +66,9 @@ fn kind(definition: &Value) -> Kind {
     kinds(definition).remove(0)
 }
 
-/// Prunes, defaults and validates an object as a create does; returns it and the sentences.
+/// Prunes, defaults and validates an object as a create does. Returns the object and its errors.
 fn create(kind: &Kind, mut object: Value) -> (Value, Vec<String>) {
-    kind.rules.conform(&mut object).expect("custom resources conform themselves").expect("the metadata is fine");
+    kind.rules.conform(&mut object).expect("custom resources have their own conform").expect("the metadata is invalid");
     let mut errors = Errors::default();
     with_ctx(|ctx| {
         kind.rules.default(&mut object, ctx);
@@ -77,7 +77,7 @@ fn create(kind: &Kind, mut object: Value) -> (Value, Vec<String>) {
     (object, errors.0.iter().map(ToString::to_string).collect())
 }
 
-/// The sentences of an update.
+/// Returns the errors of an update.
 fn update(kind: &Kind, old: &Value, mut new: Value) -> Vec<String> {
     let mut errors = Errors::default();
     with_ctx(|ctx| {
@@ -92,10 +92,10 @@ fn widget(spec: Value) -> Value {
 }
 
 fn yaml(text: &str) -> Value {
-    serde_saphyr::from_str(text).expect("the sample is YAML")
+    serde_saphyr::from_str(text).expect("the sample is not YAML")
 }
 
-/// An operator's database cluster: defaults, scale, quantities, list maps, free-form overrides, a pod template.
+/// A database cluster resource: defaults, scale, quantities, list maps, free-form overrides, a pod template.
 fn postgres() -> Value {
     yaml(include_str!("postgres.yaml"))
 }

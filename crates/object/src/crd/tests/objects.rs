@@ -1,11 +1,11 @@
-//! Objects of custom kinds: pruned, defaulted, validated, shown.
+//! Objects of custom kinds: pruning, defaults, validation, columns.
 
 use super::*;
 use crate::kind::Subresource;
 use crate::schema::{ListType, Type};
 
 #[test]
-fn unknown_fields_go_and_defaults_come() {
+fn unknown_fields_are_pruned_and_defaults_are_set() {
     let kind = kind(&postgres());
     let mut object = cluster(json!({
         "image": "pg:17",
@@ -39,7 +39,7 @@ fn unknown_fields_go_and_defaults_come() {
 }
 
 #[test]
-fn every_value_validation_is_refused_in_the_known_words() {
+fn every_value_validation_has_upstreams_message() {
     let kind = kind(&postgres());
     let cases: Vec<(Value, &str)> = vec![
         (json!({}), "spec.image: Required value"),
@@ -109,7 +109,7 @@ fn every_value_validation_is_refused_in_the_known_words() {
 }
 
 #[test]
-fn the_rarer_checks_have_their_words_too() {
+fn rare_validations_have_upstreams_message_too() {
     let kind = kind(&definition_of_spec(json!({"type": "object", "properties": {
         "step": {"type": "integer", "multipleOf": 5, "maximum": 2_000_000, "exclusiveMaximum": true},
         "big": {"type": "integer", "format": "int32"},
@@ -175,7 +175,7 @@ fn the_rarer_checks_have_their_words_too() {
 }
 
 #[test]
-fn what_did_not_change_is_not_held_against_an_update() {
+fn unchanged_invalid_fields_do_not_block_an_update() {
     let strict = kind(&definition_of_spec(json!({"type": "object", "properties": {
         "old": {"type": "string", "minLength": 5},
         "other": {"type": "string"},
@@ -192,7 +192,7 @@ fn what_did_not_change_is_not_held_against_an_update() {
 }
 
 #[test]
-fn a_served_kind_has_all_that_its_definition_says() {
+fn a_served_kind_has_the_properties_of_its_definition() {
     let kind = kind(&postgres());
     assert_eq!(kind.api_version(), "postgresql.example.com/v1");
     assert_eq!((&*kind.kind, &*kind.plural, &*kind.singular), ("Cluster", "clusters", "cluster"));
@@ -214,7 +214,7 @@ fn a_served_kind_has_all_that_its_definition_says() {
 }
 
 #[test]
-fn columns_show_what_the_paths_find() {
+fn columns_show_the_values_of_their_paths() {
     let kind = kind(&postgres());
     let names: Vec<&str> = kind.rules.columns().iter().map(|column| &*column.name).collect();
     assert_eq!(names, ["Name", "Instances", "Ready", "Since", "Age"]);
@@ -235,9 +235,9 @@ fn columns_show_what_the_paths_find() {
 }
 
 #[test]
-fn the_arena_knows_lists_maps_and_metadata() {
+fn the_type_of_a_custom_kind_has_lists_maps_and_metadata() {
     let kind = kind(&postgres());
-    let schema = kind.schema.expect("custom kinds have a schema");
+    let schema = kind.schema.expect("the custom kind has no schema");
     let field = |ty: &Type, name: &str| match ty {
         Type::Struct(inner) => inner.fields[name].ty,
         other => panic!("no struct: {other:?}"),
@@ -260,7 +260,7 @@ fn the_arena_knows_lists_maps_and_metadata() {
 }
 
 #[test]
-fn versions_share_their_storage_and_convert_by_name_only() {
+fn versions_share_their_storage_and_conversion_changes_only_the_api_version() {
     let mut definition = definition_of_spec(json!({"type": "object", "properties": {"a": {"type": "string"}}}));
     let mut beta = definition["spec"]["versions"][0].clone();
     beta["name"] = json!("v1beta1");
@@ -273,7 +273,7 @@ fn versions_share_their_storage_and_convert_by_name_only() {
     hidden["served"] = json!(false);
     definition["spec"]["versions"].as_array_mut().unwrap().extend([beta, hidden]);
     let kinds = kinds(&definition);
-    assert_eq!(kinds.len(), 2, "only served versions");
+    assert_eq!(kinds.len(), 2, "only served versions are kinds");
     assert_eq!(kinds[0].storage, kinds[1].storage);
     assert!(!kinds[0].rules.converts() && kinds[1].rules.converts());
     assert_eq!(kinds[1].rules.deprecation(), Some("example.com/v1beta1 Widget is deprecated"));
@@ -286,7 +286,7 @@ fn versions_share_their_storage_and_convert_by_name_only() {
 }
 
 #[test]
-fn explain_sees_the_schema_with_the_fields_of_every_resource() {
+fn the_openapi_schema_has_the_fields_of_every_resource() {
     let schema = openapi(&postgres(), "v1");
     assert_eq!(schema["properties"]["spec"]["properties"]["image"]["type"], "string");
     assert_eq!(
@@ -299,7 +299,7 @@ fn explain_sees_the_schema_with_the_fields_of_every_resource() {
         schema["x-kubernetes-group-version-kind"],
         json!([{"group": "postgresql.example.com", "kind": "Cluster", "version": "v1"}])
     );
-    // No reference leads nowhere in the documents made of it.
+    // Every reference in the documents must have a definition.
     let mut all = crate::Kinds::default();
     all.insert(kind(&postgres()));
     let document =

@@ -1,4 +1,4 @@
-//! What holds for every object and every schema.
+//! Properties that hold for every object and every schema.
 
 use super::super::{defaulting, node::Node, schema_check, validation};
 use super::*;
@@ -7,7 +7,7 @@ use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use std::sync::LazyLock;
 
-/// Any JSON, with the names of the sample definitions among the keys.
+/// Any JSON, with field names of the sample definitions among the keys.
 fn any_json() -> impl Strategy<Value = Value> {
     let key = prop_oneof![
         Just("spec".to_owned()),
@@ -39,7 +39,7 @@ fn any_json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any JSON, with the keywords of schemas among the keys.
+/// Any JSON, with schema keywords among the keys.
 fn any_schema() -> impl Strategy<Value = Value> {
     let keyword = prop::sample::select(vec![
         "type",
@@ -145,7 +145,7 @@ proptest! {
     }
 
     #[test]
-    fn any_schema_is_judged_and_served_without_panic(schema in any_schema(), object in any_json()) {
+    fn any_schema_is_validated_and_served_without_panic(schema in any_schema(), object in any_json()) {
         let mut errors = Errors::default();
         schema_check::check(&schema, true, &Path::default(), &mut errors);
         let node = Node::parse(&schema);
@@ -158,7 +158,7 @@ proptest! {
     }
 
     #[test]
-    fn any_definition_is_judged_without_panic(object in any_json()) {
+    fn any_definition_is_validated_without_panic(object in any_json()) {
         let mut definition = json!({"metadata": {"name": "x"}, "spec": object});
         refusals(&definition);
         establish(&mut definition, &[], now());
@@ -168,7 +168,7 @@ proptest! {
 
 #[test]
 fn a_large_schema_compiles_quickly() {
-    // Like a large operator's: hundreds of described fields, nested, with lists, enums and patterns.
+    // Similar to a large operator's schema: hundreds of described fields, nested, with lists, enums and patterns.
     let leaf = json!({"type": "string", "description": "d".repeat(120), "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63});
     let mut schema = json!({"type": "object", "properties": {}});
     for group in 0..20 {
@@ -189,7 +189,7 @@ fn a_large_schema_compiles_quickly() {
             started.elapsed()
         })
         .min()
-        .expect("five runs");
-    // A few milliseconds when optimised; the bound leaves room for unoptimised builds on busy machines.
+        .expect("no run was measured");
+    // Takes a few milliseconds in an optimized build. The limit leaves room for debug builds on busy machines.
     assert!(quickest.as_millis() < 100, "{quickest:?}");
 }

@@ -1,4 +1,4 @@
-//! ControllerRevision: a snapshot of a template, never changed.
+//! ControllerRevision: an immutable snapshot of a template.
 
 use crate::access::{Access, controller, name};
 use crate::field::{Errors, Path};
@@ -39,12 +39,12 @@ impl Rules for RevisionRules {
     }
     fn cells(&self, object: &Value, now: jiff::Timestamp) -> Vec<Value> {
         let revision = object.int(&["revision"]).unwrap_or(0);
-        vec![json!(name(object)), json!(whose(object)), json!(revision), json!(age(object, now))]
+        vec![json!(name(object)), json!(owner_of(object)), json!(revision), json!(age(object, now))]
     }
 }
 
-/// `statefulset.apps/web`.
-fn whose(object: &Value) -> String {
+/// Returns the owner as `statefulset.apps/web`.
+fn owner_of(object: &Value) -> String {
     let Some(owner) = controller(object) else { return "<none>".to_owned() };
     let group = owner.text(&["apiVersion"]).split_once('/').map_or(String::new(), |(group, _)| format!(".{group}"));
     format!("{}{group}/{}", owner.text(&["kind"]).to_lowercase(), owner.text(&["name"]))
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::gates::Gates;
 
-    fn said(new: Value, old: Option<Value>) -> Vec<String> {
+    fn errors_of(new: Value, old: Option<Value>) -> Vec<String> {
         let (gates, mut errors) = (Gates::default(), Errors::default());
         let ctx = Ctx { gates: &gates, now: jiff::Timestamp::UNIX_EPOCH };
         match old {
@@ -65,7 +65,7 @@ mod tests {
         errors.0.iter().map(ToString::to_string).collect()
     }
 
-    /// Scenario A28.
+    /// Contract scenario A28.
     #[test]
     fn data_is_an_object_and_never_changes() {
         let cases = [
@@ -86,7 +86,7 @@ mod tests {
             (json!({"data": {}, "revision": 2}), Some(json!({"data": {}, "revision": 1})), vec![]),
         ];
         for (new, old, want) in cases {
-            assert_eq!(said(new.clone(), old), want, "{new}");
+            assert_eq!(errors_of(new.clone(), old), want, "{new}");
         }
     }
 

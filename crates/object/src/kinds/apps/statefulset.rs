@@ -1,4 +1,4 @@
-//! StatefulSet: defaults, gated fields, what may change, warnings, columns.
+//! StatefulSet: defaults, gated fields, allowed updates, warnings, columns.
 
 mod claim_templates;
 mod validate;
@@ -19,9 +19,9 @@ const MAX_UNAVAILABLE: &[&str] = &["spec", "updateStrategy", "rollingUpdate", "m
 const RETENTION: &[&str] = &["spec", "persistentVolumeClaimRetentionPolicy"];
 const ORDINALS: &[&str] = &["spec", "ordinals"];
 const UPDATE_POLICY: &[&str] = &["spec", "volumeClaimUpdatePolicy"];
-/// Label values are at most this long.
+/// Maximum length of a label value.
 const LABEL_MAX: usize = 63;
-/// A revision's name ends in a dash and a hash of up to ten characters.
+/// A revision's name ends in a dash and a hash of at most ten characters.
 const HASH_LEN: usize = 11;
 
 const COLUMNS: &[Column] = &[
@@ -88,7 +88,7 @@ impl Rules for StatefulSetRules {
 fn default(object: &mut Value, gates: &Gates) {
     let missing = |object: &Value, path: &[&str]| !object.has(path);
     object.default_to(&["spec", "podManagementPolicy"], "OrderedReady");
-    // Serialized even when empty.
+    // This field is always serialized, even if empty.
     object.default_to(&["spec", "serviceName"], "");
     for (field, value) in [("replicas", 1), ("revisionHistoryLimit", 10)] {
         if missing(object, &["spec", field]) {
@@ -115,7 +115,8 @@ fn default(object: &mut Value, gates: &Gates) {
     default_claim_templates(object);
 }
 
-/// The block is made only where the type was left out too: an explicit type without a block stays so, which clients rely on.
+/// `rollingUpdate` is added only if the type was absent too. An explicit type without it stays as it is; clients rely
+/// on that.
 fn default_strategy(object: &mut Value, gates: &Gates) {
     if object.text(&["spec", "updateStrategy", "type"]).is_empty() {
         object.put(&["spec", "updateStrategy", "type"], "RollingUpdate");
@@ -134,7 +135,7 @@ fn default_strategy(object: &mut Value, gates: &Gates) {
     }
 }
 
-/// Claim templates read back as whole claims, so that sending the manifest again changes nothing.
+/// Applies claim defaults to the claim templates, so that applying the same manifest again changes nothing.
 fn default_claim_templates(object: &mut Value) {
     let templates = object.get_mut("spec").and_then(|spec| spec.get_mut("volumeClaimTemplates"));
     for template in
@@ -147,7 +148,7 @@ fn default_claim_templates(object: &mut Value) {
     }
 }
 
-/// Fields behind a closed gate are not taken in, but kept where they are already stored.
+/// Drops new values of fields whose feature gate is off. Stored values are kept.
 fn drop_gated(new: &mut Value, old: Option<&Value>, gates: &Gates) {
     let gated = [
         ("MaxUnavailableStatefulSet", MAX_UNAVAILABLE),
@@ -189,14 +190,14 @@ fn warnings(new: &Value, old: Option<&Value>, gates: &Gates) -> Vec<String> {
     says
 }
 
-/// Ordinals of the set: the first and the one past the last.
+/// Ordinals of the set: the first one, and the one after the last.
 fn range(object: &Value) -> (i64, i64) {
     let start = object.int(&["spec", "ordinals", "start"]).unwrap_or(0);
     (start, start.saturating_add(object.int(&["spec", "replicas"]).unwrap_or(1)))
 }
 
-/// A partition is an ordinal: outside the set's range it holds back all pods or none, which is seldom meant. Zero is the
-/// default and says nothing.
+/// Returns a warning if the partition is outside the set's ordinals: then it holds back all pods or none, which is
+/// rarely intended. Zero is the default and gives no warning.
 fn partition_warning(object: &Value) -> Option<String> {
     let (start, end) = range(object);
     let partition = object.int(&[ROLLING, &["partition"]].concat())?;
@@ -212,7 +213,7 @@ fn partition_warning(object: &Value) -> Option<String> {
     ))
 }
 
-/// Pods carry their own name and their revision's as labels, which are shorter than names may be.
+/// Pods have their own name and their revision's name as label values, which must be shorter than names.
 fn name_warnings(object: &Value) -> Vec<String> {
     let (start, end) = range(object);
     let last = end.saturating_sub(1).max(start);

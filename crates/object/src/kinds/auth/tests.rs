@@ -3,7 +3,7 @@ use super::*;
 use crate::json;
 
 #[test]
-fn access_reviews_ask_one_question_about_somebody() {
+fn access_reviews_need_one_question_and_a_subject() {
     let review = |kind: &str, spec: Value| {
         refused(&format!("{AUTHORIZATION}/{kind}"), json!({"metadata": {"namespace": "d"}, "spec": spec}))
     };
@@ -61,7 +61,7 @@ fn reviews_are_answered_not_stored() {
 }
 
 #[test]
-fn tokens_live_between_ten_minutes_and_forever() {
+fn tokens_are_valid_for_ten_minutes_or_longer() {
     let mut request = json!({});
     default_token_request(&mut request);
     assert_eq!(request["spec"]["expirationSeconds"], 3600);

@@ -14,7 +14,7 @@ fn nodes_register_with_their_status() {
 }
 
 #[test]
-fn nodes_are_refused_with_the_known_texts() {
+fn invalid_nodes_are_refused_with_upstreams_messages() {
     let taint = |taint: Value| node(json!({"taints": [taint]}), json!({}));
     let cases = [
         (
@@ -55,7 +55,7 @@ fn nodes_are_refused_with_the_known_texts() {
 }
 
 #[test]
-fn nodes_change_only_as_allowed() {
+fn only_allowed_node_updates_are_accepted() {
     let old = stored("Node", node(json!({"providerID": "p", "podCIDR": "10.0.0.0/24"}), json!({})));
     let change = |change: fn(&mut Value)| change_refused("Node", &old, change);
     assert_eq!(change(|new| new["spec"]["unschedulable"] = json!(true)), "[]");
@@ -99,7 +99,7 @@ fn nodes_are_shown_with_roles_and_addresses() {
 }
 
 #[test]
-fn leases() {
+fn leases_are_validated() {
     const LEASE: &str = "coordination.k8s.io/Lease";
     let lease = |spec: Value| json!({"metadata": {"name": "l", "namespace": "d"}, "spec": spec});
     let object = stored(LEASE, lease(json!({"holderIdentity": "me", "leaseDurationSeconds": 15})));

@@ -1,4 +1,4 @@
-//! ConfigMap and Secret: keyed data that can be frozen.
+//! ConfigMap and Secret: data by key, which can be made immutable.
 
 use super::check::member;
 use crate::access::{Access, name};
@@ -10,12 +10,12 @@ use crate::{Map, Value, json};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 
-/// The limit of a map's or secret's values together.
+/// Maximum total size of the values of a ConfigMap or Secret.
 const DATA_BYTES_MAX: usize = 1024 * 1024;
 const KEY_TEXT: &str = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  \
      or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')";
 
-/// What is wrong with a key of a ConfigMap or Secret.
+/// Returns the errors of a key of a ConfigMap or Secret.
 pub(super) fn key(key: &str) -> Vec<String> {
     let mut wrong = Vec::new();
     if key.len() > 253 {
@@ -32,14 +32,14 @@ pub(super) fn key(key: &str) -> Vec<String> {
     wrong
 }
 
-/// The length of what base64 text stands for.
+/// Returns the decoded length of a base64 text.
 fn decoded_len(value: &Value) -> usize {
     let text = value.as_str().unwrap_or("");
     let padding = text.bytes().rev().take_while(|byte| *byte == b'=').count();
     (text.len() / 4 * 3).saturating_sub(padding)
 }
 
-/// Refuses changes to the data of an object that was declared immutable.
+/// Refuses changes to the data of an immutable object.
 fn validate_frozen(new: &Value, old: &Value, errors: &mut Errors) {
     if !old.flag(&["immutable"]) {
         return;
@@ -98,7 +98,7 @@ pub(super) struct Secrets;
 impl Rules for Secrets {
     fn default(&self, object: &mut Value, _ctx: &Ctx) {
         object.default_to(&["type"], "Opaque");
-        // `stringData` is a way to write `data` and is never kept.
+        // `stringData` is write-only: it is merged into `data` and not stored.
         if let Some(Value::Object(texts)) = object.cut(&["stringData"]) {
             for (key, text) in texts {
                 let encoded = STANDARD.encode(text.as_str().unwrap_or(""));
@@ -138,7 +138,7 @@ impl Rules for Secrets {
     }
 }
 
-/// Each well-known type needs its keys.
+/// Checks that each well-known type has its required keys.
 fn validate_type(object: &Value, errors: &mut Errors) {
     let data = object.members(&["data"]);
     let path = Path::new("data");

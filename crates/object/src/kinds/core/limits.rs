@@ -49,7 +49,7 @@ impl Rules for LimitRanges {
     }
 }
 
-/// Copies the amounts of `from` that `into` does not have.
+/// Copies the amounts in `from` that are missing in `into`.
 fn fill(limit: &mut Value, into: &str, from: &str) {
     let Some(source) = limit.at(&[from]).and_then(Value::as_object).cloned() else { return };
     for (resource, amount) in source {
@@ -90,7 +90,7 @@ fn validate_names(limit: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// min ≤ defaultRequest ≤ default ≤ max, for each resource that has them.
+/// Checks min ≤ defaultRequest ≤ default ≤ max, for each resource.
 fn validate_order(limit: &Value, path: &Path, errors: &mut Errors) {
     let empty = Map::new();
     let map = |field: &str| member(limit, field).as_object().unwrap_or(&empty);
@@ -103,7 +103,7 @@ fn validate_order(limit: &Value, path: &Path, errors: &mut Errors) {
         };
         let (min, max) = (amount("min"), amount("max"));
         let (default, request) = (amount("default"), amount("defaultRequest"));
-        // Which must not exceed which, where the error stands, which of the two it shows, and their names.
+        // Each row: the smaller and the larger amount, the path of the error, the value it shows, and both names.
         let orders = [
             (min, max, "min", min, ["min", "max"]),
             (min, request, "defaultRequest", request, ["min", "default request"]),

@@ -9,7 +9,7 @@ use crate::table::{AGE, Column, NAME, age, column};
 use crate::{Value, json};
 use std::collections::BTreeSet;
 
-/// Every scope that a quota can have.
+/// All scopes of a quota.
 pub const SCOPES: &[&str] = &[
     "Terminating",
     "NotTerminating",
@@ -86,7 +86,7 @@ fn validate_amounts(amounts: &Value, path: &Path, errors: &mut Errors) {
 fn validate_scopes(spec: &Value, path: &Path, errors: &mut Errors) {
     let scopes = spec.items(&["scopes"]);
     let all = || Value::from(scopes.to_vec());
-    // What shows the whole list is told once, not for each of its items.
+    // An error that shows the whole list is reported once, not per item.
     let named: BTreeSet<&str> = scopes.iter().map(|scope| scope.as_str().unwrap_or("")).collect();
     if named.iter().any(|scope| !SCOPES.contains(scope)) {
         errors.invalid(path, all(), "unsupported scope");
@@ -141,7 +141,7 @@ fn validate_scope_selector(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Whether resources are limited that a scope says nothing about.
+/// Whether the quota limits resources for which the scope is not allowed.
 fn has_unsuited(spec: &Value, scope: &str) -> bool {
     let mut limited = spec.members(&["hard"]).keys();
     limited.any(|resource| resources::is_quota(resource) && !scope_suits(scope, resource))

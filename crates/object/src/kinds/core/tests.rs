@@ -8,7 +8,7 @@ fn named(mut object: Value) -> Value {
 }
 
 #[test]
-fn namespaces_are_active_and_finalized_and_selectable_by_name() {
+fn new_namespaces_are_active_have_a_finalizer_and_a_name_label() {
     let object =
         json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["x/y"]}, "status": {"phase": "Terminating"}});
     let mut old = stored("Namespace", object);
@@ -120,7 +120,7 @@ fn secrets_have_types_with_their_keys() {
 }
 
 #[test]
-fn service_accounts_keep_only_names_of_secrets() {
+fn service_accounts_keep_only_the_names_of_secrets() {
     let old = stored("ServiceAccount", named(json!({"secrets": [{"name": "s", "uid": "1"}]})));
     assert_eq!(old["secrets"], json!([{"name": "s"}]));
     assert_eq!(shown("ServiceAccount", &old), "a | 1 | 0s");
@@ -129,7 +129,7 @@ fn service_accounts_keep_only_names_of_secrets() {
 }
 
 #[test]
-fn quotas_know_resources_and_scopes() {
+fn quotas_accept_only_known_resources_and_scopes() {
     let spec = |spec: Value| named(json!({"spec": spec}));
     let ok = json!({"hard": {"pods": "3", "count/statefulsets.apps": "2", "gold.storageclass.storage.k8s.io/requests.storage": "1Gi",
         "requests.nvidia.com/gpu": "1"}});
@@ -187,7 +187,7 @@ fn quotas_know_resources_and_scopes() {
 }
 
 #[test]
-fn limit_ranges_fill_containers_and_keep_order() {
+fn limit_ranges_default_container_amounts_and_check_their_order() {
     let limits = |limit: Value| named(json!({"spec": {"limits": [limit]}}));
     let old = stored("LimitRange", limits(json!({"type": "Container", "max": {"cpu": "2"}, "min": {"memory": "1Gi"}})));
     assert_eq!(

@@ -19,7 +19,7 @@ fn new_event() -> Value {
 const EVENTS: &str = "events.k8s.io/Event";
 
 #[test]
-fn the_two_shapes_convert_into_each_other() {
+fn the_two_forms_convert_into_each_other() {
     let mut event = core_event();
     to_events_v1(&mut event);
     assert_eq!(
@@ -42,7 +42,7 @@ fn the_two_shapes_convert_into_each_other() {
 }
 
 #[test]
-fn rows_read_the_same_in_both_shapes() {
+fn columns_are_equal_in_both_forms() {
     let want = "60s | Normal | Pulled | pod/web-0 | spec | kubelet, n | done | 60m | 3 | e";
     assert_eq!(shown("Event", &core_event()), want);
     let mut event = core_event();
@@ -62,7 +62,7 @@ fn rows_read_the_same_in_both_shapes() {
 }
 
 #[test]
-fn field_selectors_know_both_names() {
+fn field_selectors_accept_both_names() {
     let rules = &kind("Event").rules;
     let mut event = core_event();
     assert_eq!(rules.field_value(&event, "involvedObject.name"), "web-0");
@@ -74,7 +74,7 @@ fn field_selectors_know_both_names() {
 }
 
 #[test]
-fn core_events_agree_with_their_namespace() {
+fn core_events_must_be_in_the_namespace_of_their_object() {
     assert_eq!(refused("Event", core_event()), "[]");
     let mut event = core_event();
     event["involvedObject"]["namespace"] = json!("e");
@@ -87,7 +87,7 @@ fn core_events_agree_with_their_namespace() {
 }
 
 #[test]
-fn new_events_are_strict() {
+fn events_of_events_k8s_io_are_validated_strictly() {
     assert_eq!(refused(EVENTS, new_event()), "[]");
     type Change = fn(&mut Value);
     let cases: [(Change, &str); 9] = [

@@ -39,7 +39,7 @@ impl Rules for EndpointSets {
 
 const SHOWN_MAX: usize = 3;
 
-/// The first few addresses: `10.0.0.1:80,10.0.0.2:80 + 7 more...`.
+/// Returns the first few addresses: `10.0.0.1:80,10.0.0.2:80 + 7 more...`.
 fn shown(endpoints: &Value) -> String {
     let mut all = Vec::new();
     for subset in endpoints.items(&["subsets"]) {

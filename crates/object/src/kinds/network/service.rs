@@ -1,4 +1,4 @@
-//! Service: defaults, what the server has to allocate, columns.
+//! Service: defaults, fields that the server allocates, columns.
 
 use super::check::or_none;
 use super::{service_update, service_validation};
@@ -8,13 +8,14 @@ use crate::kind::{Ctx, NameRule, Rules};
 use crate::table::{AGE, Column, NAME, age, column, wide};
 use crate::{Value, json};
 
-/// Whether the server has to give this service a cluster IP, before it is validated and stored: write it to `spec.clusterIP` and as
-/// the only element of `spec.clusterIPs`. A second call then answers false. Headless and ExternalName services have none.
+/// Whether the server must allocate a cluster IP for this service. It does so before validation, and writes the address
+/// to `spec.clusterIP` and as the only element of `spec.clusterIPs`; afterwards this returns false. Headless and
+/// ExternalName services get no address.
 pub fn needs_cluster_ip(service: &Value) -> bool {
     has_cluster_ip(service) && service.text(&["spec", "clusterIP"]).is_empty()
 }
 
-/// The indexes of `spec.ports` that the server has to give a `nodePort`.
+/// Returns the indexes of the ports for which the server must allocate a `nodePort`.
 pub fn missing_node_ports(service: &Value) -> Vec<usize> {
     if !has_node_ports(service) {
         return Vec::new();
@@ -23,7 +24,7 @@ pub fn missing_node_ports(service: &Value) -> Vec<usize> {
     ports.filter(|(_, port)| port.int(&["nodePort"]).unwrap_or(0) == 0).map(|(index, _)| index).collect()
 }
 
-/// Every type but ExternalName lives inside the cluster.
+/// Whether the service has an address in the cluster: every type except ExternalName.
 pub(super) fn has_cluster_ip(service: &Value) -> bool {
     matches!(service.text(&["spec", "type"]), "ClusterIP" | "NodePort" | "LoadBalancer")
 }
@@ -42,7 +43,7 @@ pub(super) fn is_headless(service: &Value) -> bool {
     service.text(&["spec", "clusterIP"]) == "None"
 }
 
-/// Whether traffic from outside the cluster can reach it.
+/// Whether traffic from outside the cluster can reach the service.
 pub(super) fn is_external(service: &Value) -> bool {
     match service.text(&["spec", "type"]) {
         "NodePort" | "LoadBalancer" => true,
@@ -156,7 +157,7 @@ fn default_ingress(service: &mut Value) {
     }
 }
 
-/// This control plane has one family of addresses; which one, a given cluster IP may tell.
+/// Sets the IP families. This control plane supports one family; a given cluster IP may determine which one.
 fn settle_families(service: &mut Value) {
     if !has_cluster_ip(service) {
         return;
@@ -169,7 +170,7 @@ fn settle_families(service: &mut Value) {
     service.default_to(&["spec", "ipFamilyPolicy"], if both { "RequireDualStack" } else { "SingleStack" });
 }
 
-/// What is set but has no effect.
+/// Returns warnings about fields that are set but have no effect.
 fn warnings(service: &Value) -> Vec<String> {
     let spec = |field: &str| service.text(&["spec", field]);
     let headless = is_headless(service);

@@ -1,12 +1,12 @@
-//! What an update of a Service carries over, drops with its type, and may not change.
+//! Service updates: values that are carried over, values that are dropped with the type, and immutable fields.
 
 use super::service::{has_cluster_ip, has_node_ports, is_external};
 use crate::access::Access;
 use crate::field::{Errors, Path};
 use crate::{Value, json};
 
-/// Clients may leave out what was allocated, and what belonged to a type that the service no longer has is dropped unless they
-/// changed it at the same time (then validation refuses it).
+/// Carries over allocated values that the client left out, and drops values of a type that the service no longer has.
+/// Values that the client changed in the same update are kept; validation then refuses them.
 pub(super) fn prepare(new: &mut Value, old: &Value) {
     carry_allocated(new, old);
     drop_with_type(new, old);
@@ -82,7 +82,7 @@ fn drop_with_type(new: &mut Value, old: &Value) {
     }
 }
 
-/// `clusterIP` is the first of `clusterIPs`; whichever one of them was written, the other follows.
+/// `clusterIP` is always the first of `clusterIPs`. If one of them was written, the other is updated.
 pub(super) fn settle_cluster_ips(service: &mut Value, old: Option<&Value>) {
     let first = service.text(&["spec", "clusterIP"]).to_owned();
     let all = service.items(&["spec", "clusterIPs"]).to_vec();

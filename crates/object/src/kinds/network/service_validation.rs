@@ -1,4 +1,4 @@
-//! What a Service must be.
+//! Validation of Services.
 
 use super::PROTOCOLS;
 use super::check::{self, member};
@@ -11,7 +11,7 @@ use crate::name::{label, port_name, port_number};
 use crate::{Value, json};
 use std::collections::BTreeSet;
 
-/// Kubelets listen here; a load balancer must not expose it.
+/// The kubelet listens on this port; a load balancer must not expose it.
 const KUBELET_PORT: i64 = 10_250;
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
 

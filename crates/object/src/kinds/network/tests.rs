@@ -40,7 +40,7 @@ fn services_get_defaults() {
 }
 
 #[test]
-fn services_are_refused_with_the_known_texts() {
+fn invalid_services_are_refused_with_upstreams_messages() {
     let lb = "may only be used when `type` is 'LoadBalancer'";
     let cases = [
         (json!({"ports": []}), "spec.ports: Required value".to_owned()),
@@ -139,7 +139,7 @@ fn services_are_refused_with_the_known_texts() {
 }
 
 #[test]
-fn services_keep_what_was_allocated() {
+fn service_updates_keep_allocated_values() {
     let mut old = stored("Service", service(json!({"type": "NodePort"})));
     old["spec"]["clusterIP"] = json!("10.0.0.1");
     old["spec"]["clusterIPs"] = json!(["10.0.0.1"]);
@@ -197,7 +197,7 @@ fn service_status_is_checked() {
 }
 
 #[test]
-fn services_warn_about_what_has_no_effect() {
+fn fields_without_effect_give_a_warning() {
     let object = service(json!({"clusterIP": "None", "sessionAffinity": "ClientIP", "externalName": "x"}));
     assert_eq!(
         warnings("Service", &object),
@@ -209,7 +209,7 @@ fn services_warn_about_what_has_no_effect() {
 }
 
 #[test]
-fn services_are_shown_with_addresses_and_ports() {
+fn service_columns_show_addresses_and_ports() {
     assert_eq!(headers("Service"), "Name | Type | Cluster-IP | External-IP | Port(s) | Age | Selector*");
     let cases = [
         (json!({"clusterIP": "10.0.0.1"}), "s | ClusterIP | 10.0.0.1 | <none> | 80/TCP | 0s | <none>"),
@@ -235,7 +235,7 @@ fn services_are_shown_with_addresses_and_ports() {
 }
 
 #[test]
-fn endpoints() {
+fn endpoints_are_defaulted_and_validated() {
     let object = |subsets: Value| json!({"metadata": {"name": "e", "namespace": "d"}, "subsets": subsets});
     let many: Vec<Value> = (1..=5).map(|n| json!({"ip": format!("10.0.0.{n}"), "nodeName": "n"})).collect();
     let old = stored("Endpoints", object(json!([{"addresses": many, "ports": [{"port": 80}]}])));

@@ -6,7 +6,7 @@ fn role(kind: &str, rule: Value) -> String {
 }
 
 #[test]
-fn rules_of_roles() {
+fn the_rules_of_roles_are_validated() {
     let ok = json!({"verbs": ["get"], "apiGroups": [""], "resources": ["pods"]});
     assert_eq!(role("Role", ok.clone()), "[]");
     assert_eq!(role("ClusterRole", json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})), "[]");
@@ -51,7 +51,7 @@ fn rules_of_roles() {
 }
 
 #[test]
-fn bindings_default_their_groups_and_never_change_their_role() {
+fn bindings_default_api_groups_and_their_role_is_immutable() {
     let binding = format!("{GROUP}/RoleBinding");
     let old = stored(
         &binding,
@@ -68,7 +68,7 @@ fn bindings_default_their_groups_and_never_change_their_role() {
 }
 
 #[test]
-fn bindings_are_refused_with_the_known_texts() {
+fn invalid_bindings_are_refused_with_upstreams_messages() {
     let binding = |kind: &str, role: Value, subject: Value| {
         refused(&format!("{GROUP}/{kind}"), json!({"metadata": {"name": "a"}, "roleRef": role, "subjects": [subject]}))
     };

@@ -17,7 +17,8 @@ pub fn is_default_class(class: &Value) -> bool {
         .any(|key| class.text(&["metadata", "annotations", key]) == "true")
 }
 
-/// The name of the class that is the default in effect: the newest of those marked, by name where two are equally old.
+/// Returns the name of the effective default class: the newest of those marked as default, or the first by name among
+/// equally old ones.
 pub fn effective_default_class<'a>(classes: impl IntoIterator<Item = &'a Value>) -> Option<&'a str> {
     let marked = classes.into_iter().filter(|class| is_default_class(class));
     let created = |class: &Value| class.text(&["metadata", "creationTimestamp"]).parse::<jiff::Timestamp>().ok();

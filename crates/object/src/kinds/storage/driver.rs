@@ -1,4 +1,4 @@
-//! CSIDriver, CSINode and CSIStorageCapacity: what drivers say about themselves.
+//! CSIDriver, CSINode and CSIStorageCapacity: what CSI drivers report.
 
 use super::{check, name};
 use crate::access::Access;
@@ -102,7 +102,7 @@ fn validate_driver_spec(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// How long a token may live.
+/// Validates the lifetime of a token.
 pub(in crate::kinds) fn validate_token_seconds(seconds: Option<i64>, path: &Path, errors: &mut Errors) {
     match seconds {
         Some(seconds) if seconds < 600 => {
@@ -131,7 +131,7 @@ impl Rules for Nodes {
             validate_node_driver(driver, &path, errors);
         }
     }
-    /// A driver that registered stays as it is; drivers come and go.
+    /// The entry of a registered driver cannot change, except for `allocatable`. Entries can be added and removed.
     fn validate_update(&self, new: &Value, old: &Value, ctx: &Ctx, errors: &mut Errors) {
         self.validate_create(new, ctx, errors);
         let frozen = |driver: &Value| {

@@ -15,7 +15,7 @@ fn class(change: Value) -> Value {
 }
 
 #[test]
-fn storage_classes() {
+fn storage_classes_are_defaulted_and_validated() {
     const SC: &str = "storage.k8s.io/StorageClass";
     let old = stored(SC, class(json!({"parameters": {"a": "b"}})));
     assert_eq!((old["reclaimPolicy"].as_str(), old["volumeBindingMode"].as_str()), (Some("Delete"), Some("Immediate")));
@@ -99,7 +99,7 @@ fn only_the_effective_default_class_is_marked_in_lists() {
 }
 
 #[test]
-fn attribute_classes() {
+fn volume_attributes_classes_are_validated() {
     const VAC: &str = "storage.k8s.io/VolumeAttributesClass";
     let object =
         |change| with(json!({"metadata": {"name": "gold"}, "driverName": "x.io", "parameters": {"iops": "1"}}), change);
@@ -121,7 +121,7 @@ fn attribute_classes() {
 }
 
 #[test]
-fn drivers() {
+fn csi_drivers_are_defaulted_and_validated() {
     const DRIVER: &str = "storage.k8s.io/CSIDriver";
     let object = |spec: Value| json!({"metadata": {"name": "x.io"}, "spec": spec});
     let old = stored(DRIVER, object(json!({"tokenRequests": [{"audience": "a"}, {"audience": "b"}]})));
@@ -165,7 +165,7 @@ fn drivers() {
 }
 
 #[test]
-fn nodes_of_drivers() {
+fn csi_nodes_are_validated() {
     const NODE: &str = "storage.k8s.io/CSINode";
     let object = |drivers: Value| json!({"metadata": {"name": "n"}, "spec": {"drivers": drivers}});
     let old = stored(NODE, object(json!([{"name": "x.io", "nodeID": "1", "topologyKeys": ["a/b"]}])));
@@ -198,7 +198,7 @@ fn nodes_of_drivers() {
 }
 
 #[test]
-fn capacities() {
+fn csi_storage_capacities_are_validated() {
     const CAPACITY: &str = "storage.k8s.io/CSIStorageCapacity";
     let object =
         |change| with(json!({"metadata": {"name": "a", "namespace": "d"}, "storageClassName": "fast"}), change);
@@ -216,7 +216,7 @@ fn capacities() {
 }
 
 #[test]
-fn attachments() {
+fn volume_attachments_are_validated() {
     const ATTACHMENT: &str = "storage.k8s.io/VolumeAttachment";
     let object = |change| {
         let spec = with(json!({"attacher": "x.io", "nodeName": "n", "source": {"persistentVolumeName": "v"}}), change);

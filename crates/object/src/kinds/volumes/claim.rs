@@ -1,4 +1,4 @@
-//! PersistentVolumeClaim: defaults, data sources, creation, status, columns. What an update may change is beside this.
+//! PersistentVolumeClaim: defaults, data sources, creation, status, columns. `claim_update` has the rules for updates.
 
 use super::check::{self, member};
 use super::{
@@ -14,14 +14,14 @@ use crate::quantity::Quantity;
 use crate::table::{AGE, Column, NAME, age, column, wide};
 use crate::{Map, Value, json};
 
-/// Fills in a claim's spec; templates and ephemeral volumes get the same.
+/// Applies defaults to a claim's spec. Claim templates and ephemeral volumes use it too.
 pub fn default_claim_spec(spec: &mut Value) {
     if spec.is_object() {
         spec.default_to(&["volumeMode"], "Filesystem");
     }
 }
 
-/// Checks a claim's spec; templates and ephemeral volumes get the same.
+/// Validates a claim's spec. Claim templates and ephemeral volumes use it too.
 pub fn validate_claim_spec(spec: &Value, path: &Path, errors: &mut Errors) {
     let modes = path.child("accessModes");
     if spec.items(&["accessModes"]).is_empty() {
@@ -85,8 +85,8 @@ fn same_source(a: &Value, b: &Value) -> bool {
     ["apiGroup", "kind", "name"].iter().all(|field| a.text(&[field]) == b.text(&[field]))
 }
 
-/// Makes `dataSource` and `dataSourceRef` say the same. A `dataSource` of a kind that the old field never allowed is dropped,
-/// and so is a reference into another namespace while its gate is closed, unless the old object had them.
+/// Makes `dataSource` and `dataSourceRef` agree. Drops a `dataSource` of a kind that this older field never allowed,
+/// and a reference to another namespace while its feature gate is off, unless the old object had them.
 pub fn normalize_data_sources(spec: &mut Value, old: Option<&Value>, ctx: &Ctx) {
     if !spec.is_object() {
         return;
@@ -244,7 +244,7 @@ fn validate_quantities(amounts: &Map, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// `storage`, or the resource of another domain.
+/// Validates a resource name: `storage`, or a name with a domain.
 fn validate_resource_key(resource: &str, path: &Path, errors: &mut Errors) {
     let why = name::qualified(resource);
     if !why.is_empty() {

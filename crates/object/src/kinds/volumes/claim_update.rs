@@ -1,4 +1,4 @@
-//! What may change in a claim after its creation.
+//! Allowed updates of a claim.
 
 use super::BETA_CLASS;
 use super::check::{self, member};
@@ -24,7 +24,7 @@ pub(super) fn validate(new: &Value, old: &Value, errors: &mut Errors) {
     validate_attributes_class(new, old, errors);
 }
 
-/// The spec must be the old one, once the changes that are allowed are taken out of it.
+/// Checks that the spec equals the old one except for the allowed changes.
 fn validate_spec_unchanged(new: &Value, old: &Value, errors: &mut Errors) {
     let old_spec = member(old, "spec");
     let mut spec = member(new, "spec").clone();
@@ -52,7 +52,7 @@ fn validate_spec_unchanged(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// The members that differ, each as `-old +new`, for the reader of the error.
+/// Returns the members that differ, each as `-old +new`, for the error message.
 pub(super) fn differences(new: &Value, old: &Value) -> String {
     let mut keys: Vec<&Key> = old.members(&[]).keys().chain(new.members(&[]).keys()).collect();
     keys.sort();
@@ -76,7 +76,7 @@ fn spec_class(claim: &Value) -> Option<&Value> {
     claim.at(&["spec", "storageClassName"])
 }
 
-/// The class goes from the beta annotation to the spec, the same class.
+/// Whether the same class moves from the beta annotation to the spec.
 fn moves_class_from_annotation(new: &Value, old: &Value) -> bool {
     let before = annotated_class(old);
     before.is_some()
@@ -85,14 +85,15 @@ fn moves_class_from_annotation(new: &Value, old: &Value) -> bool {
         && annotated_class(new).is_none_or(|now| Some(now) == before)
 }
 
-/// A claim without a class gets one.
+/// Whether a claim without a class gets one.
 fn sets_class_once(new: &Value, old: &Value) -> bool {
     spec_class(old).is_none()
         && spec_class(new).is_some()
         && annotated_class(old).is_none_or(|before| Some(before) == spec_class(new))
 }
 
-/// A smaller request only takes back an expansion that did not happen.
+/// Checks the requested size. It may shrink only to more than the current capacity: that reverts an expansion that has
+/// not happened yet.
 fn validate_size(new: &Value, old: &Value, errors: &mut Errors) {
     let amount = |object: &Value, path: &[&str]| object.at(path).and_then(Quantity::of).unwrap_or(Quantity::ZERO);
     let request = ["spec", "resources", "requests", "storage"];
@@ -103,7 +104,7 @@ fn validate_size(new: &Value, old: &Value, errors: &mut Errors) {
     }
 }
 
-/// Once a class was applied to the volume, another one may be asked for, but not none.
+/// Checks the VolumeAttributesClass. Once one was applied, it can be changed but not removed.
 fn validate_attributes_class(new: &Value, old: &Value, errors: &mut Errors) {
     let class = ["spec", "volumeAttributesClassName"];
     let applied = old.has(&["status", "currentVolumeAttributesClassName"]);

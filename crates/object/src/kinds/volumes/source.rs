@@ -1,11 +1,11 @@
-//! Where a volume's bytes are: the sources of a PersistentVolume, and the nodes that reach them.
+//! Sources of a PersistentVolume, and the nodes that can reach them.
 
 use super::check::{self, member};
 use crate::Value;
 use crate::access::Access;
 use crate::field::{Errors, Path};
 
-/// Every source field of a PersistentVolume, in the order in which they are checked.
+/// All source fields of a PersistentVolume, in the order in which they are validated.
 pub(super) const SOURCES: &[&str] = &[
     "hostPath",
     "gcePersistentDisk",
@@ -31,7 +31,7 @@ pub(super) const SOURCES: &[&str] = &[
     "csi",
 ];
 
-/// Texts that each source must have.
+/// Required text fields of each source.
 const REQUIRED: &[(&str, &[&str])] = &[
     ("hostPath", &["path"]),
     ("gcePersistentDisk", &["pdName"]),
@@ -54,7 +54,7 @@ const REQUIRED: &[(&str, &[&str])] = &[
     ("csi", &["volumeHandle"]),
 ];
 
-/// Exactly one source, with what it needs.
+/// Checks that there is exactly one source, and that it is complete.
 pub(super) fn validate_source(spec: &Value, path: &Path, errors: &mut Errors) {
     let mut present = SOURCES.iter().filter(|source| spec.has(&[source]));
     let Some(first) = present.next() else {
@@ -154,7 +154,7 @@ fn validate_flocker(source: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The stage secret is not checked, as upstream does not.
+/// Validates secret references. Upstream does not validate the stage secret, so neither do we.
 fn validate_csi_secrets(source: &Value, path: &Path, errors: &mut Errors) {
     for field in
         ["controllerPublishSecretRef", "controllerExpandSecretRef", "nodePublishSecretRef", "nodeExpandSecretRef"]
@@ -172,7 +172,7 @@ fn validate_csi_secrets(source: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Defaults that stand inside a source.
+/// Applies defaults inside a source.
 pub(super) fn default_source(spec: &mut Value) {
     let defaults: &[(&str, &[(&str, &str)])] = &[
         ("iscsi", &[("iscsiInterface", "default")]),
@@ -202,7 +202,7 @@ pub(super) fn validate_node_affinity(affinity: &Value, path: &Path, errors: &mut
     }
 }
 
-/// Checks a `NodeSelector`: terms of requirements on labels and fields of nodes.
+/// Validates a `NodeSelector`: terms with requirements on node labels and fields.
 fn validate_node_selector(selector: &Value, path: &Path, errors: &mut Errors) {
     let path = path.child("nodeSelectorTerms");
     let terms = selector.items(&["nodeSelectorTerms"]);
@@ -239,7 +239,7 @@ fn validate_node_requirement(wanted: &Value, path: &Path, errors: &mut Errors) {
     check::qualified(wanted.text(&["key"]), &path.child("key"), errors);
 }
 
-/// `metadata.name` is the only field of a node that can be asked for.
+/// Validates a requirement on a node field. Only `metadata.name` is supported.
 fn validate_node_field(wanted: &Value, path: &Path, errors: &mut Errors) {
     let values = wanted.items(&["values"]);
     match wanted.text(&["operator"]) {
@@ -260,7 +260,7 @@ fn validate_node_field(wanted: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// Warnings about old labels in an affinity.
+/// Returns warnings about deprecated labels in a node affinity.
 pub(super) fn node_affinity_warnings(affinity: &Value, path: &Path) -> Vec<String> {
     let path = path.child("required").child("nodeSelectorTerms");
     let mut warnings = Vec::new();
@@ -273,7 +273,8 @@ pub(super) fn node_affinity_warnings(affinity: &Value, path: &Path) -> Vec<Strin
     warnings
 }
 
-/// The affinity may be set once; later only beta labels in it may become their successors.
+/// Validates an update of the node affinity: it may be set once, and later only beta labels may be renamed to their
+/// final names.
 pub(super) fn validate_node_affinity_update(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
     let (new, old) = (member(new, "nodeAffinity"), member(old, "nodeAffinity"));
     if old.is_null() || new == old {
@@ -287,7 +288,7 @@ pub(super) fn validate_node_affinity_update(new: &Value, old: &Value, path: &Pat
     }
 }
 
-/// Whether `new` is `old` but for keys that went from their beta name to the final one.
+/// Whether `new` equals `old` except for labels that were renamed from beta to final.
 fn renamed(new: &Value, old: &Value) -> bool {
     let mut renamed = old.clone();
     let terms = |affinity: &Value| affinity.items(&["required", "nodeSelectorTerms"]).to_vec();

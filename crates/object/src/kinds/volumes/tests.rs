@@ -24,7 +24,7 @@ fn csi() -> Value {
 }
 
 #[test]
-fn claims_get_defaults_and_lose_their_status() {
+fn new_claims_get_defaults_and_no_status() {
     let mut object = claim(json!({}));
     object["status"] = json!({"phase": "Bound", "capacity": {"storage": "9Gi"}});
     let stored = stored("PersistentVolumeClaim", object);
@@ -34,7 +34,7 @@ fn claims_get_defaults_and_lose_their_status() {
 }
 
 #[test]
-fn claims_are_refused_with_the_known_texts() {
+fn invalid_claims_are_refused_with_upstreams_messages() {
     let cases = [
         (json!({"accessModes": []}), "spec.accessModes: Required value: at least 1 access mode is required"),
         (
@@ -87,7 +87,7 @@ fn claims_are_refused_with_the_known_texts() {
 }
 
 #[test]
-fn data_sources_are_made_to_agree() {
+fn data_source_and_data_source_ref_are_made_equal() {
     let claim_source = json!({"kind": "PersistentVolumeClaim", "name": "a"});
     let snapshot = json!({"apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "a"});
     let other = json!({"apiGroup": "x.io", "kind": "Populator", "name": "a"});
@@ -121,7 +121,7 @@ fn data_sources_are_made_to_agree() {
 const IMMUTABLE: &str = "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
 #[test]
-fn claims_change_only_as_allowed() {
+fn only_allowed_claim_updates_are_accepted() {
     let pending = stored("PersistentVolumeClaim", claim(json!({})));
     let mut bound = pending.clone();
     bound["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
@@ -148,7 +148,7 @@ fn claims_change_only_as_allowed() {
     let refused = "spec.resources.requests.storage: Forbidden: field can not be less than status.capacity";
     assert_eq!(change(&grown, shrink), refused, "equal to the capacity is refused too");
     grown["status"]["capacity"]["storage"] = json!("512Mi");
-    assert_eq!(change(&grown, shrink), "[]", "an expansion that did not happen is taken back");
+    assert_eq!(change(&grown, shrink), "[]", "an unfinished expansion can be reverted");
     let got = change(&bound, |new| new["spec"]["volumeMode"] = json!("Block"));
     assert!(got.contains("volumeMode: Invalid value: \"Block\": field is immutable"), "{got}");
     let mut equal = bound.clone();
@@ -157,7 +157,7 @@ fn claims_change_only_as_allowed() {
 }
 
 #[test]
-fn attribute_classes_once_applied_stay() {
+fn an_applied_attributes_class_cannot_be_removed() {
     let mut bound = stored("PersistentVolumeClaim", claim(json!({"volumeAttributesClassName": "gold"})));
     bound["status"] = json!({"phase": "Bound", "capacity": {"storage": "1Gi"}});
     let change = |old: &Value, change: fn(&mut Value)| change_refused("PersistentVolumeClaim", old, change);
@@ -172,7 +172,7 @@ fn attribute_classes_once_applied_stay() {
 }
 
 #[test]
-fn the_beta_class_annotation_only_moves_to_the_spec() {
+fn the_beta_class_annotation_can_only_move_to_the_spec() {
     let mut object = claim(json!({}));
     object["metadata"]["annotations"] = json!({BETA_CLASS: "fast"});
     assert_eq!(warnings("PersistentVolumeClaim", &object).len(), 1);
@@ -219,7 +219,7 @@ fn claim_status_is_checked() {
 }
 
 #[test]
-fn volumes_are_refused_with_the_known_texts() {
+fn invalid_volumes_are_refused_with_upstreams_messages() {
     let cases = [
         (json!({"accessModes": []}), "spec.accessModes: Required value"),
         (json!({"capacity": {}}), "spec.capacity: Required value"),
@@ -260,7 +260,7 @@ fn volumes_are_refused_with_the_known_texts() {
 }
 
 #[test]
-fn volumes_have_one_complete_source() {
+fn volumes_need_exactly_one_complete_source() {
     let cases = [
         (json!({}), "spec: Required value: must specify a volume type"),
         (
@@ -315,7 +315,7 @@ fn volumes_have_one_complete_source() {
 }
 
 #[test]
-fn volumes_change_only_as_allowed() {
+fn only_allowed_volume_updates_are_accepted() {
     let mut old = stored("PersistentVolume", volume(csi()));
     assert_eq!(old["status"], json!({"phase": "Pending", "lastPhaseTransitionTime": "2026-11-15T12:00:00Z"}));
     assert_eq!(old["spec"]["persistentVolumeReclaimPolicy"], "Retain");
@@ -346,7 +346,7 @@ fn volumes_change_only_as_allowed() {
 }
 
 #[test]
-fn node_affinity_is_set_once_and_renamed_at_most() {
+fn node_affinity_can_be_set_once_and_its_beta_labels_renamed() {
     fn affinity(key: &str) -> Value {
         json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": key, "operator": "In", "values": ["a"]}]}]}})
     }
@@ -363,7 +363,7 @@ fn node_affinity_is_set_once_and_renamed_at_most() {
 }
 
 #[test]
-fn phase_transitions_are_stamped() {
+fn phase_transitions_get_a_time() {
     let mut old = stored("PersistentVolume", volume(csi()));
     old["status"]["lastPhaseTransitionTime"] = json!("2026-01-01T00:00:00Z");
     let time = |status: Value| {
@@ -387,7 +387,7 @@ fn phase_transitions_are_stamped() {
 }
 
 #[test]
-fn columns_read_as_kubectl_users_know_them() {
+fn columns_are_upstreams() {
     let mut object = stored("PersistentVolumeClaim", claim(json!({"storageClassName": "fast"})));
     assert_eq!(
         headers("PersistentVolumeClaim"),
@@ -417,7 +417,7 @@ fn columns_read_as_kubectl_users_know_them() {
 }
 
 #[test]
-fn warnings_name_what_is_old() {
+fn deprecated_fields_give_a_warning() {
     let object = claim(json!({"resources": {"requests": {"storage": "1500m"}}}));
     assert_eq!(
         warnings("PersistentVolumeClaim", &object),

@@ -15,7 +15,7 @@ use crate::write::stamp;
 use crate::{Value, json};
 
 const MOUNT_OPTIONS: &str = "volume.beta.kubernetes.io/mount-options";
-/// The old volume types whose mount options could stand in the annotation.
+/// Deprecated volume types that support the mount options annotation.
 const TAKES_MOUNT_OPTIONS: &[&str] = &[
     "awsElasticBlockStore",
     "azureDisk",
@@ -50,7 +50,7 @@ impl Rules for Volumes {
         let time = ["status", "lastPhaseTransitionTime"];
         let phase = ["status", "phase"];
         if new.text(&phase) != old.text(&phase) {
-            // The client may say when it happened, but has to say something new.
+            // The client may set the time, but only to a new value.
             if !new.has(&time) || new.at(&time) == old.at(&time) {
                 new.put(&time, stamp(ctx.now));
             }
@@ -126,7 +126,7 @@ const COLUMNS: &[Column] = &[
     wide("VolumeMode", "string", "What kind of volume it is"),
 ];
 
-/// Checks a volume's spec; an attachment's inline volume gets the same.
+/// Validates a volume's spec. The inline volume of a VolumeAttachment uses it too.
 pub(crate) fn validate_volume_spec(spec: &Value, path: &Path, errors: &mut Errors) {
     let modes = path.child("accessModes");
     if spec.items(&["accessModes"]).is_empty() {
@@ -187,7 +187,7 @@ fn validate_capacity(spec: &Value, path: &Path, errors: &mut Errors) {
     }
 }
 
-/// The source may not change, but a missing secret for expansion may be added.
+/// Checks that the source did not change. Only an absent expansion secret may be added.
 fn validate_source_unchanged(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
     let sources = |spec: &Value| {
         let members =

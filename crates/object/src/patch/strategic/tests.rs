@@ -14,7 +14,7 @@ fn refused(document: Value, patch: Value) -> (u16, String) {
     run("io.k8s.api.core.v1.Pod", document, patch).unwrap_err()
 }
 
-/// A pod with these containers, images and all.
+/// A pod with these containers and an image for each.
 fn containers(names: &[&str]) -> Value {
     let list: Vec<Value> = names.iter().map(|name| json!({"name": name, "image": format!("{name}:1")})).collect();
     json!({"spec": {"containers": list}})
@@ -44,7 +44,7 @@ fn set_image_changes_one_container() {
 }
 
 #[test]
-fn elements_are_deleted_by_key_or_all_replaced() {
+fn list_elements_are_deleted_by_key_or_all_replaced() {
     let delete =
         json!({"spec": {"containers": [{"name": "a", "$patch": "delete"}, {"name": "absent", "$patch": "delete"}]}});
     assert_eq!(names(&pod(containers(&["a", "b"]), delete)), ["b"]);
@@ -70,7 +70,7 @@ fn maps_are_replaced_or_emptied_by_directive() {
 }
 
 #[test]
-fn element_order_weaves_in_what_only_the_server_has() {
+fn the_element_order_includes_elements_that_only_the_server_has() {
     let order = |ids: &[&str]| ids.iter().map(|id| json!({"name": id})).collect::<Value>();
     let reorder = json!({"spec": {"$setElementOrder/containers": order(&["c", "a"])}});
     assert_eq!(names(&pod(containers(&["a", "sidecar", "c"]), reorder)), ["sidecar", "c", "a"]);
@@ -80,7 +80,7 @@ fn element_order_weaves_in_what_only_the_server_has() {
 }
 
 #[test]
-fn scalar_lists_unite_lose_and_order() {
+fn scalar_lists_are_merged_deleted_from_and_ordered() {
     let document = json!({"metadata": {"finalizers": ["a", "b", "c"]}});
     let remove = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": ["b", "absent"]}});
     assert_eq!(pod(document.clone(), remove)["metadata"]["finalizers"], json!(["a", "c"]));
@@ -93,9 +93,9 @@ fn scalar_lists_unite_lose_and_order() {
     assert_eq!(pod(json!({}), first), json!({"metadata": {"finalizers": ["x"]}}));
 }
 
-/// As upstream, which takes away after it has united and ordered.
+/// As upstream, which deletes after merging and ordering.
 #[test]
-fn a_scalar_that_is_added_and_taken_away_is_gone() {
+fn a_scalar_that_is_both_added_and_deleted_is_deleted() {
     let patch = json!({"metadata": {"$setElementOrder/finalizers": ["d", "a"], "finalizers": ["d", "a"],
                                    "$deleteFromPrimitiveList/finalizers": ["d", "b"]}});
     for before in [json!({"finalizers": ["b", "d"]}), json!({})] {
@@ -112,7 +112,7 @@ fn owner_references_are_deleted_by_uid() {
 }
 
 #[test]
-fn retain_keys_clear_the_rest_of_a_union() {
+fn retain_keys_remove_the_other_members_of_a_union() {
     let document = json!({"spec": {"volumes": [{"name": "v", "emptyDir": {}}, {"name": "w", "emptyDir": {}}]}});
     let patch =
         json!({"spec": {"volumes": [{"$retainKeys": ["name", "hostPath"], "name": "v", "hostPath": {"path": "/"}}]}});
@@ -136,7 +136,7 @@ fn lists_without_a_strategy_are_replaced() {
 }
 
 #[test]
-fn what_is_new_comes_without_directives() {
+fn new_values_contain_no_directives() {
     let patch = json!({"spec": {
         "$retainKeys": ["volumes", "securityContext", "affinity"],
         "volumes": [{"name": "v", "emptyDir": {"$patch": "delete"}}, {"$patch": "replace"}, {"name": "x", "$patch": "delete"}],
@@ -149,7 +149,7 @@ fn what_is_new_comes_without_directives() {
 }
 
 #[test]
-fn bad_patches_are_refused_in_a_sentence() {
+fn invalid_patches_are_refused_with_one_sentence() {
     let document = || json!({"metadata": {"finalizers": ["a"]}, "spec": {"containers": [{"name": "a"}]}});
     let cases = [
         (json!({"spec": {"containers": [{"image": "x"}]}}), 422, "does not contain declared merge key: name"),
@@ -177,7 +177,7 @@ fn bad_patches_are_refused_in_a_sentence() {
 }
 
 #[test]
-fn fields_that_look_like_directives_are_fields() {
+fn declared_fields_that_look_like_directives_are_fields() {
     let path = ["spec", "versions"];
     let schema = json!({"openAPIV3Schema": {"properties": {"a": {"$ref": "x"}}}});
     let patch = json!({"spec": {path[1]: [{"name": "v1", "schema": schema}]}});

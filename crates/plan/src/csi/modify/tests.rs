@@ -127,6 +127,9 @@ fn failures_by_class() {
             let mut claim = claim.clone();
             claim.put(&["status", "modifyVolumeStatus", "status"], "Infeasible");
             assert!(matches!(planned(&claim, &memory), Step::Rest(_)));
+            let before = now() - jiff::SignedDuration::from_hours(1);
+            let jumped_back = plan(&claim, &self::volume(), Some(&class("gold")), &driver(), &memory, before);
+            assert!(!matches!(jumped_back, Step::Rest(_)), "no rest lasts longer than it was given");
             claim.put(&["spec", "volumeAttributesClassName"], "silver");
             assert_eq!(asked(&claim, &memory).as_deref(), Some("silver"), "another class does not rest");
         }

@@ -212,6 +212,8 @@ fn failures_by_class() {
         assert_eq!(finish.event.unwrap().reason, "VolumeResizeFailed");
         assert!(finish.again && finish.volume.is_none());
         assert_eq!(matches!(planned(&after, &volume, &driver, &memory), Step::Rest(_)), slow, "{code}");
+        let jumped_back = plan(&after, &volume, &driver, &memory, || true, now() - SignedDuration::from_hours(1));
+        assert!(!matches!(jumped_back, Step::Rest(_)), "{code}: no rest lasts longer than it was given");
         assert_eq!(matches!(planned(&after, &volume, &driver, &memory), Step::InUse(_)), offline, "{code}");
     }
 }

@@ -1,18 +1,18 @@
-//! Claims that are given to an owner late: by a request that was on its way for so long that its owner is gone, or about to go.
+//! Claims that get an owner late: a delayed request sets an owner that is deleted or terminating by then.
 
 use super::*;
 
-/// Decision 21: a set's claim is given to it, or to a pod, by a request that was on its way for so long that its owner is gone. What goes
-/// with the claim does not come back, so it stays; other objects go, as ever.
+/// Decision 21: a delayed request sets the owner of a claim to a set or pod that is deleted by then. The
+/// claim is kept, because its data cannot be restored; other objects are deleted as usual.
 #[test]
-fn a_claim_that_is_given_to_an_owner_that_has_gone_stays() {
+fn a_claim_that_gets_a_deleted_owner_is_kept() {
     let late = owner("Set", "web", "uid-web", false);
     for (kind, policy, stays) in [
         ("PersistentVolumeClaim", Policy::Background, true),
         ("PersistentVolumeClaim", Policy::Orphan, true),
         ("Pod", Policy::Background, false),
     ] {
-        // Whichever watch is quicker.
+        // In either order of the watches.
         for first in ["Set", kind] {
             let mut world = World::default();
             world.create("Set", "a", "web", Vec::new());
@@ -31,9 +31,10 @@ fn a_claim_that_is_given_to_an_owner_that_has_gone_stays() {
     }
 }
 
-/// The same while its owner waits for those that it leaves behind: it was looked for before it came.
+/// The same while the owner waits for its dependents to be orphaned: they were listed before the claim got
+/// the owner.
 #[test]
-fn a_claim_that_is_given_to_an_owner_that_leaves_all_behind_stays() {
+fn a_claim_that_gets_an_orphaning_owner_is_kept() {
     let mut world = World::default();
     world.create("Set", "a", "web", Vec::new());
     world.create("PersistentVolumeClaim", "a", "data", Vec::new());
@@ -46,9 +47,10 @@ fn a_claim_that_is_given_to_an_owner_that_leaves_all_behind_stays() {
     assert!(!world.objects.contains_key("web"));
 }
 
-/// The same when it has left all behind, and somebody else's finalizer still holds it; unless it is told to take them along after all.
+/// The same when the dependents are orphaned and another finalizer keeps the owner; unless the owner is
+/// deleted again with its dependents.
 #[test]
-fn a_claim_that_is_given_to_an_owner_that_left_all_behind_stays() {
+fn a_claim_that_gets_an_owner_after_orphaning_is_kept() {
     for after_all in [false, true] {
         let mut world = World::default();
         world.create("Set", "a", "web", Vec::new());
@@ -70,10 +72,10 @@ fn a_claim_that_is_given_to_an_owner_that_left_all_behind_stays() {
     }
 }
 
-/// A claim that its owner gets on its way out, in the foreground, goes when that is gone, and not before: the request may have been on its way when the
-/// owner was told to leave it.
+/// A claim that gets an owner in foreground deletion is deleted after the owner and not before: the request
+/// may have been sent before the deletion, and be revoked.
 #[test]
-fn a_claim_that_is_given_to_an_owner_on_its_way_out_waits_for_its_end() {
+fn a_claim_that_gets_a_terminating_owner_waits_until_the_owner_is_deleted() {
     for is_taken_back in [false, true] {
         let mut world = World::default();
         world.create("Set", "a", "web", Vec::new());
@@ -95,9 +97,10 @@ fn a_claim_that_is_given_to_an_owner_on_its_way_out_waits_for_its_end() {
     }
 }
 
-/// A claim that was given to its owner in time goes with it, whichever watch is quicker, and also where its history is not known.
+/// A claim that got its owner in time is deleted with it, in either order of the watches, and also if its
+/// history is not known.
 #[test]
-fn a_claim_that_was_given_in_time_goes() {
+fn a_claim_that_got_its_owner_in_time_is_deleted() {
     for (first, is_listed) in [("Set", false), ("PersistentVolumeClaim", false), ("Set", true)] {
         let mut world = World::default();
         world.create("Set", "a", "web", Vec::new());
@@ -108,7 +111,7 @@ fn a_claim_that_was_given_in_time_goes() {
         if is_listed {
             world.edit("data", |fact| fact.finalizers.push("touched".to_owned()));
             world.pending.remove("PersistentVolumeClaim");
-            world.graph.apply(Event::Listed(world.objects["data"].fact.clone()));
+            world.graph.apply(GraphEvent::Listed(world.objects["data"].fact.clone()));
             world.edit("data", |fact| fact.finalizers.clear());
         }
         while world.deliver(first) {}
@@ -117,9 +120,9 @@ fn a_claim_that_was_given_in_time_goes() {
     }
 }
 
-/// The same where the collector has not heard yet that it was given, or that its owner was told to go: it waits until it has.
+/// The same if an event is missing, of the new owner or of the owner's deletion: the collector waits for it.
 #[test]
-fn a_claim_is_not_collected_before_it_is_known_when_it_was_given() {
+fn a_claim_is_not_collected_before_it_is_known_when_it_got_its_owner() {
     for unheard in ["PersistentVolumeClaim", "Set"] {
         let mut world = World::default();
         world.create("Set", "a", "web", Vec::new());
@@ -139,7 +142,7 @@ fn a_claim_is_not_collected_before_it_is_known_when_it_was_given() {
         }
         assert!(!world.deleted_by_gc.contains(&"data".to_owned()), "{unheard} unheard");
         world.settle();
-        assert!(!world.objects["data"].fact.deleting, "it waits for its owner's end");
+        assert!(!world.objects["data"].fact.deleting, "it waits for the deletion of its owner");
         world.edit("web-0", |fact| fact.finalizers.clear());
         world.settle();
         assert!(world.objects.is_empty(), "{:?}", world.names());

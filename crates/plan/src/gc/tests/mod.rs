@@ -1,4 +1,4 @@
-//! A little world with the API server's deletion rules, a lagging watch, and the collector's loop around the graph.
+//! A model with the API server's deletion rules, a lagging watch, and the collector's loop around the graph.
 
 mod given;
 
@@ -17,8 +17,8 @@ struct Object {
 struct World {
     objects: BTreeMap<String, Object>,
     version: u64,
-    /// Events that no watch has delivered yet, one queue for each kind: kinds may arrive in any order.
-    pending: BTreeMap<String, VecDeque<Event>>,
+    /// Events that no watch has delivered yet, one queue per kind: kinds may arrive in any order.
+    pending: BTreeMap<String, VecDeque<GraphEvent>>,
     graph: Graph,
     reports: Vec<String>,
     deleted_by_gc: Vec<String>,
@@ -57,10 +57,10 @@ impl World {
         let name = fact.place.name.to_string();
         let queue = self.pending.entry(fact.place.kind.to_string()).or_default();
         if fact.deleting && fact.finalizers.is_empty() {
-            queue.push_back(Event::Gone(fact.uid, self.version));
+            queue.push_back(GraphEvent::Gone(fact.uid, self.version));
             self.objects.remove(&name);
         } else {
-            queue.push_back(Event::Seen(fact.clone()));
+            queue.push_back(GraphEvent::Seen(fact.clone()));
             self.objects.insert(name, Object { fact, version: self.version });
         }
     }
@@ -115,14 +115,14 @@ impl World {
         }
     }
 
-    /// Carries one piece of work out; `between` happens after the judgement and before the actions.
+    /// Executes one piece of work; `between` runs after the decision and before the actions.
     fn work(&mut self, between: impl FnOnce(&mut World)) -> bool {
         let Some(work) = self.graph.next_work() else { return false };
         let mut answers = Answers::default();
         let plan = loop {
             match self.graph.decide(&work, &answers) {
                 Step::Ask(places) => {
-                    assert!(places.iter().all(|place| !answers.contains_key(place)), "asks again what it knows");
+                    assert!(places.iter().all(|place| !answers.contains_key(place)), "asks again for known objects");
                     answers.extend(places.into_iter().map(|place| (place.clone(), self.answer(&place))));
                 }
                 Step::Do(plan) => break plan,
@@ -130,7 +130,7 @@ impl World {
         };
         between(self);
         for uid in &plan.gone {
-            self.graph.apply(Event::Gone(uid.clone(), 0));
+            self.graph.apply(GraphEvent::Gone(uid.clone(), 0));
         }
         let failed = plan.actions.iter().any(|action| !self.carry_out(action));
         self.graph.done(&work);
@@ -142,7 +142,7 @@ impl World {
         true
     }
 
-    /// Whether it was accepted, as the server would.
+    /// Executes an action; returns whether the server accepted it.
     fn carry_out(&mut self, action: &Action) -> bool {
         let (Action::Delete { place, uid, .. }
         | Action::DropOwners { place, uid, .. }
@@ -174,21 +174,21 @@ impl World {
         true
     }
 
-    /// Safety: what garbage collection deletes has no owner that is there and does not wait for it to go.
+    /// Safety: a deleted object has no owner that exists and does not wait for it.
     fn check_no_solid_owner(&self, name: &str) {
         let fact = &self.objects[name].fact;
         for owner in &fact.owners {
             if let Answer::Found(live) = self.answer(&owner.place(&fact.place.namespace)) {
                 assert!(
                     live.uid != owner.uid || live.waits_for_dependents(),
-                    "{name} is deleted though its owner {} stands",
+                    "{name} is deleted although its owner {} exists",
                     owner.name
                 );
             }
         }
     }
 
-    /// Everything delivered, everything carried out.
+    /// Delivers all events and executes all work.
     fn settle(&mut self) {
         for _ in 0..10_000 {
             let kinds: Vec<String> = self.pending.keys().cloned().collect();
@@ -197,7 +197,7 @@ impl World {
                 return;
             }
         }
-        panic!("garbage collection does not come to rest");
+        panic!("garbage collection does not settle");
     }
 
     fn names(&self) -> BTreeSet<&str> {
@@ -217,24 +217,24 @@ fn background_collects_the_whole_chain_after_the_owner() {
     assert_eq!(world.names(), BTreeSet::new());
 }
 
-/// Somebody said that an owner is gone, because its kind was not served for a moment, and it is seen again.
+/// A former report that an owner is deleted was wrong, because its kind was not served for a moment.
 #[test]
-fn an_owner_that_is_seen_again_stands() {
+fn an_owner_that_is_seen_again_exists() {
     let mut world = World::default();
     world.pod("set", &[]);
     world.pod("pod", &[("set", true)]);
     world.settle();
     let set = world.objects["set"].fact.clone();
-    world.graph.apply(Event::Gone(set.uid.clone(), 0));
-    world.graph.apply(Event::Seen(set));
-    // Another owner is not there, so all of them are looked at.
+    world.graph.apply(GraphEvent::Gone(set.uid.clone(), 0));
+    world.graph.apply(GraphEvent::Seen(set));
+    // Another owner is missing, so all owners are checked.
     world.edit("pod", |fact| fact.owners.push(owner("Pod", "nobody", "uid-nobody", false)));
     world.settle();
     assert_eq!(world.names(), BTreeSet::from(["pod", "set"]));
 }
 
 #[test]
-fn an_owner_held_by_another_finalizer_still_stands() {
+fn an_owner_held_by_another_finalizer_still_exists() {
     let mut world = World::default();
     world.pod("set", &[]);
     world.pod("pod", &[("set", true)]);
@@ -248,7 +248,7 @@ fn an_owner_held_by_another_finalizer_still_stands() {
 }
 
 #[test]
-fn foreground_keeps_the_owner_until_blocking_dependents_are_gone() {
+fn foreground_keeps_the_owner_until_blocking_dependents_are_deleted() {
     let mut world = World::default();
     world.pod("set", &[]);
     world.pod("stuck", &[("set", true)]);
@@ -291,7 +291,7 @@ fn a_solid_co_owner_keeps_the_dependent_and_unblocks_the_other() {
 }
 
 #[test]
-fn orphaned_dependents_lose_the_reference_and_live() {
+fn orphaned_dependents_lose_the_reference_and_are_kept() {
     let mut world = World::default();
     world.pod("set", &[]);
     world.pod("a", &[("set", true)]);
@@ -316,7 +316,7 @@ fn a_cycle_of_blocking_owners_can_be_deleted_in_the_foreground() {
 }
 
 #[test]
-fn foreground_deletions_that_wait_for_each_other_are_untangled() {
+fn foreground_deletions_that_wait_for_each_other_are_unblocked() {
     let mut world = World::default();
     world.pod("a", &[("b", true)]);
     world.pod("b", &[("a", true)]);
@@ -373,16 +373,16 @@ fn cluster_scoped_objects_are_never_deleted_for_a_namespaced_owner() {
     assert_eq!(world.names(), BTreeSet::from(["child", "pod", "volume"]));
     world.delete("pod", Policy::Background);
     world.settle();
-    assert_eq!(world.names(), BTreeSet::from(["child", "volume"]), "also when that owner is known to be gone");
+    assert_eq!(world.names(), BTreeSet::from(["child", "volume"]), "also when that owner is known to be deleted");
 }
 
 #[test]
-fn what_is_not_watched_any_more_is_asked_about() {
+fn objects_that_are_no_longer_watched_are_read() {
     let mut world = World::default();
     world.pod("owner", &[]);
     world.create("Set", "a", "set", vec![owner("Pod", "owner", "uid-owner", true)]);
     world.settle();
-    world.graph.apply(Event::Unwatched("uid-owner".into()));
+    world.graph.apply(GraphEvent::Unwatched("uid-owner".into()));
     let work = world.graph.next_work().unwrap();
     assert_eq!(work, Work::Attempt("uid-set".into()));
     let Step::Ask(places) = world.graph.decide(&work, &Answers::default()) else { panic!("asks") };
@@ -419,7 +419,7 @@ fn an_unknown_owner_kind_keeps_the_dependent_and_is_tried_again() {
         (place("Gadget", "a", "g"), Answer::UnknownKind),
     ]
     .into();
-    let Step::Do(plan) = world.graph.decide(&work, &answers) else { panic!("all was answered") };
+    let Step::Do(plan) = world.graph.decide(&work, &answers) else { panic!("all answers were given") };
     assert!(plan.actions.is_empty());
     assert!(plan.held.unwrap().retries());
 }
@@ -432,13 +432,13 @@ fn work_never_runs_twice_at_once_and_runs_again_after_a_change() {
     let work = world.graph.next_work().unwrap();
     world.edit("pod", |_| {});
     world.deliver("Pod");
-    assert_eq!(world.graph.next_work(), None, "it runs already");
+    assert_eq!(world.graph.next_work(), None, "it is running");
     world.graph.done(&work);
     assert_eq!(world.graph.next_work(), Some(work), "it changed while it ran");
 }
 
 #[test]
-fn objects_with_standing_owners_cause_no_work() {
+fn objects_with_existing_owners_cause_no_work() {
     let mut world = World::default();
     world.pod("set", &[]);
     for at in 0..100 {
@@ -479,7 +479,7 @@ enum Deed {
         kind: bool,
     },
     Work,
-    /// An edit by a user between the collector's judgement and its action.
+    /// An edit by a user between the collector's decision and its action.
     Race {
         at: usize,
         owner: usize,
@@ -548,7 +548,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(512))]
 
-    /// Safety is asserted at every deletion; at rest nothing is left that should be gone, and nothing waits that need not.
+    /// Safety is asserted at every deletion. At the end no object is left that should be deleted, and no work
+    /// waits.
     #[test]
     fn at_rest_no_object_has_only_absent_owners(deeds in deeds()) {
         let mut world = World::default();
@@ -563,12 +564,12 @@ proptest! {
             prop_assert!(fact.owners.is_empty() || fact.owners.iter().any(stands), "{} is garbage", fact.place.name);
             prop_assert!(!fact.deleting, "{} never ends", fact.place.name);
         }
-        prop_assert_eq!(world.graph.len(), world.objects.len(), "the graph follows the world");
+        prop_assert_eq!(world.graph.len(), world.objects.len(), "the graph has all objects");
     }
 
-    /// With nothing in flight when they are orphaned, direct dependents survive.
+    /// Without pending events at the time of orphaning, direct dependents are kept.
     #[test]
-    fn orphaned_objects_survive(deeds in deeds(), at in 0usize..12) {
+    fn orphaned_objects_are_kept(deeds in deeds(), at in 0usize..12) {
         let mut world = World::default();
         for (step, deed) in deeds.iter().enumerate() {
             world.perform(step, deed);
@@ -585,7 +586,7 @@ proptest! {
         world.settle();
         prop_assert!(world.deleted_by_gc.is_empty());
         for name in dependents {
-            prop_assert!(world.objects.contains_key(&name), "{} was orphaned and is gone", name);
+            prop_assert!(world.objects.contains_key(&name), "{} was orphaned and is deleted", name);
         }
     }
 }

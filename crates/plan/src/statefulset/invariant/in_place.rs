@@ -1,7 +1,7 @@
-//! What must be true of claims that follow revisions.
+//! Invariants of claims that follow revisions.
 
-use super::Judge;
-use crate::statefulset::Action;
+use super::{Judge, is_contested};
+use crate::statefulset::{Action, Lane, SetPlan};
 use object::Value;
 use object::access::{Access, name, terminating, uid};
 use object::quantity::Quantity;
@@ -11,15 +11,17 @@ use std::collections::BTreeSet;
 const LABEL: &[&str] = &["metadata", "labels", "controller-revision-hash"];
 
 impl Judge<'_> {
-    pub(super) fn claims(&self) -> Vec<String> {
+    pub(super) fn claims(&self, plan: &SetPlan) -> Vec<String> {
         let mut broken = self.applies();
+        let lanes = plan.stages.iter().flat_map(|stage| &stage.lanes);
+        broken.extend(lanes.flat_map(|lane| self.partial_growth(lane, plan.written.withheld)));
         broken.extend(self.ends());
         broken.extend(self.flights());
         broken
     }
 
-    /// A claim is written as it is seen, once for a revision, never on its way out, never to a smaller size, and only where the set
-    /// says so.
+    /// A claim is written in the observed version, once per plan, never while it terminates, never to a
+    /// smaller size, and only with the policy InPlace.
     fn applies(&self) -> Vec<String> {
         let mut broken = Vec::new();
         let mut written = BTreeSet::new();
@@ -29,7 +31,7 @@ impl Judge<'_> {
             let version = patch.text(&["metadata", "resourceVersion"]);
             let seen = self.seen.claims.iter().find(|it| name(it) == claim_name && uid(it) == uid(patch));
             let Some(claim) = seen.filter(|it| it.text(&["metadata", "resourceVersion"]) == version) else {
-                broken.push(format!("the claim {claim_name} is written as nobody has seen it"));
+                broken.push(format!("the claim {claim_name} is written in a version that was not observed"));
                 continue;
             };
             let size = |object: &Value| {
@@ -41,15 +43,15 @@ impl Judge<'_> {
             let owned =
                 self.staged.iter().any(|(_, it)| matches!(it, Action::OwnClaim { claim, .. } if claim == claim_name));
             let forbidden = [
-                (!self.wants.in_place, "though the set does not want it"),
+                (!self.wants.in_place, "although the set's policy is not InPlace"),
                 (!written.insert(claim_name), "twice"),
-                (terminating(claim), "on its way out"),
+                (terminating(claim), "while it is terminating"),
                 (size(patch) < size(claim), "to a smaller size"),
-                (claim.text(LABEL) == patch.text(LABEL), "though it is at that revision"),
+                (claim.text(LABEL) == patch.text(LABEL), "although it is at that revision"),
                 (patch.text(LABEL).is_empty(), "without a revision"),
-                (!self.in_range(pod), "though its pod is scaled away"),
+                (!self.in_range(pod), "although its pod is scaled away"),
                 (owned, "and gets owners in one plan"),
-                (patch.has(&["status"]) || patch.has(&["spec", "volumeName"]), "with what is not the template's"),
+                (patch.has(&["status"]) || patch.has(&["spec", "volumeName"]), "with fields that no template has"),
             ];
             let sentences = forbidden.iter().filter(|(is_so, _)| *is_so);
             broken.extend(sentences.map(|(_, how)| format!("the claim {claim_name} is written {how}")));
@@ -57,8 +59,39 @@ impl Judge<'_> {
         broken
     }
 
-    /// A replica that works loses its pod to the rollout, or has it relabelled, only when its claims are at the update revision and
-    /// ready.
+    /// A claim's volume changes only if all claims of its replica can follow: none of them is known to be refused, and the server was
+    /// asked about all of them in an earlier step. A plan that is cut off by its allowance asks only about the claims that it writes.
+    fn partial_growth(&self, lane: &Lane, withheld: bool) -> Vec<String> {
+        let (mut broken, mut checked) = (Vec::new(), BTreeSet::<&str>::new());
+        for step in lane {
+            for action in step {
+                let Action::ApplyClaim { patch, pod, with_pod, .. } = action else { continue };
+                let Some(claim) = self.seen.claims.iter().find(|it| name(it) == name(patch)) else { continue };
+                if !changes_volume(patch, claim) {
+                    continue;
+                }
+                let others = self.claims_of(pod).filter(|it| name(it) != name(patch) && !terminating(it));
+                for other in others.filter(|it| it.text(LABEL) != patch.text(LABEL)) {
+                    let (contested, other_name) = (is_contested(self.seen, name(other)), name(other));
+                    if !with_pod && (contested || !is_bound(other)) {
+                        broken.push(format!("{} changes while {other_name} cannot", name(patch)));
+                    }
+                    let is_checked = [name(patch), other_name].iter().all(|it| checked.contains(it));
+                    if !(is_checked || contested || withheld) {
+                        broken.push(format!("{} changes before the server was asked about {other_name}", name(patch)));
+                    }
+                }
+            }
+            checked.extend(step.iter().filter_map(|action| match action {
+                Action::CheckClaim { patch, .. } => Some(name(patch)),
+                _ => None,
+            }));
+        }
+        broken
+    }
+
+    /// The rollout deletes or relabels the pod of a working replica only when its claims are at the update
+    /// revision and ready.
     fn ends(&self) -> Vec<String> {
         let relabelled = self.staged.iter().filter_map(|(_, action)| match action {
             Action::LabelPod { pod, labels, .. } if labels.iter().any(|(label, _)| label == LABEL[2]) => {
@@ -73,23 +106,24 @@ impl Judge<'_> {
             broken.extend(unready.map(|claim| format!("{pod} is {how} before {} is ready", name(claim))));
             let templates = self.seen.set.items(&["spec", "volumeClaimTemplates"]).iter().map(name);
             if self.claims_of(pod).count() < templates.collect::<BTreeSet<_>>().len() {
-                broken.push(format!("{pod} is {how} before all its claims are there"));
+                broken.push(format!("{pod} is {how} before all its claims exist"));
             }
         }
         broken
     }
 
-    /// Replicas in flight are not more than may be unavailable, and none is begun before one above it.
+    /// The number of replicas in flight is within the budget, and no replica is begun before one with a
+    /// higher ordinal.
     fn flights(&self) -> Vec<String> {
         let strategy = self.seen.set.text(&["spec", "updateStrategy", "type"]);
         if !self.wants.in_place || strategy == "Recreate" {
             return Vec::new();
         }
-        // Pods that it does not select any more are about to be let go of.
+        // Pods that the selector does not match are about to be released.
         let selector = self.seen.set.at(&["spec", "selector"]).unwrap_or(&Value::Null);
         let Ok(selector) = LabelSelector::from_object(selector) else { return Vec::new() };
         let selected = |pod: &&Value| selector.matches(pod.members(&["metadata", "labels"]));
-        // What is held back by the partition is not on its way, however far it had come.
+        // Replicas below the partition are not in flight, whatever state they had reached.
         let partition = self.seen.set.int(&["spec", "updateStrategy", "rollingUpdate", "partition"]).unwrap_or(0);
         let offset = if self.gates.on("StatefulSetOrdinalPartition") { 0 } else { self.wants.ordinals.start };
         let reached = |pod: &&Value| self.ordinal(name(pod)).is_some_and(|at| at >= partition.saturating_add(offset));
@@ -105,7 +139,7 @@ impl Judge<'_> {
                 |(_, action)| matches!(action, Action::ApplyClaim { pod: of, with_pod: false, .. } if of == name(pod)),
             )
         };
-        // A claim that was lost is made again whoever's turn it is.
+        // A lost claim is created again, whichever replica is next.
         let made = |pod: &&Value| {
             self.staged.iter().any(|(_, action)| match action {
                 Action::CreateClaim { pod: of, claim, .. } => of == name(pod) && claim.text(LABEL) == self.update,
@@ -127,11 +161,11 @@ impl Judge<'_> {
         let max = self.wants.unavailable_max;
         let mut broken = Vec::new();
         if new > 0 && i64::try_from(new + stay).unwrap_or(i64::MAX) > max {
-            broken.push(format!("{new} replicas are begun beside {stay} in flight, with a budget of {max}"));
+            broken.push(format!("{new} replicas are begun in addition to {stay} in flight, with a budget of {max}"));
         }
         let place = |pod: &&Value| self.ordinal(name(pod));
         let highest_left = old().filter(|pod| self.is_available(pod) && !begun(pod) && !flying(pod) && !ended(pod));
-        // One whose claim cannot be written now has its turn all the same.
+        // A replica whose claim cannot be written now does not block the next one.
         let can_begin =
             |claim: &Value| is_bound(claim) && !self.staged.iter().any(|(_, it)| it.owned_claim() == Some(name(claim)));
         let highest_left =
@@ -148,7 +182,7 @@ impl Judge<'_> {
         broken
     }
 
-    /// An old pod that could go on: what has ended is replaced in any case.
+    /// Whether the rollout replaces the pod; a pod that has terminated is replaced anyway.
     fn is_rolled_over(&self, pod: &str) -> bool {
         self.pod(pod).is_some_and(|pod| {
             pod.text(LABEL) != self.update && !matches!(pod.text(&["status", "phase"]), "Failed" | "Succeeded")
@@ -170,6 +204,12 @@ impl Judge<'_> {
             && claim.text(&["spec", "volumeAttributesClassName"])
                 == claim.text(&["status", "currentVolumeAttributesClassName"])
     }
+}
+
+fn changes_volume(patch: &Value, claim: &Value) -> bool {
+    let size = |object: &Value| object.at(&["spec", "resources", "requests", "storage"]).and_then(Quantity::of);
+    let class = |object: &Value| object.text(&["spec", "volumeAttributesClassName"]).to_owned();
+    size(patch) != size(claim) || class(patch) != class(claim)
 }
 
 fn is_bound(claim: &Value) -> bool {

@@ -1,4 +1,4 @@
-//! Sets that ask for much more than they are large: every plan for them is bounded.
+//! Sets whose pods and claims are much larger than the set itself: every plan for them is bounded.
 
 use super::in_place::parallel;
 use super::world::{Fate, World, actions, set};
@@ -8,7 +8,7 @@ use object::access::{Access, name};
 use object::{Value, json};
 use proptest::prelude::*;
 
-/// Claim templates with an annotation of so many bytes each.
+/// `count` claim templates, each with an annotation of `bytes` bytes.
 fn templates(count: usize, bytes: usize) -> Value {
     let template = |at| {
         let annotations = json!({"note": "x".repeat(bytes)});
@@ -20,7 +20,7 @@ fn templates(count: usize, bytes: usize) -> Value {
     (0..count).map(template).collect::<Vec<Value>>().into()
 }
 
-/// A parallel set of so many replicas with these claim templates.
+/// A Parallel set with these replicas and claim templates.
 fn large(replicas: i64, templates: Value) -> World {
     let mut set = set(replicas);
     parallel(&mut set);
@@ -28,7 +28,8 @@ fn large(replicas: i64, templates: Value) -> World {
     World::of(set)
 }
 
-/// The set of issue 20: 2^31 - 1 replicas with 250 claims of 9 KB each. Its plans make one replica after the other.
+/// The set of issue 20: 2^31 - 1 replicas with 250 claims of 9 KB each. Its plans create one replica after
+/// the other.
 #[test]
 fn a_set_of_huge_replicas_is_planned_a_piece_at_a_time() {
     let mut world = large(i32::MAX.into(), templates(250, 9_000));
@@ -44,7 +45,7 @@ fn a_set_of_huge_replicas_is_planned_a_piece_at_a_time() {
     assert!(claims > 1_000 && claims < 2_000, "{claims} claims");
 }
 
-/// One value of 2.5 MB in the pod template: two pods are a plan.
+/// A pod template with one value of 2.5 MB: a plan creates two pods.
 #[test]
 fn a_set_of_huge_pods_is_planned_a_piece_at_a_time() {
     let mut world = large(i32::MAX.into(), json!([]));
@@ -58,7 +59,7 @@ fn a_set_of_huge_pods_is_planned_a_piece_at_a_time() {
     }
 }
 
-/// A quota of a few claims is asked a few times, not once for each claim of the replica.
+/// A quota of a few claims is tried a few times, not once for each claim of the replica.
 #[test]
 fn a_refusal_stops_the_plan() {
     let mut world = large(i32::MAX.into(), templates(250, 10));
@@ -73,7 +74,7 @@ fn a_refusal_stops_the_plan() {
     assert_eq!(asked(&mut world, 1), 3);
 }
 
-/// No replica gets a pod before it has all its claims, however its claims are spread over plans.
+/// No replica gets a pod before it has all its claims, whatever plans create them.
 #[test]
 fn a_replica_gets_its_pod_when_it_has_all_its_claims() {
     let mut world = large(2, templates(5, 0));
@@ -108,9 +109,9 @@ fn a_replica_gets_its_pod_when_it_has_all_its_claims() {
     assert!(!world.step().written.withheld);
 }
 
-/// Without an allowance nothing is created, and nothing else is held up.
+/// Without an allowance nothing is created, and everything else is done.
 #[test]
-fn without_an_allowance_only_what_exists_is_cared_for() {
+fn without_an_allowance_only_existing_replicas_are_maintained() {
     let mut world = World::new(3).settled(parallel);
     world.allowance = Allowance { objects: 0, bytes: 0 };
     world.scale(5);
@@ -121,9 +122,10 @@ fn without_an_allowance_only_what_exists_is_cared_for() {
     assert_eq!(world.pods.len(), 2);
 }
 
-/// Claims that follow their revision are written within the allowance, too: many small claims whose template has become large.
+/// Claims that follow their revision are also written within the allowance: many small claims whose template
+/// has become large.
 #[test]
-fn claims_that_are_changed_in_place_count_like_new_ones() {
+fn claims_changed_in_place_count_against_the_allowance() {
     let mut world = large(20, templates(10, 0)).settled(|set| {
         set.put(&["spec", "volumeClaimUpdatePolicy"], "InPlace");
         set.put(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"], 20);
@@ -140,7 +142,8 @@ fn claims_that_are_changed_in_place_count_like_new_ones() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(32))]
 
-    /// Whatever a set says, each of its plans stays within the allowance, and plans with small allowances reach what one plan would.
+    /// For any set, each plan stays within the allowance, and plans with small allowances reach what one
+    /// large plan would.
     #[test]
     fn plans_are_bounded_whatever_the_set(
         (replicas, count, bytes) in (prop_oneof![0_i64..6, Just(i64::from(i32::MAX))], 0_usize..40, 0_usize..20_000),
@@ -160,7 +163,7 @@ proptest! {
         world.allowance = Allowance { objects: allowance.0, bytes: allowance.1 };
         for _ in 0..3 {
             let before = world.pods.len() + world.claims.len();
-            // Every plan is judged by the invariants, which know the allowance.
+            // Every plan is checked by the invariants, which know the allowance.
             let plan = world.step();
             let made = world.pods.len() + world.claims.len() - before;
             prop_assert!(made <= allowance.0);

@@ -1,11 +1,11 @@
-//! Claims that two sets have by their names: `data` of `db-web`, and `data-db` of `web`.
+//! Claims whose names belong to two sets: `data` of `db-web`, and `data-db` of `web`.
 
 use super::in_place::{in_place, moves, none};
 use super::retention::{NOBODY, settled};
 
-/// Claims that another set has by their names, too, go with neither; also those that are made new.
+/// Claims whose names belong to another set, too, get no owner; also new ones.
 #[test]
-fn contested_claims_belong_to_nobody() {
+fn contested_claims_have_no_owner() {
     let mut world = settled(2, "Delete", "Delete");
     assert_eq!(world.owners("data-web-1"), ["StatefulSet/web"]);
     world.contested.insert("data-web".to_owned());
@@ -24,7 +24,8 @@ fn contested_claims_belong_to_nobody() {
     assert_eq!(world.owners("data-web-0"), ["StatefulSet/web"]);
 }
 
-/// T5: each of the two would write such a claim for its own revision, in turns. So neither does, and says why; new pods come all the same.
+/// T5: each of the two sets would write such a claim for its own revision, in turns. So neither does, and
+/// both report why; new pods are created even so.
 #[test]
 fn t5_contested_claims_are_written_by_neither() {
     let mut world = in_place(2, |_| {});
@@ -37,8 +38,8 @@ fn t5_contested_claims_are_written_by_neither() {
     assert!(world.claims_said().contains("ClaimContested"), "{}", world.claims_said());
     world.pods.remove("web-1");
     assert_eq!(moves(&world.step()), none());
-    assert_eq!(world.pods.len(), 2, "its pod comes by the claim as it is");
+    assert_eq!(world.pods.len(), 2, "its pod is created with the claim unchanged");
     world.contested.clear();
     world.settle();
-    assert_eq!(world.sizes(), ["20Gi", "10Gi"], "the other's pod is at the revision already: T9");
+    assert_eq!(world.sizes(), ["20Gi", "10Gi"], "the other pod is at the revision already: T9");
 }

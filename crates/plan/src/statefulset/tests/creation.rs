@@ -21,7 +21,7 @@ fn b01_one_after_the_other_each_when_the_one_before_is_ready() {
         assert_eq!(world.log.last().unwrap(), &format!("+web-{ordinal}"));
         assert_eq!(plan.held, [not_ready(&format!("web-{ordinal}"))]);
         world.step();
-        assert_eq!(world.pods.len(), ordinal + 1, "nothing more before it is ready");
+        assert_eq!(world.pods.len(), ordinal + 1, "no further pod before it is ready");
         world.ready(&format!("web-{ordinal}"), true);
     }
     assert!(is_idle(&world.settle()));
@@ -33,9 +33,9 @@ fn b01_one_after_the_other_each_when_the_one_before_is_ready() {
     assert_eq!(world.revisions.keys().collect::<Vec<_>>(), [world.status_text("updateRevision")]);
 }
 
-/// O1: also the labels, the hostname and the claim bear the ordinal.
+/// O1: labels, hostname and claim have the ordinal, too.
 #[test]
-fn b02_a_pod_has_its_identity_and_what_the_template_says() {
+fn b02_a_pod_has_its_identity_and_the_fields_of_the_template() {
     let mut set = set(1);
     set.put(&["spec", "ordinals", "start"], 7);
     set.put(
@@ -110,7 +110,7 @@ fn b03_claims_come_before_their_pod() {
     );
 }
 
-/// Several templates: all claims are attempted, then comes the pod. Of two with one name the later counts.
+/// Several templates: all claims are attempted before the pod. Of two with one name the later is used.
 #[test]
 fn b03_several_claims_and_one_name_twice() {
     let claim = |name: &str, size: &str| json!({"metadata": {"name": name}, "spec": {"resources": {"requests": {"storage": size}}}});
@@ -128,7 +128,7 @@ fn b03_several_claims_and_one_name_twice() {
     world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
     world.delete_claim("data-web-0");
     let held = Held::ClaimLeaving { pod: "web-0".to_owned(), claim: "data-web-0".to_owned() };
-    assert_eq!((world.step().held, world.claims.len()), (vec![held], 1), "nothing is made while one is on its way out");
+    assert_eq!((world.step().held, world.claims.len()), (vec![held], 1), "nothing is created while one is terminating");
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn b04_labels_of_claims_are_the_templates_under_the_selectors() {
 }
 
 #[test]
-fn b06_in_parallel_all_at_once() {
+fn b06_parallel_creates_all_at_once() {
     let mut world = parallel(5);
     let plan = world.step();
     assert_eq!(world.log, ["+web-0", "+web-1", "+web-2", "+web-3", "+web-4"]);
@@ -161,15 +161,15 @@ fn b06_in_parallel_all_at_once() {
 }
 
 #[test]
-fn b07_what_could_be_created_is_counted() {
+fn b07_created_pods_are_counted_after_a_failure() {
     let mut world = parallel(4);
     world.spec(&["volumeClaimTemplates"], json!([]));
-    // The revision, then web-0, then web-1; web-2 is refused, and nothing after its stage is tried.
+    // The revision, then web-0, then web-1; web-2 is refused, and nothing after its stage is attempted.
     world.step_with(Fate { fail: Some(3), ..Fate::default() });
     assert_eq!(world.log, ["+web-0", "+web-1"]);
     assert_eq!(world.told().last().unwrap(), "FailedCreate: Create Pod web-2 in StatefulSet web failed error: boom");
     world.step_with(Fate { fail: Some(0), ..Fate::default() });
-    assert_eq!((world.status("replicas"), world.pods.len()), (2, 2), "the status is written all the same");
+    assert_eq!((world.status("replicas"), world.pods.len()), (2, 2), "the status is written even so");
     world.step();
     assert_eq!(world.pods.len(), 4);
 }
@@ -214,18 +214,18 @@ fn b12_a_thousand_in_batches_of_five_hundred_at_most() {
     let plan = world.step();
     let makes = |action: &&Action| matches!(action, Action::CreatePod(_));
     let sizes: Vec<usize> = plan.stages.iter().map(|stage| stage.actions().filter(makes).count()).collect();
-    assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 0, 128, 0, 256, 0, 489], "and questions in between");
+    assert_eq!(sizes, [1, 2, 4, 8, 16, 32, 64, 0, 128, 0, 256, 0, 489], "with confirmations in between");
     assert_eq!(world.pods.len(), 1_000);
     let plan = parallel(2_147_483_647).plan();
     let asks = actions(&plan).iter().filter(|action| matches!(action, Action::ConfirmSet { .. })).count();
-    assert_eq!((actions(&plan).len() - asks, asks), (plan.written.objects, 6), "one plan is never endless");
+    assert_eq!((actions(&plan).len() - asks, asks), (plan.written.objects, 6), "one plan is bounded");
     assert!(plan.written.withheld && plan.written.objects <= Allowance::MAX.objects);
     assert!(plan.stages.iter().all(|stage| stage.lanes.len() <= 500));
     assert_eq!(plan.held, [Held::Many { missing: 2_147_483_647 }]);
 }
 
 #[test]
-fn b13_no_replicas_have_a_revision_all_the_same() {
+fn b13_a_set_without_replicas_has_a_revision() {
     let mut world = World::new(0);
     world.settle();
     assert_eq!((world.pods.len(), world.revisions.len()), (0, 1));
@@ -248,7 +248,7 @@ fn c01_a_deleted_pod_comes_back_with_its_claim() {
 }
 
 #[test]
-fn c02_an_ended_pod_is_replaced() {
+fn c02_a_terminated_pod_is_replaced() {
     for phase in ["Failed", "Succeeded"] {
         for mut world in [World::new(3), parallel(3)] {
             world.settle();
@@ -263,7 +263,7 @@ fn c02_an_ended_pod_is_replaced() {
 }
 
 #[test]
-fn c03_an_ended_pod_is_deleted_once() {
+fn c03_a_terminated_pod_is_deleted_once() {
     let mut world = World::new(1).settled(|_| {});
     world.edit_pod("web-0", |pod| pod.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
     world.fail("web-0", "Failed");
@@ -275,7 +275,7 @@ fn c03_an_ended_pod_is_deleted_once() {
 }
 
 #[test]
-fn c04_nothing_new_while_one_below_is_on_its_way_out() {
+fn c04_no_pod_is_created_while_a_lower_one_terminates() {
     let mut world = World::new(1).settled(|_| {});
     world.edit_pod("web-0", |pod| pod.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
     world.delete_pod("web-0");
@@ -301,7 +301,7 @@ fn c07_the_name_label_is_put_back_and_c08_the_index_only_with_it() {
 }
 
 #[test]
-fn c09_the_claim_of_a_pending_pod_is_made_again() {
+fn c09_the_claim_of_a_pending_pod_is_created_again() {
     for mut world in [World::new(1), parallel(1)] {
         world.step();
         world.delete_claim("data-web-0");
@@ -325,7 +325,7 @@ fn c11_a_failed_creation_is_tried_again() {
 }
 
 #[test]
-fn d01_a_pod_without_owner_is_adopted_after_asking() {
+fn d01_a_pod_without_owner_is_adopted_after_a_confirmation() {
     let mut world = World::new(2).settled(|_| {});
     world.edit_pod("web-0", |pod| drop(pod.cut(&["metadata", "ownerReferences"])));
     let plan = world.step();
@@ -343,12 +343,12 @@ fn d01_a_pod_without_owner_is_adopted_after_asking() {
     assert_eq!(
         world.told(),
         ["SuccessfulUpdate: Update Pod web-0 in StatefulSet web successful"],
-        "labels come after it"
+        "labels are restored after the adoption"
     );
 }
 
 #[test]
-fn d02_a_pod_that_lost_its_labels_is_let_go_and_holds_its_name() {
+fn d02_a_pod_that_lost_its_labels_is_released_and_keeps_its_name() {
     let mut world = World::new(3).settled(|_| {});
     let labels = world.pods["web-0"]["metadata"]["labels"].clone();
     world.edit_pod("web-0", |pod| drop(pod.cut(&["metadata", "labels"])));
@@ -383,9 +383,9 @@ fn d03_pods_of_other_names_or_labels_are_ignored() {
     assert_eq!(world.status("replicas"), 1);
 }
 
-/// Beyond upstream: it is told, and in Parallel nobody else waits for it.
+/// Beyond upstream: an event reports it, and with Parallel no other pod waits for it.
 #[test]
-fn d04_a_pod_of_another_controller_holds_a_name() {
+fn d04_a_pod_of_another_controller_has_the_name() {
     let job =
         json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "import", "uid": "elsewhere", "controller": true}]);
     for (mut world, created) in [(World::new(3), vec!["+web-0"]), (parallel(3), vec!["+web-0", "+web-2"])] {
@@ -405,12 +405,12 @@ fn d04_a_pod_of_another_controller_holds_a_name() {
 }
 
 #[test]
-fn d04_a_stranger_on_its_way_out_is_waited_for() {
+fn d04_a_terminating_pod_of_another_owner_is_waited_for() {
     let mut world = World::new(1);
     world.put_pod("web-0", json!({"app": "web"}), json!([]));
     world.delete_pod("web-0");
     assert_eq!(world.plan().held, [leaving("web-0")]);
-    assert_eq!((world.plan().events, world.plan().prepare.len()), (vec![], 1), "nothing is adopted that leaves");
+    assert_eq!((world.plan().events, world.plan().prepare.len()), (vec![], 1), "a terminating pod is not adopted");
 }
 
 #[test]
@@ -426,22 +426,22 @@ fn d08_revisions_without_owner_are_adopted() {
 }
 
 #[test]
-fn d09_an_adopted_pod_without_its_volume_is_told_about() {
+fn d09_an_adopted_pod_without_its_volume_is_reported() {
     let mut world = World::new(2);
     world.put_pod("web-0", json!({"app": "web", "statefulset.kubernetes.io/pod-name": "web-0"}), json!([]));
     let last = world.settle();
     let [Held::Unfit { pod, .. }] = last.held.as_slice() else { panic!("{:?}", last.held) };
-    assert_eq!((pod.as_str(), world.log.len()), ("web-0", 0), "in order nothing follows");
+    assert_eq!((pod.as_str(), world.log.len()), ("web-0", 0), "with OrderedReady nothing follows");
     assert_eq!(
         last.events[0].message,
         "Update Pod web-0 in StatefulSet web failed error: it does not mount the claim \
-        data-web-0, and volumes of a pod never change: delete the pod, so that it is created anew"
+        data-web-0, and the volumes of a pod are immutable: delete the pod, so that it is created again"
     );
 }
 
-/// A set that is being deleted adopts, creates and lets go of nothing.
+/// A set that is being deleted adopts, creates and releases nothing.
 #[test]
-fn a_leaving_set_leaves_its_pods_alone() {
+fn a_terminating_set_does_not_change_its_pods() {
     let mut world = World::new(3).settled(|_| {});
     world.edit(|set| set.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z"));
     world.edit_pod("web-0", |pod| drop(pod.cut(&["metadata", "ownerReferences"])));

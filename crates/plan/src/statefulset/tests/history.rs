@@ -49,7 +49,7 @@ fn a_revision_holds_the_template_as_a_patch() {
     );
 }
 
-/// The names of revisions are on running pods: they must never change.
+/// The names of revisions are labels of running pods, so they must never change.
 #[test]
 fn the_hash_is_stable() {
     let data = json!({"spec": {"template": {"spec": {"z": 1, "a": "<&>"}, "$patch": "replace"}}});
@@ -64,7 +64,7 @@ fn the_hash_is_stable() {
 }
 
 #[test]
-fn g01_history_beyond_the_limit_goes_oldest_first() {
+fn g01_revisions_beyond_the_limit_are_deleted_oldest_first() {
     let mut world = limited(10);
     for edit in 2..=16 {
         world.image(&format!("v{edit}"));
@@ -74,7 +74,7 @@ fn g01_history_beyond_the_limit_goes_oldest_first() {
 }
 
 #[test]
-fn g02_limits_of_none_and_of_all() {
+fn g02_a_limit_of_zero_and_no_limit() {
     for (limit, want) in [(0, vec![5]), (-2, vec![1, 2, 3, 4, 5])] {
         let mut world = limited(limit);
         for edit in 2..=5 {
@@ -86,7 +86,7 @@ fn g02_limits_of_none_and_of_all() {
 }
 
 #[test]
-fn g02_what_pods_are_made_of_stays() {
+fn g02_revisions_of_pods_are_kept() {
     let mut world = limited(0);
     world.spec(&["updateStrategy"], json!({"type": "OnDelete"}));
     for image in ["v2", "v3", "v4"] {
@@ -97,7 +97,7 @@ fn g02_what_pods_are_made_of_stays() {
 }
 
 #[test]
-fn g03_a_lowered_limit_counts_at_once() {
+fn g03_a_lowered_limit_applies_at_once() {
     let mut world = limited(10);
     for edit in 2..=8 {
         world.image(&format!("v{edit}"));
@@ -121,16 +121,16 @@ fn g08_undo_renumbers() {
 }
 
 #[test]
-fn g10_revisions_keep_the_annotations_they_were_made_with() {
+fn g10_revisions_keep_the_annotations_they_were_created_with() {
     let mut world = limited(10);
     world.edit(|set| set.put(&["metadata", "annotations"], json!({"late": "1"})));
     world.settle();
     assert!(world.revisions.values().all(|revision| !revision.has(&["metadata", "annotations"])));
 }
 
-/// 2.4.4d: another object has the name; and 8.2: what it holds is compared by meaning.
+/// 2.4.4d: another object has the name; 8.2: its data is compared with defaults applied.
 #[test]
-fn a_collision_is_counted_and_a_namesake_of_the_same_content_is_taken() {
+fn a_name_collision_is_counted_and_an_equal_revision_is_reused() {
     let wanted = World::new(1).plan();
     let [Action::ConfirmSet { .. }, Action::CreateRevision(revision)] = wanted.prepare.as_slice() else {
         panic!("{wanted:#?}")
@@ -153,12 +153,12 @@ fn a_collision_is_counted_and_a_namesake_of_the_same_content_is_taken() {
     assert_eq!(world.set.as_ref().unwrap()["status"]["collisionCount"], 0);
     world.revisions.clear();
     world.settle();
-    assert_eq!(world.revisions.len(), 1, "it is made again when the other is collected");
+    assert_eq!(world.revisions.len(), 1, "it is created again when the other is deleted");
 }
 
-/// 2.4.4c: what another server version wrote down differently restarts nothing.
+/// 2.4.4c: defaults that another server version stores differently restart nothing.
 #[test]
-fn a_template_that_says_the_same_in_other_words_is_no_new_revision() {
+fn an_equivalent_template_is_no_new_revision() {
     let mut world = limited(10);
     let mut same: Value = json!({
         "metadata": {"labels": {"app": "web"}, "creationTimestamp": null},
@@ -173,11 +173,11 @@ fn a_template_that_says_the_same_in_other_words_is_no_new_revision() {
     assert_eq!((world.revisions.len(), world.log.len()), (1, 0));
     world.gates = world.gates.with("StatefulSetSemanticRevisionComparison", false);
     world.settle();
-    assert_eq!((world.revisions.len(), world.log.len()), (2, 2), "to the letter with the gate off");
+    assert_eq!((world.revisions.len(), world.log.len()), (2, 2), "literally with the gate off");
 }
 
 #[test]
-fn h01_what_is_counted() {
+fn h01_how_pods_are_counted() {
     let mut world = World::new(4).settled(|_| {});
     world.advance(7_200);
     world.spec(&["minReadySeconds"], 3_600);
@@ -190,7 +190,7 @@ fn h01_what_is_counted() {
 }
 
 #[test]
-fn h01_a_leaving_pod_counts_but_not_for_its_revision() {
+fn h01_a_terminating_pod_counts_but_not_for_its_revision() {
     let mut world = World::new(2).settled(|_| {});
     world.delete_pod("web-1");
     world.step();
@@ -241,12 +241,12 @@ fn the_shape_of_a_status() {
         })
     );
     world.edit(|set| drop(set.cut(&["status", "collisionCount"])));
-    assert_eq!(world.plan().status, None, "the count of collisions alone is no news");
+    assert_eq!(world.plan().status, None, "a changed collision count alone is not written");
 }
 
-/// The revision that pods are held back at is used for them, also when its object says nothing.
+/// A held-back pod is created from its own revision, even if the revision object has no template.
 #[test]
-fn pods_come_from_the_revision_that_they_are_held_back_at() {
+fn held_back_pods_are_created_from_their_revision() {
     let mut world = World::new(1).settled(|set| {
         set.put(&["spec", "updateStrategy", "rollingUpdate", "partition"], 1);
     });
@@ -260,4 +260,22 @@ fn pods_come_from_the_revision_that_they_are_held_back_at() {
     world.delete_pod("web-0");
     world.bury();
     assert!(matches!(actions(&world.plan())[..], [Action::CreatePod(_)]));
+}
+
+/// A history of large templates has a bound that no limit of the set takes away; the newest revision always stays.
+#[test]
+fn the_history_is_bounded_in_bytes() {
+    for (bytes, kept) in [(1_000, 41), (1_000_000, 17), (20_000_000, 2)] {
+        let mut world = limited(i32::MAX.into());
+        let note = |at: i64| format!("{at}-{}", "x".repeat(bytes));
+        for at in 0..if bytes > 10_000_000 { 4 } else { 40 } {
+            world.spec(&["template", "metadata", "annotations"], json!({"note": note(at)}));
+            world.settle();
+        }
+        // The one in use, and those that fit. The last change has been made after the history was measured.
+        assert!((kept..=kept + 1).contains(&world.revisions.len()), "{bytes} bytes: {}", world.revisions.len());
+        let before = world.pods.len();
+        world.settle();
+        assert_eq!((world.pods.len(), is_idle(&world.plan())), (before, true));
+    }
 }

@@ -1,13 +1,13 @@
 //! Claim templates that change in place: scenarios P, contract T3 to T10.
 
 use super::world::{World, actions, is_idle, set};
-use crate::statefulset::{Action, Held, Plan};
+use crate::statefulset::{Action, Held, SetPlan};
 use object::access::{Access, name, uid};
 use object::{Value, condition, json};
 
 pub const LABEL: &[&str] = &["metadata", "labels", "controller-revision-hash"];
 
-/// A settled set of so many replicas whose claims change in place.
+/// A settled set whose claims are updated in place.
 pub fn in_place(replicas: i64, change: impl FnOnce(&mut Value)) -> World {
     let mut set = set(replicas);
     set.put(&["spec", "volumeClaimUpdatePolicy"], "InPlace");
@@ -26,8 +26,8 @@ pub fn budget(max: i64) -> impl FnOnce(&mut Value) {
     move |set| set.put(&["spec", "updateStrategy", "rollingUpdate", "maxUnavailable"], max)
 }
 
-/// The claims that a plan writes, `+` those it creates, the pods it deletes (`-`) and relabels (`=`).
-pub fn moves(plan: &Plan) -> Vec<String> {
+/// The claims that a plan applies, those it creates (`+`), the pods it deletes (`-`) and relabels (`=`).
+pub fn moves(plan: &SetPlan) -> Vec<String> {
     let moves = actions(plan).into_iter().filter_map(|action| match action {
         Action::ApplyClaim { patch, .. } => Some(name(patch).to_owned()),
         Action::CreateClaim { claim, .. } => Some(format!("+{}", name(claim))),
@@ -47,6 +47,20 @@ impl World {
         self.edit_template(|template| template.put(&["spec", "resources", "requests", "storage"], size));
     }
 
+    /// The volume of one claim becomes what this asks for.
+    pub fn provide(&mut self, claim: &str) {
+        self.edit_claim(claim, |claim| {
+            let mut status = json!({"phase": "Bound"});
+            if let Some(requests) = claim.at(&["spec", "resources", "requests"]) {
+                status.put(&["capacity"], requests.clone());
+            }
+            if let Some(class) = claim.at(&["spec", "volumeAttributesClassName"]) {
+                status.put(&["currentVolumeAttributesClassName"], class.clone());
+            }
+            claim.put(&["status"], status);
+        });
+    }
+
     pub fn sizes(&self) -> Vec<&str> {
         self.claims.values().map(|claim| claim.text(&["spec", "resources", "requests", "storage"])).collect()
     }
@@ -60,7 +74,7 @@ impl World {
         self.pods.values().map(|pod| uid(pod).to_owned()).collect()
     }
 
-    /// `status reason: message` of the condition that tells of claims.
+    /// `status reason: message` of the condition about claims.
     pub fn claims_said(&self) -> String {
         let said = condition::get(self.set.as_ref().unwrap(), "VolumeClaimsUpdated");
         said.map(|it| format!("{} {}: {}", it.text(&["status"]), it.text(&["reason"]), it.text(&["message"])))
@@ -76,7 +90,7 @@ impl World {
 
 /// P02, T3.
 #[test]
-fn p02_t3_on_claim_delete_only_new_claims_are_of_the_new_template() {
+fn p02_t3_with_on_claim_delete_only_new_claims_have_the_new_template() {
     let mut world = World::new(3).settled(|_| {});
     let (uids, revision) = (world.uids(), world.status_text("updateRevision").to_owned());
     world.grow("20Gi");
@@ -90,7 +104,7 @@ fn p02_t3_on_claim_delete_only_new_claims_are_of_the_new_template() {
     assert_eq!((world.applied.len(), world.claims_said().as_str()), (0, ""));
 }
 
-/// P08, P09, T4, T5, T6: one replica after the other, from the top, without a restart.
+/// P08, P09, T4, T5, T6: one replica after the other, from the highest ordinal, without a restart.
 #[test]
 fn p08_p09_t6_claims_grow_from_the_top_and_nothing_restarts() {
     let mut world = in_place(3, |_| {});
@@ -134,7 +148,7 @@ fn p10_t6_claims_and_pods_change_together_claims_first() {
     world.grow("20Gi");
     world.image("v2");
     assert_eq!(moves(&world.step()), ["data-web-1"]);
-    assert_eq!(moves(&world.step()), none(), "the pod stays while its claim is not ready");
+    assert_eq!(moves(&world.step()), none(), "the pod is kept while its claim is not ready");
     world.provide("data-web-1");
     assert_eq!(moves(&world.step()), ["-web-1"]);
     assert_eq!(moves(&world.step()), none());
@@ -148,9 +162,9 @@ fn p10_t6_claims_and_pods_change_together_claims_first() {
     assert!(world.is_whole());
 }
 
-/// An image alone: claims get the label first, which takes no time.
+/// With a new image alone, claims get the label first, which takes no time.
 #[test]
-fn an_image_alone_rolls_as_ever() {
+fn an_image_alone_rolls_out_as_usual() {
     let mut world = in_place(2, |_| {});
     world.image("v2");
     world.settle();
@@ -159,9 +173,9 @@ fn an_image_alone_rolls_as_ever() {
     assert!(world.is_whole());
 }
 
-/// P11, T5, Q13: what the template gave is taken away with it; what others gave stays.
+/// P11, T5, Q13: fields that the template set are removed with it; those of others are kept.
 #[test]
-fn p11_t5_labels_and_annotations_come_and_go_and_those_of_others_stay() {
+fn p11_t5_labels_and_annotations_follow_the_template_and_those_of_others_are_kept() {
     let mut world = in_place(2, |set| {
         set["spec"]["volumeClaimTemplates"][0].put(&["metadata", "labels"], json!({"tier": "gold", "old": "x"}));
     });
@@ -204,7 +218,7 @@ fn p12_t7_a_class_is_awaited() {
     assert!(world.is_whole() && world.uids() == uids);
 }
 
-/// T7: what a claim is judged by, and that a claim without the label is not judged at all.
+/// T7: when a claim is ready; a claim without the label is never.
 #[test]
 fn t7_when_a_claim_is_ready() {
     // Template, request and capacity of the claim; its class and the current one; whether it is ready.
@@ -237,11 +251,11 @@ fn t7_when_a_claim_is_ready() {
         let relabels = moves(&world.plan()) == ["=web-0"];
         assert_eq!(relabels, ready, "{template} {request} {capacity} {class:?} {current:?}");
         world.edit_claim("data-web-0", |claim| drop(claim.cut(LABEL)));
-        assert_eq!(moves(&world.plan()), ["data-web-0"], "without the label it is not the right version");
+        assert_eq!(moves(&world.plan()), ["data-web-0"], "without the label the claim is not at the revision");
     }
 }
 
-/// T5, P47, Q14: the larger size, the class that the template does not name, and what else a patch says.
+/// T5, P47, Q14: the larger size, the class that the template does not name, and the other fields of a patch.
 #[test]
 fn t5_p47_what_is_applied() {
     let mut world = in_place(1, |set| {
@@ -259,7 +273,7 @@ fn t5_p47_what_is_applied() {
     world.grow("20Gi");
     let plan = world.plan();
     let found = actions(&plan);
-    let [Action::ApplyClaim { patch, pod, with_pod: false }] = found.as_slice() else { panic!("{plan:#?}") };
+    let [Action::ApplyClaim { patch, pod, with_pod: false, .. }] = found.as_slice() else { panic!("{plan:#?}") };
     let claim = &world.claims["data-web-0"];
     let update = plan.status.as_ref().unwrap().text(&["status", "updateRevision"]);
     assert_eq!(pod, "web-0");
@@ -296,7 +310,7 @@ fn t5_p47_what_is_applied() {
 /// T9: all rows of the state table.
 #[test]
 fn t9_the_state_table() {
-    // Pod and claim: none, at the old or at the new revision; what happens then.
+    // Pod and claim: missing, at the old or at the new revision; and the actions.
     let cases: [(&str, &str, &[&str]); 8] = [
         ("none", "none", &["+data-web-0", "+web-0"]),
         ("none", "old", &["data-web-0", "+web-0"]),
@@ -336,7 +350,7 @@ fn t9_the_state_table() {
     }
 }
 
-/// T10, P28, T8: below the partition a pod comes back with the claims of its own revision.
+/// T10, P28, T8: below the partition a pod is created again with the claims of its own revision.
 #[test]
 fn p28_t8_t10_below_the_partition_nothing_changes() {
     let mut world = in_place(3, |set| set.put(&["spec", "updateStrategy", "rollingUpdate", "partition"], 2));
@@ -376,12 +390,12 @@ fn p27_t8_on_delete_claims_follow_when_the_pod_is_deleted() {
     world.bury();
     let plan = world.step();
     assert_eq!(moves(&plan), ["data-web-1"]);
-    assert!(world.pods["web-1"].text(LABEL) == world.claims["data-web-1"].text(LABEL), "not awaited before the pod");
+    assert!(world.pods["web-1"].text(LABEL) == world.claims["data-web-1"].text(LABEL), "the pod does not wait for it");
     world.settle();
     assert_eq!(world.sizes(), ["10Gi", "20Gi"]);
 }
 
-/// Q17, T8: as many in flight as may be unavailable, from the top.
+/// Q17, T8: as many in flight as may be unavailable, from the highest ordinal.
 #[test]
 fn t8_max_unavailable_counts_replicas_in_flight() {
     for parallel_too in [false, true] {
@@ -395,24 +409,24 @@ fn t8_max_unavailable_counts_replicas_in_flight() {
         let plan = world.step();
         assert_eq!(moves(&plan), ["data-web-4", "data-web-3"]);
         assert_eq!(plan.held, [Held::Budget { unavailable: 2, max: 2 }]);
-        assert_eq!(plan.stages.len(), 2, "a failure at the first leaves the second alone");
+        assert_eq!(plan.stages.len(), 2, "after a failure of the first the second is not written");
         world.provide("data-web-3");
-        assert_eq!(moves(&world.step()), ["=web-3", "data-web-2"], "the one below may be faster");
+        assert_eq!(moves(&world.step()), ["=web-3", "data-web-2"], "the lower one may be ready first");
         assert_eq!(moves(&world.step()), none());
         world.settle();
         assert!(world.is_whole());
     }
 }
 
-/// P41 in parallel, Q17: the broken replica goes first, and uses the budget up.
+/// P41 with Parallel, Q17: the unavailable replica is first, and uses the budget up.
 #[test]
-fn p41_in_parallel_the_broken_one_goes_first() {
+fn p41_with_parallel_the_unavailable_replica_is_first() {
     let mut world = in_place(3, parallel);
     world.ready("web-0", false);
     world.grow("20Gi");
     world.image("v2");
     assert_eq!(moves(&world.step()), ["data-web-0"]);
-    assert_eq!(moves(&world.step()), none(), "also a broken one waits for its claim");
+    assert_eq!(moves(&world.step()), none(), "an unavailable one waits for its claim, too");
     world.provide("data-web-0");
     assert_eq!(moves(&world.step()), ["-web-0"]);
     assert_eq!(moves(&world.step()), none());
@@ -420,9 +434,9 @@ fn p41_in_parallel_the_broken_one_goes_first() {
     assert!(world.is_whole());
 }
 
-/// Of several broken ones not more are begun than may be unavailable, from the top.
+/// Of several unavailable replicas, not more are begun than may be unavailable, from the highest ordinal.
 #[test]
-fn t8_broken_ones_are_begun_one_after_the_other() {
+fn t8_unavailable_replicas_are_begun_one_after_the_other() {
     let mut world = in_place(3, parallel);
     ["web-0", "web-1"].iter().for_each(|pod| world.ready(pod, false));
     world.grow("20Gi");
@@ -432,7 +446,7 @@ fn t8_broken_ones_are_begun_one_after_the_other() {
     assert_eq!(moves(&world.step()), ["=web-1", "data-web-0"]);
 }
 
-/// A pod whose claims are ready is not deleted while another one uses the budget up.
+/// A pod whose claims are ready is not deleted while another replica uses the budget up.
 #[test]
 fn t8_another_one_breaks_while_a_claim_is_awaited() {
     let mut world = in_place(3, parallel);
@@ -441,14 +455,14 @@ fn t8_another_one_breaks_while_a_claim_is_awaited() {
     assert_eq!(moves(&world.step()), ["data-web-2"]);
     world.ready("web-0", false);
     world.provide("data-web-2");
-    assert_eq!(moves(&world.step()), none(), "web-2 works, web-0 does not, and is not begun beside it");
+    assert_eq!(moves(&world.step()), none(), "web-2 is available, web-0 is not, and is not begun in addition");
     world.ready("web-0", true);
     assert_eq!(moves(&world.step()), ["-web-2"]);
 }
 
 /// P41 in order, Q24.
 #[test]
-fn p41_in_order_an_unready_pod_stops_it() {
+fn p41_with_ordered_ready_an_unready_pod_stops_the_rollout() {
     let mut world = in_place(3, |_| {});
     world.ready("web-0", false);
     world.grow("20Gi");
@@ -496,7 +510,7 @@ fn p42_t8_claims_do_not_wait_for_min_ready_seconds() {
 
 /// P42: nor for the one pod that has not been ready for long enough.
 #[test]
-fn p42_t8_a_pod_that_came_back_just_now_holds_no_claims_up() {
+fn p42_t8_a_pod_that_was_just_replaced_does_not_delay_claims() {
     for parallel_too in [false, true] {
         let mut world = in_place(3, |set| {
             set.put(&["spec", "minReadySeconds"], 600);
@@ -541,9 +555,9 @@ fn t8_recreate() {
     assert!(world.is_whole());
 }
 
-/// P31, P32, Q27: a leftover claim is brought to the revision before its pod is created.
+/// P31, P32, Q27: a leftover claim is updated before its pod is created.
 #[test]
-fn p31_a_leftover_claim_grows_before_its_pod_comes() {
+fn p31_a_leftover_claim_grows_before_its_pod_is_created() {
     let mut world = in_place(3, |_| {});
     world.scale(1);
     world.settle();
@@ -563,7 +577,7 @@ fn p31_a_leftover_claim_grows_before_its_pod_comes() {
 
 /// P33, Q10.
 #[test]
-fn p33_a_claim_missing_under_a_pending_pod_is_of_the_update_revision() {
+fn p33_a_missing_claim_of_a_pending_pod_gets_the_update_revision() {
     for parallel_too in [false, true] {
         let mut world = in_place(2, |set| {
             if parallel_too {
@@ -584,7 +598,7 @@ fn p33_a_claim_missing_under_a_pending_pod_is_of_the_update_revision() {
     }
 }
 
-/// Q22, T17: all claims of a replica, each by itself, and all must be ready.
+/// Q22, T17: all claims of a replica are updated separately, and all must be ready.
 #[test]
 fn t17_several_templates() {
     let mut world = in_place(2, |set| {
@@ -602,9 +616,9 @@ fn t17_several_templates() {
     assert_eq!(world.sizes(), ["20Gi", "20Gi", "10Gi", "10Gi"]);
 }
 
-/// Start ordinals: names and order are the ordinals' own.
+/// Start ordinals: names and order use the ordinals.
 #[test]
-fn ordinals_that_start_elsewhere() {
+fn ordinals_that_do_not_start_at_zero() {
     let mut world = in_place(2, |set| set.put(&["spec", "ordinals"], json!({"start": 5})));
     world.grow("20Gi");
     world.settle();

@@ -1,4 +1,4 @@
-//! Claim templates that change in place, when something is wrong: failures and ways out, gates, undo; contract T11 to T18.
+//! Claims updated in place with errors: failures and recoveries, gates, undo; contract T11 to T18.
 
 use super::in_place::{LABEL, budget, in_place, moves, none, parallel};
 use super::world::{Fate, World, actions, is_idle};
@@ -10,7 +10,8 @@ fn class(world: &mut World, class: &str) {
     world.edit_template(|template| template.put(&["spec", "volumeAttributesClassName"], class));
 }
 
-/// P16, P17, P18, P19, T11, T18: whatever the server's reason, it is tried again, nothing else happens, and it goes on when cured.
+/// P16, P17, P18, P19, T11, T18: for any error of the server it is retried, nothing else happens, and it
+/// continues when the cause is removed.
 #[test]
 fn p16_t11_t18_a_refused_claim_stops_the_rollout_and_nothing_else() {
     let mut world = in_place(3, |_| {});
@@ -26,15 +27,15 @@ fn p16_t11_t18_a_refused_claim_stops_the_rollout_and_nothing_else() {
             .starts_with("FailedUpdate: Update Claim data-web-2 for Pod web-2 in StatefulSet web failed error: boom; "),
         "{told:?}"
     );
-    assert!(told[0].contains("OnClaimDelete"), "the way out: {told:?}");
+    assert!(told[0].contains("OnClaimDelete"), "what the user can do: {told:?}");
     let said = world.claims_said();
     assert!(
         said.starts_with("False ClaimUpdateFailed: claim data-web-2 of pod web-2 cannot be updated: boom; "),
         "{said}"
     );
     assert_eq!((world.status("updatedReplicas"), world.uids()), (0, uids.clone()));
-    assert!(world.plan().status.is_none(), "the status is not written over and over");
-    // Scaling is free.
+    assert!(world.plan().status.is_none(), "the status is written once");
+    // Scaling is not blocked.
     world.scale(4);
     world.step();
     world.kubelet();
@@ -49,7 +50,7 @@ fn p16_t11_t18_a_refused_claim_stops_the_rollout_and_nothing_else() {
     assert!(world.claims_said().starts_with("True"));
 }
 
-/// T11 with a budget: a failure leaves those below alone.
+/// T11 with a budget: after a failure, lower replicas are not begun.
 #[test]
 fn t11_a_failure_stops_the_walk() {
     let mut world = in_place(4, budget(3));
@@ -59,9 +60,9 @@ fn t11_a_failure_stops_the_walk() {
     assert_eq!(world.applied, [] as [&str; 0]);
 }
 
-/// T11 for Recreate: while claims are awaited, replicas come and go, at the old revision.
+/// T11 for Recreate: while claims are not ready, replicas are created and deleted at the old revision.
 #[test]
-fn t11_recreate_leaves_scaling_free() {
+fn t11_recreate_does_not_block_scaling() {
     let mut world = in_place(2, |set| set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"})));
     let old = world.status_text("updateRevision").to_owned();
     world.refused.insert("data-web-1".to_owned());
@@ -74,7 +75,7 @@ fn t11_recreate_leaves_scaling_free() {
             world.kubelet();
         }
         assert_eq!(world.pods.len(), usize::try_from(replicas).unwrap());
-        assert!(world.pods.values().all(|pod| pod.text(LABEL) == old), "nothing new beside the old");
+        assert!(world.pods.values().all(|pod| pod.text(LABEL) == old), "no new pods at the same time as old ones");
     }
     world.refused.clear();
     world.settle();
@@ -82,7 +83,7 @@ fn t11_recreate_leaves_scaling_free() {
     assert_eq!(world.sizes(), ["20Gi"; 3]);
 }
 
-/// A claim that is missing under a pending pod is created once, also where that pod is to be recreated.
+/// A missing claim of a pending pod is created once, also if that pod is to be recreated.
 #[test]
 fn recreate_with_a_missing_claim() {
     let mut world = in_place(1, |set| set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"})));
@@ -94,9 +95,9 @@ fn recreate_with_a_missing_claim() {
     assert_eq!(world.log, ["-web-0", "+web-0"]);
 }
 
-/// One claim of a broken pod is missing, the other is old: each is written once.
+/// One claim of an unavailable pod is missing, the other is old: each is written once.
 #[test]
-fn t17_a_missing_claim_beside_an_old_one() {
+fn t17_a_missing_claim_and_an_old_one() {
     let mut world = in_place(1, |set| {
         parallel(set);
         let mut logs = set["spec"]["volumeClaimTemplates"][0].clone();
@@ -111,7 +112,7 @@ fn t17_a_missing_claim_beside_an_old_one() {
     assert_eq!(world.sizes(), ["20Gi", "10Gi"]);
 }
 
-/// P21, T12, Q8: the way out restarts nothing, and writes no claim.
+/// P21, T12, Q8: going back to OnClaimDelete restarts nothing and writes no claim.
 #[test]
 fn p21_t12_back_to_on_claim_delete_without_a_restart() {
     let mut world = in_place(3, |_| {});
@@ -128,7 +129,7 @@ fn p21_t12_back_to_on_claim_delete_without_a_restart() {
     assert_eq!(world.claims_said(), "");
 }
 
-/// P20: pods roll, claims stay.
+/// P20: pods are rolled out, claims are not changed.
 #[test]
 fn p20_t12_back_to_on_claim_delete_pods_roll_normally() {
     let mut world = in_place(2, |_| {});
@@ -142,7 +143,7 @@ fn p20_t12_back_to_on_claim_delete_pods_roll_normally() {
     assert_eq!((world.sizes(), world.applied.len()), (vec!["10Gi"; 2], 0));
 }
 
-/// P23, P24, T12: a claim that never gets ready holds everything but scaling; ways out by hand.
+/// P23, P24, T12: a claim that never becomes ready blocks everything but scaling; how a user can recover.
 #[test]
 fn p23_t12_ways_out_of_a_claim_that_never_gets_ready() {
     let stuck = || {
@@ -154,13 +155,13 @@ fn p23_t12_ways_out_of_a_claim_that_never_gets_ready() {
         assert_eq!((world.log.len(), world.status("updatedReplicas")), (0, 0));
         world
     };
-    // By making the claim smaller again: nobody makes it larger.
+    // By making the claim smaller again: the controller does not make it larger.
     let mut world = stuck();
     world.edit_claim("data-web-1", |claim| claim.put(&["spec", "resources", "requests", "storage"], "10Gi"));
     world.settle();
     assert_eq!(world.sizes(), ["20Gi", "10Gi"]);
     assert_eq!(world.log.len(), 4);
-    // By deleting the pod: it comes back at the new revision.
+    // By deleting the pod: it is created at the new revision.
     let mut world = stuck();
     world.delete_pod("web-1");
     world.settle();
@@ -174,9 +175,9 @@ fn p23_t12_ways_out_of_a_claim_that_never_gets_ready() {
     assert_eq!(world.log, ["-web-1", "+web-1", "-web-0", "+web-0"]);
 }
 
-/// What those who resize say is passed on, once.
+/// Errors of the resizer are reported once.
 #[test]
-fn t12_trouble_of_the_resizer_is_told() {
+fn t12_errors_of_the_resizer_are_reported() {
     let mut world = in_place(1, |_| {});
     world.stuck.insert("data-web-0".to_owned());
     world.grow("20Gi");
@@ -208,7 +209,8 @@ fn t12_changed_again_while_blocked() {
     assert_eq!(world.applied, ["data-web-2", "data-web-2", "data-web-1", "data-web-0"]);
 }
 
-/// Edited back while a claim is in flight: the pod is at the target, so its claim is left alone until the next rollout.
+/// Edited back while a claim is in flight: the pod is at the target, so its claim is not changed until the
+/// next rollout.
 #[test]
 fn t12_edited_back_while_in_flight() {
     let mut world = in_place(2, |_| {});
@@ -222,10 +224,10 @@ fn t12_edited_back_while_in_flight() {
     assert_eq!(world.claims["data-web-1"]["metadata"]["labels"]["a"], "b");
     world.grow("20Gi");
     world.settle();
-    assert!(!world.claims["data-web-1"].has(&["metadata", "labels", "a"]), "and then it is repaired");
+    assert!(!world.claims["data-web-1"].has(&["metadata", "labels", "a"]), "then it is corrected");
 }
 
-/// Q15: an unbound claim is left alone while its pod is there, and tried when it is not.
+/// Q15: an unbound claim is not changed while its pod exists, and is changed when it does not.
 #[test]
 fn p35_unbound_claims() {
     let mut world = in_place(2, parallel);
@@ -254,9 +256,9 @@ fn p35_unbound_claims() {
     assert_eq!(world.sizes(), ["20Gi"; 2]);
 }
 
-/// Q16: a claim on its way out is neither written nor awaited.
+/// Q16: a terminating claim is neither written nor waited for.
 #[test]
-fn a_terminating_claim_is_passed_over() {
+fn a_terminating_claim_is_skipped() {
     for image in [false, true] {
         let mut world = in_place(1, |_| {});
         world.delete_claim("data-web-0");
@@ -271,9 +273,9 @@ fn a_terminating_claim_is_passed_over() {
     }
 }
 
-/// A claim that is gone while it was awaited is made at the target, and awaited.
+/// A claim that is lost while it is waited for is created at the target, and waited for.
 #[test]
-fn a_claim_lost_in_flight_is_made_again() {
+fn a_claim_lost_in_flight_is_created_again() {
     let mut world = in_place(2, |_| {});
     world.grow("20Gi");
     world.step();
@@ -284,7 +286,7 @@ fn a_claim_lost_in_flight_is_made_again() {
     assert_eq!(moves(&world.step()), ["=web-1", "data-web-0"]);
 }
 
-/// P29, Q11: claims that were never labelled are, and nothing restarts.
+/// P29, Q11: claims that never had a label get one, and nothing restarts.
 #[test]
 fn p29_a_set_becomes_in_place() {
     let mut world = World::new(3).settled(|_| {});
@@ -296,9 +298,9 @@ fn p29_a_set_becomes_in_place() {
     assert!(world.pods.values().chain(world.claims.values()).all(|it| it.text(LABEL) == update));
 }
 
-/// A revision without claim templates leaves claims alone.
+/// A revision without claim templates does not change claims.
 #[test]
-fn t10_a_pod_of_a_revision_without_claims_leaves_them_alone() {
+fn t10_a_revision_without_claim_templates_does_not_change_claims() {
     let mut world = World::new(2).settled(|set| {
         set.put(&["spec", "updateStrategy", "rollingUpdate", "partition"], 2);
     });
@@ -311,14 +313,14 @@ fn t10_a_pod_of_a_revision_without_claims_leaves_them_alone() {
 
 /// P37, Q25.
 #[test]
-fn p37_a_claim_whose_label_was_taken_is_left_alone() {
+fn p37_a_claim_whose_label_was_removed_is_not_changed() {
     let mut world = in_place(2, |_| {});
     world.edit_claim("data-web-1", |claim| drop(claim.cut(&["metadata", "labels"])));
     let plan = world.settle();
     assert!(is_idle(&plan) && world.applied.is_empty());
 }
 
-/// P39, Q36, T5: also where the program ends at any write, each claim is written once.
+/// P39, Q36, T5: if the controller stops at any write, each claim is still written once.
 #[test]
 fn p39_t5_a_crash_at_any_write() {
     for first in 0..6 {
@@ -336,7 +338,7 @@ fn p39_t5_a_crash_at_any_write() {
     }
 }
 
-/// P44, P43, T17, Q29: back to an older class, by the older revision.
+/// P44, P43, T17, Q29: undo to an older class, by the older revision.
 #[test]
 fn p44_t17_undo_of_a_class() {
     let mut world = in_place(2, |set| {
@@ -360,7 +362,7 @@ fn p44_t17_undo_of_a_class() {
     assert_eq!(world.uids(), uids);
 }
 
-/// Q14: a class that is taken out of the template stays on the claim.
+/// Q14: a class that is removed from the template stays on the claim.
 #[test]
 fn a_class_taken_out_of_the_template_stays() {
     let mut world = in_place(1, |set| {
@@ -372,7 +374,7 @@ fn a_class_taken_out_of_the_template_stays() {
     assert!(world.is_new("data-web-0"));
 }
 
-/// P49, T16, Q38: the gate of the controllers closes in the middle of a rollout.
+/// P49, T16, Q38: the controller's gate is turned off in the middle of a rollout.
 #[test]
 fn p49_t16_the_gate_closes_in_the_middle() {
     let mut world = in_place(3, |_| {});
@@ -387,7 +389,7 @@ fn p49_t16_the_gate_closes_in_the_middle() {
     assert!(world.revisions[update].has(&["data", "spec", "volumeClaimTemplates"]));
     assert_eq!((world.applied.as_slice(), world.uids()), (&["data-web-2".to_owned()][..], uids));
     assert_eq!(world.claims_said(), "");
-    // P50: and opens again. Only another change reaches the claims.
+    // P50: and on again. Only another change reaches the claims.
     world.stuck.clear();
     world.gates = world.gates.clone().with("StatefulSetUpdateVolumeClaimTemplate", true);
     world.settle();
@@ -397,7 +399,7 @@ fn p49_t16_the_gate_closes_in_the_middle() {
     assert_eq!(world.sizes(), ["30Gi"; 3]);
 }
 
-/// T16: with the gate of the controllers closed, new claims are of the newest template and bear no revision.
+/// T16: with the controller's gate off, new claims have the newest template and no revision label.
 #[test]
 fn t16_claims_made_with_the_gate_closed() {
     let mut world = in_place(1, |_| {});
@@ -409,7 +411,7 @@ fn t16_claims_made_with_the_gate_closed() {
     assert_eq!(world.claims["data-web-1"].text(LABEL), "");
 }
 
-/// P51: with no history kept, it is still known what pods are made of.
+/// P51: without history, the revisions of existing pods are still known.
 #[test]
 fn p51_without_history() {
     let mut world = in_place(2, |set| set.put(&["spec", "revisionHistoryLimit"], 0));
@@ -422,7 +424,7 @@ fn p51_without_history() {
     assert_eq!((world.uids(), world.revisions.len()), (uids, 1));
 }
 
-/// A pod whose revision nobody knows is restarted: what it is made of cannot be told.
+/// A pod of an unknown revision is restarted, because its template is not known.
 #[test]
 fn a_pod_of_an_unknown_revision_is_restarted() {
     let mut world = in_place(1, |_| {});
@@ -431,7 +433,7 @@ fn a_pod_of_an_unknown_revision_is_restarted() {
     assert_eq!(world.log, ["-web-0", "+web-0"]);
 }
 
-/// Owners change first where both are to change: a claim is written as it is seen.
+/// If owners and templates both change, owners are written first: a claim is applied in the observed version.
 #[test]
 fn owners_and_claims_change_one_after_the_other() {
     let mut world = in_place(2, |_| {});
@@ -446,7 +448,8 @@ fn owners_and_claims_change_one_after_the_other() {
     assert!(world.claims.values().all(|claim| claim.has(&["metadata", "ownerReferences"])));
 }
 
-/// P32: an incompatible leftover holds its pod, and in order those above; deleting the claim frees it.
+/// P32: an incompatible leftover claim blocks its pod, and with OrderedReady those above; deleting the claim
+/// unblocks it.
 #[test]
 fn p32_an_incompatible_leftover() {
     let mut world = in_place(3, |_| {});
@@ -467,7 +470,7 @@ fn p32_an_incompatible_leftover() {
     assert_eq!((world.pod_names().len(), world.sizes()), (3, vec!["20Gi"; 3]));
 }
 
-/// T15: claims are never deleted, however it goes.
+/// T15: the controller never deletes claims.
 #[test]
 fn t15_no_action_deletes_a_claim() {
     let mut world = in_place(3, |_| {});

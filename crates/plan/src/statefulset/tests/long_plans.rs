@@ -1,13 +1,13 @@
-//! Plans that take long: their set may change its mind meanwhile.
+//! Plans that take long: their set may change meanwhile.
 
 use super::retention::parallel;
 use super::world::{Fate, World, set};
-use crate::statefulset::{Action, Plan, Stage};
+use crate::statefulset::{Action, SetPlan, Stage};
 use object::access::{Access, uid};
 use object::json;
 
-/// What is made or given up in each stage; `?` is a question.
-fn stages(plan: &Plan) -> String {
+/// The number of creations or deletions in each stage; `?` is a confirmation.
+fn stages(plan: &SetPlan) -> String {
     let told = plan.stages.iter().map(|stage| {
         let of = |what: fn(&Action) -> bool| stage.actions().filter(|action| what(action)).count();
         match of(|action| matches!(action, Action::ConfirmSet { .. })) {
@@ -18,10 +18,10 @@ fn stages(plan: &Plan) -> String {
     told.collect::<Vec<String>>().join(" ")
 }
 
-/// R4, decision 21: a long plan asks for its set again and again: who makes up their mind in the middle of it keeps what is not yet given up, and gets no
-/// more claims by what they said before.
+/// R4, decision 21: a long plan confirms its set repeatedly. After a change in the middle, the remaining pods
+/// are kept, and no more claims get owners by the former policy.
 #[test]
-fn a_long_plan_asks_again() {
+fn a_long_plan_confirms_the_set_again() {
     let mut world = parallel(0, "Retain", "Delete");
     world.scale(200);
     let plan = world.plan();
@@ -32,16 +32,16 @@ fn a_long_plan_asks_again() {
     let plan = world.plan();
     // The owners of 200 claims, then the pods.
     assert_eq!(stages(&plan), "0 ? 64 ? 64 ? 64 ? 8");
-    // The user is of another mind after the first of them.
+    // The user changes the set after the first stage.
     let old = plan;
     world.scale(200);
     world.execute(&old, Fate::default());
     assert_eq!(world.pods.len(), 200);
 }
 
-/// The same where all pods are recreated at once.
+/// The same if all pods are recreated at once.
 #[test]
-fn a_long_recreation_asks_again() {
+fn a_long_recreation_confirms_the_set_again() {
     let mut set = set(0);
     set.put(&["spec", "updateStrategy"], json!({"type": "Recreate"}));
     set.put(&["spec", "podManagementPolicy"], "Parallel");
@@ -53,13 +53,13 @@ fn a_long_recreation_asks_again() {
     world.settle();
     world.image("v2");
     world.scale(50);
-    // The owners of 150 claims; replicas are given up until the last of those that are scaled away is among them.
+    // The owners of 150 claims; the set is confirmed until the last pod that is scaled away is deleted.
     assert_eq!(stages(&world.plan()), "0 ? 64 ? 64 ? 64 ? 8");
 }
 
-/// Of several questions in the same words the one that failed counts: what was done before it is done.
+/// Of several equal confirmations the one that failed counts: what was done before it is done.
 #[test]
-fn the_question_that_failed_is_the_one_that_counts() {
+fn the_failed_confirmation_decides_what_was_done() {
     let set = set(3);
     let ask = || Stage::of_each(vec![Action::ConfirmSet { uid: uid(&set).to_owned(), generation: 1, leaving: false }]);
     let delete = |pod: &str| {
@@ -69,10 +69,10 @@ fn the_question_that_failed_is_the_one_that_counts() {
     let mut status = set.clone();
     status.put(&["status", "currentReplicas"], 1);
     let stages = vec![ask(), delete("web-2"), ask(), delete("web-1")];
-    let plan = Plan { stages, status: Some(status), ..Plan::default() };
+    let plan = SetPlan { stages, status: Some(status), ..SetPlan::default() };
     for (at, kept) in [(0, 2), (2, 1)] {
         let failed = plan.stages[at].actions().next().unwrap();
         let after = plan.status_after(&set, &[(failed, None)]).unwrap();
-        assert_eq!(after.int(&["status", "currentReplicas"]), Some(1 + kept), "the question at {at}");
+        assert_eq!(after.int(&["status", "currentReplicas"]), Some(1 + kept), "the confirmation at {at}");
     }
 }

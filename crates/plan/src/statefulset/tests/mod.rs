@@ -1,4 +1,4 @@
-//! Scenarios by their ids in the specification, and properties.
+//! Scenarios by their ids in the specification, and property tests.
 
 mod world;
 
@@ -14,6 +14,7 @@ mod retention;
 mod scaling;
 mod total;
 mod updates;
+mod whole_replicas;
 
 use super::Held;
 

@@ -1,5 +1,5 @@
-//! Whatever happens, and wherever the executor stops: every plan is safe, claims go only by policy or by hand, and once all is
-//! quiet the set is what it should be.
+//! For any sequence of changes and failures: every plan is safe, claims are deleted only by policy or by a
+//! user, and in the end the set has its desired state.
 
 use super::world::{Fate, World, add_owner, is_idle, set, size};
 use object::access::{Access, controller, name, terminating, uid};
@@ -17,45 +17,45 @@ enum Happening {
     Size(i64),
     Class(u8),
     ClaimLabel(u8),
-    /// Claims change in place.
+    /// Claims are updated in place.
     InPlace(bool),
     /// The server refuses changes of a claim, or no longer.
     Refuse(usize, bool),
     /// A volume cannot be changed, or can again.
     Stick(usize, bool),
-    /// Somebody grows a claim by hand.
+    /// A user grows a claim.
     Grow(usize, i64),
-    /// Somebody takes a claim's labels away.
+    /// A user removes a claim's labels.
     Unlabel(usize),
     Partition(i64),
     MaxUnavailable(Value),
     MinReady(i64),
     History(i64),
     Gate(&'static str, bool),
-    /// So many objects a plan may write.
+    /// The number of objects that a plan may write.
     Allowance(usize),
     Ready(usize, bool),
     Fail(usize),
     DeletePod(usize),
-    /// A finalizer holds the pod, or no longer.
+    /// A finalizer keeps the pod, or no longer.
     Hold(usize, bool),
     Orphan(usize),
-    /// The pod's labels are lost, so that the set lets go of it.
+    /// The pod loses its labels, so that the set releases it.
     Strip(usize),
     Stranger(i64),
     DeleteClaim(usize),
-    /// A claim is gone at once, whoever uses it.
+    /// A claim is removed at once, even if it is used.
     LoseClaim(usize),
-    /// Somebody else controls a claim from now on.
+    /// Another controller takes over a claim.
     Grab(usize),
-    /// A reference to an earlier set of this name.
+    /// An owner reference to an earlier set of this name.
     Namesake(usize),
     DeleteRevision(usize),
     Time(i64),
     Kubelet,
     Collect,
-    /// A plan is made, and carried out when something else has happened.
-    Plan,
+    /// A plan is made, and executed after another change.
+    SetPlan,
     Do(Fate),
     Step,
 }
@@ -112,13 +112,13 @@ fn happening() -> impl Strategy<Value = Happening> {
         1 => others,
         4 => Just(Kubelet),
         2 => Just(Collect),
-        1 => Just(Plan),
+        1 => Just(SetPlan),
         2 => fates().prop_map(Do),
         6 => Just(Step),
     ]
 }
 
-/// What concerns claims that change in place.
+/// Changes for claims that are updated in place.
 fn claim_happening() -> impl Strategy<Value = Happening> {
     use Happening::*;
     let edits = prop_oneof![
@@ -147,7 +147,7 @@ fn claim_happening() -> impl Strategy<Value = Happening> {
         1 => (0_usize..8).prop_map(Unlabel),
         1 => (0_usize..4).prop_map(DeleteRevision),
     ];
-    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(Plan), 2 => fates().prop_map(Do), 5 => Just(Step)]
+    prop_oneof![2 => edits, 2 => troubles, 3 => Just(Kubelet), 1 => Just(SetPlan), 2 => fates().prop_map(Do), 5 => Just(Step)]
 }
 
 fn fates() -> impl Strategy<Value = Fate> {
@@ -191,7 +191,7 @@ fn nth(objects: &super::world::Objects, at: usize) -> Option<String> {
 }
 
 impl World {
-    fn happen(&mut self, happening: &Happening, waiting: &mut Option<crate::statefulset::Plan>) {
+    fn happen(&mut self, happening: &Happening, waiting: &mut Option<crate::statefulset::SetPlan>) {
         use Happening::*;
         let pod = |world: &World, at: usize| nth(&world.pods, at).unwrap_or_default();
         let claim = |world: &World, at: usize| nth(&world.claims, at).unwrap_or_default();
@@ -286,7 +286,7 @@ impl World {
             Time(seconds) => self.advance(*seconds),
             Kubelet => self.kubelet(),
             Collect => drop(self.collect()),
-            Plan => {
+            SetPlan => {
                 self.doom();
                 *waiting = Some(self.plan());
             }
@@ -301,7 +301,7 @@ impl World {
         }
     }
 
-    /// Nothing holds anything any longer, and somebody has deleted the pods that the set cannot use.
+    /// Removes all faults, and deletes the pods that the set cannot use.
     fn calm(&mut self) {
         let strangers: Vec<String> = self
             .pods
@@ -319,7 +319,7 @@ impl World {
         }
         self.refused.clear();
         self.stuck.clear();
-        // A running pod that lost its claim is nobody's business but its user's, except in place.
+        // A running pod that lost its claim is left to the user, except with InPlace.
         let lost = |pod: &Value| {
             let mut volumes = pod.items(&["spec", "volumes"]).iter().filter(|it| it.has(&["persistentVolumeClaim"]));
             volumes.any(|it| !self.claims.contains_key(it.text(&["persistentVolumeClaim", "claimName"])))
@@ -353,11 +353,11 @@ impl World {
             assert_eq!(self.status(field), replicas, "{field}");
         }
         let all_new = self.pods.values().all(|pod| pod["metadata"]["labels"]["controller-revision-hash"] == *update);
-        assert!(!all_new || self.status_text("currentRevision") == update, "promoted when all have arrived");
+        assert!(!all_new || self.status_text("currentRevision") == update, "promoted when all replicas are updated");
         assert_eq!(self.status("observedGeneration"), set.int(&["metadata", "generation"]).unwrap());
     }
 
-    /// Whatever went before: a larger template grows every claim that the rollout comes to, and restarts nothing.
+    /// A larger template finally grows every claim that the rollout includes, and restarts nothing.
     fn check_growth(&mut self) {
         let before: Vec<(String, String)> =
             self.pods.iter().map(|(name, pod)| (name.clone(), uid(pod).to_owned())).collect();
@@ -390,9 +390,10 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
-    /// R4, R9, R11, R12, R14, O2, O5, T5, T6, T8, T12, T15, T16: no wrong deletion, no leak, and it converges.
+    /// R4, R9, R11, R12, R14, O2, O5, T5, T6, T8, T12, T15, T16: no wrong deletion, no leak, and it
+    /// converges.
     #[test]
-    fn it_is_safe_at_every_step_and_converges(
+    fn every_plan_is_safe_and_the_set_converges(
         set in first_set(),
         happenings in prop::collection::vec(happening(), 0..60),
         policy in (any::<bool>(), any::<bool>()),
@@ -416,8 +417,8 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 20_000, ..ProptestConfig::default() })]
 
-    /// T5, T6, T8, T11, T12, T15, T16: not too many in flight, no pod deleted before its claims are ready, nothing shrinks, no claim
-    /// is deleted, and whatever is cured converges.
+    /// T5, T6, T8, T11, T12, T15, T16: the number in flight is bounded, no pod is deleted before its claims
+    /// are ready, nothing shrinks, no claim is deleted, and the set converges after all faults are removed.
     #[test]
     fn claims_in_place_are_safe_at_every_step_and_converge(
         mut set in first_set(),
@@ -438,7 +439,7 @@ proptest! {
     }
 }
 
-/// Claims go with the set when the policy says so, and only then.
+/// Claims are deleted with the set if the policy says so, and only then.
 fn check_farewell(mut world: World, when_deleted: bool) {
     let goes = when_deleted && world.gates.on("StatefulSetAutoDeletePVC");
     let grabbed =

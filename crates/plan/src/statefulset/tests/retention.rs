@@ -1,4 +1,4 @@
-//! Whom claims belong to: scenarios I, contract R.
+//! The owners of claims: scenarios I, contract R.
 
 use super::not_ready;
 use super::world::{Fate, World, actions, is_idle, set};
@@ -32,7 +32,7 @@ fn config_map(controller: bool) -> Value {
 }
 
 /// The names of claims that get owners, by stage.
-fn owned(plan: &crate::statefulset::Plan) -> Vec<Vec<&str>> {
+fn owned(plan: &crate::statefulset::SetPlan) -> Vec<Vec<&str>> {
     plan.stages.iter().map(|stage| stage.actions().filter_map(owned_claim).collect()).collect()
 }
 
@@ -45,7 +45,7 @@ fn owned_claim(action: &Action) -> Option<&str> {
 
 /// R2.
 #[test]
-fn i01_r2_retained_claims_belong_to_nobody_and_are_used_again() {
+fn i01_r2_retained_claims_have_no_owner_and_are_used_again() {
     let mut world = settled(3, "Retain", "Retain");
     let claims = world.claims.clone();
     world.scale(1);
@@ -59,9 +59,9 @@ fn i01_r2_retained_claims_belong_to_nobody_and_are_used_again() {
     assert_eq!((world.pods.len(), world.claims), (0, claims));
 }
 
-/// R3, R7: from the first moment, and not blocking.
+/// R3, R7: from the creation on, and not blocking deletion.
 #[test]
-fn i02_r3_r7_claims_that_go_with_the_set() {
+fn i02_r3_r7_claims_that_are_deleted_with_the_set() {
     let mut world = World::new(2);
     world.policy("Delete", "Retain");
     world.step();
@@ -77,7 +77,7 @@ fn i02_r3_r7_claims_that_go_with_the_set() {
     assert_eq!(world.claims.len(), 0);
 }
 
-/// R12: also when it is deleted right after its creation, wherever the creation stopped.
+/// R12: also if it is deleted right after its creation, wherever the creation stopped.
 #[test]
 fn r12_a_set_created_and_deleted_at_once_leaves_nothing() {
     for crash in 0..4 {
@@ -92,7 +92,7 @@ fn r12_a_set_created_and_deleted_at_once_leaves_nothing() {
 
 /// R3.
 #[test]
-fn i03_r3_scaling_leaves_claims_alone_that_go_with_the_set() {
+fn i03_r3_scaling_keeps_claims_that_are_deleted_with_the_set() {
     let mut world = settled(3, "Delete", "Retain");
     let claims = world.claims.clone();
     world.scale(1);
@@ -103,9 +103,9 @@ fn i03_r3_scaling_leaves_claims_alone_that_go_with_the_set() {
     assert_eq!(world.claims, claims);
 }
 
-/// R4: all references first, then the pods, ordered or not.
+/// R4: all references first, then the pods, with OrderedReady and Parallel.
 #[test]
-fn i04_r4_condemned_pods_own_their_claims_before_one_goes() {
+fn i04_r4_condemned_pods_own_their_claims_before_one_is_deleted() {
     for mut world in [settled(3, "Retain", "Delete"), parallel(3, "Retain", "Delete")] {
         world.scale(1);
         let plan = world.step();
@@ -124,9 +124,9 @@ fn i04_r4_condemned_pods_own_their_claims_before_one_goes() {
     }
 }
 
-/// A set whose deletion is not seen yet must not take back the claims that it leaves behind: the server is asked first.
+/// A set whose deletion is not observed yet must not own its orphaned claims again: it is confirmed first.
 #[test]
-fn whoever_becomes_an_owner_is_confirmed_first() {
+fn a_new_owner_is_confirmed_first() {
     let policy = |set: &mut Value| set.put(&["spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted"], "Delete");
     let mut world = World::new(1).settled(policy);
     world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
@@ -136,9 +136,10 @@ fn whoever_becomes_an_owner_is_confirmed_first() {
     assert_eq!(plan.stages.iter().flat_map(crate::statefulset::Stage::actions).filter(owns).count(), 1);
 }
 
-/// A claim outlives its set, so none is made for a set that is gone or says something else by now: the server is asked first.
+/// A claim outlives its set, so none is created for a set that is deleted or changed by then: it is confirmed
+/// first.
 #[test]
-fn whoever_makes_claims_is_confirmed_first() {
+fn a_set_is_confirmed_before_claims_are_created() {
     let mut world = World::new(1);
     world.set.as_mut().expect("a set").put(&["metadata", "generation"], 3);
     let plan = world.plan();
@@ -150,10 +151,10 @@ fn whoever_makes_claims_is_confirmed_first() {
     );
 }
 
-/// R4, R11: claims go with the pods that are scaled away, so the set is asked whether it still wants that before each of them goes: also when all claims
-/// are given away already, and after whatever else a plan does before.
+/// R4, R11: claims are deleted with the pods that are scaled away, so the set is confirmed right before each
+/// such deletion: also if all claims have their owners already, and whatever the plan does before.
 #[test]
-fn whoever_gives_replicas_up_is_confirmed_right_before() {
+fn a_set_is_confirmed_right_before_replicas_are_deleted() {
     let mut world = settled(3, "Retain", "Delete");
     world.scale(1);
     world.step();
@@ -162,12 +163,12 @@ fn whoever_gives_replicas_up_is_confirmed_right_before() {
     let plan = world.plan();
     assert!(matches!(actions(&plan)[..], [Action::DeletePod { pod, .. }] if pod == "web-1"), "{plan:#?}");
     assert!(matches!(&plan.prepare[..], [Action::ConfirmSet { leaving: false, .. }]), "{plan:#?}");
-    // The user has another mind, and nobody has heard of it.
+    // The user changes the policy, which is not observed yet.
     let old = plan;
     world.policy("Retain", "Retain");
     world.execute(&old, Fate::default());
     assert!(world.pods.contains_key("web-1"));
-    // New ones come first, and that takes its time.
+    // New pods are created first, which takes time.
     let mut world = parallel(2, "Retain", "Delete");
     world.set.as_mut().expect("a set").put(&["spec", "ordinals"], json!({"start": 5}));
     let plan = world.plan();
@@ -183,9 +184,9 @@ fn whoever_gives_replicas_up_is_confirmed_right_before() {
     assert_eq!(kinds, ["create", "create", "confirm", "delete", "delete"]);
 }
 
-/// R11: whatever else is wrong with a set, its policy holds.
+/// R11: the policy of a set with an invalid spec applies.
 #[test]
-fn the_policy_of_an_unusable_set_holds() {
+fn the_policy_of_an_unusable_set_applies() {
     let mut world = settled(1, "Delete", "Retain");
     assert_eq!(world.owners("data-web-0"), ["StatefulSet/web"]);
     world.policy("Retain", "Retain");
@@ -195,12 +196,13 @@ fn the_policy_of_an_unusable_set_holds() {
     assert!(matches!(plan.held[..], [Held::Unusable { .. }]), "{plan:#?}");
     assert_eq!(world.owners("data-web-0"), [] as [&str; 0]);
     world.policy("Delete", "Retain");
-    assert!(matches!(&world.plan().prepare[..], [Action::ConfirmSet { .. }]), "who becomes an owner is confirmed");
+    assert!(matches!(&world.plan().prepare[..], [Action::ConfirmSet { .. }]), "a new owner is confirmed");
 }
 
-/// R10: a set that is being deleted with all that it has may be deleted as an orphan after all, and nobody has heard of that.
+/// R10: a set that is being deleted with its dependents may be changed to orphan them, which is not observed
+/// yet.
 #[test]
-fn whoever_becomes_an_owner_on_its_way_out_is_confirmed_first() {
+fn a_terminating_owner_is_confirmed_first() {
     let mut world = settled(1, "Delete", "Retain");
     world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
     world.set.as_mut().expect("a set").put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
@@ -212,9 +214,9 @@ fn whoever_becomes_an_owner_on_its_way_out_is_confirmed_first() {
     assert_eq!(world.owners("data-web-0"), [] as [&str; 0]);
 }
 
-/// R4: when a reference cannot be written, no pod goes.
+/// R4: if an owner reference cannot be written, no pod is deleted.
 #[test]
-fn r4_no_pod_goes_without_its_claims() {
+fn r4_no_pod_is_deleted_before_it_owns_its_claims() {
     let mut world = parallel(3, "Retain", "Delete");
     world.scale(0);
     world.step_with(Fate { fail: Some(1), ..Fate::default() });
@@ -243,9 +245,9 @@ fn i05_r5_one_controller_at_a_time() {
     assert_eq!(world.claims.len(), 0);
 }
 
-/// R4: only scaling deletes.
+/// R4: only scaling down deletes claims.
 #[test]
-fn i06_r4_no_other_deletion_of_pods_takes_claims() {
+fn i06_r4_no_other_deletion_of_pods_deletes_claims() {
     for strategy in ["RollingUpdate", "OnDelete"] {
         let mut world = settled(3, "Retain", "Delete");
         let claims = world.claims.clone();
@@ -262,7 +264,7 @@ fn i06_r4_no_other_deletion_of_pods_takes_claims() {
     }
 }
 
-/// R11: live claims and leftovers alike, without a word about pods.
+/// R11: used and leftover claims alike, without changes of pods.
 #[test]
 fn i07_i08_r11_policy_changes_reach_every_claim() {
     let mut world = settled(3, "Retain", "Retain");
@@ -279,7 +281,7 @@ fn i07_i08_r11_policy_changes_reach_every_claim() {
         assert_eq!(world.owners(claim), ["StatefulSet/web"], "{claim}");
     }
     for claim in ["other-web-0", "data-web", "data-web-01"] {
-        assert_eq!(world.owners(claim), NOBODY, "R6: {claim} is not of the scheme");
+        assert_eq!(world.owners(claim), NOBODY, "R6: {claim} does not have a name of the set");
     }
     world.policy("Retain", "Delete");
     world.step();
@@ -287,13 +289,13 @@ fn i07_i08_r11_policy_changes_reach_every_claim() {
         assert_eq!(world.owners(claim), NOBODY, "{claim}");
     }
     assert!(is_idle(&world.settle()));
-    assert_eq!((world.log.len(), world.told().len()), (0, 0), "pods have nothing to do with it");
+    assert_eq!((world.log.len(), world.told().len()), (0, 0), "pods are not affected");
     world.delete_set();
     world.settle();
     assert_eq!(world.claims.len(), 6);
 }
 
-/// R11: from Delete to Retain in the middle of a scale-down, with the pod still there and already gone.
+/// R11: from Delete to Retain in the middle of a scale-down, with the pod existing and deleted.
 #[test]
 fn r11_retain_retains_in_the_middle_of_a_scale_down() {
     for gone in [false, true] {
@@ -315,7 +317,8 @@ fn r11_retain_retains_in_the_middle_of_a_scale_down() {
     }
 }
 
-/// R11: from Retain to Delete in the middle of a scale-down: what still has a pod goes with it.
+/// R11: from Retain to Delete in the middle of a scale-down: a claim whose pod still exists is deleted with
+/// it.
 #[test]
 fn r11_delete_deletes_in_the_middle_of_a_scale_down() {
     let mut world = settled(3, "Retain", "Retain");
@@ -329,9 +332,9 @@ fn r11_delete_deletes_in_the_middle_of_a_scale_down() {
     assert_eq!(world.claim_names(), ["data-web-0"]);
 }
 
-/// I24 without the lag: references do not wait for health.
+/// I24 without the lag: owner references do not wait for health.
 #[test]
-fn i24_an_unready_pod_does_not_keep_the_policy_from_its_claim() {
+fn i24_the_policy_applies_to_the_claim_of_an_unready_pod() {
     let mut world = settled(3, "Retain", "Retain");
     world.ready("web-0", false);
     world.policy("Delete", "Retain");
@@ -339,9 +342,9 @@ fn i24_an_unready_pod_does_not_keep_the_policy_from_its_claim() {
     assert!((0..3).all(|ordinal| world.owners(&format!("data-web-{ordinal}")) == ["StatefulSet/web"]));
 }
 
-/// A halted scale-down has not come to its moment: claims go with the set, not yet with their pods.
+/// In a blocked scale-down, claims are owned by the set, not yet by their pods.
 #[test]
-fn r4_not_before_the_moment_of_the_scale_down() {
+fn r4_pods_own_their_claims_only_when_they_are_scaled_away() {
     let mut world = settled(3, "Delete", "Delete");
     world.ready("web-0", false);
     world.scale(1);
@@ -351,9 +354,9 @@ fn r4_not_before_the_moment_of_the_scale_down() {
     assert_eq!(world.claim_names(), ["data-web-0"]);
 }
 
-/// A scale-down that halts half-way takes nothing back.
+/// A scale-down that is blocked half-way keeps the owners that it has set.
 #[test]
-fn r4_a_halted_scale_down_keeps_what_it_has_settled() {
+fn r4_a_blocked_scale_down_keeps_the_owners_it_has_set() {
     let mut world = settled(3, "Delete", "Delete");
     hold(&mut world, "web-2", true);
     world.scale(1);
@@ -363,9 +366,10 @@ fn r4_a_halted_scale_down_keeps_what_it_has_settled() {
     assert_eq!(world.owners("data-web-2"), ["Pod/web-2"]);
 }
 
-/// R11, R12: policy and scale changed together; each claim gets its owner once, condemned ones that of their pod.
+/// R11, R12: policy and scale change together; each claim gets its owner once, those of condemned pods their
+/// pod.
 #[test]
-fn r12_a_policy_that_comes_with_the_scale_down() {
+fn r12_a_policy_that_changes_with_the_scale_down() {
     let mut world = settled(3, "Retain", "Retain");
     world.policy("Delete", "Delete");
     world.scale(1);
@@ -375,9 +379,9 @@ fn r12_a_policy_that_comes_with_the_scale_down() {
     assert_eq!(world.claim_names(), ["data-web-0"]);
 }
 
-/// A scale-down taken back while its pod terminates: the replica is wanted again, and so is its claim.
+/// A scale-down is reverted while its pod terminates: the replica is wanted again, and so is its claim.
 #[test]
-fn r4_a_scale_down_taken_back_in_time_takes_nothing() {
+fn r4_a_scale_down_reverted_in_time_deletes_nothing() {
     for mut world in [settled(2, "Retain", "Delete"), parallel(2, "Retain", "Delete")] {
         let claim = world.claims["data-web-1"]["metadata"]["uid"].clone();
         hold(&mut world, "web-1", true);
@@ -394,9 +398,10 @@ fn r4_a_scale_down_taken_back_in_time_takes_nothing() {
     }
 }
 
-/// R9: the pod waits for its old claim to go, others do not wait in parallel, and the claim's end is enough to go on.
+/// R9: the pod waits until its old claim is removed; with Parallel others do not wait. The removal of the
+/// claim is enough to continue.
 #[test]
-fn r9_a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
+fn r9_a_pod_waits_until_the_claim_of_its_predecessor_is_removed() {
     for (mut world, others) in [(settled(1, "Retain", "Delete"), 0), (parallel(1, "Retain", "Delete"), 1)] {
         world.scale(2);
         world.settle();
@@ -408,12 +413,12 @@ fn r9_a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
         world.log.clear();
         world.events.clear();
         let held = Held::ClaimLeaving { pod: "web-1".to_owned(), claim: "data-web-1".to_owned() };
-        assert_eq!(world.step().held, std::slice::from_ref(&held), "it belongs to the pod that went");
+        assert_eq!(world.step().held, std::slice::from_ref(&held), "it is owned by the deleted pod");
         assert_eq!((world.log.len(), world.owners("data-web-1")), (others, vec!["Pod/web-1".to_owned()]));
         world.edit_claim("data-web-1", |claim| claim.put(&["metadata", "finalizers"], json!(["example.com/hold"])));
         world.collect();
         world.events.clear();
-        assert_eq!(world.step().held, [held], "it is on its way out");
+        assert_eq!(world.step().held, [held], "it is terminating");
         assert_eq!(
             world.told(),
             ["FailedCreate: Create Pod web-1 in StatefulSet web failed error: pvc data-web-1 is being deleted",]
@@ -425,10 +430,10 @@ fn r9_a_pod_waits_until_the_claim_of_the_one_before_is_gone() {
     }
 }
 
-/// R9, I15: a claim of an earlier set of this name goes with that one, or is set free: until then no pod is made that would use it. One
-/// that is there already goes on.
+/// R9, I15: a claim of an earlier set of this name is deleted with that set, or released: until then no pod
+/// is created that would use it. An existing pod continues to run.
 #[test]
-fn r9_a_pod_waits_until_the_collector_is_done_with_the_claim_of_an_earlier_set() {
+fn r9_a_pod_waits_until_the_claim_of_an_earlier_set_is_collected_or_released() {
     for (mut world, others) in [(settled(1, "Retain", "Retain"), false), (parallel(1, "Retain", "Retain"), true)] {
         let of = |uid: &str| json!({"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": uid, "controller": true});
         for claim in ["data-web-0", "data-web-1"] {
@@ -443,9 +448,9 @@ fn r9_a_pod_waits_until_the_collector_is_done_with_the_claim_of_an_earlier_set()
         world.log.clear();
         let plan = world.step();
         let held = Held::ClaimLeaving { pod: "web-1".to_owned(), claim: "data-web-1".to_owned() };
-        assert_eq!(plan.held, [held], "the first pod is there already");
+        assert_eq!(plan.held, [held], "the first pod exists already");
         assert_eq!((world.pods.contains_key("web-1"), world.pods.contains_key("web-2")), (false, others));
-        // What the collector sets free is used; what it deletes comes anew.
+        // A released claim is used; a deleted one is created again.
         world.edit_claim("data-web-0", |claim| drop(claim.cut(&["metadata", "ownerReferences"])));
         world.collect();
         world.settle();
@@ -458,7 +463,7 @@ fn r9_a_pod_waits_until_the_collector_is_done_with_the_claim_of_an_earlier_set()
 
 /// A terminating claim is never touched.
 #[test]
-fn r12_a_claim_on_its_way_out_is_left_alone() {
+fn r12_a_terminating_claim_is_not_changed() {
     let mut world = settled(2, "Retain", "Retain");
     world.delete_claim("data-web-1");
     world.policy("Delete", "Delete");
@@ -468,7 +473,7 @@ fn r12_a_claim_on_its_way_out_is_left_alone() {
 
 /// R8.
 #[test]
-fn i11_i16_r8_a_claim_that_somebody_else_controls() {
+fn i11_i16_r8_a_claim_of_another_controller() {
     let mut world = settled(3, "Delete", "Delete");
     world.edit_claim("data-web-1", |claim| {
         claim["metadata"]["ownerReferences"].as_array_mut().unwrap().insert(0, config_map(true));
@@ -480,17 +485,17 @@ fn i11_i16_r8_a_claim_that_somebody_else_controls() {
     assert_eq!(world.told(), [told]);
     world.events.clear();
     world.settle();
-    assert_eq!(world.told(), NOBODY, "not all the time");
+    assert_eq!(world.told(), NOBODY, "reported once");
     world.scale(0);
     world.settle();
-    assert!(world.told().iter().any(|event| event == told), "but when the policy would matter");
+    assert!(world.told().iter().any(|event| event == told), "reported when the policy would apply");
     assert_eq!(world.claim_names(), ["data-web-1"]);
     assert_eq!(world.owners("data-web-1"), ["ConfigMap/c"]);
 }
 
-/// R8: a policy that is new says so too.
+/// R8: also reported when the policy changes.
 #[test]
-fn r8_told_when_the_policy_changes() {
+fn r8_reported_when_the_policy_changes() {
     let mut world = settled(1, "Retain", "Retain");
     world.edit_claim("data-web-0", |claim| claim.put(&["metadata", "ownerReferences"], json!([config_map(true)])));
     world.settle();
@@ -513,7 +518,7 @@ fn i13_r7_other_owners_are_kept() {
     assert_eq!(world.owners("data-web-0"), ["ConfigMap/c"]);
 }
 
-/// R7: references of earlier versions become what they are now.
+/// R7: references of earlier versions are updated.
 #[test]
 fn i14_r7_older_references_are_upgraded() {
     for (controller, blocks) in [(json!(false), json!(false)), (Value::Null, Value::Null), (json!(true), json!(true))] {
@@ -528,12 +533,12 @@ fn i14_r7_older_references_are_upgraded() {
         world.edit_claim("data-web-0", |claim| {
             claim["metadata"]["ownerReferences"][0].cut(&["blockOwnerDeletion"]);
         });
-        assert!(is_idle(&world.plan()), "left out is false");
+        assert!(is_idle(&world.plan()), "an omitted field is false");
     }
 }
 
 #[test]
-fn i15_a_claim_of_an_earlier_set_of_that_name_is_left_alone() {
+fn i15_a_claim_of_an_earlier_set_of_that_name_is_not_changed() {
     let earlier = json!([{"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "web", "uid": "set-0"}]);
     for (deleted, scaled) in [("Retain", "Retain"), ("Delete", "Delete")] {
         let mut world = settled(1, deleted, scaled);
@@ -544,9 +549,9 @@ fn i15_a_claim_of_an_earlier_set_of_that_name_is_left_alone() {
     }
 }
 
-/// R6: claims that were there before are treated alike.
+/// R6: claims that existed before are treated alike.
 #[test]
-fn r6_claims_made_beforehand_are_used_and_treated_alike() {
+fn r6_claims_created_beforehand_are_used_and_treated_alike() {
     let mut world = World::new(1);
     world.put_claim("data-web-0", json!([]));
     world.put_claim("shared", json!([]));
@@ -554,7 +559,7 @@ fn r6_claims_made_beforehand_are_used_and_treated_alike() {
     let before = world.claims["data-web-0"]["metadata"]["uid"].clone();
     let plan = world.step();
     assert_eq!(owned(&plan)[0], ["data-web-0"]);
-    assert_eq!(actions(&plan).len(), 2, "and its pod, no claim");
+    assert_eq!(actions(&plan).len(), 2, "its pod, and no claim");
     world.settle();
     assert_eq!(world.claims["data-web-0"]["metadata"]["uid"], before);
     world.scale(0);
@@ -571,9 +576,9 @@ fn i20_i21_an_orphaned_pod_is_adopted_and_scaled_away_with_its_claim() {
     assert_eq!((world.pod_names(), world.claim_names()), (vec!["web-0"], vec!["data-web-0"]));
 }
 
-/// R10: while its dependents are orphaned, a set's references are not put back.
+/// R10: while its dependents are being orphaned, a set's owner references are not added again.
 #[test]
-fn i22_r10_orphan_deletion_is_not_worked_against() {
+fn i22_r10_orphaned_claims_do_not_get_their_owner_again() {
     let mut world = settled(1, "Delete", "Retain");
     world.edit(|set| {
         set.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
@@ -584,10 +589,10 @@ fn i22_r10_orphan_deletion_is_not_worked_against() {
     assert_eq!((plan.held, plan.stages), (vec![Held::Deleting], vec![]));
 }
 
-/// R10: a set that left its claims behind, and that somebody else's finalizer still holds, does not take them back; what it should not have it
-/// still gives away.
+/// R10: a set that orphaned its claims and is kept by another finalizer does not own them again; owner
+/// references that it should not have are still removed.
 #[test]
-fn i22_r10_a_set_that_somebody_else_holds_gets_no_claims() {
+fn i22_r10_a_set_kept_by_another_finalizer_gets_no_claims() {
     let mut world = settled(2, "Delete", "Retain");
     world.edit(|set| {
         set.put(&["metadata", "deletionTimestamp"], "2026-01-01T00:00:00Z");
@@ -600,9 +605,9 @@ fn i22_r10_a_set_that_somebody_else_holds_gets_no_claims() {
     assert_eq!((world.owners("data-web-0"), world.owners("data-web-1")), (vec![], vec![]));
 }
 
-/// R12: a policy set just before a deletion in the foreground still holds.
+/// R12: a policy changed just before a foreground deletion applies.
 #[test]
-fn r12_the_policy_holds_for_a_set_that_is_being_deleted() {
+fn r12_the_policy_applies_to_a_set_that_is_being_deleted() {
     for (from, to, owners) in [("Delete", "Retain", vec![]), ("Retain", "Delete", vec!["StatefulSet/web"])] {
         let mut world = settled(3, from, "Retain");
         world.scale(2);
@@ -622,7 +627,7 @@ fn r12_the_policy_holds_for_a_set_that_is_being_deleted() {
 }
 
 #[test]
-fn i25_a_moved_start_takes_claims_when_the_new_ones_are_ready() {
+fn i25_a_moved_start_deletes_claims_when_the_new_pods_are_ready() {
     let mut world = settled(2, "Retain", "Delete");
     world.spec(&["ordinals", "start"], 2);
     world.step();
@@ -632,9 +637,10 @@ fn i25_a_moved_start_takes_claims_when_the_new_ones_are_ready() {
     assert_eq!(world.claim_names(), ["data-web-2", "data-web-3"]);
 }
 
-/// R14: off = as Retain, on again = as the policy says, both in the middle of a scale-down.
+/// R14: with the gate off the policy is Retain, with the gate on it applies; both in the middle of a
+/// scale-down.
 #[test]
-fn r14_the_gate_decides_whether_the_policy_counts() {
+fn r14_the_gate_decides_whether_the_policy_applies() {
     let mut world = settled(2, "Delete", "Delete");
     world.gates = world.gates.with("StatefulSetAutoDeletePVC", false);
     world.step();
@@ -646,7 +652,7 @@ fn r14_the_gate_decides_whether_the_policy_counts() {
     world.settle();
     assert!(
         ["data-web-0", "data-web-1"].iter().all(|claim| world.owners(claim) == ["StatefulSet/web"]),
-        "they come back"
+        "the owners are set again"
     );
 
     let mut world = settled(3, "Retain", "Delete");
@@ -657,5 +663,5 @@ fn r14_the_gate_decides_whether_the_policy_counts() {
     world.step();
     hold(&mut world, "web-2", false);
     world.settle();
-    assert_eq!((world.pod_names(), world.claims.len()), (vec!["web-0"], 3), "what is still there stays");
+    assert_eq!((world.pod_names(), world.claims.len()), (vec!["web-0"], 3), "existing claims are kept");
 }

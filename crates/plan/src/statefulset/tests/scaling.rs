@@ -1,4 +1,4 @@
-//! Scaling and where the ordinals begin: scenarios E and J, contract O.
+//! Scaling and start ordinals: scenarios E and J, contract O.
 
 use super::world::{Fate, World, actions, is_idle, set};
 use super::{leaving, not_ready};
@@ -23,7 +23,7 @@ fn e01_up_in_order() {
 }
 
 #[test]
-fn e02_down_in_reverse_order_each_when_the_one_before_is_gone() {
+fn e02_down_in_reverse_order_each_when_the_previous_one_is_deleted() {
     let mut world = World::new(3).settled(|_| {});
     world.scale(0);
     for ordinal in (0..3).rev() {
@@ -37,7 +37,7 @@ fn e02_down_in_reverse_order_each_when_the_one_before_is_gone() {
 }
 
 #[test]
-fn e03_up_halts_at_an_unready_pod() {
+fn e03_scaling_up_stops_at_an_unready_pod() {
     let mut world = World::new(1).settled(|_| {});
     world.ready("web-0", false);
     world.scale(3);
@@ -48,23 +48,24 @@ fn e03_up_halts_at_an_unready_pod() {
 }
 
 #[test]
-fn e04_two_unhealthy_condemned_pods_halt() {
+fn e04_two_unhealthy_condemned_pods_block() {
     let mut world = World::new(3).settled(|_| {});
     (0..3).for_each(|ordinal| world.ready(&format!("web-{ordinal}"), false));
     world.scale(0);
     assert_eq!(world.step().held, [not_ready("web-2")]);
     world.ready("web-2", true);
-    assert_eq!(world.step().held, [leaving("web-2")], "a healthy one goes");
+    assert_eq!(world.step().held, [leaving("web-2")], "the healthy one is deleted");
     world.bury();
     assert_eq!(world.step().held, [not_ready("web-1")]);
     world.ready("web-0", true);
-    assert_eq!(world.step().held, [leaving("web-1")], "the only unhealthy one goes");
+    assert_eq!(world.step().held, [leaving("web-1")], "the only unhealthy one is deleted");
     assert_eq!(world.log, ["-web-2", "-web-1"]);
 }
 
-/// Beyond upstream, where this waits for ever: what has ended, or lost its claim before it ran, does not recover.
+/// Beyond upstream, where this waits for ever: pods that have terminated, or lost their claim before they
+/// ran, do not recover.
 #[test]
-fn e04_pods_that_cannot_recover_do_not_halt() {
+fn e04_pods_that_cannot_recover_do_not_block() {
     let mut world = World::new(3).settled(|_| {});
     world.fail("web-0", "Failed");
     world.fail("web-1", "Failed");
@@ -76,7 +77,7 @@ fn e04_pods_that_cannot_recover_do_not_halt() {
 }
 
 #[test]
-fn e05_one_unhealthy_condemned_pod_goes() {
+fn e05_one_unhealthy_condemned_pod_is_deleted() {
     let mut world = World::new(3).settled(|_| {});
     world.ready("web-2", false);
     world.scale(2);
@@ -85,7 +86,7 @@ fn e05_one_unhealthy_condemned_pod_goes() {
 }
 
 #[test]
-fn e05_no_pod_goes_while_one_that_stays_is_unhealthy() {
+fn e05_no_pod_is_deleted_while_one_in_range_is_unhealthy() {
     let mut world = World::new(3).settled(|_| {});
     world.ready("web-0", false);
     world.scale(2);
@@ -140,9 +141,9 @@ fn e12_a_failed_deletion_is_tried_again() {
     assert_eq!(world.pod_names(), ["web-0"]);
 }
 
-/// The pods of a set deleted in the background are the collector's; its claims stay.
+/// The pods of a set deleted in the background are left to the collector; its claims are kept.
 #[test]
-fn e14_a_deleted_set_takes_all_pods_at_once() {
+fn e14_all_pods_of_a_deleted_set_are_deleted_at_once() {
     let mut world = World::new(3).settled(|_| {});
     world.delete_set();
     world.collect();
@@ -181,9 +182,9 @@ fn j03_down_to_the_start() {
     assert_eq!(world.pod_names(), ["web-2"]);
 }
 
-/// O2: the new ones come first and get ready, then the old go, on either side of the range.
+/// O2: the new pods are created and become ready, then the old ones are deleted, on either side of the range.
 #[test]
-fn j04_a_moved_start_brings_new_ones_before_old_ones_go() {
+fn j04_a_moved_start_creates_new_pods_before_old_ones_are_deleted() {
     let mut world = World::new(2).settled(|_| {});
     start(&mut world, 2);
     world.scale(3);
@@ -195,7 +196,7 @@ fn j04_a_moved_start_brings_new_ones_before_old_ones_go() {
     let kept = world.pods["web-2"]["metadata"]["uid"].clone();
     world.settle();
     assert_eq!(world.log, ["+web-1", "-web-4", "-web-3"]);
-    assert_eq!(world.pods["web-2"]["metadata"]["uid"], kept, "what is in both ranges stays");
+    assert_eq!(world.pods["web-2"]["metadata"]["uid"], kept, "pods in both ranges are kept");
 }
 
 /// O2.
@@ -225,9 +226,9 @@ fn j05_j07_the_start_moves_up_and_away() {
     }
 }
 
-/// O5: ignored with the gate off, and back with it.
+/// O5: ignored with the gate off, and used again with it on.
 #[test]
-fn o5_the_gate_decides_whether_the_start_counts() {
+fn o5_the_gate_decides_whether_the_start_applies() {
     let mut world = World::new(2);
     start(&mut world, 3);
     world.settle();
@@ -239,7 +240,7 @@ fn o5_the_gate_decides_whether_the_start_counts() {
     assert_eq!(world.pod_names(), ["web-3", "web-4"]);
 }
 
-/// O4: a slice moves from one set to another; both plans know only their own, and no ordinal runs twice.
+/// O4: a slice moves from one set to another; each plan knows only its own set, and no ordinal runs twice.
 #[test]
 fn o4_a_slice_moves_between_sets() {
     let mut from = World::new(5).settled(|_| {});
@@ -262,7 +263,7 @@ fn o4_a_slice_moves_between_sets() {
 }
 
 #[test]
-fn ordinals_beyond_what_there_is_are_told_about() {
+fn ordinals_beyond_the_maximum_are_reported() {
     let mut world = World::new(3);
     start(&mut world, 2_147_483_646);
     let plan = world.plan();
@@ -280,9 +281,9 @@ fn ordinals_beyond_what_there_is_are_told_about() {
     assert_eq!(world.pods.len(), 0);
 }
 
-/// A half-done plan is harmless: each action alone, then a crash, then a new plan.
+/// A half-executed plan is harmless: each action alone, then a crash, then a new plan.
 #[test]
-fn it_goes_on_wherever_it_stopped() {
+fn a_new_plan_continues_wherever_the_last_one_stopped() {
     let mut set = set(3);
     set.put(
         &["spec", "persistentVolumeClaimRetentionPolicy"],

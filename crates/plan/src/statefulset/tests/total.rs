@@ -1,4 +1,4 @@
-//! Planners are total: whatever is seen, they answer.
+//! Planners are total: no input makes them panic.
 
 use super::world::World;
 use crate::allowance::Allowance;
@@ -53,7 +53,7 @@ fn any_json() -> impl Strategy<Value = Value> {
 static SETTLED: LazyLock<World> =
     LazyLock::new(|| World::new(2).settled(|set| set["spec"]["ordinals"] = json!({"start": 0})));
 
-/// A settled world's objects, with anything at all in some place.
+/// The objects of a settled model, with arbitrary JSON in some places.
 fn disturbed() -> impl Strategy<Value = (Value, Vec<Value>, Vec<Value>, Vec<Value>)> {
     let path = prop::collection::vec(any::<prop::sample::Index>(), 1..6);
     prop::collection::vec((any::<prop::sample::Index>(), path, any_json()), 1..5).prop_map(|changes| {
@@ -95,7 +95,7 @@ fn answers(set: &Value, pods: &[Value], claims: &[Value], revisions: &[Value], g
     };
     let now = "2026-01-01T00:00:00Z".parse().unwrap();
     let once = plan(&seen, gates, now);
-    assert_eq!(once, plan(&seen, gates, now), "the same for the same");
+    assert_eq!(once, plan(&seen, gates, now), "plans are deterministic");
     invariant::check(&seen, &once, gates, now);
     let failed: Vec<_> = once.stages.iter().flat_map(Stage::actions).map(|action| (action, Some("boom"))).collect();
     once.status_after(set, &failed);

@@ -6,7 +6,7 @@ use crate::statefulset::{Action, Held};
 use object::access::Access;
 use object::{Value, condition, json};
 
-/// A settled set of so many replicas at v1.
+/// A settled set at image v1.
 fn settled(replicas: i64, parallel: bool, strategy: Value) -> World {
     let mut set = set(replicas);
     if parallel {
@@ -21,7 +21,7 @@ fn rolling(partition: i64, max: impl Into<Value>) -> Value {
     json!({"type": "RollingUpdate", "rollingUpdate": {"partition": partition, "maxUnavailable": max}})
 }
 
-fn deleted(plan: &crate::statefulset::Plan) -> Vec<&str> {
+fn deleted(plan: &crate::statefulset::SetPlan) -> Vec<&str> {
     let pods = actions(plan).into_iter().filter_map(|action| match action {
         Action::DeletePod { pod, .. } => Some(pod.as_str()),
         _ => None,
@@ -34,7 +34,7 @@ fn updated(world: &World) -> Vec<&str> {
 }
 
 #[test]
-fn f01_from_the_top_each_when_the_one_before_is_ready() {
+fn f01_from_the_highest_ordinal_each_when_the_previous_one_is_ready() {
     let mut world = settled(3, false, rolling(0, 1));
     let old = world.status_text("currentRevision").to_owned();
     world.image("v2");
@@ -87,7 +87,7 @@ fn f03_f21_in_order_an_unready_pod_stops_it_whatever_the_budget() {
     assert_eq!(deleted(&world.step()), ["web-2", "web-1", "web-0"]);
 }
 
-/// F04 in order, F05 in parallel: a bad revision that is taken back.
+/// F04 with OrderedReady, F05 with Parallel: a bad revision that is reverted.
 #[test]
 fn f04_f05_a_bad_revision() {
     for (parallel, heals) in [(false, false), (true, true)] {
@@ -106,7 +106,7 @@ fn f04_f05_a_bad_revision() {
         assert_eq!(
             world.log.iter().filter(|it| **it != "-web-2" && **it != "+web-2").count(),
             0,
-            "nobody else restarts"
+            "no other pod restarts"
         );
     }
 }
@@ -152,7 +152,7 @@ fn f10_new_ordinals_above_the_partition_are_new_ones() {
     assert_eq!(updated(&world), ["web-2", "web-3", "web-4"]);
 }
 
-/// O3: a partition is an ordinal, with the gate off the distance from the start.
+/// O3: a partition is an ordinal; with the gate off, the distance from the start.
 #[test]
 fn o3_j09_a_partition_is_an_ordinal() {
     let cases = [
@@ -180,7 +180,7 @@ fn o3_j09_a_partition_is_an_ordinal() {
 }
 
 #[test]
-fn f13_on_delete_waits_for_somebody_to_delete_them() {
+fn f13_on_delete_waits_until_pods_are_deleted_by_a_user() {
     let mut world = settled(2, false, json!({"type": "OnDelete"}));
     world.image("v2");
     world.scale(3);
@@ -206,12 +206,12 @@ fn f15_in_parallel_the_budget_is_kept_and_used() {
     assert_eq!(deleted(&world.step()), [] as [&str; 0]);
     world.ready("web-4", true);
     let plan = world.step();
-    assert_eq!(deleted(&plan), ["web-3"], "as soon as one is back");
+    assert_eq!(deleted(&plan), ["web-3"], "as soon as one is available again");
     assert_eq!((plan.max_unavailable, plan.unavailable), (Some(2), Some(1)));
 }
 
 #[test]
-fn f16_a_share_is_rounded_down_and_at_least_one() {
+fn f16_a_percentage_is_rounded_down_and_at_least_one() {
     for (replicas, max, want) in
         [(5, json!("50%"), 2), (5, json!("10%"), 1), (25, json!("10%"), 2), (3, json!("100%"), 3)]
     {
@@ -223,7 +223,7 @@ fn f16_a_share_is_rounded_down_and_at_least_one() {
 }
 
 #[test]
-fn f20_a_leaving_pod_uses_the_budget_up() {
+fn f20_a_terminating_pod_uses_the_budget_up() {
     let mut world = settled(3, true, rolling(0, 1));
     world.delete_pod("web-2");
     world.image("v2");
@@ -231,7 +231,7 @@ fn f20_a_leaving_pod_uses_the_budget_up() {
 }
 
 #[test]
-fn f22_the_next_pod_goes_when_the_one_before_is_available() {
+fn f22_the_next_pod_is_deleted_when_the_previous_one_is_available() {
     let mut world = settled(2, false, rolling(0, 1));
     world.advance(60);
     world.spec(&["minReadySeconds"], 30);
@@ -246,7 +246,7 @@ fn f22_the_next_pod_goes_when_the_one_before_is_available() {
 }
 
 #[test]
-fn f23_f24_what_is_not_the_template_restarts_nothing() {
+fn f23_f24_changes_outside_the_template_restart_nothing() {
     let mut world = settled(2, false, rolling(0, 1));
     world.advance(10);
     world.spec(&["minReadySeconds"], 3_600);
@@ -262,7 +262,7 @@ fn f23_f24_what_is_not_the_template_restarts_nothing() {
 }
 
 #[test]
-fn f25_an_annotation_of_the_template_rolls() {
+fn f25_an_annotation_of_the_template_is_rolled_out() {
     let mut world = settled(1, false, rolling(0, 1));
     world.spec(&["template", "metadata", "annotations"], json!({"restartedAt": "now"}));
     world.settle();
@@ -270,9 +270,9 @@ fn f25_an_annotation_of_the_template_rolls() {
     assert_eq!(world.pods["web-0"]["metadata"]["annotations"]["restartedAt"], "now");
 }
 
-/// 2.7.3: without a block the progress of the rollout draws the line for pods that come back.
+/// 2.7.3: without a rollingUpdate block, the progress of the rollout decides the revision of recreated pods.
 #[test]
-fn without_a_block_a_pod_not_yet_reached_comes_back_as_it_was() {
+fn without_a_block_a_pod_below_the_rollout_is_recreated_at_its_revision() {
     let mut world = settled(3, false, json!({"type": "RollingUpdate"}));
     world.image("v2");
     world.step();
@@ -288,9 +288,9 @@ fn without_a_block_a_pod_not_yet_reached_comes_back_as_it_was() {
     assert_eq!(updated(&world), ["web-0", "web-1", "web-2"]);
 }
 
-/// Counts of a set on its way may wait; what plans go by, and what a set has come to, may not.
+/// Counts of a changing set may wait; fields that plans depend on, and final counts, may not.
 #[test]
-fn counts_wait_unless_plans_go_by_them() {
+fn counts_wait_unless_plans_depend_on_them() {
     let late = |strategy: Value| {
         let mut world = settled(3, false, strategy);
         world.image("v2");
@@ -309,14 +309,14 @@ fn counts_wait_unless_plans_go_by_them() {
         all
     };
     let all = late(rolling(0, 1));
-    assert!(!all[0], "a new generation is seen at once");
+    assert!(!all[0], "a new generation is reported at once");
     assert!(all.contains(&true));
     late(json!({"type": "RollingUpdate"}));
 }
 
-/// In parallel it would be replaced at once, and come back for ever.
+/// With Parallel it would otherwise be replaced at once, and recreated at the old revision for ever.
 #[test]
-fn without_a_block_a_pod_comes_back_as_a_new_one_in_parallel() {
+fn without_a_block_a_parallel_pod_is_recreated_at_the_update_revision() {
     let mut world = settled(3, true, json!({"type": "RollingUpdate"}));
     world.image("v2");
     world.step();
@@ -345,7 +345,7 @@ fn with_the_gate_off_one_at_a_time_and_nothing_below_counts() {
     assert_eq!(updated(&world), ["web-0", "web-1", "web-2"]);
 }
 
-/// 2.11.3: an intermediate revision; the count of current replicas never goes below zero.
+/// 2.11.3: an intermediate revision; currentReplicas never goes below zero.
 #[test]
 fn pods_of_a_third_revision_are_not_counted_as_current() {
     let mut world = settled(3, true, rolling(0, 3));
@@ -355,14 +355,14 @@ fn pods_of_a_third_revision_are_not_counted_as_current() {
     world.step();
     world.image("v3");
     let plan = world.step();
-    assert_eq!(deleted(&plan).len(), 3, "broken pods are replaced at once");
+    assert_eq!(deleted(&plan).len(), 3, "unavailable pods are replaced at once");
     assert_eq!(world.status("currentReplicas"), 0);
     assert!(actions(&plan).iter().all(|it| matches!(it, Action::DeletePod { counted: false, .. })));
 }
 
-/// Only what is counted is counted off.
+/// Only a pod that is counted in currentReplicas is subtracted from it.
 #[test]
-fn a_pod_of_a_third_revision_leaves_the_count_alone() {
+fn a_pod_of_a_third_revision_does_not_change_current_replicas() {
     let mut world = settled(2, true, rolling(0, 1));
     world.image("v2");
     world.step();
@@ -381,7 +381,7 @@ fn c12_a_deletion_that_failed_is_not_counted() {
     world.step_with(Fate { fail: Some(1), ..Fate::default() });
     assert_eq!(world.told(), ["FailedDelete: Delete Pod web-1 in StatefulSet web failed error: boom"]);
     assert_eq!(world.status("currentReplicas"), 2);
-    // While it goes on failing nothing else is new, and nothing is written.
+    // While it fails again, nothing else changes, and nothing is written.
     let before = world.set.clone();
     world.step_with(Fate { fail: Some(0), ..Fate::default() });
     assert_eq!(world.set, before);
@@ -408,7 +408,7 @@ fn recreate(replicas: i64) -> World {
 }
 
 #[test]
-fn f28_recreate_takes_all_down_before_the_first_comes_back() {
+fn f28_recreate_deletes_all_pods_before_the_first_is_created() {
     let mut world = recreate(3);
     let claims = world.claims.clone();
     let progress = |world: &World| {
@@ -423,7 +423,7 @@ fn f28_recreate_takes_all_down_before_the_first_comes_back() {
     assert_eq!(world.log, ["-web-0", "-web-1", "-web-2"]);
     assert_eq!(progress(&world).unwrap(), "True RecreateInProgress: Deleting old revision pods");
     world.settle();
-    assert_eq!(world.pod_names(), ["web-1"], "nothing new beside the old");
+    assert_eq!(world.pod_names(), ["web-1"], "no new pods at the same time as old ones");
     world.edit_pod("web-1", |pod| drop(pod.cut(&["metadata", "finalizers"])));
     world.bury();
     world.step();
@@ -447,7 +447,7 @@ fn f29_recreate_replaces_a_stuck_pod() {
     assert_eq!(updated(&world), ["web-0", "web-1"]);
 }
 
-/// R4 where upstream leaks: claims come to belong to their pods before these go, whatever they go for.
+/// R4 where upstream leaks: pods own their claims before they are deleted, for whatever reason.
 #[test]
 fn r4_recreate_and_scale_down_together() {
     let mut world = recreate(3);
@@ -472,9 +472,9 @@ fn recreate_needs_its_gate() {
     );
 }
 
-/// A broken pod costs no budget. One that has become ready since it was seen would.
+/// An unavailable pod uses no budget. One that has become ready since it was observed would.
 #[test]
-fn a_broken_pod_goes_only_as_it_was_seen() {
+fn an_unavailable_pod_is_deleted_only_in_the_observed_version() {
     let mut world = settled(3, true, rolling(0, 1));
     world.image("v2");
     let versions = |world: &World| -> Vec<(String, bool)> {

@@ -1,9 +1,8 @@
-//! A little world: a namespace with one set, a server's rules for writes, a kubelet, a garbage collector and the protection of
-//! claims, each driven by hand.
+//! A model: a namespace with one set, the server's write rules, a kubelet, a collector and protection, driven by tests.
 
 use crate::allowance::Allowance;
 use crate::finalizers;
-use crate::statefulset::{Action, Event, Plan, Seen, SeenPod, Stage, invariant, plan};
+use crate::statefulset::{Action, Seen, SeenPod, SetEvent, SetPlan, Stage, invariant, plan};
 use jiff::{SignedDuration, Timestamp};
 use object::access::{Access, controller, name, terminating, uid};
 use object::{Gates, Value, json};
@@ -19,38 +18,38 @@ pub struct World {
     pub revisions: Objects,
     pub now: Timestamp,
     pub gates: Gates,
-    /// What was told, in order.
-    pub events: Vec<Event>,
-    /// The pods' creations and deletions by the planner, in order: `+web-0`, `-web-0`.
+    /// The recorded events, in order.
+    pub events: Vec<SetEvent>,
+    /// The creations and deletions of pods by the planner, in order: `+web-0`, `-web-0`.
     pub log: Vec<String>,
-    /// Claims that policy or a person allows to be deleted.
+    /// Claims that a policy or a user allows to be deleted.
     pub doomed: BTreeSet<String>,
-    /// Claims that the server refuses to change, for whatever reason.
+    /// Claims whose changes the server refuses.
     pub refused: BTreeSet<String>,
-    /// Claims whose volumes cannot be grown or modified.
+    /// Claims whose volumes cannot be expanded or modified.
     pub stuck: BTreeSet<String>,
-    /// What another set calls its claims, too.
+    /// Claim names that belong to another set, too.
     pub contested: BTreeSet<String>,
     pub allowance: Allowance,
-    /// The server-side applies to claims that were there, in order.
+    /// Server-side applies to existing claims, in order.
     pub applied: Vec<String>,
-    /// Claims may belong to the set, as far as plans have said so.
+    /// Claims may be owned by the set, according to the plans so far.
     bound_to_set: bool,
     version: u64,
 }
 
-/// What becomes of a plan's actions, counted from 0 over all of it.
+/// Faults during a plan; actions are counted from 0 over the whole plan.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fate {
-    /// The program ends before this action.
+    /// The controller stops before this action.
     pub crash: Option<usize>,
-    /// This action is answered with an error.
+    /// This action fails.
     pub fail: Option<usize>,
     /// Counts that can wait are not written.
     pub counts_wait: bool,
 }
 
-/// A set of so many replicas with a claim template, as a server would serve it.
+/// A set with a claim template, as a server returns it.
 pub fn set(replicas: i64) -> Value {
     json!({
         "apiVersion": "apps/v1", "kind": "StatefulSet",
@@ -77,7 +76,7 @@ pub fn set(replicas: i64) -> Value {
 }
 
 impl World {
-    /// With an ordered set of so many replicas.
+    /// With an OrderedReady set of this many replicas.
     pub fn new(replicas: i64) -> World {
         World::of(set(replicas))
     }
@@ -103,7 +102,7 @@ impl World {
         }
     }
 
-    /// The same after the set was changed, with everything settled.
+    /// Changes the set and settles everything.
     pub fn settled(mut self, change: impl FnOnce(&mut Value)) -> World {
         self.edit(change);
         self.settle();
@@ -111,7 +110,7 @@ impl World {
         self
     }
 
-    /// A person changes the set.
+    /// A user changes the set.
     pub fn edit(&mut self, change: impl FnOnce(&mut Value)) {
         let Some(set) = &mut self.set else { return };
         let before = set["spec"].clone();
@@ -160,8 +159,8 @@ impl World {
 
     // Planning.
 
-    /// What the planner says now. Every plan is checked.
-    pub fn plan(&self) -> Plan {
+    /// Makes a plan. Every plan is checked by the invariants.
+    pub fn plan(&self) -> SetPlan {
         let set = self.set.as_ref().expect("there is a set");
         let pods: Vec<SeenPod> = self.pods.values().map(|pod| SeenPod::read(pod.clone().into())).collect();
         let (pods, claims, revisions): (Vec<_>, Vec<_>, Vec<_>) =
@@ -174,12 +173,12 @@ impl World {
         plan
     }
 
-    /// Plans and does it.
-    pub fn step(&mut self) -> Plan {
+    /// Makes a plan and executes it.
+    pub fn step(&mut self) -> SetPlan {
         self.step_with(Fate::default())
     }
 
-    pub fn step_with(&mut self, fate: Fate) -> Plan {
+    pub fn step_with(&mut self, fate: Fate) -> SetPlan {
         self.doom();
         let plan = self.plan();
         if self.execute(&plan, fate) {
@@ -188,8 +187,8 @@ impl World {
         plan
     }
 
-    /// Does what a plan says, as the runtime would. Whether all of it was done.
-    pub fn execute(&mut self, plan: &Plan, fate: Fate) -> bool {
+    /// Executes a plan as the runtime does. Returns whether all of it was executed.
+    pub fn execute(&mut self, plan: &SetPlan, fate: Fate) -> bool {
         self.events.extend(plan.events.clone());
         let mut run = Run { fate, at: 0, crashed: false };
         let prepared = plan.prepare.iter().all(|action| run.attempt(self, action));
@@ -242,7 +241,7 @@ impl World {
         true
     }
 
-    /// Whether the server accepted it.
+    /// Executes an action; returns whether the server accepted it.
     fn carry_out(&mut self, action: &Action) -> bool {
         match action {
             Action::ConfirmSet { uid: asked, generation, leaving } => self.set.as_ref().is_some_and(|set| {
@@ -272,6 +271,7 @@ impl World {
             }
             Action::DeleteRevision { revision, .. } => self.revisions.remove(revision).is_some(),
             Action::CreateClaim { claim, applied, .. } => self.create_claim(claim, *applied),
+            Action::CheckClaim { patch, .. } => self.admitted(patch).is_some(),
             Action::ApplyClaim { patch, .. } => self.apply_claim(patch),
             Action::OwnClaim { claim, uid, resource_version, owners, .. } => {
                 change(&mut self.claims, &mut self.version, claim, uid, Some(resource_version), |claim| {
@@ -311,28 +311,34 @@ impl World {
         create(&mut self.claims, &mut self.version, &owned, self.now)
     }
 
-    /// As the server does it: with a precondition, and never to a smaller size than the volume has.
-    fn apply_claim(&mut self, patch: &Value) -> bool {
-        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
-        let Some(old) = self.claims.get(name(patch)) else { return false };
+    /// The claim as a patch makes it, if the server admits that: with a precondition, and never to a smaller size than the volume has.
+    fn admitted(&self, patch: &Value) -> Option<Value> {
+        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]));
+        let old = self.claims.get(name(patch))?;
         let stale = uid(old) != asked || old.text(&["metadata", "resourceVersion"]) != version;
         if stale || self.refused.contains(name(patch)) || terminating(old) {
-            return false;
+            return None;
         }
         let mut new = applied_to(Some(old), patch, self.now);
-        new.put(&["metadata", "resourceVersion"], version.as_str());
+        new.put(&["metadata", "resourceVersion"], version);
         let changed = new["spec"] != old["spec"];
         if changed && old.text(&["status", "phase"]) != "Bound" {
-            return false;
+            return None;
         }
         assert!(size(&new, &["spec", "resources", "requests"]) >= size(old, &["spec", "resources", "requests"]));
+        Some(new)
+    }
+
+    fn apply_claim(&mut self, patch: &Value) -> bool {
+        let Some(new) = self.admitted(patch) else { return false };
+        let (asked, version) = (uid(patch), patch.text(&["metadata", "resourceVersion"]).to_owned());
         let done =
             change(&mut self.claims, &mut self.version, name(patch), asked, Some(&version), |claim| *claim = new);
         self.applied.extend(done.then(|| name(patch).to_owned()));
         done
     }
 
-    /// Volumes are made for claims, grown and modified as these ask for.
+    /// Provisions, expands and modifies volumes as the claims request.
     pub fn storage(&mut self) {
         let waiting = self.claims.values().filter(|claim| !terminating(claim) && !self.stuck.contains(name(claim)));
         let waiting = waiting.filter(|claim| {
@@ -345,21 +351,7 @@ impl World {
         waiting.iter().for_each(|claim| self.provide(claim));
     }
 
-    /// The volume of one claim becomes what this asks for.
-    pub fn provide(&mut self, claim: &str) {
-        self.edit_claim(claim, |claim| {
-            let mut status = json!({"phase": "Bound"});
-            if let Some(requests) = claim.at(&["spec", "resources", "requests"]) {
-                status.put(&["capacity"], requests.clone());
-            }
-            if let Some(class) = claim.at(&["spec", "volumeAttributesClassName"]) {
-                status.put(&["currentVolumeAttributesClassName"], class.clone());
-            }
-            claim.put(&["status"], status);
-        });
-    }
-
-    /// A reference to the set as pods and revisions carry it.
+    /// An owner reference to the set, as on pods and revisions.
     pub fn reference(&self) -> Value {
         let uid = self.set.as_ref().map_or("", uid);
         json!({
@@ -368,9 +360,9 @@ impl World {
         })
     }
 
-    // Others: people, the kubelet, the collector.
+    // Other components: users, the kubelet, the collector.
 
-    /// The pod terminates; [`World::bury`] makes it go.
+    /// The pod terminates; [`World::bury`] removes it.
     pub fn delete_pod(&mut self, pod: &str) {
         let now = self.now.to_string();
         if let Some(pod) = self.pods.get_mut(pod).filter(|pod| !terminating(pod)) {
@@ -378,7 +370,7 @@ impl World {
         }
     }
 
-    /// Somebody wants the claim gone.
+    /// A user deletes the claim.
     pub fn delete_claim(&mut self, claim: &str) {
         self.doomed.insert(claim.to_owned());
         self.mark_claim(claim);
@@ -392,7 +384,7 @@ impl World {
         self.protect();
     }
 
-    /// Terminating claims go when no pod that has begun to run uses them.
+    /// Removes terminating claims that no started pod uses.
     fn protect(&mut self) {
         let pods = &self.pods;
         let used = |claim: &str| {
@@ -406,13 +398,13 @@ impl World {
         });
     }
 
-    /// Removes the pods that are on their way out and not held.
+    /// Removes the terminating pods without finalizers.
     pub fn bury(&mut self) {
         self.pods.retain(|_, pod| !terminating(pod) || !pod.items(&["metadata", "finalizers"]).is_empty());
         self.protect();
     }
 
-    /// One pod becomes running, ready or not.
+    /// Sets one pod to running, ready or not.
     pub fn ready(&mut self, pod: &str, ready: bool) {
         let now = self.now.to_string();
         let Some(pod) = self.pods.get_mut(pod) else { return };
@@ -430,7 +422,7 @@ impl World {
         }
     }
 
-    /// The node gets every pod ready that can run, and removes those that terminate.
+    /// The kubelet makes every pod ready that can run, and removes terminating ones.
     pub fn kubelet(&mut self) {
         self.bury();
         let running: Vec<String> = self.pods.keys().filter(|pod| self.can_run(pod)).cloned().collect();
@@ -439,7 +431,7 @@ impl World {
         self.storage();
     }
 
-    /// It runs, or waits for nothing but a node: its claims can be used.
+    /// Whether it runs, or could run on a node because its claims can be used.
     pub fn can_run(&self, pod: &str) -> bool {
         let Some(pod) = self.pods.get(pod) else { return false };
         let usable = |volume: &Value| match volume.at(&["persistentVolumeClaim"]) {
@@ -452,7 +444,8 @@ impl World {
         }
     }
 
-    /// Dependents without a living owner go; references to the dead are taken out otherwise. Whether anything happened.
+    /// Deletes dependents without an existing owner, and removes other references to deleted owners. Returns
+    /// whether anything changed.
     pub fn collect(&mut self) -> bool {
         let mut living: BTreeSet<String> = self.pods.values().map(|pod| uid(pod).to_owned()).collect();
         living.extend(self.set.as_ref().map(|set| uid(set).to_owned()));
@@ -474,14 +467,14 @@ impl World {
         let claims = self.claims.iter().filter(|(_, claim)| dead(claim) && !terminating(claim));
         let claims: Vec<String> = claims.map(|(name, _)| name.clone()).collect();
         for claim in claims {
-            assert!(self.doomed.contains(&claim), "{claim} is deleted though neither policy nor a person said so");
+            assert!(self.doomed.contains(&claim), "{claim} is deleted although neither its policy nor a user says so");
             self.mark_claim(&claim);
         }
         self.protect();
         before != (self.pods.clone(), self.claims.clone(), self.revisions.clone())
     }
 
-    /// A person deletes the set: it is gone at once, its dependents are the collector's.
+    /// A user deletes the set: it is removed at once, its dependents are left to the collector.
     pub fn delete_set(&mut self) {
         self.doom();
         if self.bound_to_set {
@@ -490,7 +483,7 @@ impl World {
         self.set = None;
     }
 
-    /// What the policy allows to be deleted, as the set says it now: a plan is about to be made.
+    /// Records the claims that the current policy allows to be deleted, before a plan is made.
     pub fn doom(&mut self) {
         let Some(wants) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
         self.bound_to_set |= wants.deleted;
@@ -500,7 +493,7 @@ impl World {
         self.doomed.extend(scaled.cloned());
     }
 
-    /// What a plan has taken back that was carried out in full.
+    /// Removes the claims that a fully executed plan protects again.
     fn absolve(&mut self) {
         let Some(wants) = self.set.as_ref().map(|set| invariant::Wants::of(set, &self.gates)) else { return };
         self.bound_to_set = wants.deleted;
@@ -514,12 +507,12 @@ impl World {
         });
     }
 
-    /// Everybody does their part until nothing changes.
-    pub fn settle(&mut self) -> Plan {
+    /// Runs all components until nothing changes.
+    pub fn settle(&mut self) -> SetPlan {
         for _ in 0..300 {
             let plan = match &self.set {
                 Some(_) => self.step(),
-                None => Plan::default(),
+                None => SetPlan::default(),
             };
             let before = (self.pods.clone(), self.claims.clone());
             let collected = self.collect();
@@ -531,10 +524,10 @@ impl World {
                 return plan;
             }
         }
-        panic!("it never comes to rest: {:#?}", self.plan());
+        panic!("the model does not settle: {:#?}", self.plan());
     }
 
-    // Looking.
+    // Queries.
 
     pub fn pod_names(&self) -> Vec<&str> {
         self.pods.keys().map(String::as_str).collect()
@@ -563,12 +556,12 @@ impl World {
         self.set.as_ref().unwrap().text(&["status", field])
     }
 
-    /// `reason: message` of everything told.
+    /// `reason: message` of every event.
     pub fn told(&self) -> Vec<String> {
         self.events.iter().map(|event| format!("{}: {}", event.reason, event.message)).collect()
     }
 
-    /// A pod that was made by others.
+    /// Adds a pod that others created.
     pub fn put_pod(&mut self, pod_name: &str, labels: Value, owners: Value) {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod",
@@ -578,7 +571,7 @@ impl World {
         assert!(create(&mut self.pods, &mut self.version, &pod, self.now));
     }
 
-    /// A claim that was made by others.
+    /// Adds a claim that others created.
     pub fn put_claim(&mut self, claim_name: &str, owners: Value) {
         let claim = json!({
             "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -587,7 +580,7 @@ impl World {
         assert!(create(&mut self.claims, &mut self.version, &claim, self.now));
     }
 
-    /// Changes any pod, as anybody may.
+    /// Changes any pod, as any client may.
     pub fn edit_pod(&mut self, pod: &str, edit: impl FnOnce(&mut Value)) {
         if let Some(uid) = self.pods.get(pod).map(|pod| uid(pod).to_owned()) {
             change(&mut self.pods, &mut self.version, pod, &uid, None, edit);
@@ -601,7 +594,7 @@ impl World {
     }
 }
 
-/// Carries actions out, one after the other, until the end comes.
+/// Executes actions one after the other, until the fault.
 struct Run {
     fate: Fate,
     at: usize,
@@ -610,7 +603,7 @@ struct Run {
 
 impl Run {
     fn attempt(&mut self, world: &mut World, action: &Action) -> bool {
-        // It only asks.
+        // A read cannot fail here.
         if matches!(action, Action::ConfirmSet { .. }) {
             return !self.crashed && world.carry_out(action);
         }
@@ -627,7 +620,7 @@ impl Run {
     }
 }
 
-/// What the controller's server-side apply makes of a claim.
+/// The result of the controller's server-side apply to a claim.
 fn applied_to(old: Option<&Value>, patch: &Value, now: Timestamp) -> Value {
     let schema = object::schema::builtin_type("io.k8s.api.core.v1.PersistentVolumeClaim");
     let writer = object::apply::Writer { manager: "statefulset-controller", subresource: "", api_version: "v1", now };
@@ -689,12 +682,12 @@ fn drop_owners(object: &mut Value, dropped: impl Fn(&Value) -> bool) {
     }
 }
 
-/// Nothing to do and nothing to say about it.
-pub fn is_idle(plan: &Plan) -> bool {
+/// Whether a plan has no action and no status.
+pub fn is_idle(plan: &SetPlan) -> bool {
     plan.prepare.is_empty() && plan.stages.is_empty() && plan.status.is_none() && plan.cleanup.is_empty()
 }
 
 /// All actions of the stages, in order.
-pub fn actions(plan: &Plan) -> Vec<&Action> {
+pub fn actions(plan: &SetPlan) -> Vec<&Action> {
     plan.stages.iter().flat_map(Stage::actions).collect()
 }

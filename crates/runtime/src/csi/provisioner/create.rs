@@ -266,7 +266,7 @@ impl Control {
         let (volume, claim) = (&intent.request.name, intent.claim());
         let is_away = answer.as_ref().is_err_and(|failure| failure.code == Code::Unavailable);
         let copies = intent.request.source.is_some();
-        match self.notes.judge(intent, answer, (self.clock)()) {
+        match self.notes.judge(intent, answer, (self.steady_clock)()) {
             Outcome::Save(object) => {
                 let object = Arc::new(*object);
                 self.notes.keep_made(volume, &object);

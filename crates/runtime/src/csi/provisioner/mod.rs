@@ -16,8 +16,8 @@ use super::pace::Attempts;
 use super::{say, tell};
 use crate::api::{Api, ApiError, Resource};
 use crate::cache::{Cache, Key, key};
-use crate::controllers::{Clock, Part};
-use crate::events::{About, Events};
+use crate::controllers::{Clock, ControllerContext, steady};
+use crate::events::{EventSubject, Events};
 use crate::queue::Queue;
 use crate::worker;
 use notes::Notes;
@@ -38,24 +38,24 @@ const OPEN_AGAIN_AFTER: Duration = Duration::from_secs(1);
 const LEAVE_MAX: Duration = Duration::from_secs(2);
 
 /// Serves the drivers of this process, until the part stops.
-pub async fn run(part: Part) {
-    if part.drivers.is_empty() {
+pub async fn run(context: ControllerContext) {
+    if context.drivers.is_empty() {
         return;
     }
-    let Some(journal) = open_journal(&part).await else { return };
-    let queue = Arc::new(Queue::new(part.metrics.queue(part.name)));
-    let control = Arc::new(Control::new(&part, journal, queue.clone()));
+    let Some(journal) = open_journal(&context).await else { return };
+    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let control = Arc::new(Control::new(&context, journal, queue.clone()));
     control.used();
-    let mut arrivals = part.drivers.arrivals();
-    let sources = control.sight.sources(&control.notes, &part.drivers);
+    let mut arrivals = context.drivers.arrivals();
+    let sources = control.sight.sources(&control.notes, &context.drivers);
     let work = control.clone();
-    let worker = worker::run_with(part.clone(), queue.clone(), sources, WORKERS, move |key| {
+    let worker = worker::run_with(context.clone(), queue.clone(), sources, WORKERS, move |key| {
         let control = work.clone();
         async move { control.sync(key).await }
     });
     let greet = async {
         while arrivals.changed().await.is_ok() {
-            let gone = control.notes.claim(&part.drivers, &control.sight.classes);
+            let gone = control.notes.claim(&context.drivers, &control.sight.classes);
             let by_name = control.journal.volumes().into_iter().chain(gone).map(|volume| volume_key(&volume));
             control.sight.everything().into_iter().chain(by_name).for_each(|key| queue.add(key));
             // What it has left is not known yet, and without it a scheduler may place nothing.
@@ -82,15 +82,15 @@ pub async fn run(part: Part) {
 }
 
 /// `None` when the part stops.
-async fn open_journal(part: &Part) -> Option<Journal> {
+async fn open_journal(context: &ControllerContext) -> Option<Journal> {
     loop {
-        match Journal::open(part.api.clone(), part.drivers.clone()).await {
+        match Journal::open(context.api.clone(), context.drivers.clone()).await {
             Ok(journal) => return Some(journal),
             Err(error) => tracing::warn!(%error, "the CSI journal cannot be read; trying again"),
         }
         tokio::select! {
             biased;
-            () = part.shutdown.cancelled() => return None,
+            () = context.shutdown.cancelled() => return None,
             () = tokio::time::sleep(OPEN_AGAIN_AFTER) => {}
         }
     }
@@ -100,7 +100,8 @@ struct Control {
     api: Api,
     events: Events,
     metrics: Metrics,
-    clock: Clock,
+    /// Tells how long a driver has refused a request.
+    steady_clock: Clock,
     drivers: Drivers,
     journal: Journal,
     sight: Sight,
@@ -113,18 +114,18 @@ struct Control {
 }
 
 impl Control {
-    fn new(part: &Part, journal: Journal, queue: Arc<Queue<Key>>) -> Control {
+    fn new(context: &ControllerContext, journal: Journal, queue: Arc<Queue<Key>>) -> Control {
         Control {
-            api: part.api.clone(),
-            events: part.events.clone(),
-            metrics: part.metrics.csi.clone(),
-            clock: part.clock.clone(),
-            drivers: part.drivers.clone(),
+            api: context.api.clone(),
+            events: context.events.clone(),
+            metrics: context.metrics.csi.clone(),
+            steady_clock: steady(&context.clock),
+            drivers: context.drivers.clone(),
             journal,
             sight: Sight::new(),
-            notes: Arc::new(Notes::new(part.gates.on("HonorPVReclaimPolicy"))),
+            notes: Arc::new(Notes::new(context.gates.on("HonorPVReclaimPolicy"))),
             attempts: Attempts::new(),
-            capacities: Capacities::new(part),
+            capacities: Capacities::new(context),
             queue,
             claims: super::claims(),
             volumes: super::volumes(),
@@ -239,7 +240,7 @@ impl Control {
     fn tell_claim(&self, reference: &Value, event: &Event) {
         let text = |field| reference.text(&[field]);
         let about =
-            About { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
+            EventSubject { resource: &self.claims, namespace: text("namespace"), name: text("name"), uid: text("uid") };
         say(&self.events, &about, event);
     }
 

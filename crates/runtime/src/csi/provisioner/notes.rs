@@ -76,7 +76,7 @@ impl Notes {
                 }
             }
             (Some(volume), None) => {
-                self.see_go(Gone { volume: volume.clone(), unheard: changed.unheard }, drivers, classes);
+                self.see_go(Gone { volume: volume.clone(), unheard: changed.last_state_unknown }, drivers, classes);
             }
             (None, None) => {}
         }
@@ -260,7 +260,7 @@ mod tests {
             "metadata": {"name": "v", "uid": "u"}, "status": {"phase": "Bound"},
             "spec": {"claimRef": {"uid": "c"}, "csi": {"driver": "nobody.example.com", "volumeHandle": "h"}},
         }));
-        let bound = Changed { before: None, after: Some(volume), unheard: false };
+        let bound = Changed { before: None, after: Some(volume), last_state_unknown: false };
         notes.see(&bound, &drivers, &Cache::default());
         assert!(notes.lock().served.is_empty());
     }

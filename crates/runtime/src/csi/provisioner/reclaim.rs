@@ -7,7 +7,7 @@ use crate::api::{ApiError, Resource};
 use crate::csi::drivers::Known;
 use crate::csi::remote::Secrets;
 use crate::csi::{journal, secrets};
-use crate::events::About;
+use crate::events::EventSubject;
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
 use object::{Value, json};
@@ -129,6 +129,7 @@ impl Control {
             return Ok(Some(self.fail_deletion(volume, &failure.to_string(), known, is_away)));
         }
         self.attempts.forget(&doomed.volume);
+        self.tell_deleted(doomed);
         self.remove(volume).await
     }
 
@@ -227,12 +228,13 @@ impl Control {
             return Ok(None);
         }
         if let Err(failure) = self.call(doomed, &known, secrets).await {
-            let about = About { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
+            let about = EventSubject { resource: &self.volumes, namespace: "", name: &doomed.volume, uid: &doomed.uid };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", failure.to_string()));
             let is_away = failure.code == Code::Unavailable;
             return Ok(Some(self.attempts.failed(&attempt, &doomed.uid, &known.pace, is_away)));
         }
         self.attempts.forget(&attempt);
+        self.tell_deleted(doomed);
         self.journal.erase(key);
         Ok(Some(Duration::ZERO))
     }
@@ -268,7 +270,7 @@ impl Control {
             );
             tracing::warn!("{message}");
             let maps = Resource::new("v1", "ConfigMap", "configmaps", true);
-            let about = About { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
+            let about = EventSubject { resource: &maps, namespace: journal::NAMESPACE, name: journal::NAME, uid: "" };
             crate::csi::say(&self.events, &about, &Event::warning("VolumeFailedDelete", message));
         }
         Ok(found)
@@ -298,6 +300,24 @@ impl Control {
             Err(_) => self.metrics.deletion_failed(&doomed.class),
         }
         answer
+    }
+
+    /// Says that data was deleted, and why, of the volume and of its claim.
+    fn tell_deleted(&self, doomed: &Doomed) {
+        let Doomed { volume, driver, handle, claim_namespace, claim_name, .. } = doomed;
+        tracing::info!(%volume, %driver, %handle, namespace = %claim_namespace, claim = %claim_name, policy = "Delete", "deleted the data of a volume");
+        let [of_volume, of_claim] = reclaim::data_deleted(doomed);
+        let about = EventSubject { resource: &self.volumes, namespace: "", name: volume, uid: &doomed.uid };
+        crate::csi::say(&self.events, &about, &of_volume);
+        if !doomed.claim_uid.is_empty() {
+            let about = EventSubject {
+                resource: &self.claims,
+                namespace: claim_namespace,
+                name: claim_name,
+                uid: &doomed.claim_uid,
+            };
+            crate::csi::say(&self.events, &about, &of_claim);
+        }
     }
 
     fn fail_deletion(&self, volume: &Value, why: &str, known: &Known, is_away: bool) -> Duration {

@@ -50,7 +50,7 @@ impl Sight {
     /// What is followed, and what its changes wake. Volumes that come and go are noted as they do.
     pub fn sources(&self, notes: &Arc<Notes>, drivers: &Drivers) -> Vec<Source> {
         let (notes, drivers, classes) = (notes.clone(), drivers.clone(), self.classes.clone());
-        let volumes = Source::hearing(crate::csi::volumes(), move |changed| {
+        let volumes = Source::with_changed(crate::csi::volumes(), move |changed| {
             let volume = changed.after.as_ref().or(changed.before.as_ref()).expect("a change is of something");
             notes.see(changed, &drivers, &classes);
             vec![volume_key(name(volume))]

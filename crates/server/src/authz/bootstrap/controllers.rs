@@ -153,6 +153,14 @@ fn volume_roles() -> Vec<(&'static str, Vec<Rule>)> {
         ),
         ("csi-provisioner", csi_provisioner_rules()),
         ("csi-resizer", csi_resizer_rules()),
+        (
+            "csi-health-monitor",
+            vec![
+                allow("get list watch", "core", "persistentvolumes"),
+                allow("get", "core", "persistentvolumeclaims"),
+                allow("patch", "core", "persistentvolumes/status persistentvolumeclaims/status"),
+            ],
+        ),
     ]
 }
 

@@ -207,7 +207,9 @@ mod tests {
             (&account("generic-garbage-collector"), "create core pods", false),
             (&account("default"), "get /openid/v1/jwks", true),
             (&account(NODES_ACCOUNT), "patch core nodes/status", true),
-            (&account(NODES_ACCOUNT), "get core secrets", false),
+            // A pod waits for the Secrets that it references. The account reads them by name and cannot list them.
+            (&account(NODES_ACCOUNT), "get core secrets", true),
+            (&account(NODES_ACCOUNT), "list core secrets", false),
             (&account(NODES_ACCOUNT), "patch coordination.k8s.io leases", false),
             // Nodes have permissions by name, not through a role of their group.
             (&node, "patch core nodes/status", false),

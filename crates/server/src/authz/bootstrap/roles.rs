@@ -283,8 +283,8 @@ pub fn nodes_rules(names: &[String]) -> Vec<Rule> {
         allow("get patch", "core", "persistentvolumeclaims"),
         allow("patch", "core", "persistentvolumes"),
     ];
-    let is_of_nodes =
-        |rule: &Rule| rule.resources.iter().any(|resource| resource == "nodes" || resource == "nodes/status");
+    let of_nodes = ["nodes", "nodes/status", "csinodes"];
+    let is_of_nodes = |rule: &Rule| rule.resources.iter().any(|resource| of_nodes.contains(&&**resource));
     for rule in simulated_nodes_rules() {
         let can_be_named = is_of_nodes(&rule) && !rule.verbs.iter().any(|verb| verb == "create");
         let names = if can_be_named { names.to_vec() } else { Vec::new() };
@@ -304,6 +304,7 @@ fn simulated_nodes_rules() -> Vec<Rule> {
         allow("get delete", "core", "pods"),
         allow("get", "core", "persistentvolumeclaims configmaps secrets"),
         allow("create", "storage.k8s.io", "csinodes"),
+        allow("get patch", "storage.k8s.io", "csinodes"),
         events(),
     ]
 }

@@ -1,5 +1,5 @@
-//! What of a claim template may change (KEP-4650): its size upwards, its VolumeAttributesClass, its labels and annotations. Everything
-//! else makes another volume, which no running set can turn into.
+//! Allowed changes of claim templates (KEP-4650): a larger size, the VolumeAttributesClass, labels and annotations. Any
+//! other change would need a new volume.
 
 use crate::access::{Access, name};
 use crate::field::{Errors, Path};
@@ -17,7 +17,7 @@ const CHANGEABLE: [&[&str]; 4] = [
 const ALLOWED: &str = "field is immutable; of a template only spec.resources.requests.storage (increase only), \
                        spec.volumeAttributesClassName, metadata.labels and metadata.annotations may change";
 
-/// Judges a change of the templates; `changeable` is whether any change is possible at all.
+/// Validates a change of the templates. `changeable` tells whether any change is allowed.
 pub(super) fn validate_change(new: &Value, old: &Value, changeable: bool, errors: &mut Errors) {
     let path = Path::new("spec.volumeClaimTemplates");
     let (templates, before) = (new.items(&[]), old.items(&[]));
@@ -36,12 +36,12 @@ pub(super) fn validate_change(new: &Value, old: &Value, changeable: bool, errors
     }
 }
 
-/// `1Gi` and `1024Mi` are the same request.
+/// Whether two templates are semantically equal: `1Gi` equals `1024Mi`.
 fn same(a: &Value, b: &Value) -> bool {
     schema::builtin_type("io.k8s.api.core.v1.PersistentVolumeClaim").same(a, b)
 }
 
-/// What differs that must not, in words.
+/// Returns the first difference that is not allowed, as a sentence.
 fn forbidden_difference(new: &[Value], old: &[Value]) -> Option<String> {
     let names = |templates: &[Value]| templates.iter().map(|template| name(template).to_owned()).collect::<Vec<_>>();
     if names(new) != names(old) {
@@ -69,7 +69,7 @@ fn forbidden_difference(new: &[Value], old: &[Value]) -> Option<String> {
     })
 }
 
-/// The template without what may change.
+/// Returns the template without the fields that may change.
 fn fixed(template: &Value) -> Value {
     let mut template = template.clone();
     for field in CHANGEABLE {
@@ -80,12 +80,12 @@ fn fixed(template: &Value) -> Value {
             template.cut(emptied);
         }
     }
-    // What a template says of a claim's status never counted.
+    // The status in a template has no effect, so it may change.
     template.cut(&["status"]);
     template
 }
 
-/// Only what changed is judged: what was taken in under older rules stays editable.
+/// Validates only changed fields, so that templates accepted under older rules can still be updated.
 fn validate_template(new: &Value, old: &Value, path: &Path, errors: &mut Errors) {
     let changed = |field: &[&str]| new.at(field) != old.at(field);
     let (storage, class) = (CHANGEABLE[0], CHANGEABLE[1]);
@@ -94,7 +94,7 @@ fn validate_template(new: &Value, old: &Value, path: &Path, errors: &mut Errors)
         validate_claim_spec(old.at(&["spec"]).unwrap_or(&Value::Null), &path.child("spec"), &mut before);
         let mut now = Errors::default();
         validate_claim_spec(new.at(&["spec"]).unwrap_or(&Value::Null), &path.child("spec"), &mut now);
-        // Of so many nobody can tell which are new.
+        // With errors left out, it is unknown which errors are new.
         if !now.leaves_out() {
             now.0.retain(|error| !before.0.contains(error));
         }

@@ -1,4 +1,4 @@
-//! Section 1 and scenarios 5.A of the digest of upstream's StatefulSet.
+//! Tests for section 1 and scenarios 5.A of the contract for upstream's StatefulSet.
 
 use super::*;
 
@@ -10,7 +10,7 @@ fn with<T>(gates: &Gates, run: impl FnOnce(&Ctx) -> T) -> T {
     run(&Ctx { gates, now: jiff::Timestamp::UNIX_EPOCH })
 }
 
-/// The least a set needs.
+/// The smallest valid set.
 fn plain() -> Value {
     json!({
         "metadata": {"name": "web"},
@@ -25,7 +25,7 @@ fn plain() -> Value {
     })
 }
 
-/// The plain set with one member changed.
+/// The smallest set with one changed member.
 fn set(path: &[&str], value: impl Into<Value>) -> Value {
     let mut object = plain();
     object.put(path, value);
@@ -47,8 +47,8 @@ fn created_with(gates: &Gates, mut object: Value) -> (Value, Vec<String>) {
 }
 
 fn created(object: Value) -> Value {
-    let (object, said) = created_with(&gates(), object);
-    assert_eq!(said, Vec::<String>::new());
+    let (object, messages) = created_with(&gates(), object);
+    assert_eq!(messages, Vec::<String>::new());
     object
 }
 
@@ -66,7 +66,7 @@ fn updated_with(gates: &Gates, old: &Value, mut new: Value) -> (Value, Vec<Strin
     })
 }
 
-/// What changing one member of a stored set is refused with.
+/// Returns the errors of an update that changes one member of a stored set.
 fn change(old: &Value, path: &[&str], value: impl Into<Value>) -> Vec<String> {
     let mut new = old.clone();
     new.put(path, value);
@@ -91,7 +91,7 @@ fn a01_defaults_are_visible() {
 }
 
 #[test]
-fn a02_a04_the_rolling_block_is_made_only_where_the_type_was_left_out() {
+fn a02_a04_rolling_update_is_added_only_if_the_type_is_absent() {
     let explicit = created(set(&["spec", "updateStrategy"], json!({"type": "RollingUpdate"})));
     assert_eq!(explicit["spec"]["updateStrategy"], json!({"type": "RollingUpdate"}));
     let partition = created(set(&["spec", "updateStrategy"], json!({"rollingUpdate": {"partition": 3}})));
@@ -116,16 +116,16 @@ fn json_shapes_are_upstreams() {
     assert_eq!([&template["apiVersion"], &template["kind"]], ["v1", "PersistentVolumeClaim"]);
     assert_eq!(template["status"], json!({"phase": "Pending"}));
     assert_eq!(template["spec"]["volumeMode"], "Filesystem");
-    // Sending the manifest again is no change.
+    // Applying the same manifest again changes nothing.
     let mut again = plain();
     again.cut(&["spec", "serviceName"]);
     again.put(&["spec", "volumeClaimTemplates"], json!([claim()]));
     assert_eq!(updated_with(&gates(), &object, again).1, Vec::<String>::new());
 }
 
-/// A03, A07, A08, A10, A19: the digest's V4 to V11.
+/// A03, A07, A08, A10, A19: V4 to V11 of the contract.
 #[test]
-fn fields_are_refused_with_the_known_texts() {
+fn invalid_fields_are_refused_with_upstreams_messages() {
     let least = "must be greater than or equal to 0";
     let percent = "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')";
     let rolling = |field: &str, value: Value| {
@@ -170,17 +170,17 @@ fn fields_are_refused_with_the_known_texts() {
     for (object, want) in cases {
         assert_eq!(refused(object.clone()), want, "{object}");
     }
-    let said = refused(set(&["spec", "serviceName"], "Invalid.Name"));
+    let messages = refused(set(&["spec", "serviceName"], "Invalid.Name"));
     assert!(
-        said[0].starts_with("spec.serviceName: Invalid value: \"Invalid.Name\": a lowercase RFC 1123 label"),
-        "{said:?}"
+        messages[0].starts_with("spec.serviceName: Invalid value: \"Invalid.Name\": a lowercase RFC 1123 label"),
+        "{messages:?}"
     );
     let half = created(set(&["spec", "persistentVolumeClaimRetentionPolicy"], json!({"whenDeleted": "Delete"})));
     assert_eq!(half["spec"]["persistentVolumeClaimRetentionPolicy"]["whenScaled"], "Retain");
 }
 
 #[test]
-fn a05_selectors_must_be_there_and_match() {
+fn a05_selectors_are_required_and_must_match_the_template() {
     let mut none = plain();
     none.cut(&["spec", "selector"]);
     let mismatch =
@@ -202,7 +202,7 @@ fn a06_names_are_labels() {
 }
 
 #[test]
-fn a09_a11_a12_a14_templates_are_judged_as_the_pods_they_make() {
+fn a09_a11_a12_a14_templates_are_validated_like_the_pods_made_from_them() {
     let pod = &["spec", "template", "spec"];
     let with_pod = |field: &str, value: Value| set(&[&pod[..], &[field]].concat(), value);
     let mounts = json!([{"name": "a", "image": "x", "volumeMounts": [{"name": "data", "mountPath": "/data"}]}]);
@@ -251,7 +251,7 @@ fn a09_a11_a12_a14_templates_are_judged_as_the_pods_they_make() {
                 "spec.template.spec.volumes[0].name: Required value",
             ],
         ),
-        // V16: a repeated name is taken in; the later one wins.
+        // V16: a duplicate name is accepted; the later template is used.
         (set(&["spec", "volumeClaimTemplates"], json!([claim(), claim()])), vec![]),
     ];
     for (object, want) in cases {
@@ -260,7 +260,7 @@ fn a09_a11_a12_a14_templates_are_judged_as_the_pods_they_make() {
 }
 
 #[test]
-fn a15_what_may_not_change() {
+fn a15_immutable_fields() {
     let mut object = plain();
     object.put(&["spec", "volumeClaimTemplates"], json!([claim()]));
     let old = created(object);
@@ -274,17 +274,18 @@ fn a15_what_may_not_change() {
         template.put(&["spec", "resources", "requests", "storage"], "1024Mi");
         json!([template])
     };
-    let immutable = |said: Vec<String>, field: &str| {
-        assert_eq!(said.len(), 1, "{said:?}");
+    let immutable = |messages: Vec<String>, field: &str| {
+        assert_eq!(messages.len(), 1, "{messages:?}");
         assert!(
-            said[0].starts_with(&format!("spec.{field}: Invalid value: ")) && said[0].ends_with(": field is immutable"),
-            "{said:?}"
+            messages[0].starts_with(&format!("spec.{field}: Invalid value: "))
+                && messages[0].ends_with(": field is immutable"),
+            "{messages:?}"
         );
     };
     immutable(change(&old, &["spec", "serviceName"], "other"), "serviceName");
     immutable(change(&old, &["spec", "serviceName"], ""), "serviceName");
     immutable(change(&old, &["spec", "podManagementPolicy"], "Parallel"), "podManagementPolicy");
-    // P06: with its gate off no template changes.
+    // P06: with the gate off, no template may change.
     let off = gates().with("StatefulSetUpdateVolumeClaimTemplate", false);
     for templates in [larger, json!([])] {
         let mut new = old.clone();
@@ -296,12 +297,12 @@ fn a15_what_may_not_change() {
     new.put(&["spec", "selector"], json!({"matchLabels": {"app": "b"}}));
     new.put(&["spec", "template", "metadata", "labels"], json!({"app": "b"}));
     immutable(updated_with(&gates(), &old, new).1, "selector");
-    // A selector that no longer matches is told twice.
+    // A selector that no longer matches the template gives two errors.
     assert_eq!(change(&old, &["spec", "selector"], json!({"matchLabels": {"app": "b"}})).len(), 2);
 }
 
 #[test]
-fn a16_what_may_change() {
+fn a16_mutable_fields() {
     let old = created(plain());
     let cases: [(&[&str], Value); 7] = [
         (&["spec", "replicas"], json!(5)),
@@ -318,13 +319,13 @@ fn a16_what_may_change() {
 }
 
 #[test]
-fn what_was_taken_in_under_older_rules_stays_editable() {
+fn sets_accepted_under_older_rules_can_still_be_updated() {
     let mut old = created(plain());
     old.put(&["spec", "serviceName"], "Old.Name");
     assert_eq!(change(&old, &["spec", "replicas"], 2), Vec::<String>::new());
     old.put(&["spec", "template", "spec", "containers"], json!([]));
     assert_eq!(change(&old, &["spec", "replicas"], 2), Vec::<String>::new());
-    // A sound template may not become unsound.
+    // A valid template may not become invalid.
     let sound = created(plain());
     assert_eq!(
         change(&sound, &["spec", "template", "spec", "containers"], json!([])),
@@ -371,8 +372,8 @@ fn a21_status_counters_fit_together() {
     for (new, old, want) in cases {
         let mut errors = Errors::default();
         validate::status(&json!({"status": new}), &json!({"status": old}), &mut errors);
-        let said: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
-        assert_eq!(said, want, "{new}");
+        let messages: Vec<String> = errors.0.iter().map(ToString::to_string).collect();
+        assert_eq!(messages, want, "{new}");
     }
     let mut written = json!({"status": {"observedGeneration": 1}});
     with(&gates(), |ctx| StatefulSetRules.prepare_status(&mut written, &json!({}), ctx));
@@ -380,15 +381,15 @@ fn a21_status_counters_fit_together() {
 }
 
 #[test]
-fn a24_recreate_needs_its_gate_but_can_always_be_left() {
+fn a24_recreate_needs_its_gate_but_can_always_be_removed() {
     let on = gates().with("StatefulSetRecreateStrategy", true);
     let recreate = set(&["spec", "updateStrategy"], json!({"type": "Recreate"}));
     assert_eq!(
         refused(recreate.clone()),
         ["spec.updateStrategy: Invalid value: {\"type\":\"Recreate\"}: must be 'RollingUpdate' or 'OnDelete'"]
     );
-    let (stored, said) = created_with(&on, recreate);
-    assert_eq!(said, Vec::<String>::new());
+    let (stored, messages) = created_with(&on, recreate);
+    assert_eq!(messages, Vec::<String>::new());
     assert_eq!(
         created_with(&on, set(&["spec", "updateStrategy"], json!({"type": "x"}))).1,
         ["spec.updateStrategy: Invalid value: {\"type\":\"x\"}: must be 'RollingUpdate', 'OnDelete', or 'Recreate'"]
@@ -398,7 +399,7 @@ fn a24_recreate_needs_its_gate_but_can_always_be_left() {
     assert_eq!(change(&stored, &["spec", "updateStrategy"], json!({"type": "OnDelete"})), Vec::<String>::new());
 }
 
-/// A25, R14, O5: fields behind a closed gate are dropped on write unless already stored.
+/// A25, R14, O5: fields of a disabled gate are dropped on write unless they are already stored.
 #[test]
 fn a25_r14_o5_gated_fields_are_dropped_unless_stored() {
     let cases = [
@@ -417,8 +418,8 @@ fn a25_r14_o5_gated_fields_are_dropped_unless_stored() {
         let object = set(field, value.clone());
         let stored = created(object.clone());
         assert_eq!(stored.at(field), Some(&value), "{gate} on");
-        let (dropped, said) = created_with(&off, object.clone());
-        assert_eq!((dropped.at(field), said), (None, Vec::new()), "{gate} off");
+        let (dropped, messages) = created_with(&off, object.clone());
+        assert_eq!((dropped.at(field), messages), (None, Vec::new()), "{gate} off");
         let mut changed = stored.clone();
         changed.put(field, other.clone());
         assert_eq!(updated_with(&off, &stored, changed.clone()).0.at(field), Some(&other), "{gate} off, stored");
@@ -431,7 +432,7 @@ fn warned(object: &Value, old: Option<&Value>) -> Vec<String> {
 }
 
 #[test]
-fn a23_warnings_have_the_known_texts() {
+fn a23_warnings_are_upstreams() {
     let negative = created(set(&["spec", "revisionHistoryLimit"], -2));
     let text =
         "spec.revisionHistoryLimit: a negative value retains all historical revisions; a value >= 0 is recommended";
@@ -450,9 +451,9 @@ fn a23_warnings_have_the_known_texts() {
     assert_eq!(warned(&created(plain()), None), Vec::<String>::new());
 }
 
-/// O3: a partition is an ordinal.
+/// O3: the partition is an ordinal.
 #[test]
-fn o3_a_partition_outside_the_ordinals_is_warned_about() {
+fn o3_a_partition_outside_the_ordinals_gives_a_warning() {
     let slice = |partition: i64| {
         let mut object = set(&["spec", "ordinals"], json!({"start": 5}));
         object.put(&["spec", "replicas"], 3);
@@ -476,14 +477,14 @@ fn o3_a_partition_outside_the_ordinals_is_warned_about() {
 }
 
 #[test]
-fn names_too_long_for_pod_labels_are_warned_about_at_creation() {
+fn names_too_long_for_pod_labels_give_a_warning_at_creation() {
     let named = |len: usize| created(set(&["metadata", "name"], "a".repeat(len)));
     assert!(warned(&named(52), None).is_empty());
-    let said = warned(&named(53), None);
-    assert_eq!(said.len(), 1);
+    let messages = warned(&named(53), None);
+    assert_eq!(messages.len(), 1);
     assert!(
-        said[0].contains("the label controller-revision-hash of its pods would have up to 64 characters"),
-        "{said:?}"
+        messages[0].contains("the label controller-revision-hash of its pods would have up to 64 characters"),
+        "{messages:?}"
     );
     assert_eq!(warned(&named(63), None).len(), 2);
     assert!(warned(&named(63), Some(&named(63))).is_empty());
@@ -506,7 +507,7 @@ fn columns_are_upstreams() {
 }
 
 #[test]
-fn the_rows_are_complete() {
+fn the_rows_have_all_subresources_and_rules() {
     let rows = crate::kinds::apps::rows();
     let names: Vec<String> = rows.iter().map(crate::Kind::resource).collect();
     assert_eq!(names, ["statefulsets.apps", "controllerrevisions.apps"]);
@@ -524,16 +525,16 @@ fn t1_the_update_policy_has_two_values_and_a_default() {
     assert_eq!(refused(set(UPDATE_POLICY, "foo")), [texts]);
     let old = created(plain());
     assert_eq!(change(&old, UPDATE_POLICY, "InPlace"), Vec::<String>::new());
-    // With the gate off it may still be taken away.
+    // With the gate off, the field may still be removed.
     let off = gates().with("StatefulSetUpdateVolumeClaimTemplate", false);
     let mut without = old.clone();
     without.cut(UPDATE_POLICY);
     assert_eq!(updated_with(&off, &old, without).0.at(UPDATE_POLICY), None);
 }
 
-/// T2, P02 to P05, P07: under either policy.
+/// T2, P02 to P05, P07: the same for both policies.
 #[test]
-fn t2_what_may_change_in_a_claim_template() {
+fn t2_mutable_and_immutable_fields_of_a_claim_template() {
     for policy in ["OnClaimDelete", "InPlace"] {
         let mut object = set(UPDATE_POLICY, policy);
         let mut second = claim();
@@ -576,15 +577,15 @@ fn t2_what_may_change_in_a_claim_template() {
             (&["metadata", "finalizers"], json!(["example.com/x"])),
             (&["metadata", "name"], json!("renamed")),
         ] {
-            let said = edit(path, value);
-            assert_eq!(said.len(), 1, "{said:?}");
-            assert!(said[0].starts_with("spec.volumeClaimTemplates: Invalid value: "), "{said:?}");
+            let messages = edit(path, value);
+            assert_eq!(messages.len(), 1, "{messages:?}");
+            assert!(messages[0].starts_with("spec.volumeClaimTemplates: Invalid value: "), "{messages:?}");
             assert!(
-                said[0].contains(": field is immutable; of a template only spec.resources.requests.storage"),
-                "{said:?}"
+                messages[0].contains(": field is immutable; of a template only spec.resources.requests.storage"),
+                "{messages:?}"
             );
             let named = if path[1] == "name" { "renamed" } else { path[1] };
-            assert!(said[0].rsplit(": ").next().unwrap_or("").contains(named), "{said:?}");
+            assert!(messages[0].rsplit(": ").next().unwrap_or("").contains(named), "{messages:?}");
         }
         let templates = old["spec"]["volumeClaimTemplates"].as_array().cloned().unwrap_or_default();
         for templates in [json!([]), json!([templates[0]]), json!([templates[1], templates[0]])] {

@@ -1,4 +1,4 @@
-//! What a StatefulSet must be, and what of it may change.
+//! Validation of a StatefulSet on create and update.
 
 use super::claim_templates;
 use crate::access::Access;
@@ -14,10 +14,10 @@ use crate::{meta, name};
 
 static NOTHING: Value = Value::Null;
 
-/// What is checked again on an update, and what is left as it was taken in.
+/// What is validated again on an update.
 #[derive(Clone, Copy)]
 struct Scope {
-    /// `Recreate` is a known strategy.
+    /// Whether `Recreate` is an allowed strategy.
     recreate: bool,
     pod_template: bool,
     claim_templates: bool,
@@ -30,8 +30,8 @@ pub(super) fn create(object: &Value, gates: &Gates, errors: &mut Errors) {
     validate_spec(object, all, errors);
 }
 
-/// An object that was taken in under older rules must stay editable: where its template fails today's rules, the template is
-/// not judged again.
+/// Validates an update. An object that was accepted under older rules must stay updatable: if its stored template is
+/// invalid today, the template is not validated again.
 pub(super) fn update(new: &Value, old: &Value, gates: &Gates, errors: &mut Errors) {
     let was_recreate = old.text(&["spec", "updateStrategy", "type"]) == "Recreate";
     let recreate = gates.on("StatefulSetRecreateStrategy") || was_recreate;
@@ -166,8 +166,8 @@ fn validate_selector(spec: &Cursor, errors: &mut Errors) {
     }
 }
 
-/// The template is judged as the pods that will be made of it: with a volume for each claim template, and without the names
-/// that the controller will overwrite.
+/// Validates the template as the pods that will be made from it: with a volume for each claim template, and without the
+/// names that the controller overwrites.
 fn validate_template(spec: &Cursor, errors: &mut Errors) {
     let mut template = spec.child("template").value().clone();
     for field in ["hostname", "subdomain"] {
