@@ -10,11 +10,11 @@ use crate::net::{Net, ServerInstance};
 use crate::process::{Process, Target};
 use crate::time::VirtualClock;
 use crate::watch_checker::{SELECTIONS, WatchChecker};
+use kit::lease::{Election, Standing, Term, Timing};
 use node::{Identity as NodeIdentity, Nodes};
 use object::{Gates, Value};
 use plan::invariant::Checker;
 use runtime::csi::{Endpoint, Pace};
-use runtime::lease::{Election, Standing, Term, Timing};
 use runtime::{Controllers, Provisioning};
 use server::authn::{Identity, StaticTokens, service_account_user};
 use server::authz::bootstrap::NODES_ACCOUNT;
@@ -476,7 +476,7 @@ impl World {
         leads: Arc<AtomicBool>,
     ) -> CancellationToken {
         let election = Election {
-            api: runtime::api::Api::new(self.net.client(process, ELECTION, User::apiserver())),
+            api: kit::api::Api::new(self.net.client(process, ELECTION, User::apiserver())),
             namespace: "kube-system".to_owned(),
             name: LEASE.to_owned(),
             identity: name.clone(),
@@ -494,7 +494,7 @@ impl World {
         let start = move |term: &Term| {
             let lease = format!("kube-system/{LEASE}");
             let fenced =
-                |account: &str| runtime::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
+                |account: &str| kit::fenced_client::client(client(account), server::LEASE_HEADER, &lease, term);
             Controllers::start(&setup, fenced).expect("controllers start")
         };
         let (world, process, shutdown) = (self.clone(), process.clone(), stop.clone());

@@ -8,23 +8,21 @@
 mod act;
 mod directories;
 mod figures;
-mod pauses;
 mod sight;
 
 pub use directories::{Directories, OfMachine, Work};
 pub use figures::Figures;
 
-use crate::api::{Api, ApiError};
-use crate::cache::Key;
 use crate::controllers::ControllerContext;
-use crate::events::{EventSubject, Events};
-use crate::namespace_scope::NamespaceScope;
-use crate::queue::Queue;
-use crate::worker;
 use act::Flow;
+use kit::api::{Api, ApiError};
+use kit::cache::Key;
+use kit::events::{EventSubject, Events};
+use kit::queue::Queue;
+use kit::worker;
+use kit::{KeyedBackoff, NamespaceScope};
 use object::Value;
 use object::access::{Access, uid};
-use pauses::Pauses;
 use plan::bind::{self, Event, Plan, Target, Waiting, Wanted};
 use plan::reclaim::Plugins;
 use sight::{Held, Sight};
@@ -40,7 +38,7 @@ const REMIND_AFTER: Duration = Duration::from_secs(30 * 60);
 
 /// Binds and reclaims, until the part stops.
 pub async fn run(context: ControllerContext) {
-    let queue = Arc::new(Queue::new(context.metrics.queue(context.name)));
+    let queue = Arc::new(Queue::new(context.metrics.kit.queue(context.name)));
     let figures = context.metrics.volumes.clone();
     figures.start_over();
     let sight = Arc::new(Sight::new(queue.clone()));
@@ -61,7 +59,7 @@ pub async fn run(context: ControllerContext) {
         queue: queue.clone(),
         waiting: Mutex::default(),
         told: Mutex::default(),
-        pauses: Mutex::default(),
+        backoff: KeyedBackoff::default(),
     });
     worker::run_with(context, queue, sources, WORKERS, move |key| {
         let control = control.clone();
@@ -81,7 +79,7 @@ struct Control {
     queue: Arc<Queue<Key>>,
     waiting: Mutex<Waiting<Key>>,
     told: Mutex<HashMap<Key, Told>>,
-    pauses: Mutex<Pauses>,
+    backoff: KeyedBackoff<Key>,
 }
 
 /// What was told about an object, and when: it is news only once.
@@ -177,7 +175,7 @@ impl Control {
 
     /// Tells what is new about an object, and what is still true after a long time.
     fn tell_news(&self, object: &Value, plan: &Plan) {
-        let key = crate::cache::key(object);
+        let key = kit::cache::key(object);
         let mut all = self.told();
         if plan.events.is_empty() {
             all.remove(&key);
@@ -204,7 +202,7 @@ impl Control {
 
     fn forget(&self, key: &Key) {
         self.told().remove(key);
-        self.pauses().forget(key);
+        self.backoff.forget(key);
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting<Key>> {
@@ -212,8 +210,5 @@ impl Control {
     }
     fn told(&self) -> MutexGuard<'_, HashMap<Key, Told>> {
         self.told.lock().expect("no panic happens under this lock")
-    }
-    fn pauses(&self) -> MutexGuard<'_, Pauses> {
-        self.pauses.lock().expect("no panic happens under this lock")
     }
 }
