@@ -3,7 +3,9 @@
 //! A stable toolchain has no coverage instrumentation (decision 13). Instead, each target describes in a few words what it made of an
 //! input, and an input with a new description is mutated further. Inputs depend on the seed alone, so a find can be repeated.
 //!
-//! This crate is not part of the binary. Begin with [`targets`] to add a parser.
+//! This crate is not part of the binary; the other crates must never depend on it.
+//!
+//! Begin with [`targets`] to add a parser.
 
 mod mutate;
 pub mod targets;

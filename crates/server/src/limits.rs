@@ -1,7 +1,7 @@
 //! How much the server takes on at once. Beyond that it answers 429 with Retry-After instead of growing without bound.
 //!
 //! Requests are divided into three priority levels by their user. Each level has pools of its own, so no level can use up what another
-//! needs. Within a level each user has a share ([`pool`]).
+//! needs. Within a level each user has a share (`pool`).
 
 mod pool;
 
