@@ -1,4 +1,4 @@
-//! Acting as somebody else: what `kubectl --as` sends, allowed by the verb `impersonate`.
+//! Impersonation: requests of `kubectl --as`, which need the verb `impersonate`.
 
 use super::{AUTHENTICATED, service_account_groups, service_account_name};
 use crate::attributes::{Attributes, User};
@@ -15,8 +15,8 @@ const AUTHENTICATION_GROUP: &str = "authentication.k8s.io";
 const ANONYMOUS: &str = "system:anonymous";
 const UNAUTHENTICATED: &str = "system:unauthenticated";
 
-/// The user that `caller` asks to be taken for, or `None` when no header asks for it. `allow` says whether the caller may do
-/// something, and gives the refusal.
+/// The impersonated user, or `None` without impersonation headers. `allow` checks a permission of the caller and
+/// returns the refusal.
 pub fn impersonate(
     headers: &HeaderMap,
     caller: &User,
@@ -29,7 +29,7 @@ pub fn impersonate(
     Ok(Some(asked.user()))
 }
 
-/// What the headers ask for.
+/// The content of the impersonation headers.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     user: String,
@@ -60,7 +60,7 @@ impl Asked {
         Err(Status::bad_request("requested groups, a uid or extra fields without impersonating a user"))
     }
 
-    /// What the caller must be allowed to do.
+    /// The permissions that the caller needs.
     fn needs(&self) -> Vec<Attributes> {
         let impersonate = |group: &str, resource: &str, name: &str| Attributes {
             verb: "impersonate".to_owned(),
@@ -109,7 +109,7 @@ impl Asked {
     }
 }
 
-/// The namespace and name of an account, when `user` is an account's.
+/// Namespace and name of a ServiceAccount, if `user` is one.
 fn service_account(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix("system:serviceaccount:")?.split_once(':')?;
     let fits = object::name::label(namespace).is_empty() && object::name::subdomain(name).is_empty();
@@ -126,7 +126,8 @@ fn texts(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
     headers.get_all(name).iter().map(read).collect()
 }
 
-/// Header names allow few characters, so clients percent-encode the others. A key that cannot be decoded is used unchanged.
+/// Decodes percent-encoding, which clients use for characters that are invalid in header names. Invalid encoding is
+/// kept unchanged.
 fn decoded_key(text: &str) -> String {
     percent_decoded(text).unwrap_or_else(|| text.to_owned())
 }
@@ -146,7 +147,7 @@ mod tests {
         headers
     }
 
-    /// The user that comes out, and what had to be allowed for it.
+    /// The resulting user, and the checked permissions.
     fn ask(pairs: &[(&str, &str)]) -> (Option<User>, Vec<String>) {
         let needs = RefCell::new(Vec::new());
         let allow = |_: &User, needed: &Attributes| {
