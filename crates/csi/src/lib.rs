@@ -9,9 +9,7 @@ pub mod code;
 pub mod directory;
 mod endpoint;
 
-pub use client::{
-    About, CreateFailure, Driver, ExpandFailure, Failure, Metrics, ModifyFailure, Settings, is_driver_name,
-};
+pub use client::{About, Driver, Failure, Metrics, Settings, is_driver_name};
 pub use directory::DirectoryDriver;
 pub use endpoint::{BadEndpoint, Endpoint};
 pub use tonic::Code;

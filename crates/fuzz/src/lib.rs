@@ -4,7 +4,9 @@
 //! of the outcome, and an input with a new description is mutated further. Inputs depend on the seed alone, so a
 //! failure can be repeated.
 //!
-//! This crate is not part of the binary. Begin with [`targets`] to add a parser.
+//! This crate is not part of the binary; the other crates must never depend on it.
+//!
+//! Begin with [`targets`] to add a parser.
 
 mod mutate;
 pub mod targets;

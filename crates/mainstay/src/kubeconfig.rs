@@ -16,6 +16,7 @@ use base64::Engine;
 use clap::Args;
 use kit::api::root_cause;
 use merge::Entries;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Map, Value};
 use server::authn::{self, CertificateRequest, ClientKey, Identity, files};
 use std::fs;
@@ -27,6 +28,8 @@ use store::{OpenError, regular_file};
 
 /// Where a server listens that has left no kubeconfig.
 const DEFAULT_URL: &str = "https://127.0.0.1:6443";
+/// All characters except RFC 3986's unreserved ones.
+const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 #[derive(Debug, Args)]
 pub struct KubeconfigArgs {
@@ -246,7 +249,8 @@ async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<M
     let (seconds, public_key) = (request.lifetime.as_secs().to_string(), key.public_pem());
     let mut query = vec![("user", request.user.as_str()), ("seconds", &seconds), ("publicKey", &public_key)];
     query.extend(request.groups.iter().map(|group| ("group", group.as_str())));
-    let query: Vec<String> = query.iter().map(|(key, value)| format!("{key}={}", percent_encoded(value))).collect();
+    let query: Vec<String> =
+        query.iter().map(|(key, value)| format!("{key}={}", utf8_percent_encode(value, ESCAPED))).collect();
     let uri = format!("{}?{}", server::CLIENT_CERTIFICATE_PATH, query.join("&"));
     let asked = target.client.request_text(http::Request::post(uri).body(Vec::new())?).await;
     let certificate = asked.map_err(|error| match &error {
@@ -260,14 +264,6 @@ async fn ask_server(kubeconfig: &Path, request: &CertificateRequest) -> Result<M
         )),
     })?;
     Ok(certificate_of(&certificate, &key.private_pem()))
-}
-
-fn percent_encoded(text: &str) -> String {
-    let encoded = text.bytes().map(|byte| match byte {
-        b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => char::from(byte).to_string(),
-        _ => format!("%{byte:02X}"),
-    });
-    encoded.collect()
 }
 
 fn data(pem: &str) -> Value {

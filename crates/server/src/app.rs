@@ -76,7 +76,7 @@ impl Server {
     pub fn new(store: Arc<dyn Store>, gates: Gates, env: Env, authn: Authenticator, authz: Arc<Authorizer>) -> Server {
         Server {
             registry: Registry::new(store.clone()),
-            admission: Admission::new(Reader { store: store.clone() }, env.ids.clone()),
+            admission: Admission::new(Reader { store: store.clone() }, authz.clone(), env.ids.clone()),
             metrics: Metrics::new(store.clone()),
             discovery_cache: DiscoveryCache::default(),
             limits: Limits::default(),

@@ -35,7 +35,6 @@ mod render;
 mod request;
 mod request_body;
 mod response_body;
-mod service_ip;
 pub mod subresources;
 mod verbs;
 pub mod version;

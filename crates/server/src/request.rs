@@ -4,6 +4,8 @@ use http::Method;
 use object::decode::FieldValidation;
 use object::selector::{FieldSelector, LabelSelector};
 use object::{Errors, Path, Status};
+use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
@@ -151,22 +153,18 @@ impl Query {
 }
 
 fn decode_component(text: &str) -> Result<String, Status> {
-    if !text.contains('%') {
-        return Ok(text.to_owned());
-    }
-    let bad = || Status::bad_request(format!("the URL part {text:?} is not percent-encoded UTF-8"));
-    let mut out = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        if byte != b'%' {
-            out.push(byte);
-            continue;
-        }
-        let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
-        let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
-        out.push(u8::try_from(high * 16 + low).map_err(|_| bad())?);
-    }
-    String::from_utf8(out).map_err(|_| bad())
+    percent_decoded(text)
+        .ok_or_else(|| Status::bad_request(format!("the URL part {text:?} is not percent-encoded UTF-8")))
+}
+
+/// The decoded text. None if a `%` is not followed by two hexadecimal digits, or if the result is not UTF-8.
+pub fn percent_decoded(text: &str) -> Option<String> {
+    let is_complete =
+        |rest: &[u8]| matches!(rest, [high, low, ..] if high.is_ascii_hexdigit() && low.is_ascii_hexdigit());
+    // The crate copies an incomplete escape instead of refusing it.
+    let complete = text.as_bytes().split(|byte| *byte == b'%').skip(1).all(is_complete);
+    let decoded = complete.then(|| percent_decode_str(text).decode_utf8())?;
+    decoded.ok().map(Cow::into_owned)
 }
 
 /// How a list uses its resourceVersion.
@@ -422,6 +420,8 @@ mod tests {
         assert_eq!(parse(&Method::GET, "/api/v1/namespaces/a/pods/b/c/d", &query).unwrap_err().code, 404);
         assert_eq!(parse(&Method::GET, "/api/v1/pods/%zz", &query).unwrap_err().code, 400);
         assert_eq!(parse(&Method::GET, "/api/v1/pods/%ff", &query).unwrap_err().code, 400);
+        assert!(["%", "a%4", "%41%", "%4z", "%+1"].into_iter().all(|text| percent_decoded(text).is_none()));
+        assert_eq!(percent_decoded("%41%2f%C3%a4+").as_deref(), Some("A/ä+"));
         let options = |text: &str| ListOptions::parse(&Query::parse(text).unwrap());
         assert_eq!(options("limit=x").unwrap_err().code, 400);
         assert_eq!(options("resourceVersionMatch=Exact").unwrap_err().code, 422);

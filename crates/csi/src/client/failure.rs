@@ -1,4 +1,4 @@
-//! Calls that failed, and what that means for what they asked for.
+//! Failed calls. The caller decides what a code means for the volume.
 
 use crate::code;
 use crate::endpoint::Endpoint;
@@ -14,43 +14,6 @@ pub struct Failure {
     pub method: &'static str,
     pub code: Code,
     pub message: String,
-}
-
-/// What a failed CreateVolume means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreateFailure {
-    /// Nobody knows whether the volume exists or will: ask again with the same arguments, even if nobody wants it any more.
-    InBackground,
-    /// There is no room. With topology another place may have some.
-    Exhausted,
-    /// There is no volume, and will be none with these arguments.
-    Infeasible,
-    /// There is no volume; it may be tried again.
-    Final,
-}
-
-/// What a failed ControllerExpandVolume means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpandFailure {
-    /// It may be happening: no other size may be asked for before it ends.
-    InProgress,
-    /// Never with this size.
-    Infeasible,
-    /// Not while the volume is in use.
-    InUse,
-    /// Not now.
-    Final,
-}
-
-/// What a failed ControllerModifyVolume means.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ModifyFailure {
-    /// It may be happening: no other class may be asked for before it ends.
-    InProgress,
-    /// Never with these parameters.
-    Infeasible,
-    /// Not now.
-    Final,
 }
 
 impl Failure {
@@ -82,42 +45,6 @@ impl Failure {
     pub fn code_name(&self) -> &'static str {
         code::name(self.code)
     }
-
-    /// As the external provisioner judges a failed CreateVolume.
-    pub fn creating(&self) -> CreateFailure {
-        match self.code {
-            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::Aborted => CreateFailure::InBackground,
-            Code::ResourceExhausted => CreateFailure::Exhausted,
-            Code::InvalidArgument => CreateFailure::Infeasible,
-            _ => CreateFailure::Final,
-        }
-    }
-
-    /// As the external resizer judges a failed ControllerExpandVolume. To be out of room is not final here: it may be freed.
-    pub fn expanding(&self) -> ExpandFailure {
-        match self.code {
-            _ if self.may_be_in_progress() => ExpandFailure::InProgress,
-            Code::InvalidArgument | Code::OutOfRange | Code::NotFound => ExpandFailure::Infeasible,
-            Code::FailedPrecondition => ExpandFailure::InUse,
-            _ => ExpandFailure::Final,
-        }
-    }
-
-    /// As the external resizer judges a failed ControllerModifyVolume.
-    pub fn modifying(&self) -> ModifyFailure {
-        match self.code {
-            _ if self.may_be_in_progress() => ModifyFailure::InProgress,
-            Code::InvalidArgument => ModifyFailure::Infeasible,
-            _ => ModifyFailure::Final,
-        }
-    }
-
-    fn may_be_in_progress(&self) -> bool {
-        matches!(
-            self.code,
-            Code::Cancelled | Code::DeadlineExceeded | Code::Unavailable | Code::ResourceExhausted | Code::Aborted
-        )
-    }
 }
 
 const LATE: &str = "the CSI driver did not answer in time";
@@ -133,35 +60,6 @@ fn root<'a>(mut error: &'a (dyn Error + 'static)) -> &'a (dyn Error + 'static) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn every_code_is_judged_as_upstream_does() {
-        use CreateFailure::{Exhausted, InBackground};
-        use ExpandFailure::{InProgress, InUse};
-        // What is not listed is final for all three.
-        let judged = [
-            (Code::Cancelled, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::DeadlineExceeded, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::Unavailable, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::Aborted, InBackground, InProgress, ModifyFailure::InProgress),
-            (Code::ResourceExhausted, Exhausted, InProgress, ModifyFailure::InProgress),
-            (Code::InvalidArgument, CreateFailure::Infeasible, ExpandFailure::Infeasible, ModifyFailure::Infeasible),
-            (Code::OutOfRange, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
-            (Code::NotFound, CreateFailure::Final, ExpandFailure::Infeasible, ModifyFailure::Final),
-            (Code::FailedPrecondition, CreateFailure::Final, InUse, ModifyFailure::Final),
-        ];
-        for number in 1..17 {
-            let code = Code::from_i32(number);
-            let failure = Failure { method: "", code, message: String::new() };
-            let expected = judged
-                .iter()
-                .find(|row| row.0 == code)
-                .map_or((CreateFailure::Final, ExpandFailure::Final, ModifyFailure::Final), |row| {
-                    (row.1, row.2, row.3)
-                });
-            assert_eq!((failure.creating(), failure.expanding(), failure.modifying()), expected, "{code:?}");
-        }
-    }
 
     #[test]
     fn a_failure_reads_as_in_kubernetes_events() {

@@ -109,3 +109,21 @@ fn tests_that_findings_name_exist() {
     }
     assert!(found > 30, "the tests were found: {found}");
 }
+
+#[test]
+fn each_crate_says_what_it_must_never_know_and_where_to_begin() {
+    let crates = std::fs::read_dir(root().join("crates")).expect("the workspace can be read");
+    let crates: Vec<PathBuf> = crates.map(|entry| entry.expect("its entries can be read").path()).collect();
+    assert!(crates.len() > 8, "the crates were found: {crates:?}");
+    for directory in crates {
+        let page =
+            ["src/lib.rs", "src/main.rs"].map(|name| directory.join(name)).into_iter().find(|file| file.exists());
+        let page = page.unwrap_or_else(|| panic!("{}: no lib.rs and no main.rs", directory.display()));
+        let text = read(&page);
+        let lines: Vec<&str> = text.lines().take_while(|line| line.starts_with("//!")).collect();
+        let text = lines.join(" ");
+        for wanted in ["must never", "Begin with"] {
+            assert!(text.contains(wanted), "{}: the page of the crate does not say {wanted:?}", page.display());
+        }
+    }
+}

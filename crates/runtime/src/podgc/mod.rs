@@ -1,7 +1,7 @@
 //! The pod garbage collector: deletes pods that no kubelet will delete, and detaches the volumes of lost
 //! nodes. `plan::podgc` decides which.
 //!
-//! A work key is a node (`""`, name), a pod that was never scheduled (namespace, name), or [`ENDED`] for the threshold of ended pods.
+//! A work key is a node (`""`, name), a pod that was never scheduled (namespace, name), or [`ended_key`] for the threshold of ended pods.
 
 mod figures;
 

@@ -6,6 +6,7 @@
 //! the start.
 
 mod claim_growth;
+pub mod custom_resources;
 mod limits;
 mod namespace;
 mod nodes;
@@ -14,16 +15,16 @@ mod protection;
 pub mod quota;
 mod resize;
 mod service_account;
+mod service_ip;
 mod storage_class;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tolerations;
 
 use crate::attributes::User;
-use crate::crd_lifecycle;
+use crate::authz::Authorizer;
 use crate::env::Ids;
 use crate::object_store::Reader;
-use crate::service_ip;
 use object::{Kind, Status, Value};
 use std::sync::Arc;
 use store::{Condition, Operation, Record, Txn};
@@ -97,6 +98,7 @@ impl AtomicWrites {
 /// Admission of all kinds.
 pub struct Admission {
     pub reader: Reader,
+    authz: Arc<Authorizer>,
     pub ids: Arc<dyn Ids>,
     /// The CA certificate (PEM) for the ConfigMap `kube-root-ca.crt` of each namespace. Empty: no ConfigMap is
     /// created.
@@ -106,8 +108,18 @@ pub struct Admission {
 }
 
 impl Admission {
-    pub fn new(reader: Reader, ids: Arc<dyn Ids>) -> Admission {
-        Admission { reader, ids, root_ca: String::new(), recount_quotas: tokio::sync::Notify::new() }
+    pub fn new(reader: Reader, authz: Arc<Authorizer>, ids: Arc<dyn Ids>) -> Admission {
+        Admission { reader, authz, ids, root_ca: String::new(), recount_quotas: tokio::sync::Notify::new() }
+    }
+
+    /// Refuses to create objects of a kind whose definition does not accept any. Runs first. The conditions returned
+    /// must be committed with the object.
+    pub fn check_create(&self, kind: &Kind) -> Result<AtomicWrites, Status> {
+        let mut together = AtomicWrites::default();
+        if let Some(definition) = custom_resources::check_create(&self.reader, kind)? {
+            together.require(&definition.key, Some(&definition));
+        }
+        Ok(together)
     }
 
     /// Sets defaults that depend on other objects. Runs before validation. Idempotent.
@@ -125,6 +137,9 @@ impl Admission {
     /// Refuses the write, or returns the writes that must be committed with it. Runs after validation; quotas come
     /// last. The verb `Delete` means that the object is removed, by whatever request.
     pub fn validate(&self, write: &mut Write<'_>) -> Result<AtomicWrites, Status> {
+        if write.verb != Verb::Delete && write.subresource.is_empty() {
+            self.authz.check_escalation(write.user, write.kind, write.object, write.old)?;
+        }
         self.validate_deletion(write)?;
         let mut together = AtomicWrites::default();
         namespace::bind(&self.reader, self.ids.as_ref(), &self.root_ca, write, &mut together)?;
@@ -132,7 +147,7 @@ impl Admission {
         resize::check(&self.reader, write)?;
         claim_growth::warn(&self.reader, write)?;
         service_ip::allocate(&self.reader, self.ids.as_ref(), write, &mut together)?;
-        crd_lifecycle::establish(&self.reader, write, &mut together)?;
+        custom_resources::establish(&self.reader, write, &mut together)?;
         quota::charge(&self.reader, write, &mut together)?;
         Ok(together)
     }

@@ -2,6 +2,7 @@
 
 use super::{Admission, AtomicWrites, Verb, Write};
 use crate::attributes::User;
+use crate::authz::Authorizer;
 use crate::codec;
 use crate::env::Env;
 use crate::object_store::{self, Reader};
@@ -36,7 +37,8 @@ impl World {
     pub fn new() -> World {
         let store = store::Volatile::new(codec::finish, store::Options::default());
         let reader = Reader { store: store.clone() };
-        World { admission: Admission::new(reader, Env::default().ids), store, warnings: Vec::new() }
+        let authz = Arc::new(Authorizer::new(store.clone()));
+        World { admission: Admission::new(reader, authz, Env::default().ids), store, warnings: Vec::new() }
     }
 
     /// A world with one namespace and its default service account.

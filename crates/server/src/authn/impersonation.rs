@@ -2,6 +2,7 @@
 
 use super::{AUTHENTICATED, service_account_groups, service_account_name};
 use crate::attributes::{Attributes, User};
+use crate::request::percent_decoded;
 use http::HeaderMap;
 use object::Status;
 use std::collections::BTreeMap;
@@ -47,7 +48,7 @@ impl Asked {
         };
         for name in headers.keys() {
             if let Some(key) = name.as_str().strip_prefix(EXTRA_PREFIX) {
-                asked.extra.insert(percent_decoded(key), texts(headers, name.as_str())?);
+                asked.extra.insert(decoded_key(key), texts(headers, name.as_str())?);
             }
         }
         if !asked.user.is_empty() {
@@ -127,22 +128,8 @@ fn texts(headers: &HeaderMap, name: &str) -> Result<Vec<String>, Status> {
 
 /// Decodes percent-encoding, which clients use for characters that are invalid in header names. Invalid encoding is
 /// kept unchanged.
-fn percent_decoded(text: &str) -> String {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let Some((&first, after)) = rest.split_first() {
-        rest = after;
-        if first != b'%' {
-            bytes.push(first);
-            continue;
-        }
-        let digits = after.get(..2).filter(|pair| pair.iter().all(u8::is_ascii_hexdigit));
-        let digits = digits.and_then(|pair| std::str::from_utf8(pair).ok());
-        let Some(byte) = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok()) else { return text.to_owned() };
-        bytes.push(byte);
-        rest = &after[2..];
-    }
-    String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
+fn decoded_key(text: &str) -> String {
+    percent_decoded(text).unwrap_or_else(|| text.to_owned())
 }
 
 #[cfg(test)]
@@ -226,7 +213,7 @@ mod tests {
     fn decoding_never_fails() {
         let cases = [("a%2fb", "a/b"), ("100%", "100%"), ("%zz", "%zz"), ("%ff", "%ff"), ("%+1", "%+1")];
         for (from, to) in cases {
-            assert_eq!(percent_decoded(from), to);
+            assert_eq!(decoded_key(from), to);
         }
     }
 }

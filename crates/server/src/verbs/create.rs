@@ -2,7 +2,6 @@
 
 use super::{ATTEMPTS_MAX, About, Answer, Call, CommitConflict, decode_request};
 use crate::admission;
-use crate::crd_lifecycle;
 use object::access::{Access, name, namespace};
 use object::apply::{self, Writer};
 use object::{Errors, Status, Value, meta, write};
@@ -80,11 +79,11 @@ fn prepare(
     ownership: &Ownership<'_>,
 ) -> Result<admission::AtomicWrites, Status> {
     let (kind, ctx) = (&call.kind, call.ctx());
-    let definition = crd_lifecycle::check_create(&call.server.admission.reader, kind)?;
+    let admission = &call.server.admission;
+    let conditions = admission.check_create(kind)?.txn.conditions;
     write::for_create(kind, new, call.server.env.ids.uid(), call.now);
     kind.rules.default(new, &ctx);
     let object_name = name(new).to_owned();
-    let admission = &call.server.admission;
     admission.mutate(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
     kind.rules.default(new, &ctx);
     kind.rules.prepare_create(new, &ctx);
@@ -100,12 +99,9 @@ fn prepare(
     }
     about.warnings.extend(meta::warnings(new, None));
     about.warnings.extend(kind.rules.warnings(new, None, &ctx));
-    call.server.authz.check_escalation(&call.user, kind, new, None)?;
     let mut together =
         admission.validate(&mut call.write(admission::Verb::Create, "", &object_name, new, None, about))?;
-    if let Some(record) = &definition {
-        together.require(&record.key, Some(record));
-    }
+    together.txn.conditions.extend(conditions);
     Ok(together)
 }
 

@@ -184,7 +184,6 @@ fn prepare(
     if !status {
         about.warnings.extend(meta::warnings(new, Some(old)));
         about.warnings.extend(kind.rules.warnings(new, Some(old), &ctx));
-        call.server.authz.check_escalation(&call.user, kind, new, Some(old))?;
     }
     Ok(())
 }

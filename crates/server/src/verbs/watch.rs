@@ -360,7 +360,7 @@ impl Definition {
         if !call.kind.custom {
             return None;
         }
-        let (store, key) = (call.server.store.clone(), crate::crd_lifecycle::key_of(&call.kind));
+        let (store, key) = (call.server.store.clone(), crate::admission::custom_resources::key_of(&call.kind));
         let record = store.get(&key)?;
         let spec = spec_of(&record);
         Some(Definition { seen: record.modified, spec, store, key })

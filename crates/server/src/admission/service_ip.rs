@@ -2,7 +2,7 @@
 //! Services can never have the same. The kind's own rules decide what an update keeps and drops; this module compares
 //! the outcome.
 
-use crate::admission::{AtomicWrites, Verb, Write};
+use super::{AtomicWrites, Verb, Write};
 use crate::env::Ids;
 use crate::object_store::Reader;
 use object::access::{Access, name, namespace};
