@@ -270,7 +270,7 @@ fn licences_are_read_as_they_are_written() {
 
 #[test]
 fn the_conformance_table_is_complete_and_true() {
-    let table = read(&root().join("docs/conformance.md"));
+    let table = read(&root().join("docs/quality/conformance.md"));
     let rows: Vec<Vec<&str>> = table
         .lines()
         .filter(|line| line.starts_with("| ") && !line.starts_with("| id "))

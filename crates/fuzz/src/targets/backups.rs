@@ -1,7 +1,7 @@
 //! Files of backups. Each input is read as it is, and once more with all checksums put right, as a stranger would who knows the format: only
 //! so do changes come past the checksums.
 //!
-//! A file is refused in a sentence, or read as exactly the rows that a second reader finds, which was written after `FORMAT.md` alone. Nobody
+//! A file is refused in a sentence, or read as exactly the rows that a second reader finds, which was written after `docs/design/store.md` alone. Nobody
 //! makes room for a length before the bytes are there.
 
 use std::io::{self, Read};

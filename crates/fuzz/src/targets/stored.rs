@@ -2,7 +2,7 @@
 //! or to the mark beside it. A byte more than that means that the process was killed, and not stopped, before.
 //!
 //! The store opens with what it held, or is refused in a sentence; it does not serve anything else. Only where the mark no longer tells,
-//! the state before the last commit may be served, as a whole (`crates/store/FORMAT.md`).
+//! the state before the last commit may be served, as a whole (`docs/design/store.md`).
 
 use crate::Reader;
 use bytes::Bytes;

@@ -214,9 +214,9 @@ mod tests {
 
     #[test]
     fn every_annotation_is_documented() {
-        let page = include_str!("../../../../docs/simulated-nodes.md");
+        let page = include_str!("../../../../docs/guides/nodes.md");
         for name in ANNOTATIONS.map(|(name, _)| format!("{PREFIX}{name}")).into_iter().chain([DOWN.to_owned()]) {
-            assert!(page.contains(&format!("| `{name}` |")), "docs/simulated-nodes.md does not name {name}");
+            assert!(page.contains(&format!("| `{name}` |")), "docs/guides/nodes.md does not name {name}");
         }
     }
 

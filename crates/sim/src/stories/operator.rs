@@ -258,7 +258,7 @@ impl Operator {
     }
 
     /// Waits until a volume's object is gone, and nothing brings it back. A creation that was on its way for long may do so: then the provisioner
-    /// keeps the data and waits for a person, who removes the object as `docs/volumes.md` says.
+    /// keeps the data and waits for a person, who removes the object as `docs/guides/volumes.md` says.
     pub async fn until_gone_for_good(&self, volume: &Value) -> Told {
         self.until_gone(volume).await?;
         self.pause(LATE_MAX).await;
