@@ -6,8 +6,8 @@
 mod state;
 
 use futures::StreamExt;
-use object::Value;
 use object::access::{self, Access};
+use object::{Value, well_known};
 use runtime::api::{Api, ApiError, Resource};
 use runtime::watcher::{self, Event};
 use state::{Line, Tracker};
@@ -22,9 +22,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const LINES_MAX: usize = 10;
 /// Events that are told: the reason, and the kind of the object.
 const EVENTS: [(&str, &str); 3] = [
-    ("VolumeDataDeleted", "PersistentVolume"),
-    ("VolumeDataMissing", "PersistentVolume"),
-    ("ClaimDeletedInUse", "StatefulSet"),
+    (well_known::VOLUME_DATA_DELETED, "PersistentVolume"),
+    (well_known::VOLUME_DATA_MISSING, "PersistentVolume"),
+    (well_known::CLAIM_DELETED_IN_USE, "StatefulSet"),
 ];
 
 /// Watches until `shutdown`. `stuck_after`: so long a set or node may make no progress.

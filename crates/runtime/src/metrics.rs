@@ -13,27 +13,28 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Controller {
     name: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Cached {
     name: &'static str,
     resource: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct LostEvent {
     name: &'static str,
     why: Lost,
 }
 
 /// Why an event was not stored.
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+#[derive(Clone, Copy, Debug, Default, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum Lost {
     /// The queue of events was full.
+    #[default]
     Overflow,
     /// The rate limit of the object was exceeded.
     Limit,
@@ -42,7 +43,7 @@ pub enum Lost {
 }
 
 /// The labels of a set's metrics.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct SetLabels {
     pub statefulset_namespace: String,
     pub statefulset_name: String,
@@ -140,6 +141,28 @@ impl Metrics {
         self.refusals.register(registry);
         self.csi.register(registry);
         registry.register_collector(Box::new(self.state_metrics.clone()));
+    }
+
+    /// Gives each family a sample without label values, because families without samples are not encoded.
+    /// The reference page is generated from the result.
+    pub fn with_samples(self) -> Metrics {
+        let by_name = Controller::default();
+        self.depth.get_or_create(&by_name);
+        for family in [&self.adds, &self.retries, &self.errors] {
+            family.get_or_create(&by_name);
+        }
+        for family in [&self.waits, &self.works, &self.duration] {
+            family.get_or_create(&by_name);
+        }
+        self.cached.get_or_create(&Cached::default());
+        self.lost_events.get_or_create(&LostEvent::default());
+        self.max_unavailable.get_or_create(&SetLabels::default());
+        self.unavailable.get_or_create(&SetLabels::default());
+        self.refusals.add_samples();
+        self.csi.add_samples();
+        self.volumes.add_samples();
+        self.pod_gc.add_samples();
+        self
     }
 
     /// Returns a client for the controller that acts as this ServiceAccount. Refusals for lack of a

@@ -15,31 +15,31 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Made {
     plugin_name: String,
     volume_mode: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfClass {
     storage_class: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OfNamespace {
     namespace: String,
     storage_class: String,
     volume_attributes_class: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Operation {
     plugin_name: String,
     operation_name: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct OwnOperation {
     volume_plugin: &'static str,
     operation_name: &'static str,
@@ -107,6 +107,21 @@ impl Default for Figures {
 }
 
 impl Figures {
+    /// See `crate::Metrics::with_samples`.
+    pub(crate) fn add_samples(&self) {
+        self.volumes.get_or_create(&Made::default());
+        for family in [&self.bound_volumes, &self.unbound_volumes] {
+            family.get_or_create(&OfClass::default());
+        }
+        for family in [&self.bound_claims, &self.unbound_claims] {
+            family.get_or_create(&OfNamespace::default());
+        }
+        self.operations.get_or_create(&Operation::default());
+        self.errors.get_or_create(&Operation::default());
+        self.older_errors.get_or_create(&Operation::default());
+        self.own_operations.get_or_create(&OwnOperation::default());
+    }
+
     pub fn register(&self, registry: &mut Registry) {
         let volumes = "pv_collector_total_pv_count";
         registry.register(volumes, "Volumes, by what makes them and their mode", self.volumes.clone());

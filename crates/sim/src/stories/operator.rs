@@ -190,7 +190,7 @@ impl Operator {
 
     /// Has a pod or a node behave in a way, or well again.
     pub async fn behave(&self, object: &Value, how: &str, value: Option<&str>) -> bool {
-        let annotation = format!("sim.mainstay.dev/{how}");
+        let annotation = format!("{}{how}", object::well_known::SIMULATION_PREFIX);
         self.patch(object, json!({"metadata": {"annotations": {annotation: value}}})).await
     }
 
