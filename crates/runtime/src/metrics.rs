@@ -147,17 +147,17 @@ impl Metrics {
     /// The reference page is generated from the result.
     pub fn with_samples(self) -> Metrics {
         let by_name = Controller::default();
-        self.depth.get_or_create(&by_name);
+        drop(self.depth.get_or_create(&by_name));
         for family in [&self.adds, &self.retries, &self.errors] {
-            family.get_or_create(&by_name);
+            drop(family.get_or_create(&by_name));
         }
         for family in [&self.waits, &self.works, &self.duration] {
-            family.get_or_create(&by_name);
+            drop(family.get_or_create(&by_name));
         }
-        self.cached.get_or_create(&Cached::default());
-        self.lost_events.get_or_create(&LostEvent::default());
-        self.max_unavailable.get_or_create(&SetLabels::default());
-        self.unavailable.get_or_create(&SetLabels::default());
+        drop(self.cached.get_or_create(&Cached::default()));
+        drop(self.lost_events.get_or_create(&LostEvent::default()));
+        drop(self.max_unavailable.get_or_create(&SetLabels::default()));
+        drop(self.unavailable.get_or_create(&SetLabels::default()));
         self.refusals.add_samples();
         self.csi.add_samples();
         self.volumes.add_samples();

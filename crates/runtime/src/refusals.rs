@@ -61,7 +61,7 @@ impl Refusals {
 
     /// See `Metrics::with_samples`.
     pub(crate) fn add_samples(&self) {
-        self.counts.get_or_create(&MissingPermission::default());
+        drop(self.counts.get_or_create(&MissingPermission::default()));
     }
 
     /// Returns a client of `service` that records refusals as those of this ServiceAccount.

@@ -109,17 +109,17 @@ impl Default for Figures {
 impl Figures {
     /// See `crate::Metrics::with_samples`.
     pub(crate) fn add_samples(&self) {
-        self.volumes.get_or_create(&Made::default());
+        drop(self.volumes.get_or_create(&Made::default()));
         for family in [&self.bound_volumes, &self.unbound_volumes] {
-            family.get_or_create(&OfClass::default());
+            drop(family.get_or_create(&OfClass::default()));
         }
         for family in [&self.bound_claims, &self.unbound_claims] {
-            family.get_or_create(&OfNamespace::default());
+            drop(family.get_or_create(&OfNamespace::default()));
         }
-        self.operations.get_or_create(&Operation::default());
-        self.errors.get_or_create(&Operation::default());
-        self.older_errors.get_or_create(&Operation::default());
-        self.own_operations.get_or_create(&OwnOperation::default());
+        drop(self.operations.get_or_create(&Operation::default()));
+        drop(self.errors.get_or_create(&Operation::default()));
+        drop(self.older_errors.get_or_create(&Operation::default()));
+        drop(self.own_operations.get_or_create(&OwnOperation::default()));
     }
 
     pub fn register(&self, registry: &mut Registry) {

@@ -115,17 +115,17 @@ impl Metrics {
     pub(crate) fn add_samples(&self) {
         self.calls.add_samples();
         for family in [&self.provisions, &self.provision_failures] {
-            family.get_or_create(&Provisioned::default());
+            drop(family.get_or_create(&Provisioned::default()));
         }
-        self.provision_seconds.get_or_create(&Provisioned::default());
+        drop(self.provision_seconds.get_or_create(&Provisioned::default()));
         for family in [&self.deletions, &self.deletion_failures] {
-            family.get_or_create(&Deleted::default());
+            drop(family.get_or_create(&Deleted::default()));
         }
-        self.deletion_seconds.get_or_create(&Deleted::default());
+        drop(self.deletion_seconds.get_or_create(&Deleted::default()));
         for family in [&self.expand_failures, &self.modify_failures] {
-            family.get_or_create(&Changed::default());
+            drop(family.get_or_create(&Changed::default()));
         }
-        self.volumes_data_missing.get_or_create(&OfDriver::default());
+        drop(self.volumes_data_missing.get_or_create(&OfDriver::default()));
     }
 
     /// `took`: since the first attempt.

@@ -47,9 +47,9 @@ impl Figures {
     /// See `crate::Metrics::with_samples`.
     pub(crate) fn add_samples(&self) {
         for family in [&self.removals, &self.errors] {
-            family.get_or_create(&Removal::default());
+            drop(family.get_or_create(&Removal::default()));
         }
-        self.detachments.get_or_create(&Detachment::default());
+        drop(self.detachments.get_or_create(&Detachment::default()));
     }
 
     pub fn removed(&self, namespace: &str, reason: Reason, failed: bool) {
