@@ -14,6 +14,8 @@ pub const SIMULATED: &str = "mainstay.dev/simulated";
 pub const SIMULATION_PREFIX: &str = "sim.mainstay.dev/";
 /// On a Node: takes the simulated node down.
 pub const SIMULATED_DOWN: &str = "sim.mainstay.dev/down";
+/// On a Pod: when it becomes ready.
+pub const SIMULATED_READY: &str = "sim.mainstay.dev/ready";
 /// The API group of rights that are not about objects of the API.
 pub const GROUP: &str = "mainstay.dev";
 
@@ -70,7 +72,7 @@ pub const ANNOTATIONS: &[Name] = &[
     name(SIMULATED, "Node", "Label and annotation, `true`: the node runs no real containers"),
     name(SIMULATED_DOWN, "Node", "`true`: the simulated node renews no Lease and does nothing for its pods"),
     name("sim.mainstay.dev/start-after", "Pod", "Duration: the pod stays in ContainerCreating for this time"),
-    name("sim.mainstay.dev/ready", "Pod", "`false`: never ready; a duration: ready that long after its start"),
+    name(SIMULATED_READY, "Pod", "`false`: never ready; a duration: ready that long after its start"),
     name("sim.mainstay.dev/crash-after", "Pod", "Duration: each run of the containers crashes after this time"),
     name("sim.mainstay.dev/image-pull", "Pod", "`error`: ErrImagePull and ImagePullBackOff by turns"),
     name("sim.mainstay.dev/fail-after", "Pod", "Duration: phase Failed, whatever the restart policy"),
