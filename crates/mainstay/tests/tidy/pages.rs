@@ -107,6 +107,20 @@ fn pages_have_short_lines_and_cells() {
     assert!(long.is_empty(), "break lines at {LINE_MAX} characters, and cells at {CELL_MAX}: {long:#?}");
 }
 
+/// A reader decides by the first line whether to read on.
+#[test]
+fn pages_begin_with_whom_they_are_for() {
+    let docs = root().join("docs");
+    let parts = ["guides", "operations", "reference", "design"].map(|part| docs.join(part));
+    let mut found = 0;
+    for page in pages().into_iter().filter(|page| parts.iter().any(|part| page.starts_with(part))) {
+        found += 1;
+        let first = read(&page).lines().nth(2).unwrap_or("").to_owned();
+        assert!(first.starts_with("For "), "{}: begin with whom it is for, not {first:?}", page.display());
+    }
+    assert!(found > 20, "the pages were found: {found}");
+}
+
 /// Comments, messages and manifests name pages by their path in the repository.
 #[test]
 fn pages_that_sources_name_exist() {
