@@ -15,7 +15,7 @@ const UPDATE: &str = "UPDATE_DOCS";
 /// The longest line of a page.
 const LINE_MAX: usize = 100;
 
-const GENERATED: &str = "This page is generated: `UPDATE_DOCS=1 cargo test -p mainstay --test reference` writes it.";
+const GENERATED: &str = "Generated: `UPDATE_DOCS=1 cargo test -p mainstay --test reference` writes this page.";
 
 /// Metrics without a sample until something goes wrong, in a form that no test can cause at will.
 const WITHOUT_SAMPLES: [(&str, Family); 1] = [(
@@ -23,7 +23,7 @@ const WITHOUT_SAMPLES: [(&str, Family); 1] = [(
     Family {
         kind: "counter",
         labels: &["priority_level", "reason"],
-        help: "Requests refused with 429 by priority level and by what there was too much of",
+        help: "Requests refused with 429 by priority level and exceeded limit",
     },
 )];
 
@@ -41,7 +41,7 @@ fn the_command_line_page_is_in_step() {
          For everybody who runs `mainstay`. After reading this page you know each command, flag, environment\n\
          variable and default.\n\n\
          Flags win over environment variables. Wrong input gets one line on stderr and exit code 2. The text\n\
-         below is what `mainstay COMMAND --help` prints. {GENERATED}\n"
+         below is what `mainstay COMMAND --help` prints.\n\n{GENERATED}\n"
     );
     add_help(&mut page, &[]);
     in_step("command-line.md", &page);
@@ -69,6 +69,11 @@ fn add_help(page: &mut String, command: &[&str]) {
 fn wrapped(lines: &[&str]) -> String {
     let mut text = String::new();
     for line in lines {
+        if line.chars().count() <= LINE_MAX {
+            text.push_str(line);
+            text.push('\n');
+            continue;
+        }
         let indent = line.len() - line.trim_start().len();
         let mut width = 0;
         for word in line.split_whitespace() {
@@ -94,8 +99,8 @@ fn the_gates_page_is_in_step() {
         "# Feature gates\n\n\
          For operators who switch a feature on or off. After reading this page you know all gates.\n\n\
          Set them with `--feature-gates A=true,B=false` or `MAINSTAY_FEATURE_GATES`. The server and the\n\
-         controllers have separate sets of gates; `mainstay up` gives both the same. Gates that upstream removed\n\
-         when the feature graduated are kept where a KEP describes how to switch them.\n\
+         controllers have separate sets of gates; `mainstay up` gives both the same. Gates that upstream\n\
+         removed when the feature graduated are kept where a KEP describes how to switch them.\n\n\
          {GENERATED}\n\n\
          | gate | default | KEP | what it switches |\n|---|---|---|---|\n"
     );
@@ -118,7 +123,7 @@ fn the_annotations_page_is_in_step() {
          condition and event reason that this project adds to Kubernetes' own.\n\n\
          [Volumes](../guides/volumes.md#annotations) lists Kubernetes' annotations of PVs and claims.\n\
          [Grow volumes](../guides/grow-volumes.md#when-a-rollout-stops) lists the reasons of the condition\n\
-         `VolumeClaimsUpdated`. {GENERATED}\n"
+         `VolumeClaimsUpdated`.\n\n{GENERATED}\n"
     );
     let mut table = |title: &str, names: &[Name]| {
         write!(page, "\n## {title}\n\n| name | on | meaning |\n|---|---|---|\n").expect("a String takes it");
@@ -150,7 +155,10 @@ fn the_metrics_page_is_in_step() {
     let cluster = Arc::new(Cluster::start(Place::InMemory));
     let Some(kubectl) = kubectl_on(&cluster) else { return };
     let manifest = std::fs::read_to_string(root().join("examples/web.yaml")).expect("there is an example");
-    kubectl.create(&manifest);
+    // With a start, the metric about it has a sample.
+    let started = manifest.replace("  replicas: 3\n", "  replicas: 3\n  ordinals: {start: 5}\n");
+    assert_ne!(started, manifest, "the example has three replicas");
+    kubectl.create(&started);
     kubectl.ok("rollout status statefulset web --timeout=60s");
     let controllers = Controllers::start(&cluster, kubectl.kubeconfig(), &[]);
     let mut families: BTreeMap<String, (String, BTreeSet<String>, String)> = BTreeMap::new();
@@ -160,12 +168,19 @@ fn the_metrics_page_is_in_step() {
     prometheus_client::encoding::text::encode(&mut text, &registry).expect("it can be written");
     add_families(&mut families, &text);
     for (name, family) in WITHOUT_SAMPLES {
+        let has_help = |file: &PathBuf| std::fs::read_to_string(file).is_ok_and(|text| text.contains(family.help));
+        assert!(sources().iter().any(has_help), "{name} is registered with another help text");
         let labels = family.labels.iter().map(|label| (*label).to_owned()).collect();
         families.insert(name.to_owned(), (family.kind.to_owned(), labels, family.help.to_owned()));
     }
     // Figures follow by themselves, so only asking again can tell.
     let deadline = Instant::now() + PATIENCE;
-    let awaited = ["kubelet_volume_stats_used_bytes", "kube_persistentvolume_info", "kube_persistentvolumeclaim_info"];
+    let awaited = [
+        "kubelet_volume_stats_used_bytes",
+        "kube_persistentvolume_info",
+        "kube_persistentvolumeclaim_info",
+        "kube_statefulset_ordinals_start",
+    ];
     loop {
         let page = kubectl.ok("get --raw /metrics");
         if awaited.iter().all(|name| page.contains(&format!("\n{name}{{"))) {
@@ -181,9 +196,9 @@ fn the_metrics_page_is_in_step() {
         "# Metrics\n\n\
          For operators who build dashboards and alerts. After reading this page you know each metric and its\n\
          labels. [Monitoring](../operations/monitoring.md) says which to watch, and has alerts to begin with.\n\n\
-         Servers and `mainstay up` show them at `/metrics` of the API; `mainstay controllers` and `mainstay nodes`\n\
-         show theirs at the address of `--listen`. A metric may be missing until it has a value.\n\
-         {GENERATED}\n\n\
+         Servers and `mainstay up` show them at `/metrics` of the API; `mainstay controllers` and\n\
+         `mainstay nodes` show theirs at the address of `--listen`. A metric may be missing until it has a\n\
+         value.\n\n{GENERATED}\n\n\
          | metric | type | labels | meaning |\n|---|---|---|---|\n"
     );
     for (name, (kind, labels, help)) in &families {

@@ -132,8 +132,7 @@ impl Figures {
         registry.register("pv_collector_unbound_pvc_count", "Claims that are not bound", self.unbound_claims.clone());
         registry.register(
             "volume_operation_total_seconds",
-            "Seconds from a volume being asked for until its claim is bound (provision), and from a volume being reclaimed until it \
-             is gone (delete)",
+            "Seconds from the request for a volume until its claim is bound (provision) or the volume is deleted (delete)",
             self.operations.clone(),
         );
         let help = "Operations on volumes that failed";
