@@ -65,30 +65,22 @@ fn add_help(page: &mut String, command: &[&str]) {
     }
 }
 
-/// The lines, broken at spaces where they are longer than a page may be.
+/// The lines, broken at spaces where they are longer than a page may be. The rest of a line is indented like its last
+/// column.
 fn wrapped(lines: &[&str]) -> String {
     let mut text = String::new();
     for line in lines {
-        if line.chars().count() <= LINE_MAX {
-            text.push_str(line);
-            text.push('\n');
-            continue;
-        }
-        let indent = line.len() - line.trim_start().len();
-        let mut width = 0;
-        for word in line.split_whitespace() {
-            if width == 0 || width + 1 + word.chars().count() > LINE_MAX {
-                let gap = if width == 0 { "" } else { "\n" };
-                write!(text, "{gap}{}", " ".repeat(indent)).expect("a String takes it");
-                width = indent;
-            } else {
-                text.push(' ');
-                width += 1;
+        let start = line.len() - line.trim_start().len();
+        let column = line[start..].rfind("  ").map_or(start, |at| start + at + 2);
+        let mut rest = (*line).to_owned();
+        while let Some(at) = rest.char_indices().nth(LINE_MAX).and_then(|(end, _)| rest[..end].rfind(' ')) {
+            if at < column {
+                break;
             }
-            text.push_str(word);
-            width += word.chars().count();
+            writeln!(text, "{}", &rest[..at]).expect("a String takes it");
+            rest = format!("{}{}", " ".repeat(column), &rest[at + 1..]);
         }
-        text.push('\n');
+        writeln!(text, "{rest}").expect("a String takes it");
     }
     text
 }
@@ -224,7 +216,7 @@ fn add_families(families: &mut BTreeMap<String, (String, BTreeSet<String>, Strin
             let is_bare = kind == "counter" && !name.ends_with("_total");
             current = if is_bare { format!("{name}_total") } else { name.to_owned() };
             let help = helps.get(name).copied().unwrap_or("").to_owned();
-            families.entry(current.clone()).or_insert((kind.to_owned(), BTreeSet::new(), help));
+            families.entry(current.clone()).or_insert_with(|| (kind.to_owned(), BTreeSet::new(), help));
         } else if let Some((_, rest)) = line.split_once('{').filter(|_| !line.starts_with('#')) {
             let labels = rest.split(['{', ',', '}']).filter_map(|part| part.split_once("=\"").map(|(name, _)| name));
             let is_name = |name: &&str| *name != "le" && name.chars().all(|c| c.is_ascii_lowercase() || c == '_');
