@@ -12,27 +12,28 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 use std::time::Duration;
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Default, Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Controller {
     name: &'static str,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Default, Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct Cached {
     name: &'static str,
     resource: String,
 }
 
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Default, Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 struct LostEvent {
     name: &'static str,
     why: Lost,
 }
 
 /// Why an event was not stored.
-#[derive(Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
+#[derive(Default, Clone, Copy, Debug, Hash, PartialEq, Eq, EncodeLabelValue)]
 pub enum Lost {
     /// The queue of events was full.
+    #[default]
     Overflow,
     /// The rate limit of the object was exceeded.
     Limit,
@@ -125,6 +126,22 @@ impl Metrics {
     /// The missing permissions that the clients of [`Metrics::client`] record.
     pub fn refusals(&self) -> Refusals {
         self.refusals.clone()
+    }
+
+    /// Gives each family a sample without label values, because families without samples are not encoded.
+    /// The reference page is generated from the result.
+    pub fn add_samples(&self) {
+        let by_name = Controller::default();
+        drop(self.depth.get_or_create(&by_name));
+        for family in [&self.adds, &self.retries, &self.errors] {
+            drop(family.get_or_create(&by_name));
+        }
+        for family in [&self.waits, &self.works, &self.duration] {
+            drop(family.get_or_create(&by_name));
+        }
+        drop(self.cached.get_or_create(&Cached::default()));
+        drop(self.lost_events.get_or_create(&LostEvent::default()));
+        self.refusals.add_samples();
     }
 
     pub fn queue(&self, name: &'static str) -> QueueMetrics {

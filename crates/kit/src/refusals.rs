@@ -28,7 +28,7 @@ use tokio::time::Instant;
 const REPORT_EVERY: Duration = Duration::from_secs(60);
 
 /// A permission that a ServiceAccount lacks.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct MissingPermission {
     /// The ServiceAccount that the controller runs as.
     account: String,
@@ -57,6 +57,11 @@ impl Refusals {
     pub(crate) fn register(&self, registry: &mut Registry) {
         let help = "Requests of controllers that were refused because a permission is missing";
         registry.register("controller_requests_forbidden", help, self.counts.clone());
+    }
+
+    /// See `Metrics::with_samples`.
+    pub(crate) fn add_samples(&self) {
+        drop(self.counts.get_or_create(&MissingPermission::default()));
     }
 
     /// Returns a client of `service` that records refusals as those of this ServiceAccount.

@@ -423,7 +423,7 @@ async fn restore(args: &RestoreArgs) -> Result<()> {
     known.volumes.print_missing(place.as_deref(), known.data.is_some() && data.is_none())?;
     if volumes > 0 {
         println!(
-            "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/volumes.md."
+            "Of its {volumes} volumes, those whose claims are gone are kept until you confirm their deletion: see docs/guides/volumes.md."
         );
     }
     Ok(())

@@ -8,8 +8,8 @@ mod state;
 use futures::StreamExt;
 use kit::api::{Api, ApiError, Resource};
 use kit::watcher::{self, Event};
-use object::Value;
 use object::access::{self, Access};
+use object::{Value, well_known};
 use state::{Line, Tracker};
 pub use state::{is_complete, is_ready};
 use std::io::Write;
@@ -22,9 +22,9 @@ const CHECK_EVERY: Duration = Duration::from_secs(1);
 const LINES_MAX: usize = 10;
 /// Events that are told: the reason, and the kind of the object.
 const EVENTS: [(&str, &str); 3] = [
-    ("VolumeDataDeleted", "PersistentVolume"),
-    ("VolumeDataMissing", "PersistentVolume"),
-    ("ClaimDeletedInUse", "StatefulSet"),
+    (well_known::VOLUME_DATA_DELETED, "PersistentVolume"),
+    (well_known::VOLUME_DATA_MISSING, "PersistentVolume"),
+    (well_known::CLAIM_DELETED_IN_USE, "StatefulSet"),
 ];
 
 /// Watches until `shutdown`. `stuck_after`: so long a set or node may make no progress.

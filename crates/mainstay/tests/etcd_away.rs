@@ -1,5 +1,5 @@
 //! A real server while its etcd is away or does not answer: what clients are told, and that all goes on by itself.
-//! `docs/operating.md` has the table.
+//! `docs/operations/several-servers.md` has the table.
 
 mod support;
 

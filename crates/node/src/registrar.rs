@@ -155,7 +155,7 @@ impl Registrar {
         let mut beats = self.beats();
         let beat = beats.entry(name.clone()).or_default();
         if let Some(text) = complaint.as_ref().filter(|_| beat.complaint != complaint) {
-            self.recorder.node(name, uid(node), true, "InvalidSimulation", text);
+            self.recorder.node(name, uid(node), true, object::well_known::INVALID_SIMULATION, text);
         }
         beat.complaint = complaint;
     }

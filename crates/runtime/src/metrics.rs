@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use std::time::Duration;
 
 /// The labels of a set's metrics.
-#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+#[derive(Clone, Default, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
 pub struct SetLabels {
     pub statefulset_namespace: String,
     pub statefulset_name: String,
@@ -69,6 +69,18 @@ impl Metrics {
         );
         self.csi.register(registry);
         registry.register_collector(Box::new(self.state_metrics.clone()));
+    }
+
+    /// Gives each family a sample without label values, because families without samples are not encoded.
+    /// The reference page is generated from the result.
+    pub fn with_samples(self) -> Metrics {
+        self.kit.add_samples();
+        drop(self.max_unavailable.get_or_create(&SetLabels::default()));
+        drop(self.unavailable.get_or_create(&SetLabels::default()));
+        self.csi.add_samples();
+        self.volumes.add_samples();
+        self.pod_gc.add_samples();
+        self
     }
 
     /// Sets the metrics of a set's update budget; a `None` keeps the last value.

@@ -32,7 +32,7 @@ pub fn attributes(method: &Method, path: &str) -> Attributes {
     if let Some((verb, resource)) = own {
         return Attributes {
             verb: verb.to_owned(),
-            group: "mainstay.dev".to_owned(),
+            group: object::well_known::GROUP.to_owned(),
             version: "v1".to_owned(),
             resource: resource.to_owned(),
             ..Attributes::default()

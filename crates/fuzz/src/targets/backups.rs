@@ -2,7 +2,7 @@
 //! checksums would hide every other change.
 //!
 //! A file must be refused with one sentence, or give exactly the rows that a second reader finds, which was written
-//! from `FORMAT.md` alone. No buffer may be allocated for a length before the bytes are read.
+//! from `docs/design/store.md` alone. No buffer may be allocated for a length before the bytes are read.
 
 use std::io::{self, Read};
 use store::backup::Reader;

@@ -2,7 +2,7 @@
 //! its mark file. An extra byte means that the process was killed before, and not stopped.
 //!
 //! The store must open with its content, or be refused with one sentence. Only if the mark file is damaged too, it
-//! may open with the state before the last commit, as a whole (`crates/store/FORMAT.md`).
+//! may open with the state before the last commit, as a whole (`docs/design/store.md`).
 
 use crate::Reader;
 use bytes::Bytes;

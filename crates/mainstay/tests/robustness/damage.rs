@@ -155,7 +155,7 @@ enum Mark {
     Believed,
 }
 
-/// A mark as `crates/store/FORMAT.md` describes it.
+/// A mark as `docs/design/store.md` describes it.
 fn mark(version: u32, revision: u64) -> Vec<u8> {
     let mut bytes = version.to_le_bytes().to_vec();
     bytes.extend(revision.to_le_bytes());

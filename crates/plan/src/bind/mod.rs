@@ -36,7 +36,7 @@ pub const STORAGE_PROVISIONERS: [&str; 2] =
 /// Annotation of a claim: the node of its first pod, for which a volume may be made now.
 pub const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 /// Annotation of a claim: the uid of a volume that it was about to get, and that was told to go before it had it.
-pub const WITHDRAWN: &str = "mainstay.dev/withdrawn-volume";
+pub const WITHDRAWN: &str = object::well_known::WITHDRAWN_VOLUME;
 /// Annotation of a volume that was expanded, but not yet its file system: the size before.
 pub const PRE_RESIZE_CAPACITY: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 

@@ -10,14 +10,14 @@ use super::journal::Doomed;
 use super::{Event, FINALIZER, MIGRATED_TO, PROVISIONED_BY, annotation, csi_source, migration, secret};
 use object::access::{Access, name, terminating, uid};
 use object::kinds::volumes::class_of;
-use object::{Value, json};
+use object::{Value, json, well_known};
 
 /// On a volume: for whom it was made or bound here.
-pub const RECORD: &str = "mainstay.dev/provisioned";
+pub const RECORD: &str = well_known::PROVISIONED;
 /// On a volume: the user's word that it is to be deleted; its value is the volume's handle.
-pub const CONFIRM: &str = "mainstay.dev/confirm-delete";
+pub const CONFIRM: &str = well_known::CONFIRM_DELETE;
 /// In a volume's status: why it is not deleted.
-pub const UNCONFIRMED: &str = "DeletionUnconfirmed";
+pub const UNCONFIRMED: &str = well_known::DELETION_UNCONFIRMED;
 
 /// What is seen of a volume that one of our drivers is responsible for.
 #[derive(Clone, Copy, Debug)]

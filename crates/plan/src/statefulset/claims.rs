@@ -250,7 +250,7 @@ fn contest(claim: &str) -> Event {
          claim. Give the claim template or one of the sets another name; once one of the two sets is gone, the policy of the other \
          holds for all claims of these names"
     );
-    Event { warning: true, reason: "ContestedClaim", message }
+    Event { warning: true, reason: object::well_known::CONTESTED_CLAIM, message }
 }
 
 /// A claim of a replica that stays. It belongs to the set from its first moment, or a set deleted right now would leave it behind.

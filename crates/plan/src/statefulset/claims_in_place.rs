@@ -185,7 +185,7 @@ impl<'a> Planner<'a> {
                 wait.why,
                 advice(false)
             );
-            self.plan.events.push(Event { warning: true, reason: "ClaimNotReady", message });
+            self.plan.events.push(Event { warning: true, reason: object::well_known::CLAIM_NOT_READY, message });
         }
         self.plan.held.push(wait.held(pod.to_owned()));
     }

@@ -185,7 +185,9 @@ impl GraphFeed<'_> {
             }
             Event::InitDone => {
                 let gone = self.relist.missing(&self.known);
-                gone.iter().for_each(|uid| drop(self.known.remove(uid)));
+                for uid in &gone {
+                    self.known.remove(uid);
+                }
                 self.gone(gone, 0);
             }
         }

@@ -208,7 +208,7 @@ fn slowed(set: &Value) -> SetEvent {
          room for other objects",
         name(set)
     );
-    SetEvent { warning: true, reason: "CreationSlowed", message }
+    SetEvent { warning: true, reason: object::well_known::CREATION_SLOWED, message }
 }
 
 fn resource(api_version: &str, kind: &str, plural: &str) -> Resource {

@@ -503,7 +503,7 @@ pub fn say_twice(stage: &mut Stage) -> Told<'_> {
         let api = Api::new(world.client(account, user, world.faults.clone()));
         let (tasks, shutdown) = Default::default();
         let metrics = &world.setup.metrics;
-        let events = kit::events::Events::start(&api, account, metrics, &world.setup.clock, &tasks, &shutdown);
+        let events = kit::events::Events::start(&api, account, &metrics.kit, &world.setup.clock, &tasks, &shutdown);
         let resource = Resource::new("v1", "ConfigMap", "configmaps", true);
         let about = EventSubject {
             resource: &resource,

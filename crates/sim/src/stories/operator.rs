@@ -190,7 +190,7 @@ impl Operator {
 
     /// Sets an annotation that makes a simulated pod or node misbehave, or removes it.
     pub async fn behave(&self, object: &Value, how: &str, value: Option<&str>) -> bool {
-        let annotation = format!("sim.mainstay.dev/{how}");
+        let annotation = format!("{}{how}", object::well_known::SIMULATION_PREFIX);
         self.patch(object, json!({"metadata": {"annotations": {annotation: value}}})).await
     }
 
@@ -258,7 +258,7 @@ impl Operator {
     }
 
     /// Waits until a PV is removed and is not created again. A late request may create it again; then the provisioner
-    /// keeps the data, and a user must delete the PV as `docs/volumes.md` says.
+    /// keeps the data, and a user must delete the PV as `docs/guides/volumes.md` says.
     pub async fn until_gone_for_good(&self, volume: &Value) -> StoryResult {
         self.until_gone(volume).await?;
         self.pause(LATE_MAX).await;

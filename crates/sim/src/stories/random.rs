@@ -152,8 +152,10 @@ impl Operator {
     }
 
     async fn behave_well(&self, pod: &str) {
-        let all: Value =
-            MISBEHAVIOURS.iter().map(|(how, _)| (format!("sim.mainstay.dev/{how}"), Value::Null)).collect();
+        let all: Value = MISBEHAVIOURS
+            .iter()
+            .map(|(how, _)| (format!("{}{how}", object::well_known::SIMULATION_PREFIX), Value::Null))
+            .collect();
         self.patch(&object_ref("Pod", pod), json!({"metadata": {"annotations": all}})).await;
     }
 

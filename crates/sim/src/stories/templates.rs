@@ -142,7 +142,7 @@ impl Operator {
     pub async fn until_blocked(&self, set: &str, reason: &str) -> StoryResult {
         self.until(&format!("{set} is blocked: {reason}"), |checker| {
             let found = checker.get("StatefulSet", NAMESPACE, set);
-            let said = found.and_then(|set| condition::get(set, "VolumeClaimsUpdated"));
+            let said = found.and_then(|set| condition::get(set, object::well_known::VOLUME_CLAIMS_UPDATED));
             said.is_some_and(|said| said.text(&["reason"]) == reason)
         })
         .await

@@ -2,6 +2,7 @@
 
 use super::operator::{CLAIM, NAMESPACE, Operator, StoryResult, is_ready, object_ref, pods_of, retention, set};
 use object::access::{Access, terminating};
+use object::well_known::SIMULATED_READY;
 use object::{Value, json};
 use std::time::Duration;
 
@@ -26,10 +27,10 @@ pub async fn troubled(me: Operator) -> StoryResult {
     me.evict("web-2").await;
     me.until_replaced("web-2").await?;
     // A rollout waits for a replica that is not ready, and continues when it is.
-    let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": "false"}}});
+    let template = json!({"metadata": {"annotations": {SIMULATED_READY: "false"}}});
     me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
     me.until("the last replica is updated", |checker| {
-        let is_new = |pod: &Value| pod.has(&["metadata", "annotations", "sim.mainstay.dev/ready"]);
+        let is_new = |pod: &Value| pod.has(&["metadata", "annotations", SIMULATED_READY]);
         checker.get("Pod", NAMESPACE, "web-2").is_some_and(|pod| is_new(pod) && !terminating(pod))
     })
     .await?;
@@ -39,7 +40,7 @@ pub async fn troubled(me: Operator) -> StoryResult {
         pods_of(&checker, NAMESPACE, "web").iter().filter(|pod| is_ready(pod)).count()
     };
     me.expect("the other replicas are unchanged meanwhile", others == 2)?;
-    let template = json!({"metadata": {"annotations": {"sim.mainstay.dev/ready": null}}});
+    let template = json!({"metadata": {"annotations": {SIMULATED_READY: null}}});
     me.patch(&object_ref("StatefulSet", "web"), json!({"spec": {"template": template}})).await;
     // A controller that has not seen the reverted template would continue the rollout as soon as the replica is
     // ready.
