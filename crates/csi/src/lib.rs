@@ -17,5 +17,5 @@ pub use tonic::Code;
 /// The messages and services of package `csi.v1`, generated from `proto/csi.proto`.
 #[allow(clippy::all, missing_docs)]
 pub mod v1 {
-    tonic::include_proto!("csi.v1");
+    include!("../generated/csi.v1.rs");
 }

@@ -21,6 +21,7 @@ const FORBIDDEN: &[(&str, &[&str])] = &[
     ("node", &["server", "store", "runtime", "csi"]),
     ("csi", &["object", "server", "runtime", "plan", "store", "k8s-openapi", "kube-client", "axum"]),
     ("tree", &["object", "server", "runtime", "plan", "store", "csi", "tokio"]),
+    ("bench", &["mainstay", "server", "store", "runtime", "node", "plan", "sim"]),
     // The simulation knows all of them, and none of them knows it.
     ("mainstay", &["sim"]),
     ("sim", &["mainstay"]),
@@ -78,7 +79,7 @@ fn what_simulations_run_selects_in_order() {
 #[test]
 fn crates_do_not_know_what_they_must_not() {
     for (package, forbidden) in FORBIDDEN {
-        let known = dependencies(package);
+        let known = dependencies(package, "normal");
         assert!(known.contains(*package), "cargo tree names the package itself: {known:?}");
         let found: Vec<_> = forbidden.iter().filter(|name| known.contains(**name)).collect();
         assert!(
@@ -86,6 +87,19 @@ fn crates_do_not_know_what_they_must_not() {
             "{package} must never know {found:?}; `cargo tree -e normal -p {package} -i NAME` says why"
         );
     }
+}
+
+/// The files that generators write are stored, so that the program is built without the generators (decision 24).
+#[test]
+fn the_program_is_built_without_generators() {
+    let built = dependencies("mainstay", "normal,build");
+    assert!(built.contains("serde_json"), "cargo tree lists dependencies: {built:?}");
+    let found: Vec<_> =
+        ["generate", "schemars", "protox", "prost-build"].iter().filter(|it| built.contains(**it)).collect();
+    assert!(
+        found.is_empty(),
+        "{found:?} would be built with the program: write files with `cargo run -p generate` instead"
+    );
 }
 
 /// The decision record 13 says why not by `cargo deny check`, which reads the same file.
@@ -286,10 +300,10 @@ fn has_word(text: &str, word: &str) -> bool {
     text.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part.eq_ignore_ascii_case(word))
 }
 
-/// The names of all packages that a package is built of, without what only its tests need.
-fn dependencies(package: &str) -> BTreeSet<String> {
+/// The names of all packages that a package is built of, by these edges of `cargo tree`.
+fn dependencies(package: &str, edges: &str) -> BTreeSet<String> {
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--locked", "--edges", "normal", "--prefix", "none", "--format", "{p}", "--package", package])
+        .args(["tree", "--locked", "--edges", edges, "--prefix", "none", "--format", "{p}", "--package", package])
         .current_dir(root())
         .output()
         .expect("cargo runs");
@@ -347,14 +361,14 @@ fn module_name(line: &str) -> Option<&str> {
     (visible && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')).then_some(name)
 }
 
-/// All Rust files of the workspace.
+/// All Rust files of the workspace, without generated ones.
 fn sources() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut open = vec![root().join("crates")];
     while let Some(directory) = open.pop() {
         for entry in std::fs::read_dir(&directory).expect("the workspace can be read") {
             let path = entry.expect("its entries too").path();
-            if path.is_dir() && !path.ends_with("target") {
+            if path.is_dir() && !path.ends_with("target") && !path.ends_with("generated") {
                 open.push(path);
             } else if path.extension().is_some_and(|extension| extension == "rs") {
                 found.push(path);

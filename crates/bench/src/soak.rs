@@ -1,12 +1,12 @@
 //! `mainstay bench --soak SECONDS`: the same things are made, changed and deleted over and over, with watchers that come and go, and the
 //! server's memory and disk are looked at. Nothing is left over in the long run, so both must reach a plateau.
 
-use super::client::{Connection, Target};
-use super::follow::{self, Follow};
-use super::load::{JSON, Load, MERGE};
-use super::plateau::{DISK, Kind, MEMORY};
-use super::report::Report;
-use super::usage::Usage;
+use crate::client::{Connection, Target};
+use crate::follow::{self, Follow};
+use crate::load::{JSON, Load, MERGE};
+use crate::plateau::{DISK, Kind, MEMORY};
+use crate::report::Report;
+use crate::usage::Usage;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 use http::Method;

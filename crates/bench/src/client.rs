@@ -7,8 +7,8 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use kube::Config;
 use kube::client::ConfigExt;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::net::TcpStream;
@@ -24,8 +24,7 @@ pub struct Target {
 }
 
 impl Target {
-    pub async fn read(kubeconfig: &Path) -> Result<Target> {
-        let config = crate::connect::read(kubeconfig).await?;
+    pub fn new(config: &Config) -> Result<Target> {
         let server = config.cluster_url.authority().context("the kubeconfig's server has no host")?.clone();
         let mut tls = config.rustls_client_config()?;
         tls.alpn_protocols = vec![b"http/1.1".to_vec()];

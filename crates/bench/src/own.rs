@@ -1,11 +1,14 @@
 //! A server of our own, in a process of its own: start-up and memory are its figures too.
 
-use super::client::Target;
+use crate::Program;
+use crate::client::Target;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::Method;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncBufReadExt, BufReader};
@@ -18,6 +21,7 @@ pub struct Server {
     pub target: Target,
     in_memory: bool,
     nodes: u32,
+    program: Arc<dyn Program>,
     child: Child,
     directory: Directory,
 }
@@ -35,14 +39,15 @@ impl Drop for Directory {
 
 impl Server {
     /// Starts one; gives also how long it took until it was ready.
-    pub async fn start(in_memory: bool, nodes: u32) -> Result<(Server, Duration)> {
+    pub async fn start(program: Arc<dyn Program>, in_memory: bool, nodes: u32) -> Result<(Server, Duration)> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("mainstay-bench-{}-{number}", std::process::id()));
-        server::authn::files::create_private_directory(&path)?;
+        let created = std::fs::DirBuilder::new().mode(0o700).create(&path);
+        created.with_context(|| format!("cannot create {}", path.display()))?;
         let directory = Directory(path);
-        let (child, target, took) = spawn(&directory.0, in_memory, nodes).await?;
-        Ok((Server { target, in_memory, nodes, child, directory }, took))
+        let (child, target, took) = spawn(&*program, &directory.0, in_memory, nodes).await?;
+        Ok((Server { target, in_memory, nodes, program, child, directory }, took))
     }
 
     /// Stops it and starts it again with what it has stored; gives how long each took.
@@ -57,7 +62,7 @@ impl Server {
             .await
             .context("the server did not stop in a minute")??;
         let stopped_in = asked.elapsed();
-        let (child, target, took) = spawn(&self.directory.0, self.in_memory, self.nodes).await?;
+        let (child, target, took) = spawn(&*self.program, &self.directory.0, self.in_memory, self.nodes).await?;
         (self.child, self.target) = (child, target);
         Ok((stopped_in, took))
     }
@@ -68,9 +73,14 @@ impl Server {
     }
 }
 
-async fn spawn(directory: &Path, in_memory: bool, nodes: u32) -> Result<(Child, Target, Duration)> {
+async fn spawn(
+    program: &dyn Program,
+    directory: &Path,
+    in_memory: bool,
+    nodes: u32,
+) -> Result<(Child, Target, Duration)> {
     let kubeconfig = directory.join("kubeconfig");
-    let mut command = Command::new(std::env::current_exe().context("cannot find our own binary")?);
+    let mut command = Command::new(program.executable()?);
     command.args(["up", "--listen", "127.0.0.1:0", "--nodes", &nodes.to_string(), "--kubeconfig"]).arg(&kubeconfig);
     // It is killed in the end, and what it leaves behind goes with the directory.
     command.env("TMPDIR", directory);
@@ -91,7 +101,7 @@ async fn spawn(directory: &Path, in_memory: bool, nodes: u32) -> Result<(Child, 
     }
     // The rest of its words are not needed, but must be read.
     tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
-    let target = Target::read(&kubeconfig).await?;
+    let target = Target::new(&program.read_kubeconfig(&kubeconfig).await?)?;
     target.connect().await?.call(Method::GET, "/readyz", "", Bytes::new()).await?;
     Ok((child, target, started.elapsed()))
 }

@@ -1,8 +1,8 @@
 //! StatefulSets: created, rolled, scaled to zero, deleted.
 
-use super::kubelet::{SCHEDULER, Summary, World};
-use super::load::{JSON, Load, MERGE};
-use super::report::Report;
+use crate::kubelet::{SCHEDULER, Summary, World};
+use crate::load::{JSON, Load, MERGE};
+use crate::report::Report;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;
@@ -174,7 +174,7 @@ impl<'a> Sets<'a> {
     /// Deletes the claims that deleted sets leave behind, so that the next work starts as this one did.
     pub async fn drop_claims(&self) -> Result<()> {
         if self.shape.claims {
-            super::pairs::drop_claims(self.load).await?;
+            crate::pairs::drop_claims(self.load).await?;
         }
         Ok(())
     }

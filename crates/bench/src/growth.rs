@@ -1,20 +1,21 @@
 //! `mainstay bench --growth`: the same work at several sizes. What it costs for each pod and object shall not depend on how many there are.
 
-use super::follow::Follow;
-use super::kubelet::{SCHEDULER, World};
-use super::load::{JSON, Load, MERGE};
-use super::pairs;
-use super::progress::Progress;
-use super::report::{Report, latencies, quantile_ms};
-use super::session::{self, Session, Stops};
-use super::sets::{Sets, Shape};
-use super::usage::Usage;
-use crate::cli::BenchArgs;
+use crate::follow::Follow;
+use crate::kubelet::{SCHEDULER, World};
+use crate::load::{JSON, Load, MERGE};
+use crate::pairs;
+use crate::progress::Progress;
+use crate::report::{Report, latencies, quantile_ms};
+use crate::session::{self, Session, Stops};
+use crate::sets::{Sets, Shape};
+use crate::usage::Usage;
+use crate::{BenchArgs, Program};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use http::Method;
 use object::{Value, json};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub const SIZES: [usize; 3] = [100, 1_000, 10_000];
@@ -31,17 +32,23 @@ const CHANGES: usize = 200;
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// Each size has servers of its own where they are ours, so that no size pays for another.
-pub async fn run(args: &BenchArgs, progress: &Progress, stops: &Stops, report: &mut Report) -> Result<()> {
+pub async fn run(
+    args: &BenchArgs,
+    program: &Arc<dyn Program>,
+    progress: &Progress,
+    stops: &Stops,
+    report: &mut Report,
+) -> Result<()> {
     let sizes = if args.sizes.is_empty() { SIZES.to_vec() } else { args.sizes.clone() };
     let enough = sizes.last().map_or(PODS_ENOUGH, |largest| PODS_ENOUGH.min(*largest));
     for size in sizes {
         let rounds = enough.div_ceil(size);
         let work = async |session: &mut Session, report: &mut Report| pods(&session.load, size, rounds, report).await;
-        session::run(args, progress, stops, report, work).await?;
+        session::run(args, program, progress, stops, report, work).await?;
         let work = async |session: &mut Session, report: &mut Report| memory(&session.load, size, report).await;
-        session::run(args, progress, stops, report, work).await?;
+        session::run(args, program, progress, stops, report, work).await?;
         let work = async |session: &mut Session, report: &mut Report| objects(session, size, report).await;
-        session::run(args, progress, stops, report, work).await?;
+        session::run(args, program, progress, stops, report, work).await?;
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! What a server says of itself at /metrics: memory, processor time, disk.
 
-use super::client::Target;
+use crate::client::Target;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;

@@ -1,9 +1,9 @@
 //! The work itself.
 
-use super::client::{Connection, Target};
-use super::follow;
-use super::progress::Progress;
-use super::report::{Report, latencies};
+use crate::client::{Connection, Target};
+use crate::follow;
+use crate::progress::Progress;
+use crate::report::{Report, latencies};
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use hdrhistogram::Histogram;

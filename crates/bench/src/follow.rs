@@ -1,6 +1,6 @@
 //! A watch, line by line.
 
-use super::client::Target;
+use crate::client::Target;
 use anyhow::{Context, Result, bail};
 use bytes::{Buf, Bytes, BytesMut};
 use http::Method;

@@ -1,6 +1,6 @@
 //! The figures as pictures: throughput as bars, and costs against sizes as curves. SVG, written by hand.
 
-use super::report::{Curve, Report, Row, number};
+use crate::report::{Curve, Report, Row, number};
 use std::fmt::Write;
 
 const WIDTH: f64 = 1000.0;

@@ -1,11 +1,11 @@
 //! All claims of a set grown in place, by a change of its claim template (KEP-4650).
 
-use super::follow::Change;
-use super::kubelet::World;
-use super::load::{JSON, Load, MERGE};
-use super::pairs::{self, Awaited};
-use super::report::Report;
-use super::sets::{self, claim_template};
+use crate::follow::Change;
+use crate::kubelet::World;
+use crate::load::{JSON, Load, MERGE};
+use crate::pairs::{self, Awaited};
+use crate::report::Report;
+use crate::sets::{self, claim_template};
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;

@@ -1,5 +1,11 @@
-//! `mainstay bench`: the same work against any Kubernetes API server, as a table, as JSON and as a plot.
+//! `mainstay bench`: runs the same work against any Kubernetes API server and reports it as a table, as JSON and as a plot.
+//!
+//! This crate is a client. It must never know the server, the store or the controllers: what it needs from the program
+//! that contains it is in [`Program`].
+//!
+//! Begin with [`run`], and with `session` for what happens before and after the work.
 
+mod args;
 mod client;
 mod dependants;
 mod follow;
@@ -10,6 +16,7 @@ mod own;
 mod pairs;
 mod plateau;
 mod plot;
+mod program;
 mod progress;
 mod report;
 mod resize;
@@ -18,13 +25,15 @@ mod sets;
 mod soak;
 mod usage;
 
-use crate::cli::{BadInput, BenchArgs, BenchWork};
+pub use args::{BenchArgs, Work};
+pub use program::{BadInput, Program};
+
 use anyhow::{Context, Result};
 use progress::Progress;
 use report::Report;
 use session::{Session, Stops};
 use sets::Shape;
-use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 use usage::Usage;
 
@@ -34,18 +43,19 @@ const ORDERED_REPLICAS: usize = 5;
 /// Controllers fill their caches in the first moments; idle is after that.
 const IDLE_AFTER: Duration = Duration::from_secs(2);
 
-pub async fn run(args: Box<BenchArgs>) -> Result<()> {
-    check(&args)?;
+/// Runs the work that the flags choose and prints the report.
+pub async fn run(args: Box<BenchArgs>, program: Arc<dyn Program>) -> Result<()> {
+    args.check()?;
     let progress = Progress::default();
     let shown = progress.clone();
     tokio::spawn(async move { shown.show().await });
     let mut report = Report::new(progress.clone());
-    let stops = Stops::on_signals()?;
+    let stops = Stops::on_signals(program.stop_signals()?);
     if args.growth || !args.sizes.is_empty() {
-        growth::run(&args, &progress, &stops, &mut report).await?;
+        growth::run(&args, &program, &progress, &stops, &mut report).await?;
     } else {
         let work = async |session: &mut Session, report: &mut Report| work(session, &args, report).await;
-        session::run(&args, &progress, &stops, &mut report, work).await?;
+        session::run(&args, &program, &progress, &stops, &mut report, work).await?;
     }
     print!("{}", report.table());
     if let Some(path) = &args.json {
@@ -55,28 +65,6 @@ pub async fn run(args: Box<BenchArgs>) -> Result<()> {
         std::fs::write(path, plot::svg(&report)).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(())
-}
-
-/// What would only be seen after minutes of work is looked at before it.
-fn check(args: &BenchArgs) -> Result<()> {
-    let ascending = args.sizes.windows(2).all(|pair| pair[0] < pair[1]);
-    if args.sizes.contains(&0) || !ascending {
-        let text = "--sizes wants numbers above zero, each larger than the one before, such as 100,1000,10000";
-        return Err(BadInput(text.to_owned()).into());
-    }
-    if args.soak > 0 && (args.growth || !args.sizes.is_empty()) {
-        return Err(BadInput("--soak and --growth are different runs; give one of them".to_owned()).into());
-    }
-    for path in [&args.json, &args.svg].into_iter().flatten() {
-        can_be_written(path).map_err(|error| BadInput(format!("cannot write {}: {error}", path.display())))?;
-    }
-    Ok(())
-}
-
-fn can_be_written(path: &Path) -> std::io::Result<()> {
-    let is_new = !path.exists();
-    std::fs::OpenOptions::new().create(true).append(true).open(path)?;
-    if is_new { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 async fn work(session: &mut Session, args: &BenchArgs, report: &mut Report) -> Result<()> {
@@ -91,32 +79,32 @@ async fn work(session: &mut Session, args: &BenchArgs, report: &mut Report) -> R
         report.figure("resident memory, idle", memory, "MB", "two seconds after the start");
     }
     let load = &session.load;
-    let wants = |work: BenchWork, count: usize| count > 0 && (args.only.is_empty() || args.only.contains(&work));
-    if wants(BenchWork::Api, args.objects) {
+    let wants = |work: Work, count: usize| count > 0 && (args.only.is_empty() || args.only.contains(&work));
+    if wants(Work::Api, args.objects) {
         load.run(args.objects, report).await?;
     }
     for (sets, replicas, parallel) in
         [(args.sets, ORDERED_REPLICAS, false), (if args.sets > 0 { PARALLEL_SETS } else { 0 }, args.replicas, true)]
     {
         for claims in [true, false] {
-            if wants(BenchWork::Sets, sets * replicas) {
+            if wants(Work::Sets, sets * replicas) {
                 sets::run(load, Shape { sets, replicas, parallel, claims }, report).await?;
             }
         }
     }
-    if wants(BenchWork::Bind, args.pairs) {
+    if wants(Work::Bind, args.pairs) {
         pairs::run(load, args.pairs, report).await?;
     }
-    if wants(BenchWork::Provision, args.volumes) {
+    if wants(Work::Provision, args.volumes) {
         pairs::provision(load, &args.driver, args.volumes, report).await?;
     }
-    if wants(BenchWork::Resize, args.claims) {
+    if wants(Work::Resize, args.claims) {
         resize::run(load, &args.driver, args.claims, report).await?;
     }
-    if wants(BenchWork::Gc, args.dependants) {
+    if wants(Work::Gc, args.dependants) {
         dependants::run(load, args.dependants, report).await?;
     }
-    if wants(BenchWork::Restart, args.stored) {
+    if wants(Work::Restart, args.stored) {
         restart(session, args, report).await?;
     }
     if session.started_in.is_some() {

@@ -1,10 +1,10 @@
 //! What happens in the namespace while sets are measured: the bench plays the kubelet, and follows the sets. Every pod it sees is made
 //! running and ready at once, and no scheduler is asked.
 
-use super::client::Connection;
-use super::follow::{Follow, Seen};
-use super::load::{Load, MERGE};
-use super::progress::Progress;
+use crate::client::Connection;
+use crate::follow::{Follow, Seen};
+use crate::load::{Load, MERGE};
+use crate::progress::Progress;
 use anyhow::{Result, bail};
 use object::json;
 use std::collections::{HashMap, HashSet};

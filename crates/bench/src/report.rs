@@ -1,6 +1,6 @@
 //! What was measured, for people and for programs.
 
-use super::progress::Progress;
+use crate::progress::Progress;
 use hdrhistogram::Histogram;
 use object::{Value, json};
 use std::fmt::Write;

@@ -1,8 +1,8 @@
 //! Volumes and claims: many pairs bound and released, and volumes that a driver makes and deletes.
 
-use super::follow::{self, Change, Follow};
-use super::load::{JSON, Load, MERGE};
-use super::report::Report;
+use crate::follow::{self, Change, Follow};
+use crate::load::{JSON, Load, MERGE};
+use crate::report::Report;
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
 use http::{Method, StatusCode};

@@ -1,9 +1,9 @@
 //! Garbage collection: an owner is deleted, and all that it owned goes.
 
-use super::follow::Change;
-use super::load::{JSON, Load};
-use super::pairs::Awaited;
-use super::report::Report;
+use crate::follow::Change;
+use crate::load::{JSON, Load};
+use crate::pairs::Awaited;
+use crate::report::Report;
 use anyhow::{Context, Result};
 use bytes::Bytes;
 use http::Method;

@@ -1,14 +1,16 @@
 //! One server and one namespace, from start to clean end: whatever happens to the work, what it made goes.
 
-use super::client::Target;
-use super::load::Load;
-use super::own;
-use super::pairs;
-use super::progress::Progress;
-use super::report::Report;
-use crate::cli::BenchArgs;
-use crate::signals::Signals;
+use crate::client::Target;
+use crate::load::Load;
+use crate::own;
+use crate::pairs;
+use crate::progress::Progress;
+use crate::report::Report;
+use crate::{BenchArgs, Program};
 use anyhow::{Result, bail};
+use futures::StreamExt;
+use futures::stream::BoxStream;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
@@ -30,8 +32,7 @@ pub struct Stops {
 }
 
 impl Stops {
-    pub fn on_signals() -> Result<Stops> {
-        let mut signals = Signals::listen()?;
+    pub fn on_signals(mut signals: BoxStream<'static, ()>) -> Stops {
         let stops = Stops { once: CancellationToken::new(), twice: CancellationToken::new() };
         let (once, twice) = (stops.once.clone(), stops.twice.clone());
         tokio::spawn(async move {
@@ -39,18 +40,21 @@ impl Stops {
                 (once, "Stopping: what was made is deleted first. Ctrl-C again leaves it."),
                 (twice, "Leaving at once."),
             ] {
-                signals.next().await;
+                if signals.next().await.is_none() {
+                    return;
+                }
                 eprintln!("{said}");
                 stop.cancel();
             }
         });
-        Ok(stops)
+        stops
     }
 }
 
 /// Does work in a session, and cleans up after it.
 pub async fn run(
     args: &BenchArgs,
+    program: &Arc<dyn Program>,
     progress: &Progress,
     stops: &Stops,
     report: &mut Report,
@@ -59,7 +63,7 @@ pub async fn run(
     let mut session = tokio::select! {
         biased;
         () = stops.once.cancelled() => bail!("interrupted"),
-        session = Session::start(args, progress) => session?,
+        session = Session::start(args, program, progress) => session?,
     };
     let worked = tokio::select! {
         biased;
@@ -84,14 +88,17 @@ pub async fn run(
 }
 
 impl Session {
-    async fn start(args: &BenchArgs, progress: &Progress) -> Result<Session> {
+    async fn start(args: &BenchArgs, program: &Arc<dyn Program>, progress: &Progress) -> Result<Session> {
         progress.begin("starting", 0);
         let (own, target, started_in) = match &args.kubeconfig {
-            Some(path) => (None, Target::read(path).await?.and(&args.servers), None),
+            Some(path) => {
+                let target = Target::new(&program.read_kubeconfig(path).await?)?;
+                (None, target.and(&args.servers), None)
+            }
             None => {
                 // The bench plays the kubelet, here as elsewhere. In a soak pods run, so that volumes are made for them.
                 let nodes = if args.soak > 0 { SOAK_NODES } else { 0 };
-                let (own, took) = own::Server::start(args.in_memory, nodes).await?;
+                let (own, took) = own::Server::start(program.clone(), args.in_memory, nodes).await?;
                 let target = own.target.clone();
                 (Some(own), target, Some(took))
             }
