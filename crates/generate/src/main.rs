@@ -2,6 +2,8 @@
 //!
 //! Storing them keeps the generators out of the build of the program: about 40 s of CPU time (decision 24).
 //! `cargo test -p generate` fails when a stored file differs from what its generator writes.
+//!
+//! The program must never depend on this crate. Begin with [`files`].
 
 mod definitions;
 

@@ -240,7 +240,9 @@ fn diff_finds_no_difference_in_an_unchanged_object_of_any_kind() {
             object.to_string()
         });
         let labelled: Vec<String> = labelled.collect();
-        let other = kubectl.run_with(&format!("diff{mode} -f -"), &labelled.join("\n---\n"));
+        // kubectl 1.32 reads a stream that begins with a brace as JSON alone, which has no separators.
+        let labelled = format!("---\n{}", labelled.join("\n---\n"));
+        let other = kubectl.run_with(&format!("diff{mode} -f -"), &labelled);
         assert_eq!(other.code(), 1, "{other}");
         let changed: Vec<&str> = other.out.lines().filter(is_change).collect();
         let marked = changed.iter().filter(|line| **line == "+    marked: \"yes\"").count();

@@ -1,6 +1,6 @@
 //! A Kubernetes API server: HTTP verbs on a store, with authentication, RBAC, admission, watches and metrics.
 //!
-//! This crate must not depend on controllers: they are clients.
+//! This crate must never depend on controllers: they are clients.
 //!
 //! Begin with [`app`], which handles one request, and with `verbs`, which has one file per verb.
 
