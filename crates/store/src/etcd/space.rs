@@ -3,8 +3,9 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Advice for the operator when etcd is out of space.
-pub const ADVICE: &str = "delete objects that are not needed, run etcdctl defrag on each member, then etcdctl alarm disarm; \
-                          a larger --quota-backend-bytes of etcd also helps";
+pub const ADVICE: &str = "delete objects that are not needed, run etcdctl compact --physical with the newest revision \
+                          and etcdctl defrag on each member, then etcdctl alarm disarm; a larger --quota-backend-bytes \
+                          of etcd also helps";
 
 #[derive(Default)]
 pub struct Space {

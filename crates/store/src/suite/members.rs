@@ -90,25 +90,37 @@ impl Members {
         self.signal(number, "-CONT");
     }
 
-    /// Defragments a member and clears its `NOSPACE` alarm, as `etcdctl defrag` and `etcdctl alarm disarm` do.
+    /// Compacts and defragments a member and clears its `NOSPACE` alarm, as `etcdctl compact --physical`, `defrag` and
+    /// `alarm disarm` do.
     pub fn make_space(&self, number: usize) {
+        let head = self.ask(number, "kv/range", r#"{"key": "AA=="}"#);
+        let revision = head.split("\"revision\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        let revision = revision.expect("the response has a revision");
+        let compaction = format!(r#"{{"revision": "{revision}", "physical": true}}"#);
+        // Refused where the history is compacted up to this revision already.
+        self.send(number, "kv/compaction", &compaction);
         self.ask(number, "maintenance/defragment", "{}");
         let alarms = self.ask(number, "maintenance/alarm", r#"{"action": "GET"}"#);
         let member = alarms.split("\"memberID\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        let member = member.expect("the response has no alarm");
+        let Some(member) = member else { return };
         let end = format!(r#"{{"action": "DEACTIVATE", "alarm": "NOSPACE", "memberID": "{member}"}}"#);
         self.ask(number, "maintenance/alarm", &end);
     }
 
-    /// Sends a request to a member's HTTP gateway and returns the response.
+    /// Sends a request to a member's HTTP gateway, and returns the response if it is a success.
     fn ask(&self, number: usize, path: &str, body: &str) -> String {
+        let answer = self.send(number, path, body);
+        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
+        answer
+    }
+
+    fn send(&self, number: usize, path: &str, body: &str) -> String {
         let address = ("127.0.0.1", self.members[number].client_port);
         let mut stream = TcpStream::connect(address).expect("cannot connect to the member");
         let head = format!("POST /v3/{path} HTTP/1.0\r\nhost: etcd\r\ncontent-length: {}\r\n\r\n", body.len());
         stream.write_all(format!("{head}{body}").as_bytes()).expect("cannot send to the member");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("cannot read from the member");
-        assert!(answer.starts_with("HTTP/1.0 200"), "{answer}");
         answer
     }
 
